@@ -10,12 +10,13 @@ import pytest
 from tools.follow import PARTS, RESTART, ROOT, SCENARIOS, Passed, Way, passed, table
 
 # The ratchet: functions, files, and of these in sessions. A change that betters a number writes
-# the new one here.
+# the new one here. (Two functions and a file on the way in are the forms of calls of further chat
+# formats: `tools_api.chat_chatml`, `lark_rules`; with tools some more.)
 REACHED = {
-    "plain turn": {"in": (294, 67, 45), "first token": (110, 32, 24), "end": (258, 54, 45)},
-    "tool turn": {"in": (386, 72, 48), "first token": (137, 40, 32), "end": (253, 55, 45)},
-    "budget": {"in": (311, 68, 46), "first token": (135, 40, 32), "end": (260, 54, 45)},
-    "restart": {"in": (416, 82, 60), "first token": (133, 40, 32), "end": (257, 54, 45)},
+    "plain turn": {"in": (296, 68, 45), "first token": (110, 32, 24), "end": (258, 54, 45)},
+    "tool turn": {"in": (400, 74, 47), "first token": (137, 40, 32), "end": (253, 55, 45)},
+    "budget": {"in": (313, 69, 46), "first token": (135, 40, 32), "end": (259, 54, 45)},
+    "restart": {"in": (418, 83, 60), "first token": (133, 40, 32), "end": (258, 54, 45)},
 }
 
 
