@@ -46,6 +46,9 @@ class RandomSource:
         weight = torch.empty(shape, dtype=dtype, device=self._device)
         return weight.normal_(std=shape[-1] ** -0.5)
 
+    def matrix(self, name: str, shape: tuple[int, int]) -> Tensor:
+        return self.tensor(name, shape)
+
 
 def seconds(calls: Sequence[Callable[[], object]], device: torch.device) -> float:
     """Median time of one of ``calls``, which run one after another.

@@ -51,6 +51,9 @@ class Moved:
     def tensor(self, name: str, shape: tuple[int, ...], *, wide: bool = False) -> torch.Tensor:
         return self._drawn.tensor(name, shape, wide=wide).to(self._device)
 
+    def matrix(self, name: str, shape: tuple[int, int]) -> torch.Tensor:
+        return self.tensor(name, shape)
+
 
 def logits_of(family: str, device: torch.device) -> list[torch.Tensor]:
     config = random_model_config(family)
