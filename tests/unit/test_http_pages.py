@@ -8,6 +8,7 @@ from sessions.http.exchange import Call
 from sessions.http.message import HttpRequest
 from sessions.tenants import Principal
 from sessions.wire.http_pages import Index, Models
+from tests.support.exchange import KeptExchange
 from tests.support.sessions_rig import Rig
 from tools_api.errors import ApiError
 
@@ -22,7 +23,9 @@ ENDPOINTS = [
 def call(argument: str = "", **headers: str) -> Call:
     request = HttpRequest(method="GET", target="/", headers=Headers(headers))
     principal = Principal(tenant="t")
-    return Call(principal=principal, request=request, argument=argument, body=b"")
+    return Call(
+        principal=principal, request=request, argument=argument, body=b"", exchange=KeptExchange()
+    )
 
 
 def test_people_get_links_to_what_they_can_open_and_markup_is_escaped() -> None:
@@ -56,7 +59,13 @@ def test_every_name_is_a_model_the_servers_own_first() -> None:
 def anthropic(target: str, argument: str = "") -> Call:
     headers = Headers({"anthropic-version": "2023-06-01"})
     request = HttpRequest(method="GET", target=target, headers=headers)
-    return Call(principal=Principal(tenant="t"), request=request, argument=argument, body=b"")
+    return Call(
+        principal=Principal(tenant="t"),
+        request=request,
+        argument=argument,
+        body=b"",
+        exchange=KeptExchange(),
+    )
 
 
 def test_who_speaks_anthropics_api_gets_its_models() -> None:
