@@ -67,6 +67,12 @@ OWN: dict[str, dict[str, Any]] = {
                  "first_k_dense_replace": 1, "partial_rotary_factor": 0.5},
     "gpt_oss": {"num_local_experts": 8, "swiglu_limit": 7.0, "rope_scaling": YARN,
                 "layer_types": KINDS},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 3, "conv_L_cache": 3, "conv_bias": False,
+             "block_ff_dim": 96, "block_auto_adjust_ff_dim": True, "block_multiple_of": 16,
+             "block_ffn_dim_multiplier": 1.0, "norm_eps": 1e-5},
+    "lfm2_moe": {"full_attn_idxs": [1, 3, 5], "num_experts": 8, "num_experts_per_tok": 2,
+                 "moe_intermediate_size": 16, "num_dense_layers": 2, "use_expert_bias": True,
+                 "routed_scaling_factor": 1.0},
 }  # fmt: skip
 STRANGE: list[Any] = [
     None, True, False, 0, 1, -1, 3, 7, 10**6, 2**31, 2**63, 10**400, 0.0, -0.5, 0.3, 1.5, 1e-320,
