@@ -47,6 +47,7 @@ def test_the_folder_is_small_and_whole() -> None:
     names = {path.name for path in DEFAULT_MODEL.iterdir()}
     assert names == {
         "README.md",
+        "chat_template.jinja",
         "config.json",
         "generation_config.json",
         "model.safetensors",
