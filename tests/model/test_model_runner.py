@@ -212,14 +212,14 @@ def test_a_gpu_gives_most_of_what_is_free_to_keys_and_values(
 
     monkeypatch.setattr(model_runner, "free_memory_bytes", free)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: order.append("emptied"))
-    block = block_bytes(model.config, 16, torch.float32)
     on_gpu = replace(model, device=torch.device("cuda"))
     config = EngineConfig(model="random:qwen3-tiny")
-    assert model_runner._blocks_that_fit(config, on_gpu, torch.float32) * block == pytest.approx(
-        0.8 * (1 << 40), rel=1e-3
-    )
+    given = model_runner._kv_budget(config, on_gpu, torch.float32)
+    assert given == pytest.approx(0.8 * (1 << 40), rel=1e-3)
     assert order == ["emptied", "cuda"]
-    assert model_runner._blocks_that_fit(config, model, torch.float32) == (4 << 30) // block
+    assert model_runner._kv_budget(config, model, torch.float32) == 4 << 30
+    block = block_bytes(model.config, 16, torch.float32)
+    assert model_runner._blocks_that_fit(config, on_gpu, torch.float32, given) == given // block
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
