@@ -63,7 +63,9 @@ class Codes:
         return sum(part.nbytes for part in parts if part is not None)
 
     def rows(self, chosen: slice | Tensor) -> "Codes":
-        """The matrix of some outputs."""
+        """The matrix of some outputs; an index may be on any device."""
+        if isinstance(chosen, Tensor):
+            chosen = chosen.to(self.values.device)
         zeros = None if self.zeros is None else self.zeros[chosen]
         return replace(self, values=self.values[chosen], scales=self.scales[chosen], zeros=zeros)
 

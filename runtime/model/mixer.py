@@ -153,7 +153,7 @@ def _load_qkv(
 def _rows_reordered(weight: Matrix, order: Tensor) -> Matrix:
     if isinstance(weight, Tensor):
         return _reordered(weight, order)
-    return weight.rows(_reordered(torch.arange(weight.outputs), order).to(weight.values.device))
+    return weight.rows(_reordered(torch.arange(weight.outputs), order))
 
 
 def _head_norms(spec: Attention, name: str, source: WeightSource, order: Tensor | None) -> Tensor:

@@ -16,7 +16,9 @@ ELSEWHERE = torch.device("meta")
 ON_THE_WAY = ("kernels", "runtime")
 """Packages whose steps put arrays on the device."""
 MADE_ONCE = {
+    "kernels/codes.py",
     "runtime/model/checkpoint.py",
+    "runtime/model/gguf_weights.py",
     "runtime/model/random_weights.py",
     "runtime/model/rotary.py",
 }
