@@ -189,7 +189,7 @@ def test_the_rate_falls_over_the_share_of_the_time_that_was_said() -> None:
 def test_the_mean_over_the_last_steps_is_kept_and_exported(
     encoder: SessionEncoder, folder: Path, tmp_path: Path
 ) -> None:
-    for name in ("tokenizer.json", "tokenizer_config.json"):
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copyfile(folder / name, tmp_path / name)
     trainer = trainer_in(tmp_path, encoder)
     before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
