@@ -12,24 +12,33 @@ from runtime.config import EngineConfig
 from runtime.messages import SamplingParams, TokenArray
 from runtime.model import presets
 from runtime.model import runner as model_runner
-from runtime.model.batch import SequenceInput
+from runtime.model.batch import NO_STATE, SequenceInput
 from runtime.model.config import LoadError
 from runtime.model.kv_pool import block_bytes
 from runtime.model.runner import ModelRunner, _records, load_runner
 from runtime.model.sampler import SampleRow, sample
 from runtime.model.weights import load_model
 from tests.support.model_shapes import changed
-from tests.support.preset_kinds import EVERY_KIND, HYBRIDS
+from tests.support.preset_kinds import EVERY_KIND
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
 
 CPU = torch.device("cpu")
-FAMILIES = tuple(family for family in EVERY_KIND if family not in HYBRIDS)
-"""Steps of hybrids have slots for states as well: ``test_hybrid_identities`` plays them."""
+FAMILIES = EVERY_KIND
 
 
 def make_runner(name: str, num_blocks: int = 64) -> ModelRunner:
     model = load_model(f"random:{name}", dtype=torch.float64, device=CPU)
     return ModelRunner(model, num_blocks=num_blocks, block_size=16)
+
+
+def state_slots(runner: ModelRunner, count: int) -> list[int]:
+    """Slots for the states of ``count`` sequences that begin, where the model has states."""
+    if runner.states is None:
+        return [NO_STATE] * count
+    runner.hold_states(slots=count, rings=count)
+    for slot in range(count):
+        runner.states.begin(slot, source=None, position=0)
+    return list(range(count))
 
 
 def random_tokens(rng: np.random.Generator, count: int) -> TokenArray:
@@ -51,13 +60,17 @@ def test_chunks_in_scattered_blocks_equal_one_pass(family: str, seed: int) -> No
     expected = whole(make_runner(family), tokens)
 
     runner, table = make_runner(family), rng.permutation(64)[:25].astype(np.int32)
-    rows, at = [], 0
+    (slot,), rows, at = state_slots(runner, 1), [], 0
     while at < len(tokens):
         count = min(int(rng.choice([1, 1, 2, 5, 17, 64, 150])), len(tokens) - at)
-        chunk = tokens[at : at + count]
-        rows.append(
-            runner.run([SequenceInput(tokens=chunk, start=at, block_table=table, num_logits=count)])
+        chunk = SequenceInput(
+            tokens=tokens[at : at + count],
+            start=at,
+            block_table=table,
+            num_logits=count,
+            state_slot=slot,
         )
+        rows.append(runner.run([chunk]))
         at += count
 
     assert torch.allclose(torch.cat(rows), expected, rtol=0, atol=1e-9)
@@ -138,6 +151,7 @@ def test_random_schedules_give_the_reference_engines_tokens(family: str, seed: i
         for _ in range(6)
     ]
     tables = [np.sort(free[i * 20 : i * 20 + 20]) for i in range(6)]
+    slots = state_slots(runner, len(turns))
     emitted: list[list[int]] = [[] for _ in turns]
     computed = [0] * 6
 
@@ -157,7 +171,11 @@ def test_random_schedules_give_the_reference_engines_tokens(family: str, seed: i
             wanted = 1 + len(draft) if end == len(known) else 0
             inputs.append(
                 SequenceInput(
-                    tokens=tokens, start=computed[i], block_table=tables[i], num_logits=wanted
+                    tokens=tokens,
+                    start=computed[i],
+                    block_table=tables[i],
+                    num_logits=wanted,
+                    state_slot=slots[i],
                 )
             )
             positions = range(len(known), len(known) + wanted)
