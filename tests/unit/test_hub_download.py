@@ -32,6 +32,8 @@ UNWANTED = {
     "README.md": b"# small",
     "consolidated.safetensors": b"the same again",
     "original/model.safetensors": b"the same once more",
+    "model-of-before/model.safetensors": b"another one",
+    "onnx/config.json": b"{}",
     ".gitattributes": b"",
 }
 
@@ -189,7 +191,19 @@ def test_a_hub_that_names_no_commit_is_refused(place: Place) -> None:
 def test_the_token_goes_to_the_hub_and_nowhere_else(
     place: Place, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place.fetch()
+    told: list[str] = []
+    hub_download.fetch(NAME, records=place.records, tell=told.append)
     assert place.hub.tokens == {"hf_" + "s" * 34}
     shown = capsys.readouterr()
-    assert "hf_sss" not in caplog.text + shown.out + shown.err
+    assert told
+    assert "hf_sss" not in "".join(told) + caplog.text + shown.out + shown.err
+
+
+def test_an_error_that_has_the_token_in_it_is_told_without(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(f"no route for Bearer {'hf_' + 's' * 34}")
+
+    monkeypatch.setattr(hub_download.HfApi, "model_info", fail)
+    assert fault(place).endswith("no route for Bearer ***")
