@@ -162,6 +162,7 @@ class Following:
         self._outbox.frames += follow.take()
         if follow.log.ended:
             self._end(follow.log, lane)
+            follow.log.follower = None
 
     def _end(self, log: TurnLog, lane: Lane[Waiting]) -> None:
         del self._follows[log]

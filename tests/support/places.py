@@ -186,7 +186,7 @@ def _of_store(rig: PlaceRig) -> dict[str, Any]:
         "memory": [store.held.total, *store.held._by_tenant, *store.held._by_connection] != [0],
         "ids": [log.request_id for log in logs if log.response_id is None],
         "open logs": [log.response_id for log in logs if not log.ended],
-        "followers": [log.response_id for log in logs if isinstance(log.follower, Job)],
+        "followers": [log.response_id for log in logs if log.follower is not None],
         "branches": [b.branch_id for b in branches._branches.values() if b.running]
         or set(branches._branches.values()) ^ known
         or ids ^ rig.engine.sessions.keys()
