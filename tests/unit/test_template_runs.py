@@ -15,7 +15,7 @@ SHORT = TemplateLimits(cpu_s=0.5, memory_bytes=64 << 20, most_characters=100_000
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_whatever_a_template_does_there_is_an_answer_or_one_line(what: str) -> None:
-    began = time.process_time()
+    began, before = time.process_time(), psutil.Process().children()
     try:
         (made,) = run_template(HOSTILE[what], [{"messages": []}], SHORT)
     except TemplateRefused as refused:
@@ -26,7 +26,7 @@ def test_whatever_a_template_does_there_is_an_answer_or_one_line(what: str) -> N
         assert made.text == ("" if what == "it writes nothing" else None)
         assert len(made.error.splitlines()) <= 1
     assert time.process_time() - began < 1.0
-    assert not psutil.Process().children()
+    assert set(psutil.Process().children()) <= set(before)
 
 
 def test_the_process_sees_nothing_of_this_environment_and_can_open_nothing(
