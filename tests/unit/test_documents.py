@@ -72,6 +72,19 @@ def test_a_relative_link_leads_to_a_file_that_exists(path: Path) -> None:
     assert [link for link in links if not (path.parent / link).exists()] == []
 
 
+def test_the_table_of_variables_has_what_tests_read_and_nothing_else() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
+    read = {
+        name for text in sources for name in re.findall(r'environ\.get\("(KEEPWARM_\w+)"', text)
+    }
+    told = (
+        (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("### Variables of the tests")
+    )
+    rows = [line for line in told[1].splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`(KEEPWARM_\w+)`", row)]
+    assert sorted(named) == sorted(read)
+
+
 def test_an_entry_without_its_opening_is_noticed() -> None:
     text = "# A file\n## One\n\n**Asked:** a?\n**Seen:** b.\n**Therefore:** c.\n\nMore.\n"
     text += "## Two\n**Seen:** b.\n**Asked:** a?\n**Therefore:** c.\n\nMore.\n"
