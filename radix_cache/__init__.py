@@ -1,1 +1,1 @@
-"""Which tokens' KV is where, in block ids: block pool, radix tree, leases. numpy, xxhash, no torch."""
+"""Which tokens' KV is where, in block ids: block pool, radix tree, leases. No torch."""
