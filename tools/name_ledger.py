@@ -1,4 +1,4 @@
-"""What the tree says in words: type names, docstrings, parameters, and what tests look at inside.
+"""The words of the tree: type names, docstrings, parameters, and what tests look at inside.
 
 Printed for each change by CI behind the line ledger, with any Python 3.11 and nothing installed.
 What is reached is held by ``tests/unit/test_name_ledger.py``.
