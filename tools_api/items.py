@@ -9,12 +9,14 @@ Always true: a parsed item is complete and frozen, and ``parse_items`` of an ite
 ``to_wire()`` gives an equal item.
 """
 
+import base64
 import json
 import re
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypedDict
 
-from tools_api import errors
+from tools_api import errors, exact_json
 from tools_api.json_fields import Fields, join
 
 
@@ -357,6 +359,22 @@ def parse_item(raw: object, path: str, limits: Bounds | None = None) -> Item:
     raise _unsupported_type(kind, join(path, "type"), "item", "message, function_call, "
                             "function_call_output, custom_tool_call, custom_tool_call_output, "
                             "reasoning, compaction, item_reference")  # fmt: skip
+
+
+def unpacked(sealed: str) -> Any:
+    """What a compaction's ``encrypted_content`` holds, unchecked."""
+    packed = sealed.split(".")[1]
+    return exact_json.loads(zlib.decompress(base64.urlsafe_b64decode(packed + "==")))
+
+
+def summary_in(sealed: str) -> str | None:
+    """The summary in the ``encrypted_content`` of a compaction that was made here, if it has
+    one."""
+    parts = unpacked(sealed)
+    if parts["summary"] is None:
+        return None
+    (summary,) = parse_items([parts["items"][parts["summary"]]])
+    return summary.text if isinstance(summary, Message) else None
 
 
 def _compaction(fields: Fields) -> Compaction:

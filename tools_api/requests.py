@@ -299,7 +299,7 @@ def parse_create(
     fields["keepwarm"] = _parse_keepwarm(raw.get("keepwarm"), fields["metadata"], limits)
     for name in ("include", "context_management"):
         if isinstance(raw.get(name), list):
-            fields[name] = tuple(raw[name])
+            fields[name] = tuple(map(_with_tuples, raw[name]))
     fields["hosted_tools"], fields["warnings"], fields["body_digest"] = (), (), b""
     fields["references"], fields["compacts"] = (), "no"
     request = validate(CreateRequest, fields, "")
@@ -309,6 +309,13 @@ def parse_create(
             "keepwarm.on_disconnect", "a response that is not stored ends with its connection"
         )
     return request.model_copy(update=_costly_fields(raw, request, limits))
+
+
+def _with_tuples(entry: Any) -> Any:
+    """An entry of a list, whose own lists are tuples."""
+    if not isinstance(entry, dict):
+        return entry
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
 
 
 def _refuse_unprintable_ids(request: CreateRequest) -> None:

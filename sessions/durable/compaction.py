@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from tools_api import errors, exact_json
 from tools_api.call_order import with_names
-from tools_api.items import Compaction, CompactionKind, Item, StandsFor, parse_items
+from tools_api.items import Compaction, CompactionKind, Item, StandsFor, parse_items, unpacked
 from tools_api.json_fields import join
 
 KEY_BYTES = 32
@@ -63,8 +63,7 @@ def opened(item: Compaction) -> Compaction:
     """The item with what it stands for; it was signed here, or stood in a journal."""
     if item.stands_for is not None:
         return item
-    packed = item.encrypted_content.split(".")[1]
-    parts = exact_json.loads(zlib.decompress(base64.urlsafe_b64decode(packed + "==")))
+    parts = unpacked(item.encrypted_content)
     items = parse_items(parts["items"], "encrypted_content")
     if any(isinstance(inner, Compaction) for inner in items):
         raise ValueError("a compaction stands in a compaction")

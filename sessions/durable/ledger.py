@@ -334,6 +334,11 @@ class TurnReport:
     """What became of its context, as ``response.keepwarm.context`` says it; None: nothing."""
 
     @property
+    def is_turn(self) -> bool:
+        """Or a summary that was written for one."""
+        return self.status != COMPACTION
+
+    @property
     def recast(self) -> str | None:
         """How its context was recast; None: it was not."""
         if self.context is None:

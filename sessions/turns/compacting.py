@@ -31,6 +31,7 @@ from sessions.turns.recasting import (
     Rules,
     cuts,
     decide,
+    is_cleared,
     recast,
     sample_note,
     without_summary,
@@ -71,8 +72,7 @@ _BEHIND_SHORT_TURNS = 20
 def due(
     request: CreateRequest,
     num_tokens: int,
-    header_tokens: int,
-    items: Sequence[Item],
+    context: Context,
     model: ServedModel,
 ) -> Due | None:
     """Why the context of that request, which has so many tokens, is to be recast; None: it is
@@ -87,20 +87,29 @@ def due(
         return Due(threshold=threshold, entry=None, inner=False)
     for entry in sorted(request.context_management, key=lambda each: each.type != "compaction"):
         threshold = min(entry.compact_threshold or most * 4 // 5, most)
-        _refuse_below_header("context_management", threshold, header_tokens)
+        _refuse_below_header("context_management", threshold, len(context.header.ids))
         reached = num_tokens >= threshold
         if entry.trigger_uses is not None:
-            reached = sum(isinstance(i, CallOutput) for i in items) >= entry.trigger_uses
+            reached = _uses(context) >= entry.trigger_uses
         if reached and request.generate:
             inner = entry.type == "clear_tool_uses"
             return Due(threshold=threshold, entry=entry, inner=inner)
     wanted = request.keepwarm.context
     if wanted is not None and request.generate:
         threshold = min(wanted.compact_threshold, most)
-        _refuse_below_header("keepwarm.context.compact_threshold", threshold, header_tokens)
+        _refuse_below_header(
+            "keepwarm.context.compact_threshold", threshold, len(context.header.ids)
+        )
         if num_tokens >= threshold:
             return Due(threshold=threshold, entry=None, inner=True)
     return None
+
+
+def _uses(context: Context) -> int:
+    """Outputs that are not cleared."""
+    links = ((*link.input_items, *link.output_items) for link in chain(context.parent))
+    items = (*(item for link in links for item in link), *context.items)
+    return sum(isinstance(item, CallOutput) and not is_cleared(item) for item in expanded(items))
 
 
 def _refuse_below_header(field: str, threshold: int, header_tokens: int) -> None:
@@ -369,6 +378,7 @@ class Recasting:
         told = {
             "computed": usage.uncached_tokens,
             "cached": usage.cached_tokens,
+            "output": usage.output_tokens,
             "cost": dollars(report.cost),
         }
         text = written.strip()
@@ -486,6 +496,7 @@ class Recasting:
             },
             "computed": 0,
             "cached": 0,
+            "output": 0,
             "cost": 0.0,
             "from": self.plan.previous_response_id,
         }

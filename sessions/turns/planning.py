@@ -224,8 +224,7 @@ def _prompt(
     that, and as ``due``."""
     if request.may_compact:
         prompt = _render(whole, model.renderer, request, options)
-        header = len(whole.header.ids)
-        found = due(request, prompt.num_tokens, header, whole.items, model)
+        found = due(request, prompt.num_tokens, whole, model)
         if found is not None and prompt.num_tokens:
             return replace(prompt, due=found)
     return _fitting_prompt(whole, request, model, options)

@@ -74,20 +74,8 @@ class Turn:
         self._service = service
         self._ledger = ledger
         self._branches = service.store.branches
-        request = plan.request
-        sampling = plan.sampling()
-        response = ResponseObject(
-            id=plan.response_id,
-            request=request,
-            model=plan.model,
-            created_at=int(service.wall_clock()),
-            previous_response_id=plan.previous_response_id,
-            service_tier=plan.service_tier,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            max_output_tokens=request.max_output_tokens,
-        )
-        self.events = events or ResponseEvents(response, stream_id=stream_id, new_id=service.new_id)
+        request, sampling = plan.request, plan.sampling()
+        self.events = events or _events(plan, service, stream_id)
         self._reader = OutputReader(
             tokenizer=service.model.tokenizer,
             chat_format=service.model.chat_format,
@@ -486,6 +474,22 @@ class Turn:
             frame_bytes=plan.frame_bytes,
             left_out=plan.left_out,
         )
+
+
+def _events(plan: TurnPlan, service: Service, stream_id: str | None) -> ResponseEvents:
+    request, sampling = plan.request, plan.sampling()
+    response = ResponseObject(
+        id=plan.response_id,
+        request=request,
+        model=plan.model,
+        created_at=int(service.wall_clock()),
+        previous_response_id=plan.previous_response_id,
+        service_tier=plan.service_tier,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        max_output_tokens=request.max_output_tokens,
+    )
+    return ResponseEvents(response, stream_id=stream_id, new_id=service.new_id)
 
 
 def _default_limit(tokens: int) -> str:

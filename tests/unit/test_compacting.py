@@ -6,6 +6,8 @@ import pytest
 
 from sessions.turns.compacting import INSTRUCTION
 from tests.support.sessions_rig import END, Client, Rig, call, spelled, tool
+from tools_api.dialects.anthropic_messages import MESSAGES
+from tools_api.dialects.responses_compact import COMPACT
 
 G = tool("g")
 LONG = "x" * 600
@@ -238,3 +240,122 @@ def test_a_turn_that_is_cancelled_while_it_is_summed_up_ends_so() -> None:
     assert rig.store.session("acme", client.response["keepwarm"]["session"]).ledger.turns == 3
     _, read = play(rig, client, END, previous_response_id=done[-1][0]["id"], input=[answer])
     assert "the task" in read
+
+
+# Messages
+
+
+def messages_turn(
+    rig: Rig, client: Client, messages: list[Any], edits: list[Any], reply: str
+) -> tuple[Any, str]:
+    """A turn as a client of Anthropic's sends and reads it, and what the model read."""
+    body = {
+        "messages": messages,
+        "max_tokens": 1000,
+        "tools": [{"name": "g", "input_schema": {"type": "object", "properties": {}}}],
+        "context_management": {"edits": edits},
+    }
+    asked = MESSAGES.read(body)
+    response, read = play(rig, client, reply, **asked.create)
+    return asked.writer.whole(response), read
+
+
+def messages_loop(rig: Rig, client: Client, edits: list[Any], turns: int) -> list[Any]:
+    messages: list[Any] = [{"role": "user", "content": "the task"}]
+    done = []
+    for number in range(turns):
+        answer, read = messages_turn(rig, client, messages, edits, call("g") + END)
+        done.append((answer, read))
+        messages.append({"role": "assistant", "content": answer["content"]})
+        use = answer["content"][-1]
+        given = {
+            "type": "tool_result",
+            "tool_use_id": use["id"],
+            "content": f"{number} {LONG}",
+        }
+        messages.append({"role": "user", "content": [given]})
+    return done
+
+
+def test_old_tool_uses_are_cleared_the_same_way_each_time_and_it_is_said() -> None:
+    rig, client = connect()
+    edit = {
+        "type": "clear_tool_uses_20250919",
+        "trigger": {"type": "input_tokens", "value": 3000},
+        "keep": {"type": "tool_uses", "value": 1},
+    }
+    done = messages_loop(rig, client, [edit], 12)
+    applied = [answer["context_management"]["applied_edits"] for answer, _ in done]
+    assert 2 <= sum(map(bool, applied)) <= 5
+    for edits in filter(None, applied):
+        assert edits[0]["type"] == edit["type"]
+        assert edits[0]["cleared_tool_uses"] > 0
+        assert edits[0]["cleared_input_tokens"] > 0
+    cut = next(n for n, edits in enumerate(applied) if edits)
+    assert "[cleared: the output of" in done[cut][1]
+    assert done[cut + 1][1].startswith(done[cut][1])
+
+
+def test_tool_uses_are_cleared_by_their_number_but_those_that_are_exempt() -> None:
+    rig, client = connect()
+    edit = {
+        "type": "clear_tool_uses_20250919",
+        "trigger": {"type": "tool_uses", "value": 4},
+        "keep": {"type": "tool_uses", "value": 2},
+    }
+    done = messages_loop(rig, client, [edit], 8)
+    assert any(answer["context_management"]["applied_edits"] for answer, _ in done)
+    rig, client = connect()
+    exempt = messages_loop(rig, client, [edit | {"exclude_tools": ["g"]}], 8)
+    assert not any(answer["context_management"]["applied_edits"] for answer, _ in exempt)
+
+
+@pytest.mark.parametrize("pause", [False, True])
+def test_a_compaction_block_leads_the_answer_and_comes_back(pause: bool) -> None:
+    rig, client = connect()
+    first, _ = messages_turn(
+        rig, client, [{"role": "user", "content": "the task"}], [], "said " + LONG + END
+    )
+    messages = [
+        {"role": "user", "content": "the task"},
+        {"role": "assistant", "content": first["content"]},
+        {"role": "user", "content": "go on"},
+    ]
+    edit = {
+        "type": "compact_20260112",
+        "trigger": {"type": "input_tokens", "value": 700},
+        "pause_after_compaction": pause,
+    }
+    answer, _ = messages_turn(rig, client, messages, [edit], "" if pause else "more" + END)
+    block = answer["content"][0]
+    assert block["type"] == "compaction"
+    assert "a summary" in block["content"]
+    assert answer["stop_reason"] == ("compaction" if pause else "end_turn")
+    kinds = [each["type"] for each in answer["usage"]["iterations"]]
+    assert kinds == ["compaction", "message"]
+    messages += [{"role": "assistant", "content": answer["content"]},
+                 {"role": "user", "content": "and then"}]  # fmt: skip
+    _, read = messages_turn(rig, client, messages, [edit], END)
+    assert "a summary" in read
+    assert LONG not in read
+
+
+# Alone
+
+
+def test_a_history_is_compacted_alone_and_leads_a_new_chain() -> None:
+    rig, client = connect()
+    first = client.turn("said " + LONG + END, input="the task")
+    body = {"model": "m", "previous_response_id": first["id"], "input": "and this"}
+    asked = COMPACT.read(body)
+    response, _ = play(rig, client, "", **asked.create)
+    made = asked.writer.whole(response)
+    assert made["object"] == "response.compaction"
+    assert [item["type"] for item in made["output"]] == ["message", "message", "compaction"]
+    assert all(item["id"] for item in made["output"])
+    _, read = play(rig, client, END, input=[*made["output"], {"role": "user", "content": "go"}])
+    assert "the task" in read
+    assert "a summary" in read
+    assert LONG not in read
+    client.create(previous_response_id=made["id"], input="x")
+    assert client.last["error"]["code"] == "previous_response_not_found"
