@@ -37,7 +37,8 @@ async def items_of(
     place = f"{url}/{quote(response_id, safe='')}"
 
     async def got(address: str) -> dict[str, Any]:
-        return await in_thread(lambda: _get(address, headers, timeout_s))
+        found: dict[str, Any] = await in_thread(lambda: _get(address, headers, timeout_s))
+        return found
 
     after: dict[str, str] = {}
     while True:
