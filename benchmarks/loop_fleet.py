@@ -60,7 +60,7 @@ class Fleet:
     model: str
     before: Path | None
     peers: Mapping[str, Path]
-    """What was given of ``PEERS``."""
+    """The peers that were given, of ``PEERS``."""
     options: tuple[str, ...]
     sessions: int
     """That other engines make room for."""
@@ -68,7 +68,7 @@ class Fleet:
     deadline_s: float
     """By ``time.monotonic``."""
     parameters: dict[str, int] = field(default_factory=dict)
-    """Of the models that have been written."""
+    """Parameters of the models that have been written."""
     _servers: dict[str, ChildServer] = field(default_factory=dict)
     _peers: dict[str, Peer] = field(default_factory=dict)
     _said: Counter[tuple[str, str, int]] = field(default_factory=Counter)
@@ -159,7 +159,7 @@ class Fleet:
         return self._peers[name]
 
     def _new_key(self, server: str, load: Workload, seed: int) -> str:
-        """Of a tenant that has not said these texts to the server."""
+        """The key of a tenant that has not said these texts to the server."""
         said = server, load.texts, seed
         self._said[said] += 1
         return _key(self._said[said] - 1)
