@@ -44,7 +44,7 @@ class Session:
 
     @property
     def stats(self) -> SessionStats:
-        """What the session has done and what is left of its budget."""
+        """The session's work, and what is left of its budget."""
         return self._inner.stats
 
     def respond(self, input: Input, **options: Unpack[TurnOptions]) -> Response:

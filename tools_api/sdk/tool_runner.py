@@ -47,7 +47,7 @@ class ToolCancelled(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
-    """What a session gives to its tools."""
+    """The things that a session gives to its tools."""
 
     context: Any = None
     approve: Approve | None = None
@@ -191,7 +191,7 @@ async def _as_task(tool: Tool, given: Mapping[str, Any]) -> object:
 
 
 async def _uncancelled(work: Awaitable[Any]) -> Any:
-    """What ``work`` gives. Only a cancel of the task that waits for it may cancel that task.
+    """The result of ``work``. Only a cancel of the task that waits for it may cancel that task.
 
     Raises:
         ToolCancelled: ``work`` ended as cancelled, and nobody had asked that of the task.
@@ -206,7 +206,7 @@ async def _uncancelled(work: Awaitable[Any]) -> Any:
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
-    """What ``work`` gives, from a thread of its own that ends with the program.
+    """The result of ``work``, from a thread of its own that ends with the program.
 
     A pool would run out of threads where tools never return, and its end would wait for them.
     """
@@ -249,7 +249,7 @@ def interrupted(call: FunctionCall, reason: str = INTERRUPTED) -> CallRecord:
 
 
 def outputs(records: Sequence[CallRecord]) -> list[FunctionCallOutput]:
-    """What answers the calls of ``records``."""
+    """Outputs for the calls of ``records``."""
     return [
         FunctionCallOutput(call_id=record.call.call_id, output=record.output) for record in records
     ]
