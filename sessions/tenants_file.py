@@ -39,7 +39,7 @@ _FORMER = "expected 'tenant key' or 'tenant key operator'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantsFile:
-    """What stands in a file of keys."""
+    """The content of a file of keys."""
 
     keys: tuple[ApiKey, ...]
     policies: Mapping[str, TenantPolicy] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class _Prices(BaseModel):
     reasoning: _Price | None = None
 
     def exact(self) -> TokenPrices:
-        """What stands there to the last digit. Raises KeyFileError: finer than is reckoned."""
+        """The number in the file to the last digit. Raises KeyFileError: finer than is reckoned."""
         reasoning = self.reasoning
         return TokenPrices(
             input_uncached=_nano(self.input),

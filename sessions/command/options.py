@@ -1,4 +1,4 @@
-"""What ``keepwarm serve`` is told, as typed values.
+"""Options of ``keepwarm serve``, as typed values.
 
 Every field of ``EngineConfig`` is an option of the same name (sizes in bytes become MiB),
 its docstring the help text; the rest concerns the port, keys and prices. Nothing is started
@@ -63,7 +63,7 @@ class ServeOptions:
     """Where spans go; None: there are none."""
     journal: JournalOptions
     default_output_tokens: int
-    """Of a turn that names no limit."""
+    """The limit of a turn that names none."""
 
 
 _OWN = (

@@ -1,4 +1,4 @@
-"""What a server did between two looks at it: rates, and a bounded past of them.
+"""A server's work between two looks at it: rates, and a bounded past of them.
 
 Pure: snapshots and seconds in, numbers out. A server that was started anew counts from 0 again;
 its first rates are those since its start.
