@@ -34,7 +34,7 @@ THIRD_PARTY = {
     "kernels": {"torch", "triton", "numpy"},
     "radix_cache": {"numpy", "xxhash"},
     "tools_api": {"pydantic", "pydantic_core", "orjson", "websockets"},
-    "keepwarm": {"click", "pydantic", "mcp", "httpx2", "orjson"},
+    "keepwarm": {"click", "pydantic", "mcp", "httpx2", "orjson", "textual", "rich"},
 }
 """What these may take from outside; the base install has only tools_api's."""
 CLIENT_CLOSURE = {

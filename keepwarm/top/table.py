@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from sessions.top.feed import BudgetRow, SessionRow
+from keepwarm.top.feed import BudgetRow, SessionRow
 
 Cell = Callable[[SessionRow], str]
 
@@ -26,6 +26,7 @@ class Column:
 
     @property
     def is_number(self) -> bool:
+        """Whether it is aligned to the right."""
         return self.title not in ("session", "tenant", "state")
 
 

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from sessions.top.app import Top
-from sessions.top.feed import Feed
+from keepwarm.top.app import Top
+from keepwarm.top.feed import Feed
 
 URL_VARIABLE = "KEEPWARM_URL"
 KEY_VARIABLE = "KEEPWARM_API_KEY"

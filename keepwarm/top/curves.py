@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from sessions.top.feed import Snapshot
+from keepwarm.top.feed import Snapshot
 
 POINTS = 300
 _BARS = "_▁▂▃▄▅▆▇█"
