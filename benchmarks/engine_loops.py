@@ -1,4 +1,4 @@
-"""What ``benchmarks.engine`` times: decode steps, prefill steps and raw machine rates.
+"""Loops that ``benchmarks.engine`` times: decode steps, prefill steps and raw machine rates.
 
 Every figure is the best of many short runs, the candidates taking turns, because the
 machine may be shared: the best is what the code can do, the median what it got.

@@ -83,7 +83,7 @@ def grammar_for(
     lenient: bool = False,
     max_calls: int = DEFAULT_LIMITS.max_parallel_calls,
 ) -> GrammarSpec | None:
-    """What the output of a turn must look like; None if it is free.
+    """The grammar of a turn's output; None if it is free.
 
     A free output may still not contain a call where none is allowed: its special tokens are
     banned by ``ChatFormat.output_specials``.

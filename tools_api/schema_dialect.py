@@ -101,7 +101,7 @@ def resolved(root: Any, schema: Any) -> Any:
 
 
 def pointed_at(root: Any, reference: str) -> Any:
-    """What a reference inside the document leads to; None if it leads elsewhere."""
+    """The schema that a reference inside the document leads to; None if it leads elsewhere."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     node = root
@@ -228,8 +228,8 @@ def _tags_of(node: Any) -> Iterator[tuple[str, str]]:
 
 
 def _marks(schema: Any) -> dict[str, frozenset[str]]:
-    """What tells a schema from others: by property, the texts that it may be; under the name ""
-    the types of the whole, integers being numbers."""
+    """Marks that tell a schema from others: by property, the texts that it may be; under the name
+    "" the types of the whole, integers being numbers."""
     if not isinstance(schema, dict):
         return {}
     kinds = schema.get("type")

@@ -15,6 +15,7 @@ from typing import Any
 import click
 import orjson
 
+from keepwarm.top.feed import printable
 from sessions.command.journal_options import in_postgres, open_postgres, state_folder
 from sessions.durable.budgets import HeldBudget
 from sessions.durable.ledger import block_seconds, dollars
@@ -27,7 +28,6 @@ from sessions.journal.recovery import recover as recover_file
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.view import SqliteView
 from sessions.pages.rows import budget_row
-from sessions.top.feed import printable
 
 _JOURNAL = click.Option(
     ["--journal"],

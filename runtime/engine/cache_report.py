@@ -1,4 +1,4 @@
-"""What a step tells of the prefix cache: blocks by state and tier, and what has happened to them.
+"""A step's report on the prefix cache: blocks by state and tier, and what has happened to them.
 
 Knows no tensors; of the copies between tiers it sees only how much they moved and how long
 that took.
@@ -51,7 +51,7 @@ class CacheReport:
         self._moved: dict[str, tuple[int, float]] = {}
 
     def take(self) -> CacheFields:
-        """What is and what was since the last call."""
+        """The cache's state, and what has happened since the last call."""
         stats = self._cache.stats()
         evicted = sum(stats.evicted_tokens.values()) // self._cache.block_size
         fields = CacheFields(
@@ -84,7 +84,7 @@ class CacheReport:
         return fields
 
     def _new(self, name: str, total: int) -> int:
-        """What ``total`` has grown by since it was asked for last."""
+        """The growth of ``total`` since it was asked for last."""
         grown = total - self._counted.get(name, 0)
         self._counted[name] = total
         return grown

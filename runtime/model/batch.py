@@ -33,7 +33,7 @@ NO_STATE: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceInput:
-    """What one sequence contributes to a step."""
+    """One sequence's part in a step."""
 
     tokens: TokenArray
     """int32 [n], n >= 1: tokens to compute; their KV is written."""
@@ -48,8 +48,8 @@ class SequenceInput:
     """Where its state is, for models with recurrent layers; ``NO_STATE`` for a trial, whose result
     is nobody's."""
     certain: tuple[int, ...] = ()
-    """Of these, the ones behind which the next token is known; no logits are computed for
-    them. Counted from the first."""
+    """The rows among these behind which the next token is known; no logits are computed for them.
+    Counted from the first."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_logits <= len(self.tokens) or len(self.tokens) == 0:
@@ -216,7 +216,7 @@ class StepBatch:
 
 
 def _block_tables(inputs: Sequence[SequenceInput], block_size: int) -> npt.NDArray[np.int32]:
-    """Of each sequence the blocks that hold its tokens, padded with -1.
+    """The blocks that hold each sequence's tokens, padded with -1.
 
     Raises:
         ValueError: there are fewer.

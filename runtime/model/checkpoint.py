@@ -46,7 +46,7 @@ class Checkpoint:
         return name in self._files
 
     def names(self) -> Sequence[str]:
-        """Of all tensors."""
+        """Names of all tensors."""
         return list(self._files)
 
     def tensor(
@@ -106,7 +106,7 @@ class Checkpoint:
 
     @property
     def num_bytes(self) -> int:
-        """Of all tensors as they are kept."""
+        """Bytes of all tensors as they are kept."""
         return sum(file.num_bytes(name) for name, file in self._files.items())
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a decoder looks like: a tuple of layers, each a mixer, a feed-forward and their norms.
+"""The shape of a decoder: a tuple of layers, each a mixer, a feed-forward and their norms.
 
 Families differ only in these values; ``runtime.model.decoder`` knows none of them. From a
 checkpoint's ``config.json`` to a ``ModelConfig`` leads ``runtime.model.hf_config``. No torch here.
@@ -65,7 +65,8 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitShaping:
-    """What makes a model of random weights end its sequences; trained models have none.
+    """Changes to logits that make a model of random weights end its sequences; trained models have
+    none.
 
     Ids outside ``[0, num_plain)`` other than ``end_of_turn`` lose ``ban``; every
     ``period``-th position of the transcript the end-of-turn logit gains ``boost``. A
@@ -168,7 +169,7 @@ class ShortConv:
 Mixer = Attention | ShortConv
 
 Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
-"""What happens to the gate (``kernels.activation``)."""
+"""The function of the gate (``kernels.activation``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +237,7 @@ class Experts:
     shared: Gated | None = None
     """One more that every token takes."""
     shared_gate: bool = False
-    """What every token takes is weighed by a sigmoid of its own (Qwen2-MoE)."""
+    """The expert that every token takes is weighed by a sigmoid of its own (Qwen2-MoE)."""
 
     def num_parameters(self, hidden: int) -> int:
         router = self.router
@@ -322,12 +323,12 @@ class ModelConfig:
 
     @property
     def kv_heads(self) -> int:
-        """Of every layer of attention."""
+        """Heads of keys and values in every layer of attention."""
         return self.attention[0].kv_heads
 
     @property
     def head_dim(self) -> int:
-        """Of their keys and values."""
+        """The dimension of their keys and values."""
         return self.attention[0].head_dim
 
     @property

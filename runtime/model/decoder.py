@@ -40,7 +40,7 @@ class StepInputs:
     highest_position: int
     layout: PagedLayout
     states: StateStep | None = None
-    """Of the sequences, in a model with recurrent layers."""
+    """States of the sequences, in a model with recurrent layers."""
     all_rows: bool = False
     """Logits are asked for every token, in their order. A recording never says so."""
 
@@ -82,7 +82,7 @@ class DecoderLayer:
 
     @property
     def scale(self) -> float | None:
-        """Of the scores of attention; None where there is none."""
+        """The scale of the scores of attention; None where there is none."""
         return self._mixer.scale if isinstance(self._mixer, AttentionMixer) else None
 
     def parts(self) -> LayerParts | None:
@@ -138,7 +138,7 @@ class DecoderLayer:
         return self._out_of(self._feed_forward(normed), self._mlp_norms[1]), residual
 
     def _into(self, delta: Tensor, residual: Tensor, norm: Tensor | None) -> tuple[Tensor, Tensor]:
-        """What goes into a half of the layer, and the sum so far."""
+        """The input of a half of the layer, and the sum so far."""
         if norm is not None:
             return add_rms_norm(delta, residual, norm, self._eps)
         total = residual + delta

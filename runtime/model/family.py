@@ -1,4 +1,4 @@
-"""What a family is: how its ``config.json`` is read, and how its checkpoints name tensors.
+"""The parts of a family: how its ``config.json`` is read, and how its checkpoints name tensors.
 
 Here is what the readers share. Which families there are is ``runtime.model.dense_families``',
 ``runtime.model.expert_families``' and ``runtime.model.hybrid_families``' to say.
@@ -41,7 +41,7 @@ class Family:
 
 
 def read_activation(fields: Fields, name: str = "hidden_act") -> Activation:
-    """Of the gate."""
+    """Read the activation of the gate."""
     found: Activation = fields.one_of(name, {"silu": "silu"}, "silu")
     return found
 
@@ -73,7 +73,7 @@ def read_decoder(
     tied: bool = False,
     **own: Any,
 ) -> ModelConfig:
-    """What is left to read once the layers are; ``norm_eps`` and ``tied`` are the defaults."""
+    """Read what is left once the layers are; ``norm_eps`` and ``tied`` are the defaults."""
     return ModelConfig(
         model_type=fields.text("model_type"),
         vocab_size=fields.size("vocab_size"),

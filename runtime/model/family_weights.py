@@ -42,7 +42,8 @@ _UNREAD = (
     "*vision_adapter.*",
     "*connector.*",
 )
-"""What no family's decoder computes with: other parts of a wrapper, predictions further ahead."""
+"""Tensors that no family's decoder computes with: other parts of a wrapper, predictions further
+ahead."""
 
 _IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _OF_EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")

@@ -54,7 +54,7 @@ class AttentionMixer:
 
     @property
     def scale(self) -> float:
-        """Of the scores."""
+        """The scale of the scores."""
         return self._scale
 
     @property

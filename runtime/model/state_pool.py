@@ -188,7 +188,7 @@ class StatePool:
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of the states of a model in ``dtype``."""
+    """The dtype of the states of a model in ``dtype``."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -199,13 +199,14 @@ def state_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
 
 
 def ring_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """What a running sequence takes beside its slot."""
+    """Memory that a running sequence takes beside its slot."""
     return RING * sum(spec.channels for spec in config.recurrent) * state_dtype(dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateStep:
-    """What the recurrent layers of one step read, and where they leave what the next one needs."""
+    """The states that recurrent layers of one step read, and the places where they leave those for
+    the next one."""
 
     states: Tensor
     rings: Tensor

@@ -1,4 +1,4 @@
-"""What torch and the compiled kernels say of this machine, for ``keepwarm doctor``.
+"""The report of torch and the compiled kernels on this machine, for ``keepwarm doctor``.
 
 Runs in a process of its own (``python -m runtime.process.device_report``), so that a broken torch
 is a report and not a crash; prints one JSON object.
@@ -16,7 +16,7 @@ from kernels.native_library import build_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReport:
-    """What a model would run on."""
+    """The device that a model would run on."""
 
     torch: str
     """Version, with the name of its build."""

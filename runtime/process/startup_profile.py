@@ -1,4 +1,4 @@
-"""What steps take on this machine, found out before the first request.
+"""Times of steps on this machine, found out before the first request.
 
 Steps of the sizes that a ``CostTable`` has cells for are computed a few times: the first time pays
 for what is made once (compiled kernels, prepared products, recorded steps) and does not count, of
@@ -199,7 +199,7 @@ class _Trials:
         self._forgiven = False
 
     def check(self, known: Times) -> Times:
-        """What is known of an earlier start, if the checked cells take about what it says."""
+        """The times of an earlier start, if the checked cells take about what it says."""
         ratios = []
         for cell in _CHECKED:
             if cell not in known:

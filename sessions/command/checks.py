@@ -1,4 +1,4 @@
-"""What could keep a server from starting or from being fast, each with what to do about it.
+"""Faults that could keep a server from starting or from being fast, each with what to do about it.
 
 Every check looks and changes nothing. What needs torch is asked of a child process.
 """
@@ -60,7 +60,7 @@ class Finding:
     verdict: Verdict
     found: str
     advice: str = ""
-    """What to do; empty where nothing is."""
+    """The remedy; empty where nothing is."""
 
 
 def findings(options: ServeOptions, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -269,7 +269,7 @@ def folder(what: str, path: Path, wanted_mib: int) -> Finding:
 
 
 def device() -> list[Finding]:
-    """What a model would run on, asked of a child process."""
+    """The device that a model would run on, asked of a child process."""
     command = [sys.executable, "-m", "runtime.process.device_report"]
     try:
         asked = subprocess.run(
@@ -289,7 +289,7 @@ def _no_torch(reason: str) -> Finding:
 
 
 def read_device(report: Mapping[str, Any]) -> list[Finding]:
-    """What a ``DeviceReport`` means."""
+    """Findings from a ``DeviceReport``."""
     gpus, threads = report["gpus"], report["threads"]
     build = f"torch {report['torch']}"
     if not gpus:

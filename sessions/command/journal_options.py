@@ -123,7 +123,8 @@ def state_folder(environment: Mapping[str, str]) -> Path:
 
 
 def fingerprint(of: Tokenised, chat_format: str | None = None) -> bytes:
-    """Of what makes token ids of items: the tokenizer and the chat format.
+    """A digest of everything that decides the token ids of items: the tokenizer and the chat
+    format.
 
     Args:
         of: the model.
@@ -154,8 +155,8 @@ def journal_path(options: JournalOptions, of: bytes) -> Path:
 
 
 def look_at_journal(options: JournalOptions, of: bytes) -> Seen | None:
-    """What a server with these options would find, which is not changed; None: a journal that it
-    is going to make. Not for ``:memory:``.
+    """The state in which a server with these options would find its journal, which is not changed;
+    None: a journal that it is going to make. Not for ``:memory:``.
 
     Raises:
         JournalError: the server would not start.

@@ -28,7 +28,7 @@ from sessions.command.beforehand import Beforehand, at_once, loaded_first, names
 from sessions.command.journal_options import with_journal
 from sessions.command.options import ServeOptions
 from sessions.command.prices import check_budgets
-from sessions.command.reload import reload_tenants, warn_of_former_form
+from sessions.command.reload import reload_tenants
 from sessions.command.settings import OptionError
 from sessions.command.speech import Speech
 from sessions.command.tracing import Tracing
@@ -97,8 +97,6 @@ async def serve(options: ServeOptions) -> int:
     Raises:
         one of _START_ERRORS: the server did not start; the message is for people.
     """
-    if options.tenants_file is not None:
-        warn_of_former_form(options.tenants_file, former=options.tenants.former)
     ready, stopping = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     serving = loop.create_task(_serve(options, ready, stopping))

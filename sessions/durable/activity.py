@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Active(Protocol):
-    """What has a place in the order; names differ."""
+    """Something that has a place in the order; names differ."""
 
     name: str
     last_active_s: float

@@ -13,7 +13,7 @@ class MissReason(enum.StrEnum):
     """Each computed prompt token has one."""
 
     NEW_INPUT = "new_input"
-    """What this turn added; no cache could have held it."""
+    """Tokens that this turn added; no cache could have held it."""
     NEW_SESSION = "new_session"
     """The first turn of its session, and nothing this tenant said before began so."""
     TOOLS_CHANGED = "tools_changed"
@@ -31,7 +31,7 @@ class MissReason(enum.StrEnum):
     RESTARTED = "restarted"
     """The engine was replaced and its memory with it."""
     MODEL_CHANGED = "model_changed"
-    """What was said before was tokenised for another model."""
+    """The text before was tokenised for another model."""
     PARTIAL_BLOCK = "partial_block"
     """The last block of what went before was not full, and only whole blocks are kept."""
     NOT_KEPT = "not_kept"

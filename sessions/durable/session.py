@@ -61,7 +61,7 @@ class Session:
         self.parent: Session | None = None
         """Whose tree's budget its turns draw on as well."""
         self.epoch = 0
-        """Of this server's claim to it, where several servers share sessions."""
+        """The epoch of this server's claim to it, where several servers share sessions."""
         self.claimed = True
         """Its turns are this server's to write. False: it is in memory for what its tree spends,
         and a turn in it asks the journal for it first."""

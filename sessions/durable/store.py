@@ -76,7 +76,7 @@ class Store:
         self.pace = Pace()
         self.logs = TurnLogs(limits=limits, clock=clock)
         self.lasting = False
-        """What is dropped here is in a journal: a session keeps the name of its head."""
+        """Responses dropped here are in a journal: a session keeps the name of its head."""
         self._prices_of = prices_of or (lambda _: prices)
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
@@ -305,7 +305,8 @@ class Store:
 
 
 class ConnectionStore:
-    """What one connection may continue: its tenant's stored responses and its own."""
+    """The part of the store that one connection may continue: its tenant's stored responses and its
+    own."""
 
     def __init__(
         self,
@@ -364,7 +365,7 @@ class ConnectionStore:
         return None
 
     def head(self, session: Session) -> StoredResponse | None:
-        """What a turn that only names the session continues."""
+        """The response that a turn continues which only names the session."""
         return self._head(session) if self.continues_heads else None
 
     def last_said(self, session: Session) -> Entry | None:

@@ -102,7 +102,7 @@ class TurnStats:
     cut: bool = False
     """Truncation left something out for this turn."""
     warnings: tuple[str, ...] = ()
-    """What the client should know of the turn, a short sentence each."""
+    """Warnings to the client about the turn, a short sentence each."""
     exhausted: bool = field(default=False)
     """The budget ended or refused this turn."""
     stop: str | None = None
@@ -221,8 +221,8 @@ class TurnStats:
         return causes | {"truncated": truncated}
 
     def _budget(self) -> Event:
-        """What is left of the session's budgets, and of the turn's own and those above where there
-        are any: of several trees the least that one of them leaves."""
+        """The rest of the session's budgets, and of the turn's own and those above where there are
+        any: of several trees the least that one of them leaves."""
         ledger = self.ledger
         budget: Event = {"left": _left(ledger.account), "exhausted": self.exhausted}
         scopes = {

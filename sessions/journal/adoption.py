@@ -51,7 +51,7 @@ class LoadedTurn(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoadedChain:
-    """What has to be known to go on behind a response."""
+    """The chain that has to be known to go on behind a response."""
 
     turns: tuple[LoadedTurn, ...]
     """The oldest first; the last is the one that was asked for."""

@@ -1,4 +1,4 @@
-"""What one transaction adds to a journal: ended turns, and what turns that run hold.
+"""Rows that one transaction adds to a journal: ended turns, and what turns that run hold.
 
 A record is written if its server still owns the session and what it stands on is still there. A
 reservation is the record of the failed turn that it becomes if its server dies; it goes when its
@@ -28,13 +28,13 @@ from sessions.journal.rows import Row, SessionRow
 from sessions.journal.tables import FIRST_EPOCH, Cursor, SqlTables, check_account, marks
 
 _MOST_ROWS = 64
-"""Of one statement."""
+"""The most rows of one statement."""
 T = TypeVar("T")
 
 
 class Batch:
-    """What is read is read once, for all records together, and written once; a store is asked a
-    few things for a batch, not for each record."""
+    """One transaction's records: all is read once, for all records together, and written once; a
+    store is asked a few things for a batch, not for each record."""
 
     def __init__(self, tables: SqlTables, cursor: Cursor) -> None:
         self._tables = tables
@@ -47,11 +47,11 @@ class Batch:
         self._there: dict[tuple[str, str], int] = {}
         """Turns, by tenant and response id, and the epochs under which they were written."""
         self._rows: list[Row] = []
-        """Of new turns."""
+        """Rows of new turns."""
         self._names: list[Row] = []
         self._items: list[Row] = []
         self._reserved: dict[tuple[str, str], Row | None] = {}
-        """What becomes of reservations; None: they go."""
+        """Changes to reservations; None: they go."""
         self._left: set[tuple[str, str]] = set()
         """Sessions of turns that end without a record."""
         self._requests: dict[str, list[str]] = {}
@@ -78,8 +78,8 @@ class Batch:
             self._reserve(record)
 
     def settle(self, tenant: str, session: str) -> list[TurnRecord]:
-        """What running turns of the session held is spent: they have failed. For who knows that
-        their server does not run them any more. Returns what was written."""
+        """Count as spent what running turns of the session held: they have failed. For who knows
+        that their server does not run them any more. Returns what was written."""
         settled: list[TurnRecord] = []
         found = reservations(self._cursor, tenant, session)
         self._look(tenant, found)
@@ -347,7 +347,7 @@ def drop_empty(tables: SqlTables, cursor: Cursor, tenant: str, session: str) -> 
 
 
 def reservations(cursor: Cursor, tenant: str, session: str) -> list[TurnRecord]:
-    """What the session's running turns hold, in the order of their numbers."""
+    """The session's reservations for running turns, in the order of their numbers."""
     sql = f"SELECT {rows.RESERVATION} FROM reservation WHERE tenant = ? AND session = ?"
     found = map(_reservation, cursor.execute(sql, (tenant, session)).fetchall())
     return sorted(found, key=lambda record: record.number)
@@ -370,5 +370,6 @@ def _reservation(row: Row) -> TurnRecord:
 
 
 def _epoch(record: TurnRecord) -> int:
-    """Of a session that this server has made itself a record need not know it."""
+    """The epoch for a record that need not know that of a session which this server has made
+    itself."""
     return record.epoch or FIRST_EPOCH

@@ -23,7 +23,7 @@ from sessions.journal.shares import spent_on
 
 
 class Accounts(Protocol):
-    """What of a journal has to be asked."""
+    """Questions to a journal about accounts."""
 
     def session(self, tenant: str, name: str) -> SessionRecord | None:
         """As ``Journal.session``."""

@@ -1,4 +1,4 @@
-"""What a journal holds, as values: turns, sessions, accounts.
+"""Content of a journal, as values: turns, sessions, accounts.
 
 A ``TurnRecord`` is what a turn leaves when it ends and goes into a journal; a ``StoredTurn`` is
 what comes out. What a turn that runs may consume is a record too, of the failed turn that it
@@ -49,7 +49,7 @@ class TurnRecord:
     request_id: str | None = None
     """The client's name for the request; unique per tenant."""
     request_digest: bytes = b""
-    """Of the request's body: the same id with another one is refused."""
+    """A digest of the request's body: the same id with another one is refused."""
     status: str
     """``completed``, ``incomplete``, ``failed`` or ``cancelled``; or ``RESIDENCY``."""
     reason: str | None
@@ -60,7 +60,7 @@ class TurnRecord:
     cost: int
     """Nano-dollars."""
     saved: int
-    """What the cache saved, nano-dollars."""
+    """Nano-dollars that the cache saved."""
     accounts: tuple[str, ...] = ()
     """Accounts besides the session's own that the usage is added to, e.g. its tenant's."""
     shares: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -70,7 +70,7 @@ class TurnRecord:
     created_s: float
     """Seconds since the epoch."""
     epoch: int = UNFENCED
-    """Of the claim under which the turn ran."""
+    """The epoch of the claim under which the turn ran."""
     links: tuple[Entry, ...] = ()
     """The entries that this turn added to its chain, the oldest first, its own last. More than
     one only where truncation made the chain anew."""
@@ -79,13 +79,13 @@ class TurnRecord:
     terminal: bytes = b""
     """The terminal event, as the client is sent it."""
     options: bytes = b""
-    """What the session keeps from now on (``SessionRecord.options``); empty: as before."""
+    """Options that the session keeps from now on (``SessionRecord.options``); empty: as before."""
     private: bool = False
     """It can be asked for by its request id alone (``store: false``)."""
 
     @property
     def entry(self) -> Entry | None:
-        """What can be continued."""
+        """The entry that can be continued."""
         return self.links[-1] if self.links else None
 
     @property
@@ -144,7 +144,7 @@ class StoredTurn(NamedTuple):
     digest: bytes
     """Rolling digest of a history that ends in model output; otherwise empty."""
     fingerprint: bytes
-    """Of tokenizer and chat format."""
+    """Fingerprint of tokenizer and chat format."""
     created_s: float
     body: bytes
     deleted: bool = False
@@ -153,7 +153,7 @@ class StoredTurn(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What has been spent under one name. Only ever added to."""
+    """The total spent under one name. Only ever added to."""
 
     turns: int = 0
     usage: TurnUsage = field(default_factory=TurnUsage)

@@ -39,7 +39,7 @@ _FARTHEST = 1 << 24
 
 @dataclass(slots=True, kw_only=True)
 class Recovered:
-    """What came of it."""
+    """The results."""
 
     turns: int = 0
     sessions: int = 0

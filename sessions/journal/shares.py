@@ -1,4 +1,4 @@
-"""What each of several servers may still spend of an account that all of them draw on.
+"""Shares of an account that several servers draw on.
 
 The bounded budgets of tenants and of trees of sessions. A server takes a share before a turn holds
 any of it; an ended turn's usage goes from its server's share to what is spent, in the transaction
@@ -44,7 +44,7 @@ class Share:
 
 
 def spent_on(account: SpentAccount) -> Amount:
-    """What a journal's account says was spent, as budgets count it."""
+    """The amount that a journal's account says was spent, as budgets count it."""
     spent = amount_of(account.usage, account.cost)
     return spent._replace(residency=account.usage.residency)
 
@@ -89,7 +89,7 @@ def covers(share: Amount | None, spent: Amount, kinds: Sequence[str]) -> bool:
 
 
 def less(share: Amount, amount: Amount) -> Amount:
-    """What is left of a share; of a kind of which it has too little nothing."""
+    """The rest of a share; of a kind of which it has too little nothing."""
     return Amount(*(max(0, a - b) for a, b in zip(share, amount, strict=True)))
 
 

@@ -79,15 +79,15 @@ CREATE TABLE IF NOT EXISTS item (
     response_id TEXT NOT NULL, PRIMARY KEY (tenant, digest, created_ms, response_id));
 CREATE INDEX IF NOT EXISTS item_turn ON item (tenant, response_id);
 """
-"""Of turns that were written before it there are no rows."""
+"""Turns that were written before it have no rows."""
 MIGRATIONS = (SCHEMA, CURVES, RESIDENCY, SHARES, REQUESTS, ITEMS)
-"""What brings a database from each version to the next."""
+"""Statements that bring a database from each version to the next."""
 VERSION = len(MIGRATIONS)
 FIRST_EPOCH = 1
 
 
 class Cursor(Protocol):
-    """What both drivers have."""
+    """Methods that both drivers have."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Any: ...
     def fetchone(self) -> Any: ...

@@ -1,4 +1,4 @@
-"""What Prometheus reads: counters, gauges and histograms named ``keepwarm_*``.
+"""Metrics for Prometheus: counters, gauges and histograms named ``keepwarm_*``.
 
 Base units are in the names (seconds, dollars, tokens); no label takes a value that a client
 chose. ``docs/metrics.md`` explains each one, and a test holds the two together. Every
@@ -343,7 +343,7 @@ class Metrics(Watcher):
         self._spent(usage, report.cost, report.saved)
 
     def residency_settled(self, unsettled: Unsettled) -> None:
-        """What the KV of a session was charged after its last turn was recorded."""
+        """The charge for a session's KV after its last turn was recorded."""
         self._spent(TurnUsage(residency=unsettled.block_us), unsettled.cost, 0)
 
     def kv_dropped(self, branches: int) -> None:

@@ -20,13 +20,13 @@ from tools_api.events import ResumeTurn, encode
 
 
 def to_be_asked(log: TurnLog | None) -> bool:
-    """Of a turn that memory knows so the journal has to be asked before its events are sent: it
-    may have it, or know that it was deleted."""
+    """Whether the journal has to be asked before the events of a turn that memory knows so are
+    sent: it may have it, or know that it was deleted."""
     return log is None or (log.ended and log.recorded and not log.deleted)
 
 
 class Following:
-    """Of one connection."""
+    """The followers of one connection."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class Following:
         return len(self._follows)
 
     def known(self, *, request_id: str | None, response_id: str | None) -> TurnLog | None:
-        """What memory has of the turn of that id."""
+        """The turn of that id, as memory knows it."""
         if request_id is not None:
             return self._logs.of_request(self._tenant, request_id)
         return None if response_id is None else self._logs.of_response(self._tenant, response_id)
 
     def in_lane(self, stream_id: str | None) -> TurnLog | None:
-        """What the lane follows."""
+        """The turn that the lane follows."""
         lanes = ((log, lane) for log, (_, lane) in self._follows.items())
         return next((log for log, lane in lanes if lane.stream_id == stream_id), None)
 

@@ -26,7 +26,7 @@ from tools_api.requests import CreateRequest
 
 
 class Memory:
-    """Of one request."""
+    """The memory of one request."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Memory:
         return found
 
     async def head(self, name: str) -> StoredResponse | None:
-        """What a turn continues that only names its session."""
+        """The response that a turn continues which only names its session."""
         if not self.visible.continues_heads:
             return None
         session = self.visible.known_session(name)

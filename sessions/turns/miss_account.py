@@ -27,12 +27,12 @@ _ENGINE_REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prompt:
-    """What the account needs to know of a turn."""
+    """The facts of a turn that the account needs."""
 
     continued: Entry | None
     """The stored entry the turn comes behind."""
     parent: Entry | None
-    """What the model reads of it."""
+    """The part of it that the model reads."""
     said_before: Entry | None
     """Where the session stood, if the turn continues nothing of it."""
     header: Header
@@ -40,7 +40,7 @@ class Prompt:
     lost_with_engine: bool
     """The engine that had computed ``continued`` is gone."""
     foreign: bool = False
-    """What is continued was said to another model."""
+    """The continued response was said to another model."""
     idle_s: float | None
     """Since the session's last turn ended; None: it is the first."""
     cut: bool = False
@@ -52,7 +52,7 @@ class Prompt:
 
 
 def prompt_of(plan: TurnPlan, branches: Branches) -> Prompt:
-    """What of ``plan`` the account needs."""
+    """The facts of ``plan`` that the account needs."""
     return Prompt(
         continued=plan.continued,
         parent=plan.parent,
@@ -111,7 +111,7 @@ def _own_tokens(prompt: Prompt) -> int:
 
 
 def _changed(prompt: Prompt, causes: Mapping[str, int]) -> tuple[MissReason, int] | None:
-    """What the client changed of what was there, and from which token on."""
+    """The client's change to what was there, and from which token on."""
     before = prompt.continued or prompt.said_before
     if before is None:
         return None

@@ -120,7 +120,7 @@ class OutputReader:
         return place
 
     def finish(self) -> list[Piece]:
-        """What was held back; the turn has ended."""
+        """The text that was held back; the turn has ended."""
         rest = self._decoder.finish()
         if self._logprobs is not None:
             self._logprobs.complete("".join(segment.text for segment in rest))

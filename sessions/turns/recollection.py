@@ -384,7 +384,7 @@ def _options(record: SessionRecord) -> dict[str, Any]:
 
 
 def journal_error(error: Exception) -> Exception:
-    """What a client is told where the journal could not be asked."""
+    """The error for a client where the journal could not be asked."""
     if isinstance(error, JournalElsewhere):
         return errors.runs_elsewhere()
     if isinstance(error, JournalUnavailable):

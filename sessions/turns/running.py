@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 
 class Running:
-    """Of one connection."""
+    """The lives of one connection's requests."""
 
     def __init__(
         self,
@@ -114,8 +114,8 @@ class Running:
             self._let_go(job, followed)
 
     def _let_go(self, job: Job, followed: TurnLog | None) -> None:
-        """Of its id, unless a turn began with it, of its memory, and of its lane, which may go on
-        with the events of another turn."""
+        """Let go of its id, unless a turn began with it, of its memory, and of its lane, which may
+        go on with the events of another turn."""
         if job.turn is None and job.log is not None and job.log.follower in (job, None):
             self._service.store.logs.drop(job.log)
             self._free(job.log.request_id)
@@ -146,7 +146,8 @@ class Running:
         return self._following.claim(job)
 
     def _check(self, job: Job) -> GrammarSpec | None:
-        """What can be checked without knowing what the turn continues; returns its grammar."""
+        """Check what can be checked without knowing what the turn continues; returns its
+        grammar."""
         store, prepared = self._service.store, job.frame.prepared
         self._service.check_model(self._tenant, job.request.model)
         if not store.running.takes(self._tenant):
@@ -395,7 +396,7 @@ class Running:
         return recalled
 
     def unwanted(self, answer: object) -> None:
-        """What the journal gave has come for a request that is gone."""
+        """The journal's answer has come for a request that is gone."""
         commits = self._service.commits
         if not isinstance(answer, Recalled) or commits is None:
             return
@@ -452,7 +453,7 @@ class Running:
         self._carry_out(job, step)
 
     def _carry_out(self, job: Job, step: TurnStep) -> None:
-        """What a turn asks for: events to who follows it, requests to the engine."""
+        """Carry out a turn's step: events to who follows it, requests to the engine."""
         frames = list(map(encode, step.events))
         if step.outcome is not None:
             job.ending = Ending(outcome=step.outcome, terminal=frames.pop())

@@ -1,4 +1,4 @@
-"""What all connections of one server share.
+"""State that all connections of one server share.
 
 Nothing here changes except inside the store. Clocks and ids are handed in, so that a test
 decides both.
@@ -66,7 +66,7 @@ class Service:
     new_id: Callable[[str], str]
     """``new_id("resp")`` -> ``"resp_..."``; unique across the server and unguessable."""
     quotas: Quotas
-    """What tenants may ask for."""
+    """The quotas of tenants."""
     commits: Commits | None = None
     """The records of turns, where there is a journal that lasts."""
 
@@ -83,7 +83,7 @@ class Service:
 
     @property
     def read_context(self) -> ReadContext:
-        """What reading a frame needs to know of it."""
+        """The facts of the server that reading a frame needs."""
         return ReadContext(
             limits=self.limits, models=self.model.aliases, chat_format=self.model.chat_format
         )

@@ -27,7 +27,7 @@ Bounded = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def account_names(session: Session) -> tuple[str, ...]:
-    """What the session draws on besides its own account, as ``above_own``."""
+    """Names of the accounts that the session draws on besides its own, as ``above_own``."""
     own = tree_account(session.name)
     if session.parent is None:
         return own, TENANT_ACCOUNT
@@ -41,7 +41,7 @@ def above_own(ledger: Ledger) -> tuple[Account, ...]:
 
 @dataclass(slots=True)
 class _Use:
-    """Of one account."""
+    """The use of one account."""
 
     turns: int = 0
     """That may draw on it: from before their start until they are written."""
@@ -50,7 +50,7 @@ class _Use:
 
 
 class SharedAccounts:
-    """Of one server. Only the event loop touches it."""
+    """The shared accounts of one server. Only the event loop touches it."""
 
     def __init__(self) -> None:
         self._uses: dict[Key, _Use] = {}
@@ -94,7 +94,7 @@ class SharedAccounts:
         account.spent = account.spent.most(share.spent)
 
     def unwanted(self, tenant: str, share: Share) -> None:
-        """Who asked for it is gone."""
+        """The request that asked for it is gone."""
         key = (tenant, share.name)
         if key not in self._uses:
             self._idle[key] = self._idle.get(key, NOTHING).plus(share.amount)
@@ -122,7 +122,7 @@ class SharedAccounts:
 
 
 def wants(lacking: Sequence[tuple[Account, Amount]]) -> tuple[Want, ...]:
-    """What is to be asked of the journal."""
+    """The shares to ask the journal for."""
     return tuple(
         Want(name=account.name, budget=account.budget, amount=amount) for account, amount in lacking
     )

@@ -1,4 +1,4 @@
-"""What one turn says to the model, decided before anything runs.
+"""One turn's request to the model, decided before anything runs.
 
 A plan is made by ``sessions.turns.planning`` and run by ``sessions.turns.turn``. Here is also how
 it is put to the engine.
@@ -35,7 +35,7 @@ _TIERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Past:
-    """What the account of misses needs to know of the session."""
+    """The facts of the session that the account of misses needs."""
 
     said: Entry | None = None
     """Where the session stood, if the turn continues nothing."""
@@ -87,18 +87,18 @@ class TurnPlan:
     continued_id: str | None = None
     """The response that ``continued`` is of, if that is known."""
     comparison: Comparison | None = None
-    """What the client wants the turn's cache hits compared with."""
+    """The response with which the client wants the turn's cache hits compared."""
     past: Past = NO_PAST
     checks: OutputChecks = NO_CHECKS
-    """What the grammar does not hold the output to."""
+    """The parts of the output that the grammar does not hold."""
     left_out: LeftOut = NOTHING
     """By truncation, of all that was said."""
     cut: bool = False
     """Truncation left something out for this turn, or cut a text."""
     frame_bytes: int = 0
-    """Of the frame that asked for it, unless that repeated a history."""
+    """Bytes of the frame that asked for it, unless that repeated a history."""
     warnings: tuple[str, ...] = ()
-    """What the client should know of the turn, a short sentence each: ``keepwarm.warnings``."""
+    """Warnings to the client about the turn, a short sentence each: ``keepwarm.warnings``."""
 
     @property
     def options(self) -> TemplateOptions:
@@ -110,7 +110,7 @@ class TurnPlan:
 
     @property
     def tokens_before(self) -> int:
-        """Of the chain that is continued, header excluded."""
+        """The length of the chain that is continued, header excluded."""
         return 0 if self.parent is None else self.parent.num_tokens
 
     @property

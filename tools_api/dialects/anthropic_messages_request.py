@@ -49,11 +49,11 @@ _REFUSED = {
     "thread": "send the messages themselves",
 }
 _EDITS = ("clear_thinking_20251015",)
-"""What may be edited: thinking of earlier turns is shown to a model only where its template
+"""The edits that are allowed: thinking of earlier turns is shown to a model only where its template
 wants it."""
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _EFFORT = "medium"
-"""Of a model that is to think, where the body does not say how hard."""
+"""The effort of a model that is to think, where the body does not say how hard."""
 
 NAMES = FieldNames(
     rules=(
@@ -69,7 +69,7 @@ NAMES = FieldNames(
         (r"keepwarm\.sampling\.top_k", "top_k"),
     )
 )
-"""What this endpoint calls the fields of a ``response.create``."""
+"""This endpoint's names for the fields of a ``response.create``."""
 
 
 def create_fields(body: object) -> tuple[Fields, Fields]:

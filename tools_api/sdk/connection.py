@@ -76,7 +76,7 @@ class Endpoint:
         """Longest silence inside a turn before it counts as lost."""
 
     def refused(self, error: Exception, *, final: bool) -> Refused | ConnectionLost:
-        """What a failed handshake means. ``final``: the server was never met."""
+        """The error for a failed handshake. ``final``: the server was never met."""
         if isinstance(error, InvalidStatus):
             status = error.response.status_code
             kind = "server_error" if status >= 500 else "invalid_request_error"
@@ -89,7 +89,7 @@ class Endpoint:
         return ConnectionLost(f"cannot connect to {self.url}: {said}", started=False, final=final)
 
     def _hint(self, status: int, told: str) -> str:
-        """What to do about a refusal, with what the server said of it."""
+        """The remedy for a refusal, with what the server said of it."""
         if status == 401:
             return f": the key is missing or wrong (api_key, or the variable {KEY_VARIABLE})"
         if status == 404 and self._base_url != self._usual_url:
@@ -101,7 +101,7 @@ class Endpoint:
         return f": no keepwarm server answers there; {self._label} is http://HOST:PORT/v1"
 
     def silent(self, turn: Turn) -> ConnectionLost:
-        """What to raise after ``event_timeout_s`` without an event."""
+        """The error to raise after ``event_timeout_s`` without an event."""
         return ConnectionLost(
             f"no event for {self.event_timeout_s:g} s", started=turn.started, final=True
         )
@@ -241,7 +241,7 @@ def _has_host(url: str) -> bool:
 
 
 def _told(body: bytes | bytearray | None) -> str:
-    """What an error of ours says, in a line; nothing of anybody else's."""
+    """The message of an error of ours, in a line; nothing of anybody else's."""
     try:
         error = orjson.loads(body or b"")["error"]
         said = " ".join(str(error["message"]).split())

@@ -33,7 +33,7 @@ class ToolTimedOut(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
-    """What a session gives to its tools."""
+    """The things that a session gives to its tools."""
 
     context: Any = None
     approve: Approve | None = None
@@ -209,7 +209,7 @@ def interrupted(call: FunctionCall, reason: str = INTERRUPTED) -> CallRecord:
 
 
 def outputs(records: Sequence[CallRecord]) -> list[FunctionCallOutput]:
-    """What answers the calls of ``records``."""
+    """Outputs for the calls of ``records``."""
     return [
         FunctionCallOutput(call_id=record.call.call_id, output=record.output) for record in records
     ]

@@ -54,7 +54,7 @@ class Again(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Traits:
-    """What the server was found not to know; a client has one for all its turns."""
+    """Features that the server was found not to know; a client has one for all its turns."""
 
     request_ids: bool = True
     """It takes ``keepwarm.request_id``, with which a request may be sent twice and runs once,
@@ -105,7 +105,7 @@ class Turn:
 
     @property
     def text(self) -> str:
-        """What the turn has said so far."""
+        """The text of the turn so far."""
         return "".join(self._text)
 
     @property
@@ -125,7 +125,8 @@ class Turn:
         return dumps(request | lane).decode()
 
     def _kept(self) -> dict[str, Any]:
-        """What makes a turn that is sent twice run once, and go on while nobody listens."""
+        """The fields by which a turn that is sent twice runs once, and goes on while nobody
+        listens."""
         kept = {"request_id": self._request_id, **self._request.get("keepwarm", {})}
         if self._request.get("store", True):
             kept.setdefault("on_disconnect", "continue")
@@ -134,7 +135,7 @@ class Turn:
         return kept
 
     def cancel_frame(self, stream_id: str | None = None) -> str:
-        """What ends the turn on the server, in the lane that ``frame`` was sent in."""
+        """The frame that ends the turn on the server, in the lane that ``frame`` was sent in."""
         cancel = {"type": "response.cancel"}
         if self._cancel_id is not None:
             cancel["response_id"] = self._cancel_id
@@ -220,7 +221,7 @@ class Turn:
         return (*missed, response)
 
     def _missed(self, response: Response) -> list[StreamEvent]:
-        """What a stream would have told, of which only the end came."""
+        """The events that a stream would have told, of which only the end came."""
         said, text, missed = self.text, response.text, list[StreamEvent]()
         if not text.startswith(said):
             missed += self._restart("what had come of it was not its end")
