@@ -329,7 +329,6 @@ class Running:
         returns how it has ended then."""
         commits, report = self._service.commits, ending.outcome.report
         spent = report.usage.input_tokens or report.cost
-        self._jobs.withdrawn(turn.request_id)
         if commits is None or not (spent or ending.outcome.entry is not None):
             if job.noted is not NOTHING:
                 self._note(job, turn, NOTHING)
@@ -382,7 +381,6 @@ class Running:
     async def _ask(self, job: Job, asked: Any) -> Any:
         answer = await Question(self._new_id(), asked)
         if job.turn is None and job.log is not None and job.log.follower is not job:
-            self.unwanted(answer)
             raise EndedEarly(Way.NEWER_REQUEST)  # before the notice that says so
         return answer
 
@@ -444,6 +442,8 @@ class Running:
         now = self._service.clock()
         if self._jobs.of_request(output.request_id) is not job:
             return
+        if output.finish is not None:
+            self._jobs.withdrawn(output.request_id)
         try:
             step = turn.receive(output, now)
         except Exception:

@@ -136,8 +136,8 @@ RELEASES: list[Release] = [
     _at(
         "the record of a first turn | failed | alone",
         Running,
-        "_record",
-        "self._jobs.withdrawn(turn.request_id)",
+        "_take",
+        "self._jobs.withdrawn(output.request_id)",
     ),
     _at("the engine | newer_gone | alone", Running, "_record", "self._note(job, turn, NOTHING)"),
     _at(
@@ -168,6 +168,12 @@ RELEASES: list[Release] = [
         "commits.shared.unwanted(self._tenant, share)",
     ),
     _at("its id | gone, before it was read | alone", Running, "unwanted", "self._free(id_)"),
+    _at(
+        "the engine, asked anew | answered | alone",
+        Running,
+        "_take",
+        "self._jobs.withdrawn(output.request_id)",
+    ),
     _at(
         "the engine, asked for less | answered | alone",
         Running,
