@@ -287,10 +287,8 @@ class Connection:
         """A newer request bears this one's id: it gets the turn, or what comes of it."""
         if job.turn is None:
             self._end_early(job, Way.NEWER_REQUEST)
-            return
-        job.displaced = True
-        self._lanes.done(job.lane)
-        self._running.send_error(errors.followed_elsewhere(), job.lane.stream_id)
+        else:
+            self._running.overtaken(job)
 
     def _disconnected(self, job: Job) -> None:
         """Nobody is there for a request any more, or it has lost its connection: it goes on for

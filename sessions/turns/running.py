@@ -142,7 +142,7 @@ class Running:
                 wanted.takes_id = wanted.takes_id and known is None
                 await memory.look_for_turn(known, wanted)
         if isinstance(asked, ResumeTurn):
-            return self._following.found(asked)
+            return self._following.found(asked, job.frame.arrival_s)
         return self._following.claim(job)
 
     def _check(self, job: Job) -> GrammarSpec | None:
@@ -252,9 +252,11 @@ class Running:
         try:
             if commits is not None and commits.has_others:
                 job.shares = commits.shared.follow(session)
-                lacking = Meter(needs_of(plan), session.ledger).lacking_to_start()
-                if lacking:
-                    await memory.take_shares(lacking)
+                gives = True
+                while gives and (
+                    lacking := Meter(needs_of(plan), session.ledger).lacking_to_start()
+                ):
+                    gives = await memory.take_shares(lacking)
                     if self._lost(plan, named):
                         return False
                     session = self._take_budgets(job, plan)
@@ -313,10 +315,10 @@ class Running:
 
     async def _spend(self, job: Job, memory: Memory, turn: Turn, output: SequenceOutput) -> None:
         """Take what waited for more of a shared account, whether the journal had enough or not."""
-        lacking = turn.lacking(output)
+        gives = True
         try:
-            if lacking:
-                await memory.take_shares(lacking)
+            while gives and (lacking := turn.lacking(output)):
+                gives = await memory.take_shares(lacking)
         except Exception:
             message = "The server could not ask what is left of a budget."
             now = self._service.clock()
@@ -357,6 +359,8 @@ class Running:
         service, plan = self._service, turn.plan
         outcome, terminal = ending.outcome, ending.terminal
         self._following.tell(job, [terminal])
+        if job.log is not None and job.log.follower not in (job, None) and not job.displaced:
+            self.overtaken(job)  # before the notice that says so
         if outcome.entry is not None:
             assert job.session is not None
             wire = response_of(terminal)
@@ -481,6 +485,12 @@ class Running:
             self._outbox.notes.append(Reserve(record=record, urgent=urgent))
 
     # What others are told
+
+    def overtaken(self, job: Job) -> None:
+        """A newer request gets the events of the turn that this one has become."""
+        job.displaced = True
+        self._lanes.done(job.lane)
+        self.send_error(errors.followed_elsewhere(), job.lane.stream_id)
 
     def send_error(self, error: ApiError, stream_id: str | None) -> None:
         """Answer with an error in a lane of the connection."""

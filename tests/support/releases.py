@@ -186,8 +186,12 @@ RELEASES: list[Release] = [
         "answer",
         "self._running.unwanted(answer)",
     ),
+    _at("the engine | newer_id | alone", Running, "overtaken", "self._lanes.done(job.lane)"),
     _at(
-        "its id | newer_id_unnoticed | alone", Connection, "_give_way", "self._lanes.done(job.lane)"
+        "its record | newer_id_unnoticed | alone",
+        Running,
+        "_tell_end",
+        "self.overtaken(job)",
     ),
     _at("its id | gone | both", Connection, "close", "self._drop_waiting()"),
     _at("the engine | newer_gone | alone", Connection, "close", "self._following.leave()"),
@@ -199,8 +203,8 @@ RELEASES: list[Release] = [
         "self._out.requests += self._service.store.branches.take_releases()",
     ),
     _at("its id | gone | both", connection, "_let_go", "waiting.hold.give_back()"),
-    _at("its id | newer_id_unnoticed | alone", Following, "_end", "del self._follows[log]"),
-    _at("its id | newer_id_unnoticed | alone", Following, "_end", "self._lanes.done(lane)"),
+    _at("the engine | newer_id | alone", Following, "_end", "del self._follows[log]"),
+    _at("the engine | newer_id | alone", Following, "_end", "self._lanes.done(lane)"),
     _at("the engine | newer_gone | alone", Following, "leave", "log.follower = None"),
     _at("items | gone | alone", Jobs, "end_early", "del self._by_question[question.id]"),
     _at(
