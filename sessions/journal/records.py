@@ -14,6 +14,7 @@ from typing import NamedTuple
 import orjson
 
 from sessions.durable.ledger import PriceTable, TurnUsage
+from sessions.durable.session import Session
 from sessions.durable.transcript import Entry
 
 DIGEST_BYTES = 16
@@ -203,6 +204,15 @@ def session_account(session: str) -> str:
 def tree_account(session: str) -> str:
     """The name of the account of a session and all below it."""
     return f"tree/{session}"
+
+
+def account_names(session: Session) -> tuple[str, ...]:
+    """What the session draws on besides its own account, in the order of
+    ``Ledger.accounts`` behind that."""
+    own = tree_account(session.name)
+    if session.parent is None:
+        return own, TENANT_ACCOUNT
+    return own, *(tree_account(above.name) for above in session.parents()), TENANT_ACCOUNT
 
 
 def parent_in(options: bytes) -> str | None:

@@ -28,9 +28,10 @@ from sessions.journal.records import (
     SERVER_DIED,
     SESSION_MOVED,
     TurnRecord,
+    account_names,
 )
 from sessions.journal.writer import Verdict
-from sessions.turns.sharing import Bounded, SharedAccounts, account_names
+from sessions.turns.sharing import Bounded, SharedAccounts
 from sessions.turns.turn_plan import TurnPlan
 from tools_api import exact_json
 from tools_api.events import encode

@@ -19,9 +19,8 @@ from sessions.durable.turn_logs import TurnLog
 from sessions.durable.weights import request_bytes
 from sessions.turns.effects import Cancel, Effects, Outbox
 from sessions.turns.following import Following
-from sessions.turns.intake import Waiting, place
 from sessions.turns.jobs import Job, Jobs, Way, shutting_down
-from sessions.turns.lanes import Lane, Lanes
+from sessions.turns.lanes import Lane, Lanes, Waiting, place
 from sessions.turns.reading import Read, read_frame
 from sessions.turns.running import Running
 from sessions.turns.service import Service

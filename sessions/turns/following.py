@@ -12,9 +12,8 @@ from collections.abc import Sequence
 
 from sessions.durable.turn_logs import Follow, TurnLog, TurnLogs
 from sessions.turns.effects import Notice, Outbox
-from sessions.turns.intake import Waiting
 from sessions.turns.jobs import Job
-from sessions.turns.lanes import Lane, Lanes
+from sessions.turns.lanes import Lane, Lanes, Waiting
 from tools_api import errors
 from tools_api.events import ResumeTurn, encode
 

@@ -40,9 +40,8 @@ from sessions.turns.effects import (
     Work,
 )
 from sessions.turns.following import Following, to_be_asked
-from sessions.turns.intake import Waiting
 from sessions.turns.jobs import EndedEarly, Job, Jobs, Way
-from sessions.turns.lanes import Lanes
+from sessions.turns.lanes import Lanes, Waiting
 from sessions.turns.memory import Memory
 from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import grammar_param, plan_turn, takes_long
