@@ -19,7 +19,6 @@ from sessions.journal.records import (
     parent_in,
     tree_account,
 )
-from sessions.journal.shares import spent_on
 
 
 class Accounts(Protocol):
@@ -64,5 +63,5 @@ def budgets_kept(journal: Accounts, record: SessionRecord) -> list[HeldBudget]:
 
 def _held(scope: str, record: SessionRecord, spent: SpentAccount) -> HeldBudget | None:
     budget, soft = budgets_told(record.options).get(scope, (NO_BUDGET, NO_BUDGET))
-    account = Account(scope=scope, budget=budget, soft=soft, spent=spent_on(spent))
+    account = Account(scope=scope, budget=budget, soft=soft, spent=spent.spent)
     return held_budget(scope, record.name, account)

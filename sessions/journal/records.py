@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 import orjson
 
+from sessions.durable.account import Amount
 from sessions.durable.ledger import PriceTable, TurnUsage
+from sessions.durable.reservation import amount_of
 from sessions.durable.session import Session
 from sessions.durable.transcript import Entry
 
@@ -160,6 +162,12 @@ class Account:
     usage: TurnUsage = field(default_factory=TurnUsage)
     cost: int = 0
     saved: int = 0
+
+    @property
+    def spent(self) -> Amount:
+        """The same as budgets count it."""
+        spent = amount_of(self.usage, self.cost)
+        return spent._replace(residency=self.usage.residency)
 
     def plus(self, record: TurnRecord) -> "Account":
         return Account(

@@ -45,7 +45,6 @@ from sessions.journal.records import (
     tree_account,
 )
 from sessions.journal.records import Account as SpentAccount
-from sessions.journal.shares import spent_on
 from sessions.turns.commits import Commits
 from sessions.turns.sharing import SharedAccounts
 from sessions.turns.wanted import Recalled, Wanted
@@ -319,8 +318,8 @@ class Recollection:
         ledger, account = session.ledger, record.account
         ledger.usage, ledger.cost, ledger.saved = account.usage, account.cost, account.saved
         ledger.turns = account.turns
-        ledger.account.spent = spent_on(account)
-        ledger.tree.spent = ledger.tree.spent.most(spent_on(tree))  # below it turns may have run
+        ledger.account.spent = account.spent
+        ledger.tree.spent = ledger.tree.spent.most(tree.spent)  # below it turns may have run
         options = _options(record)
         accounts = {"session": ledger.account, "tree": ledger.tree}
         for scope, bounds in budgets_told(record.options).items():

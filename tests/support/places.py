@@ -15,7 +15,6 @@ from sessions.durable.account import NOTHING
 from sessions.durable.ledger import PriceTable
 from sessions.durable.session import Session
 from sessions.journal.records import TENANT_ACCOUNT, TurnRecord
-from sessions.journal.shares import spent_on
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.writer import Verdict
 from sessions.tenants import TenantPolicy, Tenants
@@ -200,7 +199,7 @@ def _of_journal(rig: PlaceRig) -> dict[str, Any]:
         ids = cursor.execute("SELECT request_id FROM request").fetchall()
         reserved = cursor.execute("SELECT response_id FROM reservation").fetchall()
     in_memory = rig.store.tenant_accounts.of(TENANT).spent
-    in_journal = spent_on(journal.account(TENANT, TENANT_ACCOUNT))
+    in_journal = journal.account(TENANT, TENANT_ACCOUNT).spent
     return {
         "shares": [*shared._uses, *shared._idle, *shares],
         "ids in the journal": ids,
