@@ -1,6 +1,6 @@
 """The SDK's sessions against real servers: killed and started again, budgets shared, ways back.
 
-``KEEPWARM_KILL_SEEDS=20`` plays so many loops whose server is killed at other points (CI: 3),
+``KEEPWARM_KILL_SEEDS=20`` plays so many loops whose server is killed at other points (CI: 2),
 ``KEEPWARM_KILL_SEED`` says the first seed.
 """
 
@@ -168,9 +168,9 @@ async def test_a_server_killed_three_times_changes_neither_transcript_nor_effect
 
 
 def kill_seeds() -> range:
-    """How many runs, and from which seed on; CI plays three."""
+    """How many runs, and from which seed on; CI plays two."""
     first = int(os.environ.get("KEEPWARM_KILL_SEED", "1"))
-    return range(first, first + int(os.environ.get("KEEPWARM_KILL_SEEDS", "3")))
+    return range(first, first + int(os.environ.get("KEEPWARM_KILL_SEEDS", "2")))
 
 
 def test_a_child_draws_from_its_parents_budget(server: ChildServer) -> None:
