@@ -8,12 +8,13 @@ Always true: a record of a turn whose client asked for ``store: false``, and of 
 cannot be continued, has neither links nor a terminal event: nothing that was said.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
-from sessions.durable.account import Amount
+from sessions.durable.account import NO_BUDGET, Amount, Budget
 from sessions.durable.ledger import PriceTable, TurnUsage
 from sessions.durable.reservation import amount_of
 from sessions.durable.session import Session
@@ -197,7 +198,18 @@ class SessionRecord:
     """When its last turn ended; 0: it has had none."""
     account: Account
     options: bytes = b""
-    """JSON that the accounts' keeper wants back: budgets, the parent session."""
+    """What it was told that holds for its later turns: see ``options_kept``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptOptions:
+    """What a session was told that holds for its later turns."""
+
+    parent: str | None
+    """The session that it is a part of."""
+    outlives_sockets: bool
+    budgets: Mapping[str, tuple[Budget, Budget]]
+    """Of ``session`` and ``tree`` those that were told, the bounds and the soft ones."""
 
 
 TENANT_ACCOUNT = "tenant"
@@ -223,10 +235,35 @@ def account_names(session: Session) -> tuple[str, ...]:
     return own, *(tree_account(above.name) for above in session.parents()), TENANT_ACCOUNT
 
 
-def parent_in(options: bytes) -> str | None:
-    """The session that one with these options is a part of."""
-    parent: str | None = orjson.loads(options).get("parent") if options else None
-    return parent
+def options_told(session: Session) -> bytes:
+    """What the session was told that holds for its later turns, as its row keeps it; empty:
+    nothing."""
+    options: dict[str, Any] = {}
+    for scope, account in (("session", session.ledger.account), ("tree", session.ledger.tree)):
+        if account.budget is not NO_BUDGET or account.soft is not NO_BUDGET:
+            bounds = [account.budget.bounds(), account.soft.bounds()]
+            if any(bounds):
+                options[scope] = bounds
+    if session.outlives_sockets:
+        options["outlives_sockets"] = True
+    if session.parent is not None:
+        options["parent"] = session.parent.name
+    # A copy of its own size: it is kept, and what encoded it made room for several thousand bytes.
+    return bytes(memoryview(orjson.dumps(options))) if options else b""
+
+
+def options_kept(options: bytes) -> KeptOptions:
+    """What ``options_told`` wrote."""
+    told: dict[str, Any] = orjson.loads(options) if options else {}
+    return KeptOptions(
+        parent=told.get("parent"),
+        outlives_sockets=told.get("outlives_sockets", False),
+        budgets={
+            scope: (Budget(**told[scope][0]), Budget(**told[scope][1]))
+            for scope in ("session", "tree")
+            if scope in told
+        },
+    )
 
 
 def new_session(tenant: str, name: str) -> SessionRecord:

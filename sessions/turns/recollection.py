@@ -14,9 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
-
-import orjson
 
 from sessions.durable.ledger import dollars
 from sessions.durable.packing import pack
@@ -35,13 +32,12 @@ from sessions.journal.errors import (
     JournalUnavailable,
 )
 from sessions.journal.journal import Journal, Owner
-from sessions.journal.kept_budgets import budgets_told
 from sessions.journal.records import (
     SERVER_DIED,
     SessionRecord,
     StoredTurn,
     new_session,
-    parent_in,
+    options_kept,
     tree_account,
 )
 from sessions.journal.records import Account as SpentAccount
@@ -226,7 +222,7 @@ class Recollection:
             record: SessionRecord | None = each
             while record is not None and record not in line:
                 line.append(record)
-                parent = parent_in(record.options)
+                parent = options_kept(record.options).parent
                 record = None if parent is None else self._session(each.tenant, parent)
         return [
             (record, self._journal.account(record.tenant, tree_account(record.name)))
@@ -320,13 +316,13 @@ class Recollection:
         ledger.turns = account.turns
         ledger.account.spent = account.spent
         ledger.tree.spent = ledger.tree.spent.most(tree.spent)  # below it turns may have run
-        options = _options(record)
+        options = options_kept(record.options)
         accounts = {"session": ledger.account, "tree": ledger.tree}
-        for scope, bounds in budgets_told(record.options).items():
+        for scope, bounds in options.budgets.items():
             accounts[scope].budget, accounts[scope].soft = bounds
-        session.outlives_sockets = options.get("outlives_sockets", False)
-        if "parent" in options:
-            session.parent = self._store.session(record.tenant, options["parent"])
+        session.outlives_sockets = options.outlives_sockets
+        if options.parent is not None:
+            session.parent = self._store.session(record.tenant, options.parent)
 
     def _take_chain(self, tenant: str, chain: LoadedChain, packed: bytes) -> None:
         table, head = self._store.tenant_responses(tenant), chain.head
@@ -375,11 +371,6 @@ def _nothing_left(row: StoredTurn, body: TurnBody) -> bytes:
     usage = wire_usage(body.usage)
     wire = response.wire(status="failed", usage=usage, error=(code, message), keepwarm=keepwarm)
     return encode(failed(_BEYOND_ANY, wire))
-
-
-def _options(record: SessionRecord) -> dict[str, Any]:
-    options: dict[str, Any] = orjson.loads(record.options) if record.options else {}
-    return options
 
 
 def journal_error(error: Exception) -> Exception:
