@@ -147,7 +147,7 @@ class Recollection:
             sessions.append(self._session(tenant, wanted.parent))
         return Recalled(
             sessions=tuple(self._with_parents(sessions)),
-            chains=tuple((chain, _packed(chain)) for chain in chains),
+            chains=tuple((chain, pack(response_of(chain.head.body.terminal))) for chain in chains),
             ended=ended,
             head_id=head_id,
             taken_id=taken_id,
@@ -385,7 +385,3 @@ def journal_error(error: Exception) -> Exception:
         log.error("journal cannot be read reason=%s", error)
         return errors.internal_error()
     return error
-
-
-def _packed(chain: LoadedChain) -> bytes:
-    return pack(response_of(chain.head.body.terminal))
