@@ -27,7 +27,6 @@ from sessions.journal.errors import (
 from sessions.journal.inspection import Seen, look_at
 from sessions.journal.journal import Journal
 from sessions.journal.records import TENANT_ACCOUNT
-from sessions.journal.shares import spent_on
 from sessions.journal.sqlite import SqliteJournal
 from sessions.turns.commits import Commits
 from sessions.turns.recollection import Recollection
@@ -239,7 +238,7 @@ def with_journal(
     if left:
         log.warning("turns were cut short by a server that died turns=%d", len(left))
     for tenant, account in journal.accounts_named(TENANT_ACCOUNT).items():
-        store.tenant_accounts.of(tenant).spent = spent_on(account)
+        store.tenant_accounts.of(tenant).spent = account.spent
     desk = JournalDesk(journal, recollection, store, keep_s=options.keep_s)
     desk.left = left
     commits.awake = desk.awake

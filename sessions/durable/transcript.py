@@ -37,6 +37,8 @@ from tools_api.items import (
 from tools_api.tools import FunctionTool
 
 ROOT_DIGEST = b""
+_MOST_BYTES = 4
+"""Of a character."""
 _NO_TOKENS: TokenArray = np.empty(0, dtype=np.int32)
 
 
@@ -329,7 +331,10 @@ class Renderer:
         )
 
     def _refuse_hopeless(self, segments: Sequence[Segment], most: int, *advice: str) -> None:
-        least = self._tokenizer.least_tokens(_text(segments))
+        text = _text(segments)
+        if len(text) * _MOST_BYTES <= most:
+            return  # the bound on its tokens is never above its bytes
+        least = self._tokenizer.least_tokens(text)
         if least > most:
             raise errors.context_length_exceeded(least, most, *advice)
 

@@ -8,12 +8,16 @@ Always true: a record of a turn whose client asked for ``store: false``, and of 
 cannot be continued, has neither links nor a terminal event: nothing that was said.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
+from sessions.durable.account import NO_BUDGET, Amount, Budget
 from sessions.durable.ledger import PriceTable, TurnUsage
+from sessions.durable.reservation import amount_of
+from sessions.durable.session import Session
 from sessions.durable.transcript import Entry
 
 DIGEST_BYTES = 16
@@ -160,6 +164,12 @@ class Account:
     cost: int = 0
     saved: int = 0
 
+    @property
+    def spent(self) -> Amount:
+        """The same as budgets count it."""
+        spent = amount_of(self.usage, self.cost)
+        return spent._replace(residency=self.usage.residency)
+
     def plus(self, record: TurnRecord) -> "Account":
         return Account(
             turns=self.turns + record.is_turn,
@@ -188,7 +198,18 @@ class SessionRecord:
     """When its last turn ended; 0: it has had none."""
     account: Account
     options: bytes = b""
-    """JSON that the accounts' keeper wants back: budgets, the parent session."""
+    """What it was told that holds for its later turns: see ``options_kept``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptOptions:
+    """What a session was told that holds for its later turns."""
+
+    parent: str | None
+    """The session that it is a part of."""
+    outlives_sockets: bool
+    budgets: Mapping[str, tuple[Budget, Budget]]
+    """Of ``session`` and ``tree`` those that were told, the bounds and the soft ones."""
 
 
 TENANT_ACCOUNT = "tenant"
@@ -205,10 +226,44 @@ def tree_account(session: str) -> str:
     return f"tree/{session}"
 
 
-def parent_in(options: bytes) -> str | None:
-    """The session that one with these options is a part of."""
-    parent: str | None = orjson.loads(options).get("parent") if options else None
-    return parent
+def account_names(session: Session) -> tuple[str, ...]:
+    """What the session draws on besides its own account, in the order of
+    ``Ledger.accounts`` behind that."""
+    own = tree_account(session.name)
+    if session.parent is None:
+        return own, TENANT_ACCOUNT
+    return own, *(tree_account(above.name) for above in session.parents()), TENANT_ACCOUNT
+
+
+def options_told(session: Session) -> bytes:
+    """What the session was told that holds for its later turns, as its row keeps it; empty:
+    nothing."""
+    options: dict[str, Any] = {}
+    for scope, account in (("session", session.ledger.account), ("tree", session.ledger.tree)):
+        if account.budget is not NO_BUDGET or account.soft is not NO_BUDGET:
+            bounds = [account.budget.bounds(), account.soft.bounds()]
+            if any(bounds):
+                options[scope] = bounds
+    if session.outlives_sockets:
+        options["outlives_sockets"] = True
+    if session.parent is not None:
+        options["parent"] = session.parent.name
+    # A copy of its own size: it is kept, and what encoded it made room for several thousand bytes.
+    return bytes(memoryview(orjson.dumps(options))) if options else b""
+
+
+def options_kept(options: bytes) -> KeptOptions:
+    """What ``options_told`` wrote."""
+    told: dict[str, Any] = orjson.loads(options) if options else {}
+    return KeptOptions(
+        parent=told.get("parent"),
+        outlives_sockets=told.get("outlives_sockets", False),
+        budgets={
+            scope: (Budget(**told[scope][0]), Budget(**told[scope][1]))
+            for scope in ("session", "tree")
+            if scope in told
+        },
+    )
 
 
 def new_session(tenant: str, name: str) -> SessionRecord:

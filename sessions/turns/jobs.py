@@ -21,8 +21,7 @@ from sessions.durable.session import Session
 from sessions.durable.turn_logs import TurnLog
 from sessions.turns.commits import Ending
 from sessions.turns.effects import EngineOutputs, Outbox, Question, SessionTurn
-from sessions.turns.intake import Waiting
-from sessions.turns.lanes import Lane
+from sessions.turns.lanes import Lane, Waiting
 from sessions.turns.sharing import Bounded
 from sessions.turns.turn import Turn, TurnStep
 from tools_api import errors

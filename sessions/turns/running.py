@@ -40,9 +40,8 @@ from sessions.turns.effects import (
     Work,
 )
 from sessions.turns.following import Following, to_be_asked
-from sessions.turns.intake import Waiting
 from sessions.turns.jobs import EndedEarly, Job, Jobs, Way
-from sessions.turns.lanes import Lanes
+from sessions.turns.lanes import Lanes, Waiting
 from sessions.turns.memory import Memory
 from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import grammar_param, plan_turn, takes_long
@@ -142,7 +141,7 @@ class Running:
                 wanted.takes_id = wanted.takes_id and known is None
                 await memory.look_for_turn(known, wanted)
         if isinstance(asked, ResumeTurn):
-            return self._following.found(asked)
+            return self._following.found(asked, job.frame.arrival_s)
         return self._following.claim(job)
 
     def _check(self, job: Job) -> GrammarSpec | None:
@@ -253,9 +252,11 @@ class Running:
         try:
             if commits is not None and commits.has_others:
                 job.shares = commits.shared.follow(session)
-                lacking = Meter(needs_of(plan), session.ledger).lacking_to_start()
-                if lacking:
-                    await memory.take_shares(lacking)
+                gives = True
+                while gives and (
+                    lacking := Meter(needs_of(plan), session.ledger).lacking_to_start()
+                ):
+                    gives = await memory.take_shares(lacking)
                     if self._lost(plan, named):
                         return False
                     session = self._take_budgets(job, plan)
@@ -314,10 +315,10 @@ class Running:
 
     async def _spend(self, job: Job, memory: Memory, turn: Turn, output: SequenceOutput) -> None:
         """Take what waited for more of a shared account, whether the journal had enough or not."""
-        lacking = turn.lacking(output)
+        gives = True
         try:
-            if lacking:
-                await memory.take_shares(lacking)
+            while gives and (lacking := turn.lacking(output)):
+                gives = await memory.take_shares(lacking)
         except Exception:
             message = "The server could not ask what is left of a budget."
             now = self._service.clock()
@@ -330,7 +331,6 @@ class Running:
         returns how it has ended then."""
         commits, report = self._service.commits, ending.outcome.report
         spent = report.usage.input_tokens or report.cost
-        self._jobs.withdrawn(turn.request_id)
         if commits is None or not (spent or ending.outcome.entry is not None):
             if job.noted is not NOTHING:
                 self._note(job, turn, NOTHING)
@@ -359,6 +359,8 @@ class Running:
         service, plan = self._service, turn.plan
         outcome, terminal = ending.outcome, ending.terminal
         self._following.tell(job, [terminal])
+        if job.log is not None and job.log.follower not in (job, None) and not job.displaced:
+            self.overtaken(job)  # before the notice that says so
         if outcome.entry is not None:
             assert job.session is not None
             wire = response_of(terminal)
@@ -383,7 +385,6 @@ class Running:
     async def _ask(self, job: Job, asked: Any) -> Any:
         answer = await Question(self._new_id(), asked)
         if job.turn is None and job.log is not None and job.log.follower is not job:
-            self.unwanted(answer)
             raise EndedEarly(Way.NEWER_REQUEST)  # before the notice that says so
         return answer
 
@@ -445,6 +446,8 @@ class Running:
         now = self._service.clock()
         if self._jobs.of_request(output.request_id) is not job:
             return
+        if output.finish is not None:
+            self._jobs.withdrawn(output.request_id)
         try:
             step = turn.receive(output, now)
         except Exception:
@@ -482,6 +485,12 @@ class Running:
             self._outbox.notes.append(Reserve(record=record, urgent=urgent))
 
     # What others are told
+
+    def overtaken(self, job: Job) -> None:
+        """A newer request gets the events of the turn that this one has become."""
+        job.displaced = True
+        self._lanes.done(job.lane)
+        self.send_error(errors.followed_elsewhere(), job.lane.stream_id)
 
     def send_error(self, error: ApiError, stream_id: str | None) -> None:
         """Answer with an error in a lane of the connection."""

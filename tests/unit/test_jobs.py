@@ -8,9 +8,8 @@ from typing import Any, cast
 import pytest
 
 from sessions.turns.effects import Outbox, Question, SessionTurn, Work
-from sessions.turns.intake import Waiting
 from sessions.turns.jobs import EndedEarly, Job, Jobs, Way
-from sessions.turns.lanes import Lane
+from sessions.turns.lanes import Lane, Waiting
 from sessions.turns.turn import Turn
 from tools_api.requests import CreateRequest
 
