@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from keepwarm.commands.doctor import lines
 from runtime.config import EngineConfig
 from sessions.command import checks
 from sessions.command.checks import (
@@ -134,9 +133,3 @@ def test_the_users_own_journal_needs_a_folder_that_can_be_made(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
     nowhere = read_serve_options(values, {"XDG_STATE_HOME": "/proc/nowhere"})
     assert [verdict(finding) for finding in journal(nowhere)] == ["fault"]
-
-
-def test_a_finding_is_a_line_and_its_advice_another() -> None:
-    fault = Finding(what="port", verdict="fault", found="taken\x1b", advice="take another")
-    assert lines(fault, colour=False) == ["fault: port: taken\ufffd", "  take another"]
-    assert lines(fault, colour=True)[0].startswith("\x1b[31mfault")
