@@ -220,7 +220,7 @@ class FamilyWeights:
         """
         read = self._read | (self._quantised.read if self._quantised is not None else set())
         left = (name for name in self._checkpoint.names() if name not in read)
-        strange = next((name for name in left if not self._is_knowingly_left(name)), None)
+        strange = next((name for name in left if self.left_as(name) is None), None)
         if strange is not None:
             raise LoadError(
                 f"{self._checkpoint.folder}: tensor {strange!r} is nothing that model_type "
@@ -228,16 +228,21 @@ class FamilyWeights:
                 "the config.json of these weights?"
             )
 
-    def _is_knowingly_left(self, name: str) -> bool:
-        if any(fnmatchcase(name, pattern) for pattern in _UNREAD):
-            return True
+    def left_as(self, name: str) -> str | None:
+        """Among which tensors a name of the checkpoint's is knowingly left, as a pattern; None: it
+        has to be read."""
+        pattern = next((each for each in _UNREAD if fnmatchcase(name, each)), None)
+        if pattern is not None:
+            return pattern
         if self._quantised is not None and self._quantised.is_knowingly_left(name):
-            return True
+            return f"*.{name.rpartition('.')[2]}"
         if self._config.tie_embeddings and name == f"{self._head_prefix}lm_head.weight":
-            return True
+            return name
         further = re.match(re.escape(self._prefix) + r"layers\.(\d+)\.", name)
         behind = further is not None and int(further[1]) >= self._config.num_layers
-        return behind and self._names.predicts_more
+        if further is None or not (behind and self._names.predicts_more):
+            return None
+        return f"{further[0]}*"
 
 
 def _text_prefix(checkpoint: NamedTensors) -> tuple[str, str]:

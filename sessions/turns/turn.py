@@ -305,7 +305,7 @@ class Turn:
         self._stats.stop = self._reader.stop
         violation = self.plan.checks.violation(self.events.items)
         if violation is not None:
-            self._fail(step, "server_error", violation, "output_invalid")
+            self._fail(step, "output_invalid", violation, "output_invalid")
             return
         self._end(step, "completed", None)
 
