@@ -53,6 +53,8 @@ class JournalOptions:
     """Take over what other tokenizers' turns said."""
     keep_s: float
     state_folder: Path
+    compaction_key: str | None = None
+    """A file with the key that signs compaction items; None: one beside the journal's file."""
 
 
 JOURNAL_SETTINGS: tuple[Setting, ...] = (
@@ -88,6 +90,14 @@ JOURNAL_SETTINGS: tuple[Setting, ...] = (
         group="journal",
         help="turns that are older are deleted once nothing continues them",
     ),
+    Setting(
+        name="compaction_key",
+        metavar="FILE",
+        group="journal",
+        help="the key that signs compaction items, at least 32 bytes, the same for all servers "
+        "that are to take each other's; default: a file beside the journal's, made at the "
+        "first start",
+    ),
 )
 
 
@@ -112,6 +122,7 @@ def read_journal_options(values: Values, environment: Mapping[str, str]) -> Jour
         retokenise=values["journal_foreign"] == "retokenise",
         keep_s=values["journal_keep_days"] * 86_400,
         state_folder=state_folder(environment),
+        compaction_key=values["compaction_key"] or None,
     )
 
 

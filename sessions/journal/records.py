@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from sessions.durable.account import NO_BUDGET, Amount, Budget
-from sessions.durable.ledger import PriceTable, TurnUsage
+from sessions.durable.ledger import COMPACTION, PriceTable, TurnUsage
 from sessions.durable.reservation import amount_of
 from sessions.durable.session import Session
 from sessions.durable.transcript import Entry
@@ -37,6 +37,8 @@ UNFENCED = 0
 
 RESIDENCY = "residency"
 """The status of a record that is no turn's: what a session's KV was charged after its last one."""
+NO_TURNS = frozenset({RESIDENCY, COMPACTION})
+"""Statuses of records that are of no turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,7 +57,7 @@ class TurnRecord:
     request_digest: bytes = b""
     """A digest of the request's body: the same id with another one is refused."""
     status: str
-    """``completed``, ``incomplete``, ``failed`` or ``cancelled``; or ``RESIDENCY``."""
+    """``completed``, ``incomplete``, ``failed`` or ``cancelled``; or one of ``NO_TURNS``."""
     reason: str | None
     """Why it did not complete, None if it did."""
     usage: TurnUsage
@@ -94,8 +96,8 @@ class TurnRecord:
 
     @property
     def is_turn(self) -> bool:
-        """Or what a session's KV was charged while nobody did anything in it."""
-        return self.status != RESIDENCY
+        """Or what a session's KV was charged while nobody did anything in it, or a summary cost."""
+        return self.status not in NO_TURNS
 
     @property
     def holds(self) -> bool:

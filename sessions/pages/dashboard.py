@@ -52,7 +52,7 @@ class Totals:
 
     def add(self, report: TurnReport) -> None:
         """Count a turn that has ended."""
-        self.turns += 1
+        self.turns += report.is_turn
         self.failed += report.status == "failed"
         self.usage = self.usage + report.usage
         self.cost += report.cost

@@ -127,7 +127,7 @@ class Connection:
     def running(self, response_id: str) -> Turn | None:
         """The turn of that response, if it runs here."""
         job = self._jobs.of_response(response_id)
-        return None if job is None else job.turn
+        return None if job is None else job.followed
 
     def output(self, output: SequenceOutput) -> Effects:
         """Take what one engine step gave one of this connection's requests."""
@@ -239,8 +239,8 @@ class Connection:
     def _refuse_steering(self, request: SteerRequest) -> None:
         job = self._jobs.of_response(request.previous_response_id)
         number, stream_id = 0, None
-        if job is not None and job.turn is not None:
-            number, stream_id = job.turn.events.take_number(), job.lane.stream_id
+        if job is not None and job.followed is not None:
+            number, stream_id = job.followed.events.take_number(), job.lane.stream_id
         failed = events.steer_failed(
             number,
             request,

@@ -27,6 +27,7 @@ from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import TurnLog
 from sessions.journal.writer import Verdict
 from sessions.turns.commits import Ending, refused
+from sessions.turns.compacting import Recasting
 from sessions.turns.continuing import find_lineage
 from sessions.turns.effects import (
     Ended,
@@ -221,6 +222,8 @@ class Running:
         )
         long = takes_long(service, request, lineage, job.frame.num_bytes)
         plan: TurnPlan = await self._ask(job, Work(work)) if long else work()
+        if plan.due is not None:
+            plan = await self._begin_recasting(job, plan)
         repeats = len(lineage.items) < len(request.input)
         known = lineage.parent is not None and lineage.parent.entry is plan.continued
         return replace(
@@ -228,6 +231,21 @@ class Running:
             frame_bytes=0 if repeats else job.frame.num_bytes,
             continued_id=plan.previous_response_id if known else None,
         )
+
+    async def _begin_recasting(self, job: Job, plan: TurnPlan) -> TurnPlan:
+        """Decide what becomes of a context that is too long; returns the plan of a turn that runs
+        as it is where nothing can be gained."""
+        service = self._service
+        work = partial(
+            Recasting,
+            plan,
+            service=service,
+            summary_id=service.new_id("resp"),
+            item_id=service.new_id("cmp"),
+        )
+        recasting: Recasting = await self._ask(job, Work(work))
+        job.recasting = None if recasting.idle else recasting
+        return recasting.without() if recasting.idle else plan
 
     async def _try_grammar(self, job: Job, grammar: GrammarSpec) -> None:
         """Last before the turn, so that no probe works for a prompt that does not fit."""
@@ -290,6 +308,8 @@ class Running:
             job.turn = turn = Turn(
                 plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id
             )
+            if job.recasting is not None:
+                job.turn = turn = await self._recast(job, memory, turn, session)
             ending = await self._record(job, turn, await self._play(job, memory, turn))
             self._tell_end(job, turn, ending)
         finally:
@@ -302,16 +322,84 @@ class Running:
     async def _play(self, job: Job, memory: Memory, turn: Turn) -> Ending:
         """Its events and requests, while the engine says something; most of that comes in by
         ``receive``."""
-        self._carry_out(job, turn.start())
+        if job.early is not None:
+            self._carry_out(job, job.early.stop(turn, self._service.clock()))
+        elif job.ending is None:
+            self._carry_out(job, turn.start())
         while job.ending is None:
             try:
                 await Question(self._new_id(), EngineOutputs())
                 while job.stalled and job.ending is None:
                     await self._spend(job, memory, turn, job.stalled.popleft())
             except EndedEarly as early:
+                job.early = early
                 self._carry_out(job, early.stop(turn, self._service.clock()))
             job.stalled = None
         return job.ending
+
+    async def _recast(self, job: Job, memory: Memory, first: Turn, session: Session) -> Turn:
+        """Have the context summed up, if that is needed; returns the turn behind it, which goes on
+        with the events of the ``first`` one. One that was ended early meanwhile is that one."""
+        assert job.recasting is not None
+        recasting, job.main = job.recasting, first
+        self._carry_out(job, first.announce(recasting.announced))
+        text: str | None = None
+        cost: dict[str, Any] = {}
+        if recasting.summary is not None:
+            summary = Turn(
+                recasting.summary, service=self._service, ledger=session.ledger, stream_id=None
+            )
+            job.turn = summary
+            ending = await self._record_summary(
+                job, summary, await self._play(job, memory, summary)
+            )
+            job.turn, job.ending, job.noted = first, None, NOTHING
+            text, cost = recasting.read(summary.text, ending.outcome.report)
+        if job.early is not None:
+            return first
+        try:
+            plan: TurnPlan = await self._ask(job, Work(partial(recasting.finish, text)))
+        except EndedEarly as early:
+            job.early = early
+            return first
+        except ApiError as error:
+            self._carry_out(job, first.refuse(error))
+            return first
+        assert plan.recast is not None
+        plan.recast.report.update(cost)
+        plan = replace(plan, number=first.plan.number)
+        return Turn(
+            plan,
+            service=self._service,
+            ledger=session.ledger,
+            stream_id=job.lane.stream_id,
+            events=first.events,
+        )
+
+    async def _record_summary(self, job: Job, turn: Turn, ending: Ending) -> Ending:
+        """What the summary consumed is written before its turn goes on."""
+        commits, report = self._service.commits, ending.outcome.report
+        self._jobs.withdrawn(turn.request_id)
+        if report.usage.input_tokens or report.cost:
+            if commits is not None:
+                assert job.session is not None
+                at_s = self._service.wall_clock()
+                record = commits.record(
+                    turn.plan, job.session, ending, created_s=at_s, shares=job.shares
+                )
+                try:
+                    await self._ask(job, record)
+                except EndedEarly as early:
+                    job.early = early
+                except Exception:
+                    log.exception("record failed response=%s", turn.plan.response_id)
+            usage = report.usage
+            self._service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
+            self._outbox.ended.append(Ended(report=report, terminal=ending.terminal))
+            log.info("context summed up", extra={"fields": report.log_fields()})
+        elif job.noted is not NOTHING:
+            self._note(job, turn, NOTHING)
+        return ending
 
     async def _spend(self, job: Job, memory: Memory, turn: Turn, output: SequenceOutput) -> None:
         """Take what waited for more of a shared account, whether the journal had enough or not."""
@@ -361,7 +449,7 @@ class Running:
         self._following.tell(job, [terminal])
         if job.log is not None and job.log.follower not in (job, None) and not job.displaced:
             self.overtaken(job)  # before the notice that says so
-        if outcome.entry is not None:
+        if outcome.entry is not None and plan.request.compacts != "alone":
             assert job.session is not None
             wire = response_of(terminal)
             self._visible.keep(
@@ -460,7 +548,7 @@ class Running:
         frames = list(map(encode, step.events))
         if step.outcome is not None:
             job.ending = Ending(outcome=step.outcome, terminal=frames.pop())
-        if frames:
+        if frames and (job.turn is None or job.turn.plan.sums_up is None):
             self._following.tell(job, frames)
         self._outbox.requests += step.requests
         for message in step.requests:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runtime.tokenizer import Tokenizer
+from sessions.durable.compaction import KEY_BYTES, Seal
 from sessions.durable.store import Store
 from sessions.durable.transcript import Renderer
 from sessions.quotas import Quotas
@@ -35,12 +36,14 @@ class ServedModel:
         tokenizer: Tokenizer,
         chat_format: ChatFormat,
         max_context_tokens: int,
+        seal: Seal | None = None,
     ) -> None:
         """
         Args:
             name: echoed in ``response.model`` when the request names none.
             aliases: all ids a request may use.
             max_context_tokens: the smaller of the model's context and the KV capacity.
+            seal: of compaction items; None: one that ends with this object.
         """
         self.name = name
         self.aliases = aliases | {name}
@@ -49,6 +52,7 @@ class ServedModel:
         self.max_context_tokens = max_context_tokens
         self.longest_token_bytes = tokenizer.most_bytes_per_token
         """No text has fewer tokens than its bytes divided by this."""
+        self.seal = seal or Seal(secrets.token_bytes(KEY_BYTES), name.encode())
         self.renderer = Renderer(tokenizer, chat_format, max_tokens=max_context_tokens)
 
 

@@ -8,7 +8,8 @@ engine already holds.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from runtime.messages import GenerationRequest, SamplingParams, TokenArray
 from sessions.durable.branches import Claim
@@ -18,7 +19,7 @@ from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec
 from tools_api.items import Item
 from tools_api.output_checks import OutputChecks
-from tools_api.requests import CreateRequest
+from tools_api.requests import ContextManagement, CreateRequest
 
 NO_CHECKS = OutputChecks()
 _TIERS = {
@@ -44,6 +45,28 @@ class Past:
 
 
 NO_PAST = Past()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Due:
+    """The context is to be recast before the turn (``sessions.turns.compacting``)."""
+
+    threshold: int
+    """The tokens that it has reached; what remains is half of them."""
+    entry: ContextManagement | None
+    """Of the request, by which it is due; None: it is asked for without a threshold."""
+    inner: bool
+    """Clients see nothing of it but the report: no item stands for what is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recast:
+    """What became of the context for this turn."""
+
+    items: tuple[Item, ...] = ()
+    """That lead the output."""
+    report: dict[str, Any] = field(default_factory=dict)
+    """``response.keepwarm.context``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,8 +120,18 @@ class TurnPlan:
     """Truncation left something out for this turn, or cut a text."""
     frame_bytes: int = 0
     """Bytes of the frame that asked for it, unless that repeated a history."""
+    due: Due | None = None
+    """The context is too long, and was rendered as it is; another plan is to be made of it."""
+    recast: Recast | None = None
+    sums_up: str | None = None
+    """The response for whose context this turn writes the summary: no client sees it."""
     warnings: tuple[str, ...] = ()
     """Warnings to the client about the turn, a short sentence each: ``keepwarm.warnings``."""
+
+    @property
+    def answers(self) -> str:
+        """The response that a client waits for."""
+        return self.sums_up or self.response_id
 
     @property
     def options(self) -> TemplateOptions:

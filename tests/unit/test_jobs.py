@@ -143,6 +143,6 @@ def test_a_response_leads_to_the_job_whose_turn_runs_under_it() -> None:
     jobs = Jobs(Outbox())
     begun(jobs)
     running, _ = begun(jobs, "b")
-    running.turn = cast(Turn, SimpleNamespace(plan=SimpleNamespace(response_id="resp_1")))
+    running.turn = cast(Turn, SimpleNamespace(plan=SimpleNamespace(answers="resp_1")))
     assert jobs.of_response("resp_1") is running
     assert jobs.of_response("resp_2") is None
