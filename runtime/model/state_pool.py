@@ -57,7 +57,7 @@ class StatePool:
         in_windows = layers * (spec.taps - 1) * spec.channels
         self._deltas: DeltaStates | None = None
         try:
-            # One more that stays zero, and is the last: NO_STATE.
+            # One more that stays zero, and is the last: of sequences without a slot.
             self._states = torch.zeros(num_slots + 1, numbers, dtype=wide, device=device)
             windows, rest = self._states.tensor_split([in_windows], dim=1)
             self._windows = windows.view(num_slots + 1, layers, spec.taps - 1, spec.channels)
@@ -130,11 +130,16 @@ class StatePool:
         """Begin a step: each sequence's state is brought to where its tokens begin.
 
         Args:
-            slots: [S], ``NO_STATE`` among them.
+            slots: [S], ``NO_STATE`` and ``TRIAL_STATE`` among them.
             positions: [S] of the first token of each.
             query_starts: [S + 1] where the tokens of each begin.
+
+        Raises:
+            ValueError: a sequence without a state that does not begin.
         """
-        runs = slots != NO_STATE
+        runs = slots >= 0
+        if (positions[slots == NO_STATE] > 0).any():
+            raise ValueError("a sequence goes on from a state, and has no slot with one")
         self._commit(slots[runs], positions[runs])
         rows = ConvRows(
             slots=upload(np.where(runs, slots, self.num_slots), self._device),
@@ -184,7 +189,7 @@ class StatePool:
         counts: IntArray,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Rings, places in them and tokens of a step whose inputs go there."""
-        lengths = np.where(slots != NO_STATE, ends - committed, 0)
+        lengths = np.where(slots >= 0, ends - committed, 0)
         sequence = np.repeat(np.arange(len(slots)), lengths)
         first = np.cumsum(lengths) - lengths
         position = np.arange(lengths.sum()) - first[sequence] + committed[sequence]

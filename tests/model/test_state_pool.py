@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.model.batch import NO_STATE
+from runtime.model.batch import NO_STATE, TRIAL_STATE
 from runtime.model.presets import random_model_config
 from runtime.model.state_pool import RING, StatePool, ring_bytes, state_bytes, state_dtype
 
@@ -76,7 +76,7 @@ def test_sequences_of_a_step_keep_apart_and_a_trial_leaves_nothing() -> None:
     pool, first, second = made(), inputs_of(1, 60), inputs_of(2, 60)
     for slot in (3, 1):
         pool.begin(slot, source=None, position=0)
-    trial = (NO_STATE, 0, torch.full((7, LAYERS, CHANNELS), torch.nan, dtype=torch.float64))
+    trial = (TRIAL_STATE, 9, torch.full((7, LAYERS, CHANNELS), torch.nan, dtype=torch.float64))
     compute(pool, [(3, 0, first[:50]), trial, (1, 0, second[:3])])
     compute(pool, [trial, (1, 3, second[3:4]), (3, 50, first[50:60])])
     assert pool.end(3, position=60)
@@ -95,6 +95,13 @@ def test_a_slot_that_begins_at_zero_has_nothing_of_who_was_there_before() -> Non
     assert not pool.windows[1].any()
     compute(pool, [(1, 0, inputs_of(1, 1))])
     assert pool.end(1, position=1)
+
+
+def test_a_sequence_that_goes_on_without_a_state_is_an_error() -> None:
+    pool = made()
+    compute(pool, [(NO_STATE, 0, inputs_of(1, 3))])
+    with pytest.raises(ValueError, match="has no slot"):
+        compute(pool, [(TRIAL_STATE, 7, inputs_of(1, 3)), (NO_STATE, 3, inputs_of(1, 3))])
 
 
 def test_a_position_that_a_state_cannot_be_brought_to_is_an_error() -> None:
