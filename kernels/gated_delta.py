@@ -20,6 +20,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernels.native_arguments import DeltaArgs, DeltaFoldArgs
+from kernels.native_library import NativeLibrary, native_library
+from kernels.upload import upload
+
 CHUNK: Final = 64
 FOLD: Final = 32
 
@@ -100,7 +104,48 @@ def gated_delta_reference(inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows
 
 def gated_delta(inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows) -> DeltaOutputs:
     """See ``gated_delta_reference``."""
-    return gated_delta_chunked(inputs, matrices, rows)
+    library = _compiled(matrices)
+    if library is None:
+        return gated_delta_chunked(inputs, matrices, rows)
+    given = (inputs.queries, inputs.keys, inputs.values, inputs.decays, inputs.betas)
+    queries, keys, values, decays, betas = (each.contiguous() for each in given)
+    mixed, corrected = torch.empty_like(values), torch.empty_like(values)
+    handed = matrices.new_empty(len(rows.handed), *matrices.shape[1:])
+    places = np.zeros((2, len(rows.slots)), dtype=np.int64)
+    for number, (sequence, place) in enumerate(rows.handed):
+        places[:, sequence] = place, number
+    library.gated_delta(
+        DeltaArgs(
+            queries=queries.data_ptr(),
+            keys=keys.data_ptr(),
+            values=values.data_ptr(),
+            decays=decays.data_ptr(),
+            betas=betas.data_ptr(),
+            matrices=matrices.data_ptr(),
+            slots=rows.slots.ctypes.data,
+            starts=rows.starts.ctypes.data,
+            positions=rows.positions.ctypes.data,
+            handed_at=places[0].ctypes.data,
+            handed_to=places[1].ctypes.data,
+            mixed=mixed.data_ptr(),
+            corrected=corrected.data_ptr(),
+            handed=handed.data_ptr(),
+            sequences=len(rows.slots),
+            key_heads=keys.shape[1],
+            value_heads=values.shape[1],
+            key_dim=keys.shape[2],
+            value_dim=values.shape[2],
+            slot_stride=matrices.stride(0),
+        )
+    )
+    return DeltaOutputs(mixed=mixed, corrected=corrected, handed=handed)
+
+
+def _compiled(matrices: Tensor) -> NativeLibrary | None:
+    """The kernels for these matrices, each of which lies in one piece."""
+    if matrices.device.type != "cpu" or matrices.dtype != torch.float32:
+        return None
+    return native_library(torch.float32)
 
 
 def gated_delta_chunked(inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows) -> DeltaOutputs:
@@ -198,6 +243,80 @@ def fold(matrices: Tensor, keys: Tensor, corrected: Tensor, decays: Tensor) -> T
     corrected = corrected.permute(0, 2, 1, 3).reshape(-1, keys.shape[1], value_dim)
     added = (added @ corrected).view(many, heads, key_dim, value_dim)
     return last.exp()[:, :, None, None] * matrices + added
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaRings:
+    """For each running sequence and layer, the factors of its last tokens, each in the place of its
+    position."""
+
+    keys: Tensor
+    """[rings, layers, ring, K, key_dim]"""
+    corrected: Tensor
+    """[rings, layers, ring, V, value_dim]"""
+    decays: Tensor
+    """[rings, layers, ring, V]"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSpans:
+    """Of some sequences: where each one's matrices are, at which position, and by how many tokens
+    they are to be taken on; all int64 [N]."""
+
+    slots: IntArray
+    rings: IntArray
+    committed: IntArray
+    counts: IntArray
+
+
+def fold_rings(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
+    """``fold`` of all layers by what is in rings, in place; at most ``FOLD`` tokens each.
+
+    Args:
+        matrices: [slots, layers, V, key_dim, value_dim].
+        rings: of those that run.
+        spans: which, and how far.
+    """
+    library = _compiled(matrices)
+    if library is None:
+        return fold_rings_reference(matrices, rings, spans)
+    library.delta_fold(
+        DeltaFoldArgs(
+            matrices=matrices.data_ptr(),
+            keys=rings.keys.data_ptr(),
+            corrected=rings.corrected.data_ptr(),
+            decays=rings.decays.data_ptr(),
+            slots=spans.slots.ctypes.data,
+            rings=spans.rings.ctypes.data,
+            committed=spans.committed.ctypes.data,
+            counts=spans.counts.ctypes.data,
+            sequences=len(spans.slots),
+            layers=matrices.shape[1],
+            ring=rings.keys.shape[2],
+            key_heads=rings.keys.shape[3],
+            value_heads=matrices.shape[2],
+            key_dim=matrices.shape[3],
+            value_dim=matrices.shape[4],
+            slot_stride=matrices.stride(0),
+        )
+    )
+    return None
+
+
+def fold_rings_reference(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
+    """See ``fold_rings``: those that go equally far together."""
+    device, size = matrices.device, rings.keys.shape[2]
+    for count in set(spans.counts.tolist()) - {0}:
+        chosen = spans.counts == count
+        there = upload(spans.slots[chosen], device)
+        ring = upload(spans.rings[chosen], device)[:, None]
+        places = (spans.committed[chosen][:, None] + np.arange(count)) % size
+        place, old = upload(places, device), matrices[there]
+        keys, corrected, decays = (
+            kept[ring, :, place].transpose(1, 2).flatten(0, 1)
+            for kept in (rings.keys, rings.corrected, rings.decays)
+        )
+        matrices[there] = fold(old.flatten(0, 1), keys, corrected, decays).view_as(old)
 
 
 def _stacked(handed: list[Tensor], matrices: Tensor) -> Tensor:

@@ -6,26 +6,19 @@ what is read of a slot's matrices is at the position that the pool calls committ
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.gated_delta import DeltaInputs, DeltaOutputs, DeltaRows, fold
-from kernels.upload import upload
+from kernels.gated_delta import (
+    DeltaInputs,
+    DeltaOutputs,
+    DeltaRings,
+    DeltaRows,
+    DeltaSpans,
+    fold_rings,
+)
 from runtime.model.batch import IntArray
 from runtime.model.config import GatedDelta
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Factors:
-    """For each running sequence and layer, of as many tokens as a ring has."""
-
-    keys: Tensor
-    """[rings, layers, ring, K, key_dim]"""
-    corrected: Tensor
-    """[rings, layers, ring, V, value_dim]"""
-    decays: Tensor
-    """[rings, layers, ring, V]"""
 
 
 class DeltaStates:
@@ -39,7 +32,6 @@ class DeltaStates:
     def __init__(self, spec: GatedDelta, matrices: Tensor, rings: tuple[int, int]) -> None:
         layers = matrices.shape[1]
         self._matrices = matrices
-        self._ring = rings[1]
         sizes = (
             (spec.key_heads, spec.key_dim),
             (spec.value_heads, spec.value_dim),
@@ -48,34 +40,16 @@ class DeltaStates:
         keys, corrected, decays = (
             matrices.new_zeros(rings[0], layers, rings[1], *size) for size in sizes
         )
-        self._factors = _Factors(keys=keys, corrected=corrected, decays=decays)
+        self._factors = DeltaRings(keys=keys, corrected=corrected, decays=decays)
 
     def commit(
         self, slots: IntArray, rings: IntArray, committed: IntArray, positions: IntArray
     ) -> None:
         """Bring matrices from ``committed`` to ``positions``."""
-        counts = positions - committed
-        for count in set(counts.tolist()) - {0}:
-            chosen = counts == count
-            self._fold(slots[chosen], rings[chosen], committed[chosen], count)
-
-    def _fold(self, slots: IntArray, rings: IntArray, committed: IntArray, count: int) -> None:
-        device, factors = self._matrices.device, self._factors
-        there = upload(slots, device)
-        ring = upload(rings, device)[:, None]
-        place = upload((committed[:, None] + np.arange(count)) % self._ring, device)
-        old = self._matrices[there]
-
-        def taken(kept: Tensor) -> Tensor:
-            return kept[ring, :, place].transpose(1, 2).flatten(0, 1)
-
-        new = fold(
-            old.flatten(0, 1),
-            taken(factors.keys),
-            taken(factors.corrected),
-            taken(factors.decays),
+        spans = DeltaSpans(
+            slots=slots, rings=rings, committed=committed, counts=positions - committed
         )
-        self._matrices[there] = new.view_as(old)
+        fold_rings(self._matrices, self._factors, spans)
 
     def step(
         self, rows: DeltaRows, kept: tuple[Tensor, Tensor, Tensor], moved: Tensor
@@ -98,7 +72,7 @@ class DeltaStep:
 
     rows: DeltaRows
     matrices: Tensor
-    factors: _Factors
+    factors: DeltaRings
     kept: tuple[Tensor, Tensor, Tensor]
     moved_slots: Tensor
     moved: list[Tensor] = field(default_factory=list)
