@@ -17,6 +17,7 @@ from runtime.messages import EngineInfo, StepStats
 from sessions.durable.ledger import COMPACTION, TurnReport, TurnUsage, Unsettled, dollars
 from sessions.durable.miss_reasons import MissReason
 from sessions.journal.records import SESSION_MOVED, TurnRecord
+from sessions.pages.state_metrics import StateMetrics
 from sessions.pages.watcher import Watcher
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -157,6 +158,7 @@ class Metrics(Watcher):
         self._preemptions = self._counter("preemptions", "Turns put back to free KV blocks.")
         self._evicted = self._counter("evicted_blocks", "KV blocks forgotten to make room.")
         self._tiers()
+        self._states = StateMetrics(self.registry)
         self._grammar_checks = self._histogram(
             "grammar_check_seconds", "From asking about a grammar to the verdict.", _SHORT_SECONDS
         )
@@ -235,6 +237,7 @@ class Metrics(Watcher):
             each.set(0)
         for series in self._blocks_series:
             series.set(0)
+        self._states.engine_died()
 
     def engine_restarted(self) -> None:
         self._restarts.inc()
@@ -283,6 +286,7 @@ class Metrics(Watcher):
         _add(self._evicted, stats.evicted_blocks_delta)
         _add(self._mask, stats.mask_s_delta)
         self._tiers_changed(stats)
+        self._states.step_finished(stats)
 
     def _tiers_changed(self, stats: StepStats) -> None:
         tiers = (

@@ -197,7 +197,17 @@ class TurnPlan:
             priority=options.priority + _TIERS[self.request.service_tier][1],
             deadline_s=deadline_s,
             expected_tool_s=None if tool_ms is None else tool_ms / 1000,
+            resume_points=self._resume_points(claim),
         )
+
+    def _resume_points(self, claim: Claim) -> tuple[int, ...]:
+        """Where others will begin: behind instructions and tools, and where a fork leaves the
+        branch that it comes from, as far as a turn that ends there is computed."""
+        points = {len(self.header.ids)}
+        if claim.branch_id != claim.base_branch_id:
+            points.add(claim.base_offset - 1)
+        inner = self.prompt_tokens - 1
+        return tuple(sorted(point for point in points if 0 < point <= inner))
 
 
 def or_default(value: float | None, default: float) -> float:
