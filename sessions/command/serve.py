@@ -36,6 +36,7 @@ from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
+from sessions.ground import READER
 from sessions.http.front_door import OriginPolicy
 from sessions.journal.errors import JournalError
 from sessions.pages.dashboard import Dashboard
@@ -286,6 +287,8 @@ def _assemble(
     clock, store = service.clock, service.store
     text_of = service.model.tokenizer.text_of
     dashboard = Dashboard(store=store, clock=clock, version=__version__, text_of=text_of)
+    dashboard.ground = metrics.ground = service.ground
+    service.ground.stands_on(READER, reader.trouble)
     if desk is not None:
         dashboard.history.recorder = Recorder(service.wall_clock)
     hub = Hub(
@@ -300,6 +303,7 @@ def _assemble(
             planners=_PLANNERS,
             reading=_reading(service, reader),
             journal=desk,
+            ground=service.ground,
         ),
         metrics=metrics,
         dashboard=dashboard,

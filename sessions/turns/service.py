@@ -6,11 +6,12 @@ decides both.
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.tokenizer import Tokenizer
 from sessions.durable.store import Store
 from sessions.durable.transcript import Renderer
+from sessions.ground import Ground
 from sessions.quotas import Quotas
 from sessions.turns.commits import Commits
 from sessions.turns.reading import ReadContext
@@ -69,6 +70,8 @@ class Service:
     """What tenants may ask for."""
     commits: Commits | None = None
     """The records of turns, where there is a journal that lasts."""
+    ground: Ground = field(default_factory=Ground)
+    """What the server stands on."""
 
     def check_model(self, tenant: str, asked: str | None) -> None:
         """``asked``: the name in the request, None if it has none.

@@ -25,6 +25,11 @@ class DescriptorWatch:
         self._take = take
         self._said_at: float | None = None
 
+    @property
+    def trouble(self) -> str | None:
+        """There is none left; None: there was when it was looked for last."""
+        return None if self._said_at is None else "file descriptors have run out"
+
     def tick(self) -> None:
         """Look whether there is one left."""
         try:
