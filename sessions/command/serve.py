@@ -46,6 +46,7 @@ from sessions.quotas import Quotas
 from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
 from sessions.turns.service import ServedModel, Service, unguessable_id
+from sessions.wire.descriptors import raise_limit, within
 from sessions.wire.errands import LongWork
 from sessions.wire.fair_reading import CpuAllowance, Reading, TenantTurns
 from sessions.wire.http_api import HttpApi
@@ -193,7 +194,8 @@ def _service(
 ) -> Service:
     clock, prices = time.monotonic, before.prices
     terms = TenantTerms(tenants, prices)
-    limits = replace(DEFAULT_LIMITS, default_output_tokens=options.default_output_tokens)
+    limits = within(DEFAULT_LIMITS, raise_limit())
+    limits = replace(limits, default_output_tokens=options.default_output_tokens)
     store = Store(
         limits=limits,
         prices=prices,

@@ -169,9 +169,11 @@ class Server:
         hub.ground.stands_on(DESCRIPTORS, lambda: self._descriptors.trouble)
         self._looking: asyncio.Task[None] | None = None
         self._all_gone = asyncio.Event()
+        most = limits.max_open_connections + limits.max_unread_connections
         self._acceptor = Acceptor(
             greet=self._greet,
             taken=self._look_for_room,
+            room=lambda: most - self.num_sockets,
             head_s=self._times.head_s,
             clock=clock,
         )
