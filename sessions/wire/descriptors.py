@@ -36,6 +36,12 @@ def raise_limit() -> int:
     return _MANY if soft == resource.RLIM_INFINITY else soft
 
 
+def most_sockets() -> int:
+    """How many there may be now."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max((_MANY if soft == resource.RLIM_INFINITY else soft) - OWN - KEPT, 2)
+
+
 def within(limits: Limits, descriptors: int) -> Limits:
     """The bounds on sockets that so many descriptors allow, each at least one."""
     sockets = descriptors - OWN - KEPT

@@ -29,7 +29,7 @@ from sessions.tenants import Principal, Tenants
 from sessions.turns.service import Service
 from sessions.wire.acceptor import Acceptor
 from sessions.wire.arriving import TENANT_S, Arriving
-from sessions.wire.descriptors import DescriptorWatch
+from sessions.wire.descriptors import DescriptorWatch, most_sockets
 from sessions.wire.fair_reading import TenantTurns
 from sessions.wire.http_api import HttpApi
 from sessions.wire.http_connection import HttpConnection
@@ -169,11 +169,10 @@ class Server:
         hub.ground.stands_on(DESCRIPTORS, lambda: self._descriptors.trouble)
         self._looking: asyncio.Task[None] | None = None
         self._all_gone = asyncio.Event()
-        most = limits.max_open_connections + limits.max_unread_connections
         self._acceptor = Acceptor(
             greet=self._greet,
             taken=self._look_for_room,
-            room=lambda: most - self.num_sockets,
+            room=lambda: most_sockets() - self.num_sockets,
             head_s=self._times.head_s,
             clock=clock,
         )
