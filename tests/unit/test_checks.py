@@ -52,12 +52,13 @@ def test_a_port_that_is_taken_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("soft", "expected"), [(1087, "note"), (1088, "ok"), (resource.RLIM_INFINITY, "ok")]
+    ("hard", "expected"), [(1631, "note"), (1632, "ok"), (resource.RLIM_INFINITY, "ok")]
 )
 def test_too_few_open_files_are_a_note(
-    soft: int, expected: str, monkeypatch: pytest.MonkeyPatch
+    hard: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, resource.RLIM_INFINITY))
+    """A server raises the soft limit itself."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, hard))
     assert verdict(open_files()) == expected
 
 
