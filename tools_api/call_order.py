@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from tools_api import errors
 from tools_api.item_identity import normalised
-from tools_api.items import Call, CallOutput, Item, Message
+from tools_api.items import Call, CallOutput, Compaction, Item, Message
 
 Where = Callable[[int], str]
 """The path of an item, by its index."""
@@ -34,7 +34,7 @@ class Ordered:
     """Calls and outputs that came again and were left out."""
 
     def warnings(self) -> tuple[str, ...]:
-        """What a client should know of it."""
+        """Warnings for the client."""
         if not self.repeated:
             return ()
         return (f"input: {self.repeated} of its calls and outputs came twice and count once",)
@@ -61,7 +61,7 @@ class _Asked:
     """None as ``call``: it was made before these items."""
     output: CallOutput | None = None
     newest: CallOutput | None = None
-    """What the tool said last."""
+    """The tool's last output."""
     newest_at: int = -1
 
     @property
@@ -71,7 +71,7 @@ class _Asked:
 
 def by_model(item: Item) -> bool:
     """Whether it is of the model's own saying."""
-    return not isinstance(item, CallOutput) and (
+    return not isinstance(item, CallOutput | Compaction) and (
         not isinstance(item, Message) or item.role == "assistant"
     )
 

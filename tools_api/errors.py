@@ -395,5 +395,5 @@ JSON_TYPES: dict[type, str] = {
 
 
 def type_name(value: object) -> str:
-    """What JSON calls the type of a parsed value, with its article."""
+    """JSON's name for the type of a parsed value, with its article."""
     return JSON_TYPES.get(type(value), type(value).__name__)

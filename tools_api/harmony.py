@@ -76,7 +76,7 @@ class ChannelParser:
         self._plain = plain
         self._at: Literal["header", "reasoning", "text", "call", "over"] = "header"
         self._header = ""
-        """What was read of it, its tokens included."""
+        """The text read of it, its tokens included."""
         self._has_channel = False
         self._has_text = False
         """The message that is open has any."""

@@ -1,6 +1,6 @@
 """Transcript items: messages, calls of functions and custom tools, their outputs, reasoning.
 
-The same six types serve what a client sends (docs/protocol.md, ``input``) and what we
+The same seven types serve what a client sends (docs/protocol.md, ``input``) and what we
 answer; ``parse_items`` reads the former (also our own output items sent back verbatim),
 ``to_wire`` writes the latter. Text only: other content is refused by name. Whether a call has
 an output, and which history an item continues, is the session's business.
@@ -9,16 +9,19 @@ Always true: a parsed item is complete and frozen, and ``parse_items`` of an ite
 ``to_wire()`` gives an equal item.
 """
 
+import base64
 import json
+import re
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypedDict
 
-from tools_api import errors
+from tools_api import errors, exact_json
 from tools_api.json_fields import Fields, join
 
 
 class Bounds(Protocol):
-    """What of ``tools_api.limits.Limits`` bounds items. A client, which reads its own server's
+    """The bounds on items among ``tools_api.limits.Limits``. A client, which reads its own server's
     answers without bounds, does not load those."""
 
     @property
@@ -45,7 +48,8 @@ class TextPart:
     type: Literal["input_text", "output_text", "refusal"]
     text: str
     logprobs: tuple[dict[str, Any], ...] = ()
-    """Of our own output, as ``tools_api.responses.logprob`` makes them; ignored in input."""
+    """Log-probabilities of our own output, as ``tools_api.responses.logprob`` makes them; ignored
+    in input."""
 
     def to_wire(self) -> dict[str, Any]:
         """As the published types have it: a refusal's text has a key of its own.
@@ -66,7 +70,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What a user, the model or the application said, in parts of text."""
+    """A message of a user, the model or the application, in parts of text."""
 
     type: Literal["message"] = "message"
     role: Role
@@ -98,7 +102,7 @@ class FunctionCall:
     arguments: str
     """JSON text as the model wrote it; cut short when ``status`` is incomplete."""
     namespace: str | None = None
-    """Of the namespace that the function stood in among the tools."""
+    """The namespace in which the function stood among the tools."""
     id: str | None = None
     status: Status | None = None
 
@@ -148,7 +152,7 @@ class CustomToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionCallOutput:
-    """What a tool gave for the call of the same ``call_id``; a failure is text as well."""
+    """A tool's output for the call of the same ``call_id``; a failure is text as well."""
 
     type: Literal["function_call_output"] = "function_call_output"
     call_id: str
@@ -157,7 +161,7 @@ class FunctionCallOutput:
     id: str | None = None
     status: Status | None = None
     name: str | None = field(default=None, compare=False)
-    """Of the tool, where the call is known; formats that write it ask for it."""
+    """Name of the tool, where the call is known; formats that write it ask for it."""
 
     def to_wire(self) -> dict[str, Any]:
         """``output`` is one text, also where parts of an array came in."""
@@ -169,7 +173,7 @@ class FunctionCallOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomToolCallOutput:
-    """What a custom tool gave for the call of the same ``call_id``."""
+    """A custom tool's output for the call of the same ``call_id``."""
 
     type: Literal["custom_tool_call_output"] = "custom_tool_call_output"
     call_id: str
@@ -178,7 +182,7 @@ class CustomToolCallOutput:
     id: str | None = None
     status: Status | None = None
     name: str | None = field(default=None, compare=False)
-    """Of the tool, where the call is known; formats that write it ask for it."""
+    """Name of the tool, where the call is known; formats that write it ask for it."""
 
     def as_function_output(self) -> FunctionCallOutput:
         """As a model that knows functions alone has it in its history."""
@@ -194,14 +198,14 @@ class CustomToolCallOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasoning:
-    """What the model thought; read again only by models whose format has think blocks."""
+    """The model's thoughts; read again only by models whose format has think blocks."""
 
     type: Literal["reasoning"] = "reasoning"
     content: tuple[str, ...] = ()
     """Texts of the ``reasoning_text`` parts."""
     summary: tuple[str, ...] = ()
     encrypted_content: str | None = None
-    """Of another server's reasoning: kept and sent back as it came, read by nobody here."""
+    """Another server's reasoning: kept and sent back as it came, read by nobody here."""
     id: str | None = None
     status: Status | None = None
 
@@ -225,9 +229,47 @@ class Reasoning:
         return wire if sealed is None else wire | {"encrypted_content": sealed}
 
 
+CompactionKind = Literal["whole", "part", "inner"]
+_SEALED = re.compile(r"kw1([wpi])\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+_KINDS: dict[str, CompactionKind] = {"w": "whole", "p": "part", "i": "inner"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandsFor:
+    """What a compaction item makes a model read."""
+
+    items: tuple["Item", ...]
+    """No compaction among them."""
+    summary_at: int | None = None
+    """Which of them is the summary of what was left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """What is left of a history that was recast: opaque to clients, signed by the server. What it
+    stands for is read out of it by ``sessions.durable.compaction``."""
+
+    type: Literal["compaction"] = "compaction"
+    encrypted_content: str
+    id: str | None = None
+    status: Status | None = None
+    stands_for: StandsFor | None = field(default=None, compare=False, repr=False)
+    """None: nobody has opened it yet."""
+
+    @property
+    def kind(self) -> CompactionKind:
+        """``whole``: it stands for all that was before it. ``part``: for what is missing behind
+        what stands before it. ``inner``: clients never see it."""
+        return _KINDS[self.encrypted_content[3]]
+
+    def to_wire(self) -> dict[str, Any]:
+        """``status`` is of no concern to clients."""
+        return _head(self.type, self.id, None) | {"encrypted_content": self.encrypted_content}
+
+
 Call = FunctionCall | CustomToolCall
 CallOutput = FunctionCallOutput | CustomToolCallOutput
-Item = Message | Call | CallOutput | Reasoning
+Item = Message | Call | CallOutput | Reasoning | Compaction
 
 
 def parse_items(raw: object, path: str = "input", limits: Bounds | None = None) -> tuple[Item, ...]:
@@ -313,9 +355,37 @@ def parse_item(raw: object, path: str, limits: Bounds | None = None) -> Item:
                 encrypted_content=fields.text("encrypted_content", absent=True),
                 **_item_head(fields),
             )
+        case "compaction":
+            return _compaction(fields)
     raise _unsupported_type(kind, join(path, "type"), "item", "message, function_call, "
                             "function_call_output, custom_tool_call, custom_tool_call_output, "
-                            "reasoning, item_reference")  # fmt: skip
+                            "reasoning, compaction, item_reference")  # fmt: skip
+
+
+def unpacked(sealed: str) -> Any:
+    """What a compaction's ``encrypted_content`` holds, unchecked."""
+    packed = sealed.split(".")[1]
+    return exact_json.loads(zlib.decompress(base64.urlsafe_b64decode(packed + "==")))
+
+
+def summary_in(sealed: str) -> str | None:
+    """The summary in the ``encrypted_content`` of a compaction that was made here, if it has
+    one."""
+    parts = unpacked(sealed)
+    if parts["summary"] is None:
+        return None
+    (summary,) = parse_items([parts["items"][parts["summary"]]])
+    return summary.text if isinstance(summary, Message) else None
+
+
+def _compaction(fields: Fields) -> Compaction:
+    sealed = fields.text("encrypted_content", least=1)
+    if _SEALED.fullmatch(sealed) is None:
+        raise errors.invalid_value(
+            fields.path("encrypted_content"),
+            "no server of this kind made it; send the history that it stands for",
+        )
+    return Compaction(encrypted_content=sealed, **_item_head(fields))
 
 
 class _Head(TypedDict):

@@ -1,4 +1,4 @@
-"""What of a turn's schemas is checked when its output is finished.
+"""Checks of a turn's schemas when its output is finished.
 
 A grammar holds a model to most of a schema. Of the rest (``schema_dialect``) the client is
 warned, and a finished output that breaks it is found here.
@@ -50,7 +50,7 @@ class _Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputChecks:
-    """What is left to check of one turn's output."""
+    """The checks left for one turn's output."""
 
     text: _Subject | None = None
     tools: tuple[_Subject, ...] = ()
@@ -63,7 +63,7 @@ class OutputChecks:
         return tuple(sentence for subject in subjects for sentence in subject.warnings())
 
     def violation(self, items: Iterable[Item]) -> str | None:
-        """What the finished items of a response break, in a sentence; None if nothing."""
+        """The rule that the finished items of a response break, in a sentence; None if nothing."""
         tools = {tool.name: tool for tool in self.tools}
         for item in items:
             found = None

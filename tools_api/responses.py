@@ -20,7 +20,7 @@ FailureCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseObject:
-    """What all ``response`` objects of one turn's events have in common."""
+    """The fields that all ``response`` objects of one turn's events have in common."""
 
     id: str
     request: CreateRequest

@@ -208,8 +208,8 @@ def _tags_of(node: Any) -> Iterator[tuple[str, str]]:
 
 
 def _marks(schema: Any) -> dict[str, frozenset[str]]:
-    """What tells a schema from others: by property, the texts that it may be; under the name ""
-    the types of the whole, integers being numbers."""
+    """Marks that tell a schema from others: by property, the texts that it may be; under the name
+    "" the types of the whole, integers being numbers."""
     if not isinstance(schema, dict):
         return {}
     kinds = schema.get("type")

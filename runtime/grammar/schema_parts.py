@@ -11,7 +11,7 @@ from typing import Any
 from tools_api.schema_references import Schema, pointed_at
 
 APPLICATORS = ("$ref", "allOf", "anyOf", "oneOf")
-"""What has other schemas say something of the same value."""
+"""Keywords by which other schemas say something of the same value."""
 _DEFINITIONS = frozenset({"$defs", "definitions"})
 _MAPS = frozenset({"properties", "patternProperties"})
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})

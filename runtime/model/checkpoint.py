@@ -47,7 +47,7 @@ class Checkpoint:
         return name in self._files
 
     def names(self) -> Sequence[str]:
-        """Of all tensors."""
+        """Names of all tensors."""
         return list(self._files)
 
     def tensor(

@@ -72,7 +72,7 @@ class ModelRunner:
             device=model.device,
         )
         self.states: StatePool | None = None
-        """Of a model with recurrent layers; without slots until ``hold_states``."""
+        """States of a model with recurrent layers; without slots until ``hold_states``."""
         self.tails: KVPool | None = None
         """A block for each slot: keys and values of what lies behind the last whole block."""
         if model.config.recurrent:

@@ -162,7 +162,7 @@ def _entry(path: Path, name: str, value: object) -> _Entry:
 
 
 def _shown(value: object) -> str:
-    """What was found, cut where it is long."""
+    """The value that was found, cut where it is long."""
     text = repr(value)
     return text if len(text) <= _MOST_SHOWN_CHARS else text[:_MOST_SHOWN_CHARS] + "..."
 

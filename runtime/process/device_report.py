@@ -1,4 +1,4 @@
-"""What torch and the compiled kernels say of this machine, for ``keepwarm doctor``.
+"""The report of torch and the compiled kernels on this machine, for ``keepwarm doctor``.
 
 Runs in a process of its own (``python -m runtime.process.device_report [CONFIG]``), so that a
 broken torch is a report and not a crash; prints one JSON object. With an engine's configuration, in
@@ -19,7 +19,7 @@ from runtime.process.model_report import model_report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReport:
-    """What a model would run on."""
+    """The device that a model would run on."""
 
     torch: str
     """Version, with the name of its build."""

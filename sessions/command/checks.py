@@ -1,4 +1,4 @@
-"""What could keep a server from starting or from being fast, each with what to do about it.
+"""Faults that could keep a server from starting or from being fast, each with what to do about it.
 
 Every check looks and changes nothing. What needs torch is asked of a child process.
 """
@@ -226,7 +226,7 @@ def _no_torch(reason: str) -> Finding:
 
 
 def read_device(report: Mapping[str, Any]) -> list[Finding]:
-    """What a ``DeviceReport`` means."""
+    """Findings from a ``DeviceReport``."""
     gpus, threads = report["gpus"], report["threads"]
     build = f"torch {report['torch']}"
     if not gpus:

@@ -27,7 +27,6 @@ from sessions.journal.errors import (
 from sessions.journal.inspection import Seen, look_at
 from sessions.journal.journal import Journal
 from sessions.journal.records import TENANT_ACCOUNT
-from sessions.journal.shares import spent_on
 from sessions.journal.sqlite import SqliteJournal
 from sessions.turns.commits import Commits
 from sessions.turns.recollection import Recollection
@@ -54,6 +53,8 @@ class JournalOptions:
     """Take over what other tokenizers' turns said."""
     keep_s: float
     state_folder: Path
+    compaction_key: str | None = None
+    """A file with the key that signs compaction items; None: one beside the journal's file."""
 
 
 JOURNAL_SETTINGS: tuple[Setting, ...] = (
@@ -89,6 +90,14 @@ JOURNAL_SETTINGS: tuple[Setting, ...] = (
         group="journal",
         help="turns that are older are deleted once nothing continues them",
     ),
+    Setting(
+        name="compaction_key",
+        metavar="FILE",
+        group="journal",
+        help="the key that signs compaction items, at least 32 bytes, the same for all servers "
+        "that are to take each other's; default: a file beside the journal's, made at the "
+        "first start",
+    ),
 )
 
 
@@ -113,6 +122,7 @@ def read_journal_options(values: Values, environment: Mapping[str, str]) -> Jour
         retokenise=values["journal_foreign"] == "retokenise",
         keep_s=values["journal_keep_days"] * 86_400,
         state_folder=state_folder(environment),
+        compaction_key=values["compaction_key"] or None,
     )
 
 
@@ -123,7 +133,8 @@ def state_folder(environment: Mapping[str, str]) -> Path:
 
 
 def fingerprint(of: Tokenised, chat_format: str | None = None) -> bytes:
-    """Of what makes token ids of items: the tokenizer and the chat format.
+    """A digest of everything that decides the token ids of items: the tokenizer and the chat
+    format.
 
     Args:
         of: the model.
@@ -154,8 +165,8 @@ def journal_path(options: JournalOptions, of: bytes) -> Path:
 
 
 def look_at_journal(options: JournalOptions, of: bytes) -> Seen | None:
-    """What a server with these options would find, which is not changed; None: a journal that it
-    is going to make. Not for ``:memory:``.
+    """The state in which a server with these options would find its journal, which is not changed;
+    None: a journal that it is going to make. Not for ``:memory:``.
 
     Raises:
         JournalError: the server would not start.
@@ -238,7 +249,7 @@ def with_journal(
     if left:
         log.warning("turns were cut short by a server that died turns=%d", len(left))
     for tenant, account in journal.accounts_named(TENANT_ACCOUNT).items():
-        store.tenant_accounts.of(tenant).spent = spent_on(account)
+        store.tenant_accounts.of(tenant).spent = account.spent
     desk = JournalDesk(journal, recollection, store, keep_s=options.keep_s)
     desk.left = left
     commits.awake = desk.awake

@@ -25,12 +25,12 @@ from runtime.messages import EngineInfo
 from runtime.process.engine_process import EngineProcess, EngineStartError, engine_command
 from runtime.tokenizer import TokenizerError
 from sessions.command.beforehand import Beforehand, at_once, loaded_first, names_of, place
+from sessions.command.compaction_key import seal_for
 from sessions.command.journal_options import with_journal
 from sessions.command.options import ServeOptions
 from sessions.command.prices import check_budgets
-from sessions.command.reload import reload_tenants, warn_of_former_form
+from sessions.command.reload import reload_tenants
 from sessions.command.settings import OptionError
-from sessions.command.speech import Speech
 from sessions.command.tracing import Tracing
 from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
@@ -97,8 +97,6 @@ async def serve(options: ServeOptions) -> int:
     Raises:
         one of _START_ERRORS: the server did not start; the message is for people.
     """
-    if options.tenants_file is not None:
-        warn_of_former_form(options.tenants_file, former=options.tenants.former)
     ready, stopping = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     serving = loop.create_task(_serve(options, ready, stopping))
@@ -201,7 +199,7 @@ def _service(
         tenant_budget=terms.budget,
     )
     return Service(
-        model=_served_model(options, info, before.speech),
+        model=_served_model(options, info, before),
         store=store,
         limits=limits,
         clock=clock,
@@ -332,14 +330,15 @@ def _reload_on_hangup(
     )
 
 
-def _served_model(options: ServeOptions, info: EngineInfo, speech: Speech) -> ServedModel:
-    name, aliases = names_of(options)
+def _served_model(options: ServeOptions, info: EngineInfo, before: Beforehand) -> ServedModel:
+    (name, aliases), speech = names_of(options), before.speech
     return ServedModel(
         name=name,
         aliases=aliases,
         tokenizer=speech.tokenizer,
         chat_format=speech.chat_format,
         max_context_tokens=info.max_context_tokens,
+        seal=seal_for(options.journal, before.fingerprint, name),
     )
 
 

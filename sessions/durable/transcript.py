@@ -1,4 +1,4 @@
-"""What was said, as items and as the exact token ids the model saw or wrote.
+"""A conversation as items and as the exact token ids the model saw or wrote.
 
 A chain of entries, one per turn, is append-only and shared by all its continuations. The
 header (instructions, tools, template options) is not part of the chain: it is rendered for
@@ -20,6 +20,7 @@ import orjson
 from runtime.messages import TokenArray
 from runtime.text_encoder import UnsplittableText
 from runtime.tokenizer import Tokenizer
+from sessions.durable.compaction import expanded, standing
 from sessions.durable.shortened import is_shortened
 from sessions.durable.weights import item_bytes, text_held, tool_bytes
 from tools_api import errors
@@ -28,6 +29,7 @@ from tools_api.item_identity import normalised
 from tools_api.items import (
     Call,
     CallOutput,
+    Compaction,
     CustomToolCall,
     FunctionCall,
     Item,
@@ -37,6 +39,8 @@ from tools_api.items import (
 from tools_api.tools import FunctionTool
 
 ROOT_DIGEST = b""
+_MOST_BYTES = 4
+"""Of a character."""
 _NO_TOKENS: TokenArray = np.empty(0, dtype=np.int32)
 
 
@@ -55,7 +59,7 @@ class Tail(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Header:
-    """What stands before the chain."""
+    """The header before the chain."""
 
     instructions: str | None
     opening: Message | None
@@ -65,7 +69,7 @@ class Header:
 
     @property
     def size_bytes(self) -> int:
-        """What it holds in memory, roughly."""
+        """Its size in memory, roughly."""
         opening = 0 if self.opening is None else item_bytes(self.opening)
         tools = sum(map(tool_bytes, self.tools))
         return self.ids.nbytes * 2 + text_held(self.instructions) + opening + tools
@@ -76,7 +80,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """What truncation has taken out of a context, in all its cuts together."""
+    """The part that truncation has taken out of a context, in all its cuts together."""
 
     turns: int = 0
     tokens: int = 0
@@ -111,9 +115,9 @@ class Entry:
     digest: bytes
     """Rolling digest over all items up to here; see ``roll``."""
     frame_bytes: int = 0
-    """Of the frame it came from, unless that repeated what is held already."""
+    """Bytes of the frame it came from, unless that repeated what is held already."""
     left_out: LeftOut = NOTHING
-    """Of the chain up to here; ``digest`` counts it."""
+    """The part left out of the chain up to here; ``digest`` counts it."""
 
     @property
     def own_tokens(self) -> int:
@@ -121,7 +125,7 @@ class Entry:
 
     @property
     def size_bytes(self) -> int:
-        """What this entry alone holds in memory, roughly; not less than its frame."""
+        """The size of this entry alone in memory, roughly; not less than its frame."""
         items = (*self.input_items, *self.output_items)
         own_header = self.parent is None or self.parent.header is not self.header
         held = (
@@ -179,7 +183,7 @@ def check_calls(parent: Entry | None, items: Sequence[Item], *, complete: bool) 
     pending = dict.fromkeys(parent.open_calls if parent is not None else ())
     seen = set(pending)
     before: set[str] | None = None
-    for item in items:
+    for item in expanded(items):
         if isinstance(item, Call):
             seen.add(item.call_id)
             if item.status != "incomplete":
@@ -199,17 +203,20 @@ def _called_before(entry: Entry | None) -> set[str]:
     return {
         item.call_id
         for link in chain(entry)
-        for item in (*link.input_items, *link.output_items)
+        for item in expanded((*link.input_items, *link.output_items))
         if isinstance(item, Call)
     }
 
 
 def roll(digest: bytes, item: Item) -> bytes:
     """The digest one item further. Ids, status, annotations and reasoning do not count, so
-    that a client's copy of a history gives the digest of ours."""
+    that a client's copy of a history gives the digest of ours; nor what was said before a
+    compaction that stands for all of it, which a client may leave out."""
     normal = normalised(item)
     if normal is None:
         return digest
+    if isinstance(item, Compaction) and item.kind == "whole":
+        digest = ROOT_DIGEST
     return hashlib.blake2b(digest + orjson.dumps(normal), digest_size=16).digest()
 
 
@@ -222,8 +229,9 @@ def roll_all(digest: bytes, items: Iterable[Item]) -> bytes:
 def holds(entry: Entry, items: Sequence[Item]) -> bool:
     """Whether ``items`` end like the chain up to ``entry``, compared one by one from the end.
     Together with an equal digest: whether they are its history, of which the chain may lack what
-    truncation left out, and the middle of what it cut."""
-    ours = _normals(item for link in chain(entry) for item in _backwards(link))
+    truncation left out, and the middle of what it cut. What is before a compaction is not
+    compared: there the digest alone says so."""
+    ours = _normals(_since_compaction(entry))
     theirs = _normals(reversed(items))
     if entry.left_out == NOTHING:
         return all(_is_left_of(own, next(theirs, None)) for own in ours)
@@ -232,6 +240,15 @@ def holds(entry: Entry, items: Sequence[Item]) -> bool:
 
 def _normals(items: Iterable[Item]) -> Iterator[tuple[str, ...]]:
     return (normal for item in items if (normal := normalised(item)) is not None)
+
+
+def _since_compaction(entry: Entry) -> Iterator[Item]:
+    """Items from the newest back to a compaction that stands for all before it."""
+    for link in chain(entry):
+        for item in _backwards(link):
+            yield item
+            if isinstance(item, Compaction) and item.kind != "part":
+                return
 
 
 def _backwards(entry: Entry) -> Iterator[Item]:
@@ -329,7 +346,10 @@ class Renderer:
         )
 
     def _refuse_hopeless(self, segments: Sequence[Segment], most: int, *advice: str) -> None:
-        least = self._tokenizer.least_tokens(_text(segments))
+        text = _text(segments)
+        if len(text) * _MOST_BYTES <= most:
+            return  # the bound on its tokens is never above its bytes
+        least = self._tokenizer.least_tokens(text)
         if least > most:
             raise errors.context_length_exceeded(least, most, *advice)
 
@@ -373,7 +393,7 @@ class Renderer:
         self, items: tuple[Item, ...], tail: Tail, *, generate: bool, options: TemplateOptions
     ) -> list[Segment]:
         segments = self._format.items(
-            items,
+            expanded(items),
             first=tail is Tail.START,
             open_output=tail is Tail.OPEN_OUTPUT,
             after_output=tail in (Tail.CLOSED_OUTPUT, Tail.OPEN_OUTPUT),
@@ -389,7 +409,7 @@ class Renderer:
 
 
 def _text(segments: Sequence[Segment]) -> str:
-    """What of the segments is text; nothing is spelt across a special one."""
+    """The segments that are text; nothing is spelt across a special one."""
     return "".join(segment.text for segment in segments if not segment.special)
 
 
@@ -402,6 +422,9 @@ def text_bytes(item: Item) -> int:
             text = item.full_name + item.arguments
         case CustomToolCall():
             text = item.full_name + item.input
+        case Compaction():
+            opened = () if item.stands_for is None else standing(item).items
+            return sum(map(text_bytes, opened))
         case _:
             text = item.output
     return len(text.encode("utf-8", "surrogatepass"))

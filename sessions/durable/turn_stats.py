@@ -103,6 +103,8 @@ class TurnStats:
     """Truncation left something out for this turn."""
     warnings: tuple[str, ...] = ()
     """What the client should know of the turn, a short sentence each."""
+    context: Event | None = None
+    """What became of the context, if it was recast."""
     exhausted: bool = field(default=False)
     """The budget ended or refused this turn."""
     stop: str | None = None
@@ -206,6 +208,8 @@ class TurnStats:
         }
         if self.stop is not None:
             brief["stop"] = self.stop
+        if self.context is not None:
+            brief["context"] = self.context
         return brief if reason is None else brief | {"reason": reason}
 
     def _miss_causes(self) -> dict[str, int]:
@@ -221,8 +225,8 @@ class TurnStats:
         return causes | {"truncated": truncated}
 
     def _budget(self) -> Event:
-        """What is left of the session's budgets, and of the turn's own and those above where there
-        are any: of several trees the least that one of them leaves."""
+        """The rest of the session's budgets, and of the turn's own and those above where there are
+        any: of several trees the least that one of them leaves."""
         ledger = self.ledger
         budget: Event = {"left": _left(ledger.account), "exhausted": self.exhausted}
         scopes = {

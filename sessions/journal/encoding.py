@@ -20,6 +20,7 @@ import xxhash
 from pydantic import TypeAdapter, ValidationError
 
 from runtime.messages import TokenArray
+from sessions.durable.compaction import opened
 from sessions.durable.ledger import PriceTable, TurnUsage
 from sessions.durable.packing import deflate
 from sessions.durable.transcript import NOTHING, Entry, Header, LeftOut, Tail
@@ -28,7 +29,7 @@ from sessions.journal.records import DIGEST_BYTES, SERVER_DIED, StoredTurn, Turn
 from tools_api import exact_json
 from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
-from tools_api.items import Item, Message, parse_items
+from tools_api.items import Compaction, Item, Message, parse_items
 from tools_api.tools import FunctionTool
 
 VERSION = 1
@@ -86,14 +87,14 @@ class Link(NamedTuple):
 
 
 def link_items(link: Link) -> tuple[Item, ...]:
-    """What it added to its chain, and what led that."""
+    """The items that it added to its chain, and what led that."""
     own = (*link.input_items, *link.output_items)
     return own if link.opening is None else (link.opening, *own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TurnBody:
-    """What a row says beyond its columns."""
+    """The part of a row beyond its columns."""
 
     number: int
     status: str
@@ -184,7 +185,7 @@ def encode_turn(record: TurnRecord, headers: HeaderCache) -> bytes:
 
 
 def _consumed(record: TurnRecord) -> dict[str, Any]:
-    """What a turn and its reservation say alike."""
+    """The fields of consumption that a turn and its reservation share."""
     price = record.price
     return {
         "number": record.number,
@@ -263,7 +264,7 @@ def decode_links(turn: StoredTurn) -> tuple[Link, ...]:
 
 
 def encode_reservation(record: TurnRecord) -> bytes:
-    """What the record of a turn that runs says beyond its row's columns."""
+    """Encode the record of a turn that runs, beyond its row's columns."""
     parts = {
         "request_id": record.request_id,  # first, see below
         "parent": record.parent_id,
@@ -321,7 +322,7 @@ def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[Link, ...]:
             Link(
                 header=header,
                 opening=_opening(part["opening"]),
-                input_items=parse_items(part["input"], "input"),
+                input_items=_opened(parse_items(part["input"], "input")),
                 input_ids=ids[before:middle],
                 output_items=parse_items(part["output"], "output"),
                 output_ids=ids[middle:after],
@@ -335,6 +336,10 @@ def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[Link, ...]:
     if at != len(ids):
         raise ValueError("there are ids that belong to nothing")
     return tuple(links)
+
+
+def _opened(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    return tuple(opened(item) if isinstance(item, Compaction) else item for item in items)
 
 
 def _left_out(part: dict[str, Any]) -> LeftOut:

@@ -1,4 +1,4 @@
-"""What a journal refuses or cannot do, each as a type of its own.
+"""Refusals and failures of a journal, each as a type of its own.
 
 Every message is one line that a person can act on. None of them is an answer to a client:
 those are made where a turn meets the journal.
@@ -38,7 +38,8 @@ class JournalElsewhere(JournalBusy):
 
 
 class JournalDamaged(JournalError):
-    """What was written is not what is read. ``keepwarm sessions recover`` saves what is whole."""
+    """The bytes that were read are not those that were written. ``keepwarm sessions recover`` saves
+    what is whole."""
 
 
 def contradiction(what: str) -> JournalDamaged:
@@ -50,4 +51,4 @@ def contradiction(what: str) -> JournalDamaged:
 
 
 class JournalParentGone(JournalError):
-    """What a turn stands on was deleted while it ran; nothing of it was written."""
+    """The response that a turn stands on was deleted while it ran; nothing of it was written."""

@@ -1,4 +1,4 @@
-"""What a journal's file says of itself when it is opened, and what is wrong with it.
+"""State of a journal's file when it is opened, and what is wrong with it.
 
 Whoever opens it asks the same: the server that is going to write, and those who only look.
 """

@@ -75,7 +75,7 @@ class Journal(Protocol):
 
     @property
     def damage(self) -> str | None:
-        """What was found damaged beside serving; from then on nothing is read or written."""
+        """Damage found beside serving; from then on nothing is read or written."""
         ...
 
     @property

@@ -30,12 +30,12 @@ _CHECKSUM_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What stands in the file."""
+    """The content of the file."""
 
     identity: bytes
-    """Of the journal, 16 bytes."""
+    """Identity of the journal, 16 bytes."""
     number: int
-    """Of this note: of two with as many commits the higher is the newer."""
+    """The number of this note: of two with as many commits the higher is the newer."""
     commits: int
     clean: bool
     """The journal was closed, and nothing has been written since."""

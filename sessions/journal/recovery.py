@@ -29,7 +29,7 @@ from sessions.journal.errors import (
     JournalUnavailable,
 )
 from sessions.journal.mark import read_mark
-from sessions.journal.records import RESIDENCY, Account, StoredTurn, session_account
+from sessions.journal.records import NO_TURNS, Account, StoredTurn, session_account
 from sessions.journal.rows import Row, SessionRow
 from sessions.journal.sqlite import SqliteJournal
 
@@ -39,7 +39,7 @@ _FARTHEST = 1 << 24
 
 @dataclass(slots=True, kw_only=True)
 class Recovered:
-    """What came of it."""
+    """The results."""
 
     turns: int = 0
     sessions: int = 0
@@ -255,7 +255,7 @@ def _session(
     heads = [turn for turn in turns if turn.continuable]
     head = max(heads, key=lambda turn: turn.seq).response_id if heads else None
     bodies = [(turn, decode_turn(turn)) for turn in turns]
-    ended_s = [turn.created_s for turn, body in bodies if body.status != RESIDENCY]
+    ended_s = [turn.created_s for turn, body in bodies if body.status not in NO_TURNS]
     return replace(
         row,
         head_id=head,
@@ -270,7 +270,7 @@ def _added_up(turns: Sequence[StoredTurn]) -> Account:
     total = Account()
     for body in map(decode_turn, turns):
         mine = Account(
-            turns=body.status != RESIDENCY, usage=body.usage, cost=body.cost, saved=body.saved
+            turns=body.status not in NO_TURNS, usage=body.usage, cost=body.cost, saved=body.saved
         )
         total = _sum(total, mine)
     return total

@@ -48,7 +48,7 @@ LATER_S = 0.05
 """How long a reservation that is not urgent waits for something to go with."""
 RETRY_S = 0.25
 GIVE_UP_S = 10.0
-"""Of a journal that stays out of reach; then its turns fail."""
+"""The time after which a journal that stays out of reach is given up; then its turns fail."""
 MOST_SAMPLES = 4096
 """That wait for a journal which is out of reach; the oldest ones are given up."""
 MOST_UNPAID = 16384
@@ -57,7 +57,7 @@ MOST_UNPAID = 16384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of one record."""
+    """The outcome of one record."""
 
     written: bool
     reason: str = ""
@@ -110,17 +110,17 @@ class JournalWriter:
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[Handed | None] = queue.SimpleQueue()
         self._gathering: Handed = []
-        """What this round of the event loop hands over."""
+        """The records that this round of the event loop hands over."""
         self._due: asyncio.Handle | None = None
         self._committed_s: float | None = None
         """When the last commit ended."""
         self._reserved: dict[tuple[str, str], TurnRecord] = {}
-        """What is yet to be noted of turns that run; the thread's own."""
+        """Notes yet to be made of turns that run; the thread's own."""
         self._samples: dict[tuple[int, int, str], Sample] = {}
         """Not yet written; the thread's own."""
         self._samples_due = False
         self._unpaid: list[TurnRecord] = []
-        """What refused turns consumed, not yet written; the thread's own."""
+        """Consumption of refused turns, not yet written; the thread's own."""
         self.lost = 0
         """Refused turns whose usage was not kept, or cannot be written."""
         self._open = 0
@@ -215,7 +215,7 @@ class JournalWriter:
         return batch, ended
 
     def _since_commit(self, most_s: float) -> float:
-        """What is left of so many seconds since the last commit ended; 0: nothing is."""
+        """The rest of so many seconds since the last commit ended; 0: nothing is."""
         if self._committed_s is None:
             return 0.0
         return max(self._committed_s + most_s - self._clock(), 0.0)
@@ -238,8 +238,9 @@ class JournalWriter:
         return True
 
     def _note(self) -> None:
-        """What turns hold, on its own, behind what refused turns consumed: until that is written
-        the journal has them hold more, and what they gave back may be held by others now."""
+        """Note what turns hold, on its own, behind what refused turns consumed: until that is
+        written the journal has them hold more, and what they gave back may be held by others
+        now."""
         try:
             self._pay()
             self._journal.reserve(list(self._reserved.values()))

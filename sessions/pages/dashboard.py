@@ -1,4 +1,4 @@
-"""What the dashboard knows: totals, turns, curves, the engine's last state.
+"""State of the dashboard: totals, turns, curves, the engine's last state.
 
 Keeps what no session remembers and shows it beside the store's sessions, to the live views
 (``sessions.pages.views``) and to ``/sessions.json``, which scripts and terminals poll. A tenant
@@ -35,7 +35,7 @@ MAX_TURNS_SHOWN = 30
 
 @dataclass(slots=True)
 class Totals:
-    """Of all turns of one tenant since the server started."""
+    """Totals of all turns of one tenant since the server started."""
 
     streamed_tokens: int = 0
     """Emitted so far; ``usage`` counts a turn when it ends."""
@@ -52,7 +52,7 @@ class Totals:
 
     def add(self, report: TurnReport) -> None:
         """Count a turn that has ended."""
-        self.turns += 1
+        self.turns += report.is_turn
         self.failed += report.status == "failed"
         self.usage = self.usage + report.usage
         self.cost += report.cost
@@ -166,8 +166,8 @@ class Dashboard(Watcher):
         self.history.sample(self._stats, self._clock())
 
     def samples(self, *, end: bool) -> Sequence[Sample]:
-        """What the journal is to keep of the curves now; ``end``: also of a minute that has not
-        ended. Empty where nothing is kept."""
+        """The curves' samples that the journal is to keep now; ``end``: also of a minute that has
+        not ended. Empty where nothing is kept."""
         recorder = self.history.recorder
         if recorder is None:
             return ()
@@ -185,7 +185,7 @@ class Dashboard(Watcher):
         return set(self._totals) if principal.operator else {principal.tenant}
 
     def totals(self, tenants: set[str]) -> Totals:
-        """Of these tenants together."""
+        """Totals of these tenants together."""
         together = Totals()
         for name in tenants & self._totals.keys():
             together.merge(self._totals[name])
@@ -215,7 +215,7 @@ class Dashboard(Watcher):
         )
 
     def server_facts(self, principal: Principal) -> dict[str, Any]:
-        """What changes only when the engine does."""
+        """Facts that change only when the engine does."""
         facts: dict[str, Any] = {
             "version": self._version,
             "engine_up": self._engine_up,

@@ -53,7 +53,7 @@ class SessionLog:
         """Take a turn in."""
         report = turn.report
         self.turns.append(turn)
-        self.ended += 1
+        self.ended += report.is_turn
         self.failed += report.status == "failed"
         for miss in report.misses:
             self.missed[miss.reason] += miss.tokens
@@ -93,7 +93,7 @@ class TurnLog:
         return turn
 
     def of(self, tenant: str, session: str) -> SessionLog | None:
-        """What is known of a session; None: nothing ended there, or it was long ago."""
+        """The known turns of a session; None: nothing ended there, or it was long ago."""
         return self._sessions.get((tenant, session))
 
     def session_of_branch(self, branch_id: str) -> tuple[str, str] | None:

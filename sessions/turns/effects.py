@@ -1,4 +1,5 @@
-"""What one call on a connection asks its caller to do, and the questions that requests wait at.
+"""Effects of one call on a connection, for its caller to carry out, and the questions that requests
+wait at.
 
 ``sessions.turns.connection`` decides, ``sessions.wire.hub`` carries out; these are the words
 between them. A question that is asked is answered once with ``Connection.answer``, by its id, with
@@ -58,8 +59,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve:
-    """What a running turn holds from now on, as the record of the failed turn that it becomes if
-    the server dies."""
+    """A running turn's hold from now on, as the record of the failed turn that it becomes if the
+    server dies."""
 
     record: TurnRecord
     urgent: bool
@@ -111,7 +112,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What the caller must do after one call, in the order of the fields."""
+    """Orders for the caller after one call, in the order of the fields."""
 
     frames: tuple[bytes, ...] = ()
     """Text frames for this client, in order. To be dropped if the socket is gone."""
@@ -145,7 +146,7 @@ class Outbox:
     ended: list[Ended] = field(default_factory=list)
 
     def take(self, close: int | None) -> Effects:
-        """What gathered, in the order in which it came; nothing is left."""
+        """The effects that gathered, in the order in which they came; nothing is left."""
         taken = Effects(
             frames=tuple(self.frames),
             requests=tuple(self.requests),

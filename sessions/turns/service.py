@@ -1,4 +1,4 @@
-"""What all connections of one server share.
+"""State that all connections of one server share.
 
 Nothing here changes except inside the store. Clocks and ids are handed in, so that a test
 decides both.
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runtime.tokenizer import Tokenizer
+from sessions.durable.compaction import KEY_BYTES, Seal
 from sessions.durable.store import Store
 from sessions.durable.transcript import Renderer
 from sessions.quotas import Quotas
@@ -35,12 +36,14 @@ class ServedModel:
         tokenizer: Tokenizer,
         chat_format: ChatFormat,
         max_context_tokens: int,
+        seal: Seal | None = None,
     ) -> None:
         """
         Args:
             name: echoed in ``response.model`` when the request names none.
             aliases: all ids a request may use.
             max_context_tokens: the smaller of the model's context and the KV capacity.
+            seal: of compaction items; None: one that ends with this object.
         """
         self.name = name
         self.aliases = aliases | {name}
@@ -49,6 +52,7 @@ class ServedModel:
         self.max_context_tokens = max_context_tokens
         self.longest_token_bytes = tokenizer.most_bytes_per_token
         """No text has fewer tokens than its bytes divided by this."""
+        self.seal = seal or Seal(secrets.token_bytes(KEY_BYTES), name.encode())
         self.renderer = Renderer(tokenizer, chat_format, max_tokens=max_context_tokens)
 
 
@@ -66,7 +70,7 @@ class Service:
     new_id: Callable[[str], str]
     """``new_id("resp")`` -> ``"resp_..."``; unique across the server and unguessable."""
     quotas: Quotas
-    """What tenants may ask for."""
+    """The quotas of tenants."""
     commits: Commits | None = None
     """The records of turns, where there is a journal that lasts."""
 
@@ -83,7 +87,7 @@ class Service:
 
     @property
     def read_context(self) -> ReadContext:
-        """What reading a frame needs to know of it."""
+        """The facts of the server that reading a frame needs."""
         return ReadContext(
             limits=self.limits, models=self.model.aliases, chat_format=self.model.chat_format
         )

@@ -29,7 +29,7 @@ _OUT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Acceptor:
-    """Of one listening socket; only the event loop touches it."""
+    """The acceptor of one listening socket; only the event loop touches it."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Acceptor:
         return len(gone)
 
     def _fileno(self) -> int:
-        """Of epoll or kqueue."""
+        """The descriptor of epoll or kqueue."""
         return int(self._heard.fileno())
 
     def _accept(self) -> None:

@@ -1,5 +1,5 @@
-"""What connections need done beside the event loop: grammars tried, turns planned, memories
-fetched, records kept.
+"""Work of connections beside the event loop: grammars tried, turns planned, memories fetched,
+records kept.
 
 Each question of a connection is a task of its own, but for a record, which the journal's writer
 takes; the answer comes back with ``Connection.answer``. Knows who does the work, and nothing of the
@@ -35,7 +35,7 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongWork:
-    """Who does what takes too long for the event loop."""
+    """The workers for calls that take too long for the event loop."""
 
     check_grammar: Callable[[GrammarSpec, str], Awaitable[GrammarRefused | None]]
     """Tries a grammar for a tenant; gives the reason against it, or None. Cancelled, it is given
@@ -91,8 +91,8 @@ class Errands:
                 task.add_done_callback(partial(self._over, question.id))
 
     def _give_up(self, link: Link, question_id: str) -> None:
-        """What the journal is asked comes to memory all the same; a plan that has begun keeps the
-        next one of its client waiting, if that is there."""
+        """Withdraw a question. An answer of the journal comes to memory all the same; a plan that
+        has begun keeps the next one of its client waiting, if that is there."""
         task, question = self._tasks.get(question_id, (None, None))
         if task is None or question is None or isinstance(question.asked, Wanted):
             return

@@ -111,7 +111,7 @@ class Hub:
         self._numbers = itertools.count(1)
         self._ticks = 0
         self._awaited: dict[str, list[asyncio.Future[bytes]]] = {}
-        """Who waits for the terminal event of a response."""
+        """Those who wait for the terminal event of a response."""
         self.journal = long_work.journal
         if self.journal is not None:
             self.journal.start(self._committed, dashboard.samples, metrics.turn_cut_short)
@@ -390,7 +390,7 @@ class Hub:
         self._post([CancelRequest(request_id=request_id) for request_id in mine])
 
     def _committed(self, pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
-        """What one commit wrote, or could not."""
+        """One commit's verdicts."""
         calls: list[Call] = []
         for ticket, verdict in pairs:
             if ticket.key is not None:  # else it is no turn's

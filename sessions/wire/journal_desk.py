@@ -49,7 +49,7 @@ SAMPLE_S = 1.0
 EXPIRE_EVERY_S = 600.0
 RETRY_S = 0.25
 GIVE_UP_S = 10.0
-"""Of a journal that cannot be read; then the request is refused."""
+"""The time after which a journal that cannot be read is given up; then the request is refused."""
 
 ELSEWHERE_S = 10.0
 """How long the end of a turn is waited for that runs at another server."""
@@ -64,7 +64,7 @@ Answer = TypeVar("Answer")
 
 
 class Samples(Protocol):
-    """What the journal is to keep of the curves: of a minute that has ended, or at the end."""
+    """The curves' samples for the journal: of a minute that has ended, or at the end."""
 
     def __call__(self, *, end: bool) -> Sequence[Sample]: ...
 
@@ -162,9 +162,9 @@ class JournalDesk:
         )
 
     async def recall(self, tenant: str, wanted: Wanted) -> Recalled:
-        """What the journal knows of it; it is for ``take``. The end of a turn that runs at
-        another server is waited for, for a while, and that it lets go of a session; in no
-        reader's thread, which others need meanwhile.
+        """Recall what the journal knows of it; it is for ``take``. The end of a turn that runs at
+        another server is waited for, for a while, and that it lets go of a session; in no reader's
+        thread, which others need meanwhile.
 
         Raises:
             JournalError: it stayed out of reach, or is damaged, or the turn goes on elsewhere,
@@ -325,7 +325,7 @@ class JournalDesk:
                 self._store.forget_session(session.tenant, session.name)
 
     async def _let_go(self, wanted: Iterable[tuple[str, str]]) -> None:
-        """Of sessions that another server asks for, once no turn runs in them. What fails is
+        """Let go of sessions that another server asks for, once no turn runs in them. What fails is
         tried again when they are looked for next, so that no heartbeat waits for it."""
         loop = asyncio.get_running_loop()
         for tenant, name in wanted:
@@ -334,7 +334,8 @@ class JournalDesk:
             await loop.run_in_executor(self._keeper, partial(self._journal.release, tenant, [name]))
 
     async def _let_all_go(self) -> None:
-        """Of a part of what is idle; of the rest when it is looked for next, which is soon."""
+        """Let go of a part of what is idle; of the rest when it is looked for next, which is
+        soon."""
         loop = asyncio.get_running_loop()
         names: dict[str, list[str]] = {}
         idle_ones = (each for each in self._store.any_sessions() if not _in_use(each))

@@ -62,7 +62,7 @@ class NoText(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadConfig:
-    """What the child has to know of the server; crosses to it as JSON."""
+    """The server's settings that the child has to know; crosses to it as JSON."""
 
     limits: Limits
     models: frozenset[str]
@@ -84,12 +84,12 @@ class ReadConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a job gave."""
+    """The result of a job."""
 
     body: ReadBody
-    """Of a frame: without a style."""
+    """The body of a frame: without a style."""
     cpu_s: float
-    """What it took the child."""
+    """The CPU time that it took the child."""
 
 
 class ReadProcess:
@@ -204,7 +204,7 @@ def _sizes(prefix: bytes) -> tuple[int, int]:
 
 
 def _cpu_s(told: bytes, count: int) -> float:
-    """What the end of an answer of ``count`` frames says that it took."""
+    """The CPU time at the end of an answer of ``count`` frames."""
     end = orjson.loads(told)
     if end["frames"] != count:
         raise ValueError(f"an answer of {end['frames']!r} frames, and {count} came")
@@ -231,7 +231,7 @@ def _job_frames(job: bytes | Body) -> Iterator[bytes]:
 
 
 def answer_frames(kind: int, told: bytes, data: bytes, context: ReadContext) -> Iterator[bytes]:
-    """What the child answers to one job, the end apart."""
+    """The child's answer to one job, the end apart."""
     style: Style | None = None
     if kind == _FRAME:
         try:

@@ -15,7 +15,7 @@ from sessions.journal.records import (
     StoredTurn,
     TurnRecord,
     new_session,
-    parent_in,
+    options_kept,
     session_account,
     tree_account,
 )
@@ -267,7 +267,7 @@ class MemoryJournal:
                 above: SessionRecord | None = session if session.name in used else None
                 while above is not None:
                     used.add(above.name)
-                    above = state.sessions.get(parent_in(above.options) or "")
+                    above = state.sessions.get(options_kept(above.options).parent or "")
             for session in list(state.sessions.values()):
                 if session.name not in used:
                     self._forget(state, session.name)

@@ -257,18 +257,14 @@ def test_the_row_of_a_key_that_exists_is_made_from_standard_input(
     assert told(capsys, "keys", "hash", "--name", "n", "--tenant", "t")[0] == 2
 
 
-def test_a_file_of_the_former_form_is_converted(
+def test_a_file_is_said_to_hold_its_keys_without_showing_them(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    former, file = tmp_path / "keys", tmp_path / "tenants.toml"
-    former.write_text("acme key-of-acme\nops key-of-ops operator\n")
-    _, out, _ = told(capsys, "keys", "convert", str(former))
-    assert "key-of-acme" not in out
-    file.write_text(out)
-    assert read_tenants_file(file).keys == read_tenants_file(former).keys
-    _, out, _ = told(capsys, "keys", "check", str(former))
-    assert "holds the keys themselves" in out
+    file = tmp_path / "tenants.toml"
+    file.write_text(key_row(ApiKey.of("key-of-ops", tenant="ops", role=Role.OPERATOR)))
+    _, out, _ = told(capsys, "keys", "check", str(file))
     assert "tenant ops, operator" in out
+    assert "key-of-ops" not in out
     status, _, err = told(capsys, "keys", "check", str(tmp_path / "absent"))
     assert (status, "No such file" in err) == (1, True)
 

@@ -16,7 +16,7 @@ class Reached:
     """Of one package; shares in per cent."""
 
     types_twice: int
-    opening: float
+    opening: int
     """Docstrings that open with "What", "Of" or "Who"."""
     handed_on: int
     """Parameters that their function only hands on, up to the next whole per cent."""
@@ -24,12 +24,12 @@ class Reached:
 
 # The ratchet: numbers may only go down, and a change that betters one writes it here.
 REACHED = {
-    "kernels": Reached(types_twice=0, opening=7.1, handed_on=22),
-    "radix_cache": Reached(types_twice=0, opening=5.7, handed_on=30),
-    "tools_api": Reached(types_twice=7, opening=12, handed_on=34),
-    "runtime": Reached(types_twice=1, opening=12.6, handed_on=27),
-    "sessions": Reached(types_twice=10, opening=16.2, handed_on=29),
-    "keepwarm": Reached(types_twice=0, opening=10.7, handed_on=31),
+    "kernels": Reached(types_twice=0, opening=2, handed_on=22),
+    "radix_cache": Reached(types_twice=0, opening=2, handed_on=30),
+    "tools_api": Reached(types_twice=7, opening=2, handed_on=34),
+    "runtime": Reached(types_twice=1, opening=2, handed_on=27),
+    "sessions": Reached(types_twice=8, opening=2, handed_on=29),
+    "keepwarm": Reached(types_twice=0, opening=2, handed_on=31),
 }
 PRIVATE_READS = 313
 

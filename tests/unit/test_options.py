@@ -19,6 +19,7 @@ from sessions.command.options import (
 from sessions.command.settings import OptionError, resolve
 from sessions.durable.ledger import PriceTable
 from sessions.tenants import ApiKey, single_key
+from sessions.tenants_file import key_row
 
 KEY = "a-good-key"
 CACHE = str(Path.home() / ".cache" / "keepwarm")
@@ -105,7 +106,7 @@ def test_sizes_are_given_in_mib() -> None:
         (["--price", "output=nan"], "--price: 'output=nan' is not a number"),
         (["--price", "in=1"], "--price: 'in=1' is not one of"),
         (["--api-key", "short"], "a key must be 8 or more"),
-        (["--keys-file", "/nowhere/keys"], "/nowhere/keys: cannot read it: No such file"),
+        (["--tenants-file", "/nowhere/keys"], "/nowhere/keys: cannot read it: No such file"),
         (["--allow-origin", "example.org"], "--allow-origin 'example.org' is not of the form"),
         (["--allow-origin", "https://a.org/x"], "is not of the form"),
         (["--allow-origin", "*"], "is not of the form"),
@@ -124,9 +125,9 @@ def test_a_port_that_others_can_reach_needs_a_key(host: str, tmp_path: Path) -> 
     with pytest.raises(OptionError, match="needs a key"):
         options("--host", host)
     keys = tmp_path / "keys"
-    keys.write_text(f"acme {KEY}\n")
+    keys.write_text(key_row(ApiKey.of(KEY, tenant="acme")))
     assert options("--host", host, "--api-key", KEY).host == host
-    assert options("--host", host, "--keys-file", str(keys)).host == host
+    assert options("--host", host, "--tenants-file", str(keys)).host == host
     assert options("--host", host, **{KEY_VARIABLE: KEY}).host == host
 
 
@@ -140,13 +141,13 @@ def test_a_key_on_the_command_line_goes_before_the_environment() -> None:
     assert found.tenants.keys == (single_key(KEY),)
 
 
-def test_a_keys_file_and_a_single_key_exclude_each_other(tmp_path: Path) -> None:
+def test_a_tenants_file_and_a_single_key_exclude_each_other(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text(f"acme {KEY}\n")
-    (key,) = options("--keys-file", str(keys)).tenants.keys
+    keys.write_text(key_row(ApiKey.of(KEY, tenant="acme")))
+    (key,) = options("--tenants-file", str(keys)).tenants.keys
     assert key == ApiKey.of(KEY, tenant="acme")
     with pytest.raises(OptionError, match="are given"):
-        options("--keys-file", str(keys), "--api-key", "another-key")
+        options("--tenants-file", str(keys), "--api-key", "another-key")
 
 
 def test_prices_are_dollars_per_million_tokens() -> None:

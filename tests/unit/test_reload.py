@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sessions.command.prices import check_budgets
-from sessions.command.reload import reload_tenants, warn_of_former_form
+from sessions.command.reload import reload_tenants
 from sessions.durable.ledger import PriceTable
 from sessions.tenants import ApiKey, Principal, Tenants, TokenPrices
 from sessions.tenants_file import key_row
@@ -70,16 +70,3 @@ def test_limits_and_prices_hold_from_now_on_all_or_none(
         assert not reload_tenants(path, tenants, Revoked(), check)
         assert "tenants acme" in caplog.text
         assert tenants.policy("acme") is held
-
-
-def test_the_former_form_is_taken_and_its_replacement_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path, tenants = tmp_path / "keys", Tenants([OLD])
-    path.write_text("acme new-key-of-acme\n")
-    with caplog.at_level(logging.WARNING):
-        assert reload_tenants(path, tenants, Revoked())
-    assert "keepwarm keys convert" in caplog.text
-    caplog.clear()
-    warn_of_former_form(path, former=False)
-    assert not caplog.records

@@ -10,10 +10,8 @@ from sessions.tenants import (
     MIN_KEY_CHARS,
     ApiKey,
     KeyFileError,
-    Principal,
     Role,
     TenantPolicy,
-    Tenants,
     TokenPrices,
 )
 from sessions.tenants_file import key_row, read_tenants_file
@@ -47,7 +45,6 @@ def refusal(folder: Path, text: str | bytes) -> str:
 def test_rows_as_they_are_printed_are_read_as_they_were(tmp_path: Path) -> None:
     read = read_tenants_file(write(tmp_path, "".join(map(key_row, (CI, BOSS, WATCH)))))
     assert read.keys == (CI, BOSS, WATCH)
-    assert not read.former
 
 
 def test_a_tenant_has_a_table_of_its_own(tmp_path: Path) -> None:
@@ -153,42 +150,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read_tenants_file(path)
 
 
-# The form before
-
-
-def test_the_former_form_is_read_and_known_for_what_it_is(tmp_path: Path) -> None:
-    read = read_tenants_file(
-        write(
-            tmp_path,
-            "# who key\n\nacme  key-of-acme=1\nacme key-of-acme-2\n  watch key#of#watch operator\n",
-        )
-    )
-    assert read.former
-    tenants = Tenants(read.keys)
-    first = tenants.authenticate("key-of-acme=1")
-    assert first is not None
-    assert (first.tenant, first.role) == ("acme", Role.TENANT)
-    assert tenants.authenticate("key-of-acme-2") not in (None, first)
-    watch = tenants.authenticate("key#of#watch")
-    assert isinstance(watch, Principal)
-    assert (watch.tenant, watch.operator) == ("watch", True)
-    assert tenants.authenticate("acme") is None
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        (f"acme {KEY}\nacme", "line 2: expected 'tenant key'"),
-        (f"acme {KEY} admin", "line 1: expected 'tenant key'"),
-        ("acme short", "line 1: a key must be 8 or more"),
-        (f"acme {KEY}\u00e9", "line 1: a key must be 8 or more"),
-        (f"a/b {KEY}", "line 1: tenant name 'a/b' is not"),
-        (f"a {KEY}\nb {KEY}", "line 2: this key stands in the file twice"),
-    ],
-)
-def test_a_bad_line_of_the_former_form_is_refused_by_number(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
-    message = refusal(tmp_path, text)
-    assert complaint in message
+def test_lines_that_hold_keys_themselves_are_refused_and_not_shown(tmp_path: Path) -> None:
+    message = refusal(tmp_path, f"acme {KEY}\n")
+    assert "not TOML" in message
     assert KEY not in message

@@ -6,10 +6,9 @@ from typing import Any
 import orjson
 import pytest
 
-from sessions.durable.account import KINDS
-from sessions.top.command import top
-from sessions.top.curves import POINTS, Curves, drawn
-from sessions.top.feed import (
+from keepwarm.top.command import top
+from keepwarm.top.curves import POINTS, Curves, drawn
+from keepwarm.top.feed import (
     BudgetRow,
     Feed,
     FeedError,
@@ -19,7 +18,7 @@ from sessions.top.feed import (
     printable,
     read_sessions,
 )
-from sessions.top.table import (
+from keepwarm.top.table import (
     COLUMNS,
     View,
     amount,
@@ -30,6 +29,7 @@ from sessions.top.table import (
     money,
     percent,
 )
+from sessions.durable.account import KINDS
 
 
 def row(session: str = "s", **fields: Any) -> SessionRow:

@@ -1,4 +1,4 @@
-"""What dialects write alike: server-sent events as bytes, and failures as errors.
+"""Events that dialects write alike: server-sent events as bytes, and failures as errors.
 
 Knows the events of the Responses protocol, and no dialect.
 
@@ -39,7 +39,7 @@ def failure(response: Event) -> ApiError:
 
 
 def refusal(event: Event) -> ApiError:
-    """What an ``error`` event says."""
+    """The error in an ``error`` event."""
     error = event["error"]
     return ApiError(
         error["message"],

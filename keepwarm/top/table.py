@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from sessions.top.feed import BudgetRow, SessionRow
+from keepwarm.top.feed import BudgetRow, SessionRow
 
 Cell = Callable[[SessionRow], str]
 
@@ -26,6 +26,7 @@ class Column:
 
     @property
     def is_number(self) -> bool:
+        """Whether it is aligned to the right."""
         return self.title not in ("session", "tenant", "state")
 
 
@@ -61,9 +62,9 @@ def percent(ratio: float | None) -> str:
 
 
 def left(row: SessionRow) -> str:
-    """What may still be spent, in at most eight characters: of money where that is bounded, else
-    of the first kind that is. It is the least that the session's own budget, those of its trees
-    and its tenant's leave."""
+    """The amount that may still be spent, in at most eight characters: of money where that is
+    bounded, else of the first kind that is. It is the least that the session's own budget, those of
+    its trees and its tenant's leave."""
     least = row.least_left
     if "cost" in least:
         return money(least["cost"]) if least["cost"] else "$0"
@@ -89,7 +90,7 @@ def _short(number: float) -> str:
 
 
 def described(row: SessionRow) -> str:
-    """What the table has no room for."""
+    """The text that the table has no room for."""
     owned = "; ".join(
         f"{_whose(budget, row)} {_amounts(budget.left)}" for budget in row.budgets if budget.left
     )
@@ -157,7 +158,7 @@ BESIDE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What the person at the terminal wants to see."""
+    """The choices of the person at the terminal."""
 
     sorted_by: str = "idle"
     reverse: bool = False

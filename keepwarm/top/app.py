@@ -19,9 +19,9 @@ from textual.containers import Horizontal
 from textual.css.query import NoMatches
 from textual.widgets import DataTable, Footer, Input, Static
 
-from sessions.top.curves import Curves, drawn
-from sessions.top.feed import Feed, FeedError, KeyRefused, SessionRow, Snapshot
-from sessions.top.table import Column, View, amount, columns, described, duration, money, percent
+from keepwarm.top.curves import Curves, drawn
+from keepwarm.top.feed import Feed, FeedError, KeyRefused, SessionRow, Snapshot
+from keepwarm.top.table import Column, View, amount, columns, described, duration, money, percent
 
 CURVES = ("out/s", "in/s", "cached/s", "running", "KV %")
 
@@ -75,6 +75,7 @@ class Top(App[None]):
         self._rows: list[SessionRow] = []
 
     def compose(self) -> ComposeResult:
+        """Totals and state above, curves beside them, then the table."""
         yield Static(id="totals", markup=False)
         yield Static(id="state", markup=False)
         with Horizontal(id="curves"):
@@ -121,6 +122,7 @@ class Top(App[None]):
         self._want(self._wanted.sort(titles[(place + step) % len(titles)]))
 
     def action_reverse(self) -> None:
+        """The same column, the other way round."""
         self._want(self._wanted.sort(self._wanted.sorted_by))
 
     def action_filter(self) -> None:
@@ -140,6 +142,7 @@ class Top(App[None]):
         self._want(replace(self._wanted, words="", state=None))
 
     def on_input_changed(self, event: Input.Changed) -> None:
+        """Only sessions with the words that are typed."""
         self._want(replace(self._wanted, words=event.value))
 
     def on_input_submitted(self, _: Input.Submitted) -> None:

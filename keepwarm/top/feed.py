@@ -1,4 +1,4 @@
-"""What a server says of itself, fetched over HTTP and read into typed values.
+"""A server's account of itself, fetched over HTTP and read into typed values.
 
 Knows the form of ``/sessions.json`` and a few names of ``/metrics``, no terminal and no clock.
 Whatever the server sends, the outcome is a ``Snapshot`` or a ``FeedError`` with one line for
@@ -66,7 +66,8 @@ class SessionRow:
 
     @property
     def least_left(self) -> Mapping[str, float]:
-        """What may still be spent of each kind that is bounded, whosever budget it is."""
+        """The amount that may still be spent of each kind that is bounded, whosever budget it
+        is."""
         least = dict(self.budget_left)
         for budget in self.budgets:
             for kind, left in budget.left:
@@ -88,7 +89,7 @@ class Snapshot:
     engine: Mapping[str, Any] | None = None
     """For operators."""
     num_sessions: int = 0
-    """Of all, also of those that are not among the rows."""
+    """The number of all sessions, also of those that are not among the rows."""
     rows: tuple[SessionRow, ...] = ()
     first_tokens: tuple[tuple[float, float], ...] = ()
     """For operators: how many turns had their first token within so many seconds, by seconds."""
@@ -149,7 +150,7 @@ class Feed:
 
 
 def read_sessions(body: bytes) -> Snapshot:
-    """What ``/sessions.json`` says.
+    """Read ``/sessions.json``.
 
     Raises:
         FeedError: it is something else.

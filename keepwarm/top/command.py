@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from sessions.top.app import Top
-from sessions.top.feed import Feed
+from keepwarm.top.app import Top
+from keepwarm.top.feed import Feed
 
 URL_VARIABLE = "KEEPWARM_URL"
 KEY_VARIABLE = "KEEPWARM_API_KEY"
@@ -46,8 +46,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def top(words: Sequence[str], environment: Mapping[str, str]) -> Top:
-    """What ``keepwarm top WORDS`` shows. Ends the program with status 2 for options that make no
-    sense."""
+    """Run ``keepwarm top WORDS``. Ends the program with status 2 for options that make no sense."""
     options = parser()
     arguments = options.parse_args(words)
     if not 0.1 <= arguments.every <= 3600:

@@ -1,4 +1,4 @@
-"""What a server did between two looks at it: rates, and a bounded past of them.
+"""A server's work between two looks at it: rates, and a bounded past of them.
 
 Pure: snapshots and seconds in, numbers out. A server that was started anew counts from 0 again;
 its first rates are those since its start.
@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from sessions.top.feed import Snapshot
+from keepwarm.top.feed import Snapshot
 
 POINTS = 300
 _BARS = "_▁▂▃▄▅▆▇█"
