@@ -47,9 +47,13 @@ LATE_IMPORTS = {
     "runtime.process.engine_process",
     "sessions.command.tracing",
     "sessions.command.hub",
+    "tools_api.sdk.session",
+    "tools_api.sdk.sync_session",
+    "tools_api.sdk.transcript",
 }
 """Modules that may import inside a function: the command loads the server where there is one; the
-child's main loads torch, its parent does not; OpenTelemetry and huggingface_hub are extras."""
+child's main loads torch, its parent does not; OpenTelemetry and huggingface_hub are extras; a
+client without tools or transcripts loads no schemas and no HTTP."""
 USES_TORCH = {
     "engine.lookahead",
     "engine.step_computation",

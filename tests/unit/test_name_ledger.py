@@ -31,7 +31,7 @@ REACHED = {
     "sessions": Reached(types_twice=8, opening=2, handed_on=29),
     "keepwarm": Reached(types_twice=0, opening=2, handed_on=31),
 }
-PRIVATE_READS = 313
+PRIVATE_READS = 320  # held in steps of ten
 
 
 def source(text: str, path: str = "kernels/example.py") -> Source:

@@ -36,6 +36,7 @@ from tools_api.sdk.chain import Chain
 from tools_api.sdk.connection import Connection
 from tools_api.sdk.failures import (
     ConnectionLost,
+    HookEnded,
     OutputInvalid,
     Refused,
     TooManyTurns,
@@ -48,6 +49,7 @@ from tools_api.sdk.options import (
     Input,
     ToolChoice,
     TurnOptions,
+    check_options,
     wire_items,
 )
 from tools_api.sdk.schemas import json_format, read_json
@@ -60,6 +62,8 @@ DEFAULT_MAX_TURNS = 16
 DEFAULT_MAX_REPAIRS = 2
 _CUT_SHORT = "not run: the turn was cut short"
 _TOO_MANY = "not run: the loop had played all the turns it may"
+_NOT_BEGUN = "not run: the run was ended before it"
+_NOT_READ = "the tool ran; the run was ended before its output was read"
 _LAST_RESORT_BYTES = 512
 """The size left to an output that did not fit into the context."""
 _GRACE_S = 1.0
@@ -81,6 +85,7 @@ class Plan:
     max_repairs: int = DEFAULT_MAX_REPAIRS
 
     def __post_init__(self) -> None:
+        check_options(self.options)
         if self.max_turns < 1:
             raise ValueError(f"max_turns {self.max_turns} is below 1")
         if self.max_repairs < 0:
@@ -148,6 +153,7 @@ class Run:
         self._chain = chain
         self._plan = plan
         self._runner = ToolRunner(plan.functions, equipment)
+        self._hooks = equipment.hooks
         self._occupancy = occupancy
         self._done = _Progress()
         self._turn: Turn | None = None
@@ -168,12 +174,13 @@ class Run:
             TooManyTurns: the last turn allowed has calls.
             OutputInvalid: no answer was an ``output_type``.
             ToolExit: a tool wants the program to end.
+            HookEnded: a hook refused a turn, or failed.
         """
         try:
             async with aclosing(self._play(input)) as events:
                 async for event in events:
                     yield event
-        except (Refused, ConnectionLost, TurnFailed) as error:
+        except (Refused, ConnectionLost, TurnFailed, HookEnded) as error:
             said = "" if self._turn is None else self._turn.text
             error.result = replace(self._result(), partial_text=said)
             if isinstance(error, Refused) and error.code == "context_length_exceeded":
@@ -218,11 +225,16 @@ class Run:
 
     async def _play_turn(self, input: Input, number: int, *, last: bool) -> RunEvents:
         options = self._plan.turn_options(number)
+        input = await self._hooks.input_of(input, self._occupancy.inside)
+        if self._done.cancelled:
+            return
         self._turn = turn = Turn(self._chain, input, options, traits=self._connection.traits)
         async with aclosing(self._connection.play(turn)) as events:
             async for event in events:
                 if isinstance(event, Response):
                     self._take(event)
+                    event = await self._hooks.response_of(event, self._occupancy.inside)
+                    self._done.responses[-1] = event
                 elif isinstance(event, TurnRestarted):
                     self._drop()
                 if isinstance(event, FunctionCall) and self._may_start(event, last=last):
@@ -291,7 +303,7 @@ class Run:
         for call in self._done.open:
             task = self._done.tasks.get(call.call_id)
             if task is None or not task.done() or task.cancelled() or task.exception():
-                answers.append(interrupted(call, INTERRUPTED if task else reason))
+                answers.append(interrupted(call, _unfinished(task, reason)))
             else:
                 answers.append(task.result())
                 self._done.records.append(answers[-1])
@@ -357,6 +369,16 @@ class Run:
             value=done.value,
             cancelled=done.cancelled,
         )
+
+
+def _unfinished(task: asyncio.Task[CallRecord] | None, reason: str) -> str:
+    """What the model reads of a call whose tool gave no record; ``reason`` if it never began."""
+    if task is None:
+        return reason
+    error = task.exception() if task.done() and not task.cancelled() else None
+    if not isinstance(error, HookEnded):
+        return INTERRUPTED
+    return _NOT_BEGUN if error.hook == "before_tool" else _NOT_READ
 
 
 def _repair(found: Sequence[str]) -> list[dict[str, Any]]:
