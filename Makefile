@@ -1,11 +1,12 @@
 # Two commands do all the set-up on a fresh machine:
 #
 #   make demo    make .venv, install the runtime, play the example agent
-#   make test    the same environment plus the test tools; lint, types and the tests of what
-#                is installed and of the examples
+#   make test    the same environment plus the test tools; lint, types, the tests that need
+#                nothing or torch, and of those with a server the commonest
 #
-# make test-all runs what `make test` runs and the tests of the benchmarks and of the default
-# model's training too: half as long again. CI has `make test` run them, by PYTEST_OPTIONS.
+# make test-all runs every test but those of published clients: servers that are killed, attacked
+# and cut off, campaigns, the benchmarks, the default model's training. CI has `make test` run them,
+# by PYTEST_OPTIONS. Both share the tests among two processes.
 #
 # make test-clients runs published clients (docs/clients.md) against a server, each in an
 # environment of its own under .venv-clients, pinned with hashes. It needs pip's and npm's
@@ -40,6 +41,8 @@ PIP_OPTIONS ?=
 DEMO_OPTIONS ?=
 PYTEST_OPTIONS ?=
 REHEARSAL_PYTHON ?= $(PYTHON)
+# Two processes, a file each at a time; what PYTEST_OPTIONS says goes before.
+SHARED := -n 2 --dist loadfile
 REHEARSAL_TORCH ?=
 
 VENV := .venv
@@ -55,10 +58,10 @@ demo: $(VENV)/.server
 	$(BIN)/keepwarm demo $(DEMO_OPTIONS)
 
 test: lint types
-	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+	$(BIN)/python -m pytest $(SHARED) $(PYTEST_OPTIONS)
 
 test-all: lint types
-	$(BIN)/python -m pytest $(PYTEST_OPTIONS) --ignore=tests/clients tests
+	$(BIN)/python -m pytest $(SHARED) $(PYTEST_OPTIONS) --ignore=tests/clients tests
 
 test-clients: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS) tests/clients

@@ -1,4 +1,4 @@
-"""What exact budgets cost the front end for each step of the engine.
+"""The front end's cost of exact budgets for each step of the engine.
 
     python -m benchmarks.accounting --json
 

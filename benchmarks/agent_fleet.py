@@ -58,8 +58,8 @@ from runtime.tokenizer import Tokenizer
 LENGTH_SCALE = 32
 RHO = 1.9
 ASKED = 0.7
-"""Of the engine's time, what the sessions ask for if none waits: what pauses divided by 20 made
-with the engine of 2026-11-21, when the bars were set (seeds 1 to 3: 0.67, 0.68, 0.73)."""
+"""The part of the engine's time that the sessions ask for if none waits: what pauses divided by 20
+made with the engine of 2026-11-21, when the bars were set (seeds 1 to 3: 0.67, 0.68, 0.73)."""
 MOST_PAUSE_S = 300.0
 KV_TOKENS = 840_000 // LENGTH_SCALE
 """In a written profile: the memory of ``h200_8b`` with the lengths."""
@@ -73,7 +73,7 @@ UNMEASURED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is played, and in how much memory."""
+    """The sessions that are played, and the memory they have."""
 
     fleet: list[Session]
     at_a_time: int
@@ -83,8 +83,8 @@ class Load:
 
 
 class WholeRun(StepCosts):
-    """What the engine learns, and beside it the mean of all its steps: towards the end of a
-    run fewer turns run at a time, and the last steps are not like the others."""
+    """The engine's lessons, and beside them the mean of all its steps: towards the end of a run
+    fewer turns run at a time, and the last steps are not like the others."""
 
     def __init__(self, table: CostTable) -> None:
         super().__init__(deepcopy(table))
@@ -203,7 +203,7 @@ class Played:
     """A fleet that has been played on an engine."""
 
     latencies_s: list[float]
-    """Of every turn."""
+    """Latencies of every turn."""
     hit: float
     """Share of prompt tokens that were cached."""
     busy_s: float

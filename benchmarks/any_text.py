@@ -78,7 +78,7 @@ def growth(work: Callable[[str], None]) -> Growth:
 
 
 def encoding(tokenizer: Tokenizer) -> Growth:
-    """Of tokenising a run."""
+    """Time to tokenise a run."""
 
     def encode(text: str) -> None:
         tokenizer.encode([Segment(text)])
@@ -87,7 +87,7 @@ def encoding(tokenizer: Tokenizer) -> Growth:
 
 
 def answering(url: str, truncation: str, status: int) -> Growth:
-    """Of a server's answer to a run, which has to have a status."""
+    """Time until a server's answer to a run, which has to have a status."""
     address = urlsplit(url)
     connection = HTTPConnection(str(address.hostname), address.port, timeout=120)
 

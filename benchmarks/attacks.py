@@ -357,7 +357,7 @@ PREPARED: dict[str, Callable[[], bytes]] = {
     "long_headers": _long_header,
     "large_echoes": _large_schema,
 }
-"""What is made before the time begins."""
+"""The attacks whose material is made before the time begins."""
 
 
 async def run(name: str, target: Target, connections: int) -> dict[str, object]:

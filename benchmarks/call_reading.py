@@ -1,4 +1,4 @@
-"""What a stream of parsed events adds up to, and whether a call's arguments are valid.
+"""Parsed events of a stream added up, and whether a call's arguments are valid.
 
 Shared by the benchmarks that make models write calls. Knows events and ``jsonschema``.
 """
@@ -18,7 +18,7 @@ the time."""
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What a stream of events adds up to."""
+    """The sum of a stream of events."""
 
     started: tuple[str, ...]
     deltas: str

@@ -25,7 +25,7 @@ Write = Callable[[int, int, torch.Generator], Parts]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Of both models."""
+    """The shape of both models."""
 
     hidden: int
     size: int

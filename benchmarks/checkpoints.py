@@ -1,4 +1,5 @@
-"""What published formats take: memory, decoding, prompts and loading beside the same model in bf16.
+"""Times and memory of published formats: memory, decoding, prompts and loading beside the same
+model in bf16.
 
     python -m benchmarks.checkpoints [--json] [--shape 500m] [--rounds 3] [--only NAME ...]
 
@@ -38,7 +39,7 @@ RUNS: Mapping[str, tuple[str, int]] = {
     "experts_own_int4": ("experts_bf16", 4),
     "experts_mxfp4": ("experts_mxfp4", 16),
 }
-"""What is run: a folder, and the bits to which it is quantised when loaded."""
+"""The runs: a folder, and the bits to which it is quantised when loaded."""
 WIDENED = ("nvfp4", "gguf_q4_k")
 """Formats that take more memory than their file."""
 _OWN = ("bf16", "own_int4", "experts_bf16", "experts_own_int4")
@@ -46,7 +47,7 @@ _OWN = ("bf16", "own_int4", "experts_bf16", "experts_own_int4")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of one process."""
+    """Figures of one process."""
 
     load_s: float
     held_over_file: float
@@ -59,7 +60,7 @@ def measure(folder: Path, bits: int, machine: Path) -> Figures:
     import numpy as np
     import torch
 
-    from runtime.model.batch import SequenceInput
+    from runtime.model.batch import TRIAL_STATE, SequenceInput
     from runtime.model.runner import ModelRunner
     from runtime.model.weights import load_model
 
@@ -77,7 +78,13 @@ def measure(folder: Path, bits: int, machine: Path) -> Figures:
 
     def step(start: int, end: int) -> float:
         began = time.perf_counter()
-        part = SequenceInput(tokens=tokens[start:end], start=start, block_table=table, num_logits=1)
+        part = SequenceInput(
+            tokens=tokens[start:end],
+            start=start,
+            block_table=table,
+            num_logits=1,
+            state_slot=TRIAL_STATE,
+        )
         runner.run([part])
         return time.perf_counter() - began
 

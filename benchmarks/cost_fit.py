@@ -67,8 +67,8 @@ class _Fit:
 
 
 def _solution(rows: list[list[float]]) -> list[float] | None:
-    """Of the symmetric positive system ``rows`` with its right side behind; None if it has
-    none. ``rows`` are used up."""
+    """The solution of the symmetric positive system ``rows`` with its right side behind; None if it
+    has none. ``rows`` are used up."""
     size = len(rows)
     for i, pivot_row in enumerate(rows):
         pivot = pivot_row[i]

@@ -1,4 +1,4 @@
-"""What an open dashboard costs, with a hundred sessions and with ten thousand.
+"""Cost of an open dashboard, with a hundred sessions and with ten thousand.
 
     python -m benchmarks.dashboard --json
 
@@ -99,7 +99,7 @@ class Crowd:
         self._server.dashboard.turn_finished(ended)
 
     def go_on(self) -> None:
-        """What happens between two updates."""
+        """Play the events between two updates."""
         for name in self._dice.sample(self._names, CHANGED):
             self.end_turn(name)
 
@@ -127,7 +127,7 @@ def measure_loop(server: RunningServer, crowd: Crowd, updates: int) -> Loop:
 
 
 def watch(origin: str, seconds: float) -> dict[str, float]:
-    """What an open page did: rows, updates, and milliseconds of script and of layout for each."""
+    """Work of an open page: rows, updates, and milliseconds of script and of layout for each."""
     with browser() as found, tempfile.TemporaryDirectory() as scratch:
         page = opened(found, origin, None)
         page.goto("/dashboard")

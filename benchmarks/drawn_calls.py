@@ -47,7 +47,7 @@ _LETTERS = tuple(map(ord, "aeo 1{}[]\"'<>/\n,:=()"))
 
 @dataclass(slots=True)
 class FormatCounts:
-    """What became of the calls of one format."""
+    """Outcomes of the calls of one format."""
 
     format: str
     refused: int = 0

@@ -1,4 +1,4 @@
-"""What attention of decodes takes beside reading the keys and values once.
+"""Time of decodes' attention beside reading the keys and values once.
 
 Paged attention of eight turns over pools of random keys and values, in large pages as the engine
 has them, layer by layer as in a step, and the sum over the same memory in turns.

@@ -1,4 +1,4 @@
-"""What the engine's matrix products take beside every layout that torch and we have for them.
+"""Time of the engine's matrix products beside every layout that torch and we have for them.
 
 All projection matrices of a model's layers, one behind the other as in a step, so that the
 weights come from memory. Ours are kept as the engine would keep them on this machine.
@@ -26,7 +26,8 @@ _FEATURES = ("amx_bf16", "avx512_bf16")
 
 
 def cpu_features() -> list[str]:
-    """What of this processor decides which layout is fastest; empty where it is not told."""
+    """Features of this processor that decide which layout is fastest; empty where it is not
+    told."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     flags = next((line.split() for line in lines if line.startswith("flags")), [])

@@ -48,7 +48,7 @@ def engine_for(
 
 
 def timed_table(runner: ModelRunner, config: EngineConfig) -> CostTable:
-    """What steps of the runner take, every cell of the table timed."""
+    """Times of the runner's steps, every cell of the table timed."""
     return measured_table(
         runner,
         seconds=PROFILE_S,

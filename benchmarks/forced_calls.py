@@ -53,7 +53,7 @@ SPLIT_EVERYWHERE = 20
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the calls."""
+    """Outcomes of the calls."""
 
     tools: int = 0
     tools_refused: int = 0
@@ -248,7 +248,7 @@ def bars(counts: Counts | None) -> list[Bar]:
 
 
 def format_bars(formats: Sequence[FormatCounts] | None) -> list[Bar]:
-    """Of the calls whose tokens are drawn, over all formats."""
+    """Bars of the calls whose tokens are drawn, over all formats."""
 
     def total(name: str) -> int | None:
         return None if formats is None else sum(getattr(counts, name) for counts in formats)

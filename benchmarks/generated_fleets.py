@@ -23,7 +23,8 @@ _COMPACTED_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetShape:
-    """What is drawn; pairs are the median and the spread (sigma of the logarithm)."""
+    """The distributions to draw from; pairs are the median and the spread (sigma of the
+    logarithm)."""
 
     tool_sets: int = 6
     tools_tokens: int = 13_000
@@ -39,7 +40,7 @@ class FleetShape:
     compact_at: int = 120_000
     """Prompts are compacted before they are longer."""
     compact_share: float = 0.02
-    """Of all other turns."""
+    """The share of compact JSON among all other turns."""
     spawn_share: float = 0.05
     """Turns that call sub-agents."""
     most_sub_agents: int = 6
@@ -49,7 +50,7 @@ class FleetShape:
 
 @dataclass(slots=True)
 class _Context:
-    """What a session has in its window."""
+    """The tokens that a session has in its window."""
 
     tools: TokenArray
     tokens: TokenArray = field(init=False)

@@ -1,4 +1,4 @@
-"""What the GPU kernels reach: checked first, then measured against a copy in the same process.
+"""Speed of the GPU kernels: checked first, then measured against a copy in the same process.
 
     python -m benchmarks.gpu --out DIR
     python -m benchmarks.gpu --only PART [--rehearse]
@@ -54,7 +54,7 @@ BAR_SHARE_OF_COPY = 0.85
 
 
 def parts(plan: Plan, dtype: torch.dtype, device: torch.device) -> dict[str, Part]:
-    """What is measured, in its order; each is given what a copy reaches."""
+    """The measurements, in their order; each is given what a copy reaches."""
     return {
         "attention": lambda rate: measure_attention(plan, rate, dtype, device),
         "verify": lambda rate: measure_verify(plan, dtype, device),

@@ -1,4 +1,4 @@
-"""What steps begun ahead are worth to a whole engine. By the clock: they hide the host's time."""
+"""Worth of steps begun ahead to a whole engine. By the clock: they hide the host's time."""
 
 import statistics
 import time

@@ -24,7 +24,8 @@ from runtime.model.weights import LoadedModel
 
 _VERIFY_REPEATS = 30
 _AGREES = 2e-2
-"""Of the norm of logits: padding changes the order in which libraries sum up."""
+"""The bound as a share of the norm of logits: padding changes the order in which libraries sum
+up."""
 
 
 def make_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> LoadedModel:
@@ -41,7 +42,7 @@ def make_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) ->
 
 
 def recorder(device: torch.device) -> Recorder:
-    """What records on ``device``; a CPU only calls, to see that all fits together."""
+    """A recorder of steps on ``device``; a CPU only calls, to see that all fits together."""
     return CudaRecorder() if device.type == "cuda" else _calls
 
 

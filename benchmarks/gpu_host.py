@@ -1,4 +1,4 @@
-"""What a step costs a GPU's host, counted and timed on a CPU: launches of a layer, preparations.
+"""Cost of a step to a GPU's host, counted and timed on a CPU: launches of a layer, preparations.
 
     python -m benchmarks.gpu_host --json
 
@@ -124,7 +124,7 @@ def on_triton() -> Iterator[None]:
 
 
 def launches(layers: int, need: Bucket, bits: WeightBits) -> Counter[str]:
-    """What a recorded step launches that has room for ``need``."""
+    """Launches of a recorded step that has room for ``need``."""
     config = shrunk(layers)
     dtype = torch.bfloat16 if bits == "fp8" else torch.float16
     pool = KVPool(config, num_blocks=32, block_size=BLOCK_SIZE, dtype=dtype, device=CPU)

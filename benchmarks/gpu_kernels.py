@@ -33,7 +33,8 @@ FILTERS: tuple[tuple[str, dict[str, float]], ...] = (
 )
 _LOGIT_BYTES = 4
 _FEW_BITS_OFF = 0.01
-"""Of a result's norm: products of the same rounded numbers, summed up in another order."""
+"""The bound as a share of a result's norm: products of the same rounded numbers, summed up in
+another order."""
 
 
 def sampling_batch(

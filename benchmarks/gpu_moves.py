@@ -46,7 +46,8 @@ def measure_prefill(plan: Plan, dtype: torch.dtype, device: torch.device) -> lis
 
 
 def parameters(config: ModelConfig) -> int:
-    """Of the matrices that each token is multiplied by; the head is for a prompt's last alone."""
+    """Parameters of the matrices that each token is multiplied by; the head is for a prompt's last
+    alone."""
     mixer, mlp, _ = dense_layer(config)
     heads = (2 * mixer.heads + 2 * mixer.kv_heads) * mixer.head_dim
     return config.num_layers * config.hidden_size * (heads + 3 * mlp.size)

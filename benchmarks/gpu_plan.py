@@ -1,4 +1,4 @@
-"""What the GPU benchmark measures: shapes, contexts, models."""
+"""The measurements of the GPU benchmark: shapes, contexts, models."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ QWEN3_8B = replace(random_model_config("qwen3-8b"), shaping=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is measured."""
+    """The sizes that are measured."""
 
     heads: int
     kv_heads: int

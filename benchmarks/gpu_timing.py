@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 LEAST_S = 0.002
-"""What is timed lasts at least this long."""
+"""A measurement lasts at least this long."""
 REPEATS = 20
 _FIRST_REPEATS = 3
 _MOST_TIMES = 2000
@@ -25,7 +25,7 @@ Call = Callable[[], object]
 
 
 class Stream(Protocol):
-    """What a GPU does one after the other."""
+    """The order of a GPU's work, one after the other."""
 
     def capture(self, calls: Sequence[Call]) -> Call:
         """One call that does all of ``calls``, given to the stream in one go."""

@@ -126,7 +126,7 @@ class Grammars:
 
 
 def checks_of(schema: Any) -> OutputChecks:
-    """What a turn checks of its answer when that is finished."""
+    """Checks of a turn's answer when that is finished."""
     text_format = TextFormat(type="json_schema", name="value", schema=schema)
     return output_checks((), text_format, lenient=False)
 

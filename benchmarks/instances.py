@@ -53,7 +53,7 @@ def _ordered(instance: Any, schemas: list[Any], root: Any, depth: int) -> Any:
 
 
 def _undeclared(nodes: list[Schema], name: str) -> list[Any]:
-    """What is said of a property that is not declared: by patterns, else for all others."""
+    """The schema of a property that is not declared: by patterns, else for all others."""
     found: list[Any] = []
     for node in nodes:
         matching = [

@@ -67,7 +67,7 @@ RATIOS = (
 
 
 class Record:
-    """What the runs of the ratios gave."""
+    """The results of the runs of the ratios."""
 
     def __init__(self) -> None:
         self._played: dict[str, dict[int, Played]] = {}
@@ -121,7 +121,7 @@ class Record:
 
 
 def runs_of(ratios: Sequence[Ratio], lacks: Callable[[str], str | None], *more: str) -> list[str]:
-    """What has to be played for them and can be, each once; ``more`` as well."""
+    """The runs that they need and that can be played, each once; ``more`` as well."""
     runs = dict.fromkeys((*(run for ratio in ratios for run in ratio.runs), *more))
     return [run for run in runs if lacks(run) is None]
 

@@ -19,6 +19,8 @@ from benchmarks.loop_peers import OpenPeer, Peer, llama_server, vllm_server
 from benchmarks.loop_workload import Played, Workload, gaps_beside_prompt, own_agents, play
 from benchmarks.quiet_machine import wait_until_quiet
 from keepwarm.demo.child_server import ChildServer, child_server
+from sessions.tenants import ApiKey, Role
+from sessions.tenants_file import key_row
 
 NO_DRAFTS = ("--max-draft-tokens", "0")
 FCFS = ("--policy", "fcfs", "--prefill-tokens-beside-decodes", "512", *NO_DRAFTS)
@@ -60,7 +62,7 @@ class Fleet:
     model: str
     before: Path | None
     peers: Mapping[str, Path]
-    """What was given of ``PEERS``."""
+    """The peers that were given, of ``PEERS``."""
     options: tuple[str, ...]
     sessions: int
     """That other engines make room for."""
@@ -68,20 +70,22 @@ class Fleet:
     deadline_s: float
     """By ``time.monotonic``."""
     parameters: dict[str, int] = field(default_factory=dict)
-    """Of the models that have been written."""
+    """Parameters of the models that have been written."""
     _servers: dict[str, ChildServer] = field(default_factory=dict)
     _peers: dict[str, Peer] = field(default_factory=dict)
     _said: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     """How often each server was told each text of each round."""
 
     def __post_init__(self) -> None:
-        lines = ["operator operator-key operator"]
-        lines += [f"tenant-{number} {_key(number)}" for number in range(NUM_TENANTS)]
-        self._keys.write_text("\n".join(lines))
+        keys = [ApiKey.of("operator-key", tenant="operator", role=Role.OPERATOR)]
+        keys += [
+            ApiKey.of(_key(number), tenant=f"tenant-{number}") for number in range(NUM_TENANTS)
+        ]
+        self._keys.write_text("".join(map(key_row, keys)))
 
     @property
     def _keys(self) -> Path:
-        return self.folder / "keys"
+        return self.folder / "tenants.toml"
 
     def play(self, server: str, load: Workload, seed: int) -> Played:
         """Play ``load`` on the server, which has nothing of it in its cache."""
@@ -129,7 +133,7 @@ class Fleet:
         if name not in self._servers:
             if self.deadline_s < time.monotonic():
                 raise OutOfTime
-            given = ["--model", str(self.model_folder(name)), "--keys-file", str(self._keys)]
+            given = ["--model", str(self.model_folder(name)), "--tenants-file", str(self._keys)]
             self._servers[name] = self.stack.enter_context(
                 child_server(
                     [*given, *SERVERS[name], *self.options],
@@ -159,7 +163,7 @@ class Fleet:
         return self._peers[name]
 
     def _new_key(self, server: str, load: Workload, seed: int) -> str:
-        """Of a tenant that has not said these texts to the server."""
+        """The key of a tenant that has not said these texts to the server."""
         said = server, load.texts, seed
         self._said[said] += 1
         return _key(self._said[said] - 1)

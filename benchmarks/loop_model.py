@@ -28,7 +28,7 @@ from runtime.model.random_weights import RandomWeights
 
 PREFIX = "random:qwen3-"
 _CONSTANT = 0.02
-"""What the reserved channel holds."""
+"""The constant in the reserved channel."""
 _AMPLIFIED = 64.0
 """The last norm's weight of it."""
 _BANNED = -100.0

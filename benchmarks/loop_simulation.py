@@ -1,4 +1,4 @@
-"""What the simulator says of sessions in a loop, beside what a server took for them.
+"""The simulator's answer for sessions in a loop, beside what a server took for them.
 
 The device is the table of steps timed in this process, after each round: a machine may become
 slower. How much longer steps take in life, sockets and all, is taken from sessions played one
@@ -54,7 +54,7 @@ class Seen:
 
     @property
     def later_tokens(self) -> float:
-        """Of a turn, beside the first one: their mean number."""
+        """Tokens of a turn behind the first one: their mean number."""
         return statistics.fmean(len(turn.token_s) - 1 for turn in _turns(self.rounds[0]))
 
 
@@ -159,7 +159,7 @@ def sessions_of(played: Played, load: Workload) -> list[Session]:
 
 
 def foretold(table: CostTable, kv_tokens: int, seen: Seen) -> Foretold:
-    """What the simulator says of a run, over the rounds."""
+    """The simulator's answer for a run, over the rounds."""
     setting = Setting(
         sessions=1 if seen.load.one_at_a_time else seen.load.sessions,
         profile=DeviceProfile(costs=table, kv_tokens=kv_tokens, reload_token_s=0.0),

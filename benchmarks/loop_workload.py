@@ -38,7 +38,7 @@ class WrongLength(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What a fleet of agents does."""
+    """The work of a fleet of agents."""
 
     texts: str = ""
     """Workloads of one name say the same, as far as they go alike."""
@@ -73,7 +73,7 @@ class Plan:
 
 @dataclass(slots=True, kw_only=True)
 class PlayedTurn:
-    """What a client saw of a turn; seconds of ``time.perf_counter``."""
+    """A turn as its client saw it; seconds of ``time.perf_counter``."""
 
     sent_s: float
     token_s: list[float] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Played:
 
     @property
     def digest(self) -> str:
-        """Of all answers, by session and turn."""
+        """A digest of all answers, by session and turn."""
         found = hashlib.sha256()
         for session in self.sessions:
             for turn in session:
@@ -249,7 +249,7 @@ async def play(agents: OpenAgent, load: Workload, seed: int) -> Played:
 
 
 def _check_prompts(plan: Plan, sessions: list[list[PlayedTurn]]) -> None:
-    """What the chat format adds to a first turn, and to a further one, is the same for all."""
+    """Check that the chat format adds the same to every first turn, and to every further one."""
     added: dict[bool, set[int]] = {True: set(), False: set()}
     for planned, played in zip(plan.sessions, sessions, strict=True):
         before = len(plan.system)

@@ -1,4 +1,4 @@
-"""What a tenant that behaves notices of one beside it that does not.
+"""Harm to a tenant that behaves from one beside it that does not.
 
     python -m benchmarks.neighbours --json
 
@@ -57,7 +57,7 @@ KEYS = [
 KV_MIB = 32
 """131,072 tokens of the model: half a tenant's share of two is 32,768."""
 KEPT_WORDS = 700
-"""Of the kept session's prompt: some 6,200 tokens. Until it comes back the tenant's own turns
+"""Words of the kept session's prompt: some 6,200 tokens. Until it comes back the tenant's own turns
 write 15,000 more on a fast processor: with less room it would push its session out by itself."""
 STREAMS = 2
 BASELINE = "ordinary"
@@ -79,7 +79,7 @@ HEALTH_EVERY_S, KEPT_EVERY_S, GRAMMAR_EVERY_S, LOOK_EVERY_S = 0.03, 4.0, 3.0, 0.
 
 @dataclass(slots=True)
 class Seen:
-    """What the tenant that behaves saw in one run."""
+    """The observations of the tenant that behaves in one run."""
 
     gaps_s: list[float] = field(default_factory=list)
     tokens: int = 0
@@ -124,7 +124,7 @@ class Neighbour:
         """The response that the kept session goes on from."""
 
     async def watch(self, seconds: float) -> Seen:
-        """What it sees in that time."""
+        """Watch for that time."""
         seen = self._seen = Seen()
         seen.resident.append(self._resident())
         begun = time.monotonic()
@@ -218,7 +218,7 @@ class Neighbour:
                 await asyncio.sleep(LOOK_EVERY_S)
 
     def _resident(self) -> int:
-        """Of all the server's processes."""
+        """Resident memory of all the server's processes."""
         total = 0
         for process in (self._process, *self._process.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
@@ -341,7 +341,7 @@ def bars_of(found: dict[str, Any]) -> list[Bar]:
 
 
 def options() -> argparse.ArgumentParser:
-    """What the command is told."""
+    """The command's options."""
     found = parser(__doc__)
     found.add_argument("--seconds", type=float, default=60.0, help="of an attack on memory")
     found.add_argument("--connections", type=int, default=64, help="of the attacker")

@@ -32,7 +32,7 @@ OPTIONS = TemplateOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What the model says at one point of a session: a call of one of its tools."""
+    """The model's call at one point of a session: a call of one of its tools."""
 
     name: str
     arguments: dict[str, Any]

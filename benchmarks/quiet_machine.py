@@ -15,10 +15,10 @@ WINDOW_S: Final = 0.5
 _WINDOWS = 4
 """So many in a row must be quiet: what follows a run begins within a second of its end."""
 _MOST_BUSY = 0.1
-"""Of one core, in a window that counts as quiet."""
+"""The share of one core that is busy in a window that counts as quiet."""
 _RESTING = 0.06
-"""Of one core, more for each server at rest: one wakes six times a second to look after things, and
-on a virtual machine that has idled each waking is counted as up to 10 ms."""
+"""The share of one core, more for each server at rest: one wakes six times a second to look after
+things, and on a virtual machine that has idled each waking is counted as up to 10 ms."""
 LIMIT_S: Final = 15.0
 
 

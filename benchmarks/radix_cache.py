@@ -1,4 +1,4 @@
-"""What a turn costs the prefix cache, in CPU time of the thread.
+"""Cost of a turn to the prefix cache, in CPU time of the thread.
 
 Every bar is a ratio within one run: to ``compare``, one numpy comparison of two arrays of
 100,000 int32, or to the same turn at another length. A turn is begin, allocate, commit and

@@ -1,4 +1,4 @@
-"""What the scheduler costs per decode step, in CPU time of the thread.
+"""Cost of the scheduler per decode step, in CPU time of the thread.
 
 A step is one plan for sequences that all decode, and the commit of one token each. Blocks are
 long, so that none fills up: publishing to the radix tree is measured in
@@ -25,7 +25,7 @@ BLOCK = 256
 STEPS = 150
 REPETITIONS = 5
 TOKENS = np.full(1024, 7, dtype=np.int32)
-"""What a step's draw brings, a token for each row."""
+"""The drawn tokens of a step, one for each row."""
 
 
 def decoding(count: int) -> Scheduler:

@@ -1,4 +1,4 @@
-"""What it costs that sessions last: the journal's commits, loads, memory and latency.
+"""Cost of sessions that last: the journal's commits, loads, memory and latency.
 
     python -m benchmarks.sessions --json
 
@@ -45,7 +45,7 @@ from tests.support.wire_client import WireClient
 from tools_api.limits import Limits
 
 TURN_CHARS = 5_500
-"""Of what a turn says, beside 560 token ids: about 8 KB in the file."""
+"""Characters of a turn, beside 560 token ids: about 8 KB in the file."""
 TURN_IDS = 280
 
 
@@ -123,8 +123,8 @@ def turns_per_s(folder: Path, tasks: int, turns: int) -> float:
 
 
 def request_id_ms(folder: Path, rounds: int) -> dict[str, float]:
-    """What a request id costs a turn of a journal that servers share; PostgreSQL's part is left out
-    where that is not installed."""
+    """The time that a request id costs a turn of a journal that servers share; PostgreSQL's part is
+    left out where that is not installed."""
     sqlite = SqliteJournal(folder / "ids", fingerprint=b"f", owner="me", shared=True)
     found = _request_id_ms(sqlite, rounds, "sqlite")
     if PROGRAMS is not None:
@@ -261,7 +261,7 @@ def servers(
 
 
 def accounting_share() -> float | None:
-    """What ``benchmarks.accounting`` says; None: it says nothing."""
+    """The result of ``benchmarks.accounting``; None: it says nothing."""
     command = [sys.executable, "-m", "benchmarks.accounting", "--json"]
     done = subprocess.run(command, capture_output=True, check=False)
     for bar in orjson.loads(done.stdout)["bars"] if done.stdout else ():

@@ -1,4 +1,4 @@
-"""What scheduling and retention are worth: recorded agent fleets in virtual time.
+"""Worth of scheduling and retention: recorded agent fleets in virtual time.
 
 The engine's scheduler, cost model and prefix cache serve N sessions at a time in a closed
 loop, on the device of a profile; see ``benchmarks.simulation``. rho is N times the mean
@@ -61,7 +61,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What is kept of a run."""
+    """The kept figures of a run."""
 
     mean_s: float
     session_s: float

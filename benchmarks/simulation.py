@@ -47,9 +47,9 @@ class DeviceProfile:
     reload_token_s: float
     """Seconds per token that comes back from host memory."""
     host_kv_tokens: int = 0
-    """What host memory holds, where a setting uses it."""
+    """Tokens that host memory holds, where a setting uses it."""
     lengths_by: int = 1
-    """What recorded lengths are divided by, so that they suit the device."""
+    """The divisor of recorded lengths, so that they suit the device."""
     pauses_by: float = 1.0
 
     @classmethod
@@ -115,7 +115,7 @@ class Setting:
     profile: DeviceProfile
     unlimited_kv: bool = False
     host_tier: bool = False
-    """What leaves the device stays in host memory."""
+    """KV that leaves the device stays in host memory."""
     max_running: int = 256
     max_gap_s: float = 300.0
     gap_scale: float = 1.0
@@ -136,7 +136,7 @@ class TurnRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What came out."""
+    """The results."""
 
     turns: list[TurnRecord]
     session_s: list[float]
@@ -208,7 +208,7 @@ class _Client:
         self.session = session
         self.started_s = started_s
         self.parent = parent
-        """Who waits for this one; None for a session of its own."""
+        """The request that waits for this one; None for a session of its own."""
         self.num_sub_agents = 0
         """How many this one waits for."""
         self.index = 0
@@ -461,7 +461,8 @@ class Simulation:
 
 
 def _stretched(table: CostTable, stride: int) -> CostTable:
-    """Of a step that stands for ``stride`` steps of the device, the prompt in the first of them."""
+    """The times of a step that stands for ``stride`` steps of the device, the prompt in the first
+    of them."""
     decodes = table.cells[0]
     return CostTable(
         cells=[
@@ -476,7 +477,8 @@ def _stretched(table: CostTable, stride: int) -> CostTable:
 
 
 def _ended_in_call(sequence: Sequence, client: _Client) -> bool:
-    """Of the turn that ``sequence`` was: the client may be one turn further by now."""
+    """Whether the turn that ``sequence`` was ended in a call: the client may be one turn further by
+    now."""
     index = client.index
     if index and len(client.session.turns[index - 1].tokens) == sequence.final_length:
         index -= 1

@@ -1,5 +1,5 @@
-"""What it costs where states of recurrent layers are kept: recorded coding-agent runs through the
-prefix cache, beside two other engines' rules.
+"""Cost of the places where states of recurrent layers are kept: recorded coding-agent runs through
+the prefix cache, beside two other engines' rules.
 
 Replay rule as in ``benchmarks.hit_ratio``: 32 runs at a time, one id stands for 64 tokens. Keys
 and values are unbounded; only the slots for snapshots are, those of running requests apart. Each
@@ -50,7 +50,7 @@ class Placed(Request):
     header: int
     """Ids of instructions and tools."""
     is_last: bool
-    """Of its agent."""
+    """Whether it is the last turn of its agent."""
 
 
 def load_runs(path: Path) -> list[tuple[list[Request], float]]:

@@ -1,4 +1,4 @@
-"""What forced and drafted tokens are worth on the shipped model, in the real engine.
+"""Worth of forced and drafted tokens on the shipped model, in the real engine.
 
 Two engines in this process, on one thread: one as it is served, one in which every token is
 sampled and nothing is drafted. Grammar, model and requests are the same. Turns of held-out
@@ -54,7 +54,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Timing:
-    """What one engine made of one group of turns."""
+    """The time of one group of turns in one engine."""
 
     seconds: float = 0.0
     tokens: int = 0

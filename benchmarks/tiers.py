@@ -1,4 +1,4 @@
-"""What it costs a session to come back from host memory or disk, beside computing it again.
+"""Cost of a session's way back from host memory or disk, beside computing it again.
 
 Sessions of one length take turns over a pool that holds two of them. A session's time is what
 its turn of one token takes, from the request to the end, with the engine otherwise idle: all

@@ -1,4 +1,4 @@
-"""What the SDK's tool loop costs, and what it saves by starting tools early.
+"""Cost of the SDK's tool loop, and the time that it saves by starting tools early.
 
     python -m benchmarks.tool_loop --json
 
@@ -71,13 +71,13 @@ class Arrivals:
     """When frames arrived and tools began, in one run; seconds of ``time.perf_counter``."""
 
     calls: list[dict[str, float]] = field(default_factory=lambda: [{}])
-    """Of each turn: when the call with this id was complete."""
+    """Calls of each turn: when the call with this id was complete."""
     ends: list[float] = field(default_factory=list)
     """When each turn's terminal event came."""
     begun: dict[str, float] = field(default_factory=dict)
     """When the tool of the call with this id began."""
     sent_bytes: list[int] = field(default_factory=list)
-    """Of each frame that was sent."""
+    """Bytes of each frame that was sent."""
 
     def saved(self, duration_s: float) -> tuple[float, float]:
         """Seconds that were saved, and that an oracle would have saved."""
@@ -104,7 +104,7 @@ class Arrivals:
 
 @contextmanager
 def watched() -> Iterator[Arrivals]:
-    """What arrives at and leaves the SDK's socket while the block runs."""
+    """Frames that arrive at and leave the SDK's socket while the block runs."""
     seen, dispatch, post = Arrivals(), Lanes._dispatch, Lanes.post
 
     def noted(lanes: Lanes, event: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ class Case:
     turns: int
 
     def options(self, seed: int) -> dict[str, Any]:
-        """Of every turn, for either loop."""
+        """Options of every turn, for either loop."""
         sampling = {"sampling": {"seed": seed}}
         return {"max_output_tokens": MAX_OUTPUT_TOKENS, "temperature": 2, "keepwarm": sampling}
 

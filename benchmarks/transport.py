@@ -1,4 +1,4 @@
-"""What the front end costs per event, per idle connection, and per turn over HTTP.
+"""Cost of the front end per event, per idle connection, and per turn over HTTP.
 
     python -m benchmarks.transport --json
 
@@ -84,7 +84,7 @@ class Measured:
     """CPU time of a server under a load."""
 
     texts: list[list[bytes]]
-    """What each connection got."""
+    """The texts that each connection got."""
     event_us: float
     """For an event of the stream."""
     turn_us: float

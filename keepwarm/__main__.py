@@ -60,7 +60,7 @@ def _commands() -> Callable[[Sequence[str]], int]:
 
 def _top() -> Callable[[Sequence[str]], int]:
     """Needs no server on this machine, only an extra of its own."""
-    from sessions.top import command
+    from keepwarm.top import command
 
     return command.main
 

@@ -1,4 +1,4 @@
-"""What child processes see of the server's environment: all but its secrets.
+"""The part of the server's environment that child processes see: all but its secrets.
 
 A child needs no key of the server's clients; what it does not have, a crash dump of it or a
 program that it starts cannot show.

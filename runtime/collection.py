@@ -49,7 +49,7 @@ def _set_aside(phase: str, info: dict[str, Any]) -> None:
 
 
 def _collect() -> int:
-    """Of all that is not set aside; what survives is set aside."""
+    """Collect all that is not set aside; what survives is set aside."""
     found = gc.collect()
     gc.collect()  # Python lets as much pass as a quarter of what the last one left: now nothing
     return found

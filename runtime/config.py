@@ -19,7 +19,7 @@ CachePolicyName = Literal["lease", "lru"]
 
 TOKEN_GAP_MS = 100
 TOKEN_GAP_MS_ON_GPU = 50
-"""What ``token_gap_ms`` is where nothing is said."""
+"""The default of ``token_gap_ms`` on a GPU."""
 
 
 class ConfigError(ValueError):
@@ -138,8 +138,8 @@ class EngineConfig:
     first, or first come first served (the baseline)."""
 
     cache_policy: CachePolicyName = "lease"
-    """What may be evicted: ``lease`` keeps a session's KV while its tool runs, ``lru`` does
-    not and is the baseline."""
+    """The rules of eviction: ``lease`` keeps a session's KV while its tool runs, ``lru`` does not
+    and is the baseline."""
 
     hung_after_s: int = 60
     """An engine process that shows no sign of life for so long, neither an answer nor work, is

@@ -38,7 +38,7 @@ class Expression:
         Matcher(self, "")
 
     def over(self, alphabet: Iterable[str]) -> "Matcher":
-        """What finds its matches in texts that are mostly made of ``alphabet``."""
+        """An expression that finds its matches in texts that are mostly made of ``alphabet``."""
         return Matcher(self, alphabet)
 
 

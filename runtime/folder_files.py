@@ -26,7 +26,7 @@ class UnfitFile(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonBounds:
-    """What a file of JSON may have."""
+    """Bounds on a file of JSON."""
 
     most_bytes: int
     most_values: int
@@ -39,7 +39,7 @@ DESCRIPTION = JsonBounds(most_bytes=64 * MIB, most_values=4_000_000)
 TOKENIZER = JsonBounds(most_bytes=64 * MIB, most_values=6_000_000)
 """``tokenizer.json``: half a million merges of two strings each, and as many pieces."""
 HEADER = JsonBounds(most_bytes=16 * MIB, most_values=1_200_000)
-"""Of one file of weights: 65,536 tensors."""
+"""Bound on the header of one file of weights: 65,536 tensors."""
 
 
 def read_within(path: Path, most_bytes: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What one log record looks like as a line: text for people, or a JSON object for machines.
+"""The form of one log record as a line: text for people, or a JSON object for machines.
 
 A record's fields are what a call of ``log`` gives as ``extra={"fields": {...}}``, else the
 arguments behind ``name=%s`` in its format. Names of fields thus stand in our code, never in what
@@ -23,7 +23,7 @@ LogFormat = Literal["text", "json"]
 _PLACEHOLDER = re.compile(r"(?:(\w+)=)?%(?:%|[-#0 +]*[\d*]*(?:\.[\d*]+)?[a-zA-Z])")
 _NAMED = re.compile(r"\s*\b\w+=%[-#0 +]*\d*(?:\.\d+)?[a-zA-Z]")
 _BARE = re.compile(r"[^\s=\"']+")
-"""What a value in text may look like without quotes."""
+"""The values in text that may look so without quotes."""
 _OWN = frozenset({"time", "level", "logger", "message", "exception", "process"})
 
 
@@ -80,7 +80,7 @@ class JsonLines(logging.Formatter):
 
 @lru_cache(maxsize=1024)
 def _names(format: str) -> tuple[str | None, ...]:
-    """Of every placeholder of a format, the name in front of it."""
+    """The name in front of every placeholder of a format."""
     return tuple(found[1] for found in _PLACEHOLDER.finditer(format) if not found[0].endswith("%%"))
 
 

@@ -24,7 +24,7 @@ Step = Callable[[Iterable[str], frozenset[str]], Iterator[str]]
 """From words to words; the set holds the characters of the whole text."""
 
 _BYTE_LEVEL = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""What the library's ``ByteLevel`` cuts by, unless it is told not to."""
+"""The expression by which the library's ``ByteLevel`` cuts, unless it is told not to."""
 _JOINS: dict[str, Callable[[bool, bool], bool]] = {
     "Isolated": lambda before, now: False,
     "Removed": lambda before, now: False,
@@ -107,7 +107,7 @@ class _Split:
     expression: Expression
     behaviour: str
     invert: bool
-    """What is between the matches counts as a match."""
+    """Text between the matches counts as a match."""
 
     def __call__(self, words: Iterable[str], alphabet: frozenset[str]) -> Iterator[str]:
         matcher = self.expression.over(alphabet)

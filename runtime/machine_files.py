@@ -1,4 +1,4 @@
-"""What was found out about this machine, in small files beside the compiled kernels.
+"""Facts about this machine that were found out, in small files beside the compiled kernels.
 
 A file belongs to facts: processor, threads, build, model. Its name is a digest of these, and it
 says them again inside. What cannot be read, or says that it belongs elsewhere, is named in one line

@@ -1,4 +1,4 @@
-"""What crosses the border between the sessions and the engine.
+"""Messages that cross the border between the sessions and the engine.
 
 Everything here is frozen and free of torch. Token ids travel as int32 numpy arrays and
 only as deltas: a request names its base (a branch the engine already holds and an
@@ -186,7 +186,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceOutput:
-    """What one step gave one request."""
+    """The output of one step for one request."""
 
     request_id: str
     new_tokens: TokenArray
@@ -225,7 +225,7 @@ class StepStats:
     steps_prefill_tokens: list[int] = field(default_factory=list)
     """Prompt tokens that each of them computed."""
     steps_cost_ratio: list[float] = field(default_factory=list)
-    """What each of them took, over what had been predicted."""
+    """The time that each of them took, over what had been predicted."""
     token_gap_bound_s: float = 0.0
     """The longest gap between tokens that plans with prefill beside decodes aim at."""
     prefill_tokens_delta: int = 0
@@ -261,6 +261,16 @@ class StepStats:
     """Prompt tokens of admitted sequences that came back from host memory."""
     damaged_blocks_delta: int = 0
     """Blocks that the disk did not hold as they were written."""
+    state_slots_total: int = 0
+    """For states of recurrent layers; running sequences have what is neither free nor a
+    snapshot."""
+    state_slots_free: int = 0
+    state_snapshots: int = 0
+    snapshots_taken_delta: dict[str, float] = field(default_factory=dict)
+    """By kind, and how many of these were lost."""
+    snapshots_lost_delta: dict[str, float] = field(default_factory=dict)
+    slot_waits_delta: int = 0
+    """Times a sequence could not be admitted for want of a slot."""
     transfer_bytes_delta: dict[str, float] = field(default_factory=dict)
     """KV copied, by ``device_host``, ``host_device``, ``host_disk`` and ``disk_host``."""
     transfer_s_delta: dict[str, float] = field(default_factory=dict)
@@ -293,7 +303,7 @@ class CachePicture:
     """As in the request."""
     nodes: tuple[PictureNode, ...]
     num_nodes: int
-    """Of the whole tree, all tenants' together; 0 where the picture is for one of them."""
+    """Nodes of the whole tree, all tenants' together; 0 where the picture is for one of them."""
     tenant_blocks: dict[str, int] = field(default_factory=dict)
     """Device blocks that each tenant has; empty where the picture is for one of them."""
 
@@ -318,9 +328,10 @@ class StepOutput:
     outputs: tuple[SequenceOutput, ...]
     stats: StepStats
     pictures: tuple[CachePicture, ...] = ()
-    """Of the cache, as they were asked for."""
+    """Pictures of the cache, as they were asked for."""
     residency: tuple[Residency, ...] = ()
-    """Of branches whose request ended, that were forgotten, or that it is time to tell of."""
+    """Residency of branches whose request ended, that were forgotten, or that it is time to tell
+    of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,14 +349,14 @@ class Loading:
     """The engine's process is not ready yet and gets on; sent until it is."""
 
     stage: str
-    """What it does, in words that follow "while"."""
+    """The engine's present work, in words that follow "while"."""
     memory_bytes: int
     """Most memory it has held; grows as weights are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What the engine tells once, when it is ready."""
+    """The engine's first message, when it is ready."""
 
     model_name: str
     device: str

@@ -129,7 +129,7 @@ class TextEncoder:
 
     @functools.cached_property
     def _by_word(self) -> tuple[LongWords, tokenizers.Tokenizer]:
-        """What cuts texts, and the library's tokenizer for single words."""
+        """The cutter of texts, and the library's tokenizer for single words."""
         cut = LongWords(self._pre_tokenizer)
         by_word = tokenizers.Tokenizer(self._whole.model)
         if cut.rest is not None:

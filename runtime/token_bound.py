@@ -22,11 +22,12 @@ _LONG = 8192
 """Characters of a text from which on more than its length is looked at, and of a run."""
 _AT_ONCE = 1 << 20
 _SHRINKS = {"Prepend": 1, "NFC": 3, "NFD": 3, "NFKC": 4, "NFKD": 4}
-"""Of how many bytes of UTF-8 a normalizer may make one. What is ASCII they leave as it is."""
+"""The number of bytes of UTF-8 of which a normalizer may make one. What is ASCII they leave as it
+is."""
 
 
 class TokenBound:
-    """Of one vocabulary."""
+    """The bound of one vocabulary."""
 
     def __init__(self, pieces: Sequence[bytes], normalizer: Any, *, metaspace: bool) -> None:
         """
@@ -57,7 +58,7 @@ class TokenBound:
 
     @property
     def most_bytes(self) -> int:
-        """Of the bytes that a text has as UTF-8, no token stands for more."""
+        """The most bytes of a text's UTF-8 that a token stands for."""
         spelt = len(_METASPACE.encode()) if self._metaspace else 1
         return self._longest * self._shrinks * spelt or sys.maxsize
 
@@ -74,8 +75,8 @@ class TokenBound:
         return max(least, int((counts // self._most_of).max()), self._least_of_runs(text))
 
     def _least_of_runs(self, text: str) -> int:
-        """Of the tokens that lie inside of long runs. At each end of one another token may reach
-        into it."""
+        """The least of the tokens that lie inside of long runs. At each end of one another token
+        may reach into it."""
         least = 0
         for at in range(0, len(text), _AT_ONCE):
             codes = np.frombuffer(
@@ -108,7 +109,7 @@ def _most_of(pieces: Sequence[bytes]) -> npt.NDArray[np.int64]:
 
 
 def _shrinks(node: Any) -> int:
-    """Of how many bytes a normalizer may make one; 0 if nobody knows."""
+    """The number of bytes of which a normalizer may make one; 0 if nobody knows."""
     if node is None:
         return 1
     if node.get("type") == "Sequence":

@@ -204,12 +204,12 @@ class Tokenizer:
         return self._token_bytes[token] is not None
 
     def token_bytes(self, token: int) -> bytes:
-        """What the token writes, which need not be whole UTF-8; a special token's name;
+        """The bytes that the token writes, which need not be whole UTF-8; a special token's name;
         empty for an id that only the embedding has."""
         return self._token_bytes[token] or b""
 
     def text_of(self, tokens: Iterable[int]) -> str:
-        """What tokens say, for people: special ones spelt out, broken characters marked."""
+        """The text of tokens, for people: special ones spelt out, broken characters marked."""
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
 
@@ -245,7 +245,7 @@ class IncrementalDecoder:
         return segments
 
     def finish(self) -> list[Segment]:
-        """What an unfinished character left behind (one U+FFFD), or nothing."""
+        """The rest of an unfinished character (one U+FFFD), or nothing."""
         segments: list[Segment] = []
         self._append_text(segments, b"", final=True)
         return segments
@@ -324,7 +324,7 @@ def _byte_table(
     vocab_size: int,
     path: Path,
 ) -> list[bytes | None]:
-    """What each id writes. Raises TokenizerError if some byte has no token."""
+    """The bytes that each id writes. Raises TokenizerError if some byte has no token."""
     table: list[bytes | None] = [None] * vocab_size
     if "ByteLevel" in node_types(raw.get("decoder")):
         chars = _byte_level_chars()

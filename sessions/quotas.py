@@ -1,4 +1,4 @@
-"""What tenants may ask for: which models, and how many turns and tokens a minute.
+"""Limits on the requests of tenants: which models, and how many turns and tokens a minute.
 
 Each limit is a bucket (token bucket: Turner 1986) that holds a minute's worth and fills
 evenly. A turn takes one from the turns as it starts. Tokens are known when a turn has ended
@@ -39,7 +39,7 @@ class Standing:
     limit: int
     """In a minute."""
     used: int
-    """Of it; more than ``limit`` where a burst overdrew it."""
+    """The part of it that is used; more than ``limit`` where a burst overdrew it."""
 
 
 class Quotas:

@@ -31,7 +31,7 @@ class KeyFileError(ValueError):
 
 
 class Role(enum.StrEnum):
-    """What a key is good for."""
+    """The rights of a key."""
 
     OPERATOR = "operator"
     """A tenant's key that also shows what concerns the whole server: metrics, all tenants."""
@@ -43,7 +43,7 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who asks, as far as the key tells."""
+    """The asker, as far as the key tells."""
 
     tenant: str
     role: Role = Role.TENANT
@@ -94,7 +94,7 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPrices:
-    """What tokens cost a tenant, in nano-dollars per million; the parts are those of
+    """Prices of tokens for a tenant, in nano-dollars per million; the parts are those of
     ``sessions.durable.ledger.PriceTable``."""
 
     input_uncached: int
@@ -105,7 +105,7 @@ class TokenPrices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantPolicy:
-    """What a tenant may use, whichever of its keys asks; None is no bound."""
+    """Rights and limits of a tenant, whichever of its keys asks; None is no bound."""
 
     models: frozenset[str] | None = None
     """Names of the models; one name of a model is enough."""
@@ -113,9 +113,9 @@ class TenantPolicy:
     tokens_per_minute: int | None = None
     """Prompt tokens that had to be computed, and output tokens."""
     budget: Bounds = NO_BOUNDS
-    """What it may consume in all."""
+    """The tenant's budget in all."""
     prices: TokenPrices | None = None
-    """What its tokens cost; None: what the server's cost."""
+    """The prices of its tokens; None: what the server's cost."""
     connections: int | None = None
     """Sockets that it may have open; None: what the server lets any tenant have."""
 
@@ -155,7 +155,7 @@ class Tenants:
         return found
 
     def policy(self, tenant: str) -> TenantPolicy:
-        """What the tenant may use just now. To be asked at each use, not kept."""
+        """The tenant's policy just now. To be asked at each use, not kept."""
         return self._policies.get(tenant, UNBOUNDED)
 
     def replace(

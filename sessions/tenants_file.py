@@ -12,9 +12,6 @@
     budget = { output = 1_000_000, cost = 25.0 }
     prices = { input = 0.20, cached = 0.02, output = 1.00 }
 
-The form before it, a line ``tenant key [operator]`` for each key, is read too; it holds the
-keys themselves. Which of the two a file has is seen from its text.
-
 Always true: a file is taken whole or not at all, and no message quotes a value that may be a
 key.
 """
@@ -34,18 +31,15 @@ from tools_api.limits import DEFAULT_LIMITS
 from tools_api.requests import Bounds
 
 _HEX_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
-_FORMER = "expected 'tenant key' or 'tenant key operator'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantsFile:
-    """What stands in a file of keys."""
+    """The content of a file of keys."""
 
     keys: tuple[ApiKey, ...]
     policies: Mapping[str, TenantPolicy] = field(default_factory=dict)
     """By tenant."""
-    former: bool
-    """It is in the form that holds the keys themselves."""
 
 
 class _Row(BaseModel):
@@ -74,7 +68,7 @@ class _Prices(BaseModel):
     reasoning: _Price | None = None
 
     def exact(self) -> TokenPrices:
-        """What stands there to the last digit. Raises KeyFileError: finer than is reckoned."""
+        """The number in the file to the last digit. Raises KeyFileError: finer than is reckoned."""
         reasoning = self.reasoning
         return TokenPrices(
             input_uncached=_nano(self.input),
@@ -123,7 +117,7 @@ class _Document(BaseModel):
 
 
 def read_tenants_file(path: Path) -> TenantsFile:
-    """Read a file in either form.
+    """Read a file.
 
     Raises:
         KeyFileError: it cannot be read, has an unknown or a bad entry, a key or a name twice,
@@ -134,9 +128,7 @@ def read_tenants_file(path: Path) -> TenantsFile:
         try:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            if not _looks_former(text):
-                raise KeyFileError(f"not TOML: {error}") from None
-            return TenantsFile(keys=_checked(_former_keys(text)), former=True)
+            raise KeyFileError(f"not TOML: {error}") from None
         return _read(document)
     except KeyFileError as error:
         raise KeyFileError(f"{path}: {error}") from None
@@ -184,7 +176,7 @@ def _read(text: dict[str, Any]) -> TenantsFile:
     policies = {name: _policy(name, table) for name, table in document.tenants.items()}
     for name in policies.keys() - {key.principal.tenant for key in keys}:
         raise KeyFileError(f"tenants {name}: no key belongs to a tenant of that name")
-    return TenantsFile(keys=keys, policies=policies, former=False)
+    return TenantsFile(keys=keys, policies=policies)
 
 
 def _policy(name: str, table: _TenantTable) -> TenantPolicy:
@@ -242,31 +234,3 @@ def _known(place: tuple[int | str, ...]) -> Iterable[str]:
     if "prices" in place[2:-1]:
         return _Prices.model_fields
     return (_Row if place[0] == "keys" else _TenantTable).model_fields
-
-
-# The former form
-
-
-def _significant(text: str) -> list[tuple[int, list[str]]]:
-    lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), start=1)]
-    return [(number, words) for number, words in lines if words and not words[0].startswith("#")]
-
-
-def _looks_former(text: str) -> bool:
-    lines = _significant(text)
-    return not any(words[0].startswith("[") or words[1:2] == ["="] for _, words in lines)
-
-
-def _former_keys(text: str) -> list[ApiKey]:
-    keys: list[ApiKey] = []
-    for number, words in _significant(text):
-        try:
-            if len(words) not in {2, 3} or words[2:] not in ([], ["operator"]):
-                raise KeyFileError(_FORMER)
-            role = Role.OPERATOR if words[2:] else Role.TENANT
-            key = ApiKey.of(words[1], tenant=words[0], role=role)
-            _refuse_double(key, keys)
-        except KeyFileError as error:
-            raise KeyFileError(f"line {number}: {error}") from None
-        keys.append(key)
-    return keys

@@ -37,9 +37,9 @@ FOLDERS: Final = (
     "sessions.turns",
     "sessions.pages",
     "sessions.wire",
-    "sessions.top",
     "sessions.command",
     "keepwarm",
+    "keepwarm.top",
     "keepwarm.demo",
     "keepwarm.commands",
 )

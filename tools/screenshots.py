@@ -18,10 +18,10 @@ from typing import Any
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from keepwarm.demo.child_server import child_server
+from keepwarm.top.app import Top
+from keepwarm.top.feed import Feed
 from sessions.tenants import ApiKey, Role
 from sessions.tenants_file import key_row
-from sessions.top.app import Top
-from sessions.top.feed import Feed
 from tools.dashboard_load import play
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs/images"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tools_api.lark_rules import LarkRules
-from tools_api.schema_dialect import resolved
+from tools_api.schema_references import resolved
 
 _MOST_IN_ANY_ORDER = 8
 _ORDER_CHARS = 60_000
@@ -112,7 +112,7 @@ def object_ways(root: Any) -> list[Way]:
 
 
 class _Unclear(Exception):
-    """What the object holds is not plain to see."""
+    """An object whose content is not plain to see."""
 
 
 def _ways(root: Any, schema: Any, depth: int) -> list[Way]:
@@ -145,7 +145,7 @@ def _ways(root: Any, schema: Any, depth: int) -> list[Way]:
 
 
 def _both(one: Way, other: Way) -> Way:
-    """What satisfies the two of them."""
+    """A schema that both of them are satisfied by."""
     shared = one.properties.keys() & other.properties.keys()
     properties: dict[str, Any] = {}
     for way, beside in ((one, other), (other, one)):

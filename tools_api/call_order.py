@@ -34,7 +34,7 @@ class Ordered:
     """Calls and outputs that came again and were left out."""
 
     def warnings(self) -> tuple[str, ...]:
-        """What a client should know of it."""
+        """Warnings for the client."""
         if not self.repeated:
             return ()
         return (f"input: {self.repeated} of its calls and outputs came twice and count once",)
@@ -61,7 +61,7 @@ class _Asked:
     """None as ``call``: it was made before these items."""
     output: CallOutput | None = None
     newest: CallOutput | None = None
-    """What the tool said last."""
+    """The tool's last output."""
     newest_at: int = -1
 
     @property

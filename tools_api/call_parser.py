@@ -90,7 +90,7 @@ class CallParser:
         self._tools = {tool.name: tool.parameters for tool in tools}
         self._state: _State = "reasoning" if reasons_first else "text"
         self._reader: CallReader | None = None
-        """Of calls that are no JSON objects."""
+        """The reader of calls that are no JSON objects."""
         self._started = False
         """The text or reasoning that is open has had a delta."""
         self._held = ""
@@ -104,7 +104,7 @@ class CallParser:
         """Whose input that is."""
         self._announced = False
         self._raw = ""
-        """What was read of a call that is not announced yet, its tag included."""
+        """The text read of a call that is not announced yet, its tag included."""
         self._events: list[ParsedEvent] = []
 
     def push(self, segments: Iterable[Segment]) -> list[ParsedEvent]:
@@ -369,7 +369,7 @@ class CallParser:
 
 
 def call_reader(syntax: CallSyntax, types: ArgumentTypes, plain: frozenset[str]) -> CallReader:
-    """What reads calls of that syntax behind an opener."""
+    """A reader of calls of that syntax behind an opener."""
     match syntax:
         case NamedCalls():
             return NamedCallReader(syntax, plain)

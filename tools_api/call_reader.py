@@ -1,4 +1,4 @@
-"""What reads the calls behind one opener, as they stream; each way of writing has its own.
+"""Readers of the calls behind one opener, as they stream; each way of writing has its own.
 
 A reader gets text and special tokens in the order of the output and tells what has become certain.
 It says how much of a text it took: the rest is no call of its own.
@@ -48,14 +48,14 @@ class CallReader(ABC):
     @property
     @abstractmethod
     def unannounced(self) -> str:
-        """What was read of a call whose name is not known yet."""
+        """The text read of a call whose name is not known yet."""
 
     @abstractmethod
     def end_of_turn(self) -> None:
         """The model ended its turn; a call that nothing else closes is complete."""
 
     def take(self) -> list[CallEvent]:
-        """What has become certain since the last call of this method."""
+        """The events that have become certain since the last call of this method."""
         events, self._events = self._events, []
         return events
 

@@ -61,7 +61,7 @@ class CallRules(ABC):
 
     @abstractmethod
     def _plain_head(self, name: str) -> str:
-        """What stands before the input of a call whose input is plain text."""
+        """The text before the input of a call whose input is plain text."""
 
     def whole(self) -> str:
         """From the opener on."""

@@ -17,7 +17,7 @@ class CallWriting:
 
     name: str
     shown: str
-    """What a call looks like, shortened."""
+    """A call of that kind, shortened."""
     signs: tuple[str, ...]
     """All of them are in its templates."""
 
@@ -65,7 +65,8 @@ _WRITINGS = (
     CallWriting(name="Mistral", shown="[TOOL_CALLS] [{...}]", signs=("[TOOL_CALLS]",)),
     CallWriting(name="Llama 3.1", shown="<|python_tag|>", signs=("<|python_tag|>",)),
 )
-"""What is told apart by more comes before what has less: <tool_call> stands in many."""
+"""The ways of writing that are told apart by more come before those by less: <tool_call> stands in
+many."""
 
 
 def writing_of(template: str) -> CallWriting | None:

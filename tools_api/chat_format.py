@@ -53,7 +53,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateOptions:
-    """What a request may change about the template; part of the header."""
+    """The options of the template that a request may change; part of the header."""
 
     thinking: bool = False
     """The model may reason before it answers, where the format knows how."""
@@ -102,7 +102,7 @@ class ChatFormat(ABC):
     """Renderer of one family. Stateless; made by ``tools_api.chat_families``."""
 
     name: str
-    """Of the way in which it writes calls, as ``tools_api.call_signatures`` knows it."""
+    """The name of the way in which it writes calls, as ``tools_api.call_signatures`` knows it."""
     end_of_turn: tuple[str, ...]
     """Special tokens that end a model turn; the first is what the renderer writes."""
     thinking: bool = False
@@ -114,7 +114,7 @@ class ChatFormat(ABC):
     opens_reasoning: bool = False
     """The generation prompt of a turn that may reason opens the think block."""
     after_thinking: str = "\n\n"
-    """What stands between a think block and an answer."""
+    """The text between a think block and an answer."""
     calls: CallSyntax | None
     """None: the model cannot call tools."""
 
@@ -128,7 +128,7 @@ class ChatFormat(ABC):
         tools: Sequence[FunctionTool],
         options: TemplateOptions,
     ) -> list[Segment]:
-        """What stands before all items."""
+        """The text before all items."""
 
     @abstractmethod
     def items(
@@ -153,7 +153,7 @@ class ChatFormat(ABC):
 
     @abstractmethod
     def generation_prompt(self, options: TemplateOptions) -> list[Segment]:
-        """What opens the model's turn, after all items."""
+        """The text that opens the model's turn, after all items."""
 
     def output_specials(self, *, thinking: bool, calls: bool) -> frozenset[str]:
         """The special tokens that mean something in an output; any other is best banned."""
@@ -220,7 +220,7 @@ class SegmentWriter:
 
 @dataclass(slots=True)
 class AssistantTurn:
-    """What the model said between two turns of others, as templates group it."""
+    """The model's items between two turns of others, as templates group them."""
 
     reasoning: str | None = None
     text: str | None = None

@@ -40,7 +40,7 @@ _SLOTS: Mapping[str, tuple[str, ...]] = {
     "t": ("tools",),
     "st": ("system", "tools"),
 }
-"""Of a header, by what there is."""
+"""The slots of a header, by what there is."""
 Trim = Literal["", "left", "right", "both"]
 _TRIMS: Mapping[str, Callable[[str], str]] = {
     "": lambda text: text,
@@ -75,7 +75,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """What a template writes around what it is given."""
+    """The texts that a template writes around what it is given."""
 
     headers: Mapping[str, Parts]
     """By what there is: "" neither, "s" instructions (slot ``system``), "t" tools (slot

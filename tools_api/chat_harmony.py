@@ -36,7 +36,7 @@ from tools_api.tools import FunctionTool
 
 _LONGEST_ELEMENT = 50
 _EFFORTS = {None: "medium", "none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
-"""What the model knows of the efforts that a request may name."""
+"""The efforts that the model knows, by those that a request may name."""
 
 
 class Harmony(ChatFormat):

@@ -1,4 +1,4 @@
-"""What a custom tool is given: one text, free or bound by a grammar.
+"""Input of a custom tool: one text, free or bound by a grammar.
 
 The model writes free text as a JSON string, ``{"input": "..."}``, and text under a grammar as
 it is, behind the call's object; ``InputText`` turns the former into the latter while it
@@ -105,7 +105,7 @@ class InputText:
 
     def __init__(self) -> None:
         self._held = ""
-        """What is not certain yet: the opening, or the beginning of an escape."""
+        """The text that is not certain yet: the opening, or the beginning of an escape."""
         self._opened = False
         self._closed = False
 

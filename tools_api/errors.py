@@ -340,13 +340,14 @@ def unsplittable_input() -> ApiError:
     )
 
 
-def overloaded(reason: str) -> ApiError:
-    """The request did not start and may be sent again."""
+def overloaded(reason: str, *, retry_after_s: float | None = None) -> ApiError:
+    """The request did not start and may be sent again; when, if that is known."""
     return ApiError(
         f"The server is overloaded: {reason}.",
         code="server_is_overloaded",
         status=503,
         type="server_error",
+        retry_after_s=retry_after_s,
     )
 
 
@@ -395,5 +396,5 @@ JSON_TYPES: dict[type, str] = {
 
 
 def type_name(value: object) -> str:
-    """What JSON calls the type of a parsed value, with its article."""
+    """JSON's name for the type of a parsed value, with its article."""
     return JSON_TYPES.get(type(value), type(value).__name__)

@@ -55,6 +55,14 @@ class HarmonyCalls(CallSyntax):
         return frozenset({CONSTRAIN})
 
 
+def is_reasoning(header: str) -> bool:
+    """Whether a header, its tokens included, opens reasoning where messages to functions are
+    calls."""
+    known = _HEADER.fullmatch(header)
+    named = known is not None and (known["first"] or known["second"])
+    return known is not None and known["channel"] == ANALYSIS and not named
+
+
 class ChannelParser:
     """Reads one output; not reusable."""
 
@@ -68,7 +76,7 @@ class ChannelParser:
         self._plain = plain
         self._at: Literal["header", "reasoning", "text", "call", "over"] = "header"
         self._header = ""
-        """What was read of it, its tokens included."""
+        """The text read of it, its tokens included."""
         self._has_channel = False
         self._has_text = False
         """The message that is open has any."""

@@ -1,4 +1,4 @@
-"""What makes two items the same in a history.
+"""Equality of two items in a history.
 
 A client's copy of what was said has ids, status and annotations of its own, and may spell the JSON
 of arguments anew: other spaces, another order of keys, ``1.50`` for ``1.5``, U+FFFD for half a
@@ -20,8 +20,8 @@ from tools_api.exact_json import whole_text
 from tools_api.items import Compaction, CustomToolCall, FunctionCall, Item, Message, Reasoning
 
 _NOT_PLAIN = re.compile(r"[0-9][.eE]|[0-9]{16}|-0")
-"""What stands in arguments whose numbers are not all short whole ones: others are the same however
-they are read, and the faster reader has them."""
+"""Signs in arguments whose numbers are not all short whole ones: others are the same however they
+are read, and the faster reader has them."""
 _PLAIN_DIGITS = 20
 """Whole numbers of so many digits are written out."""
 _LONGEST_EXPONENT = 1000

@@ -21,7 +21,7 @@ from tools_api.json_fields import Fields, join
 
 
 class Bounds(Protocol):
-    """What of ``tools_api.limits.Limits`` bounds items. A client, which reads its own server's
+    """The bounds on items among ``tools_api.limits.Limits``. A client, which reads its own server's
     answers without bounds, does not load those."""
 
     @property
@@ -48,7 +48,8 @@ class TextPart:
     type: Literal["input_text", "output_text", "refusal"]
     text: str
     logprobs: tuple[dict[str, Any], ...] = ()
-    """Of our own output, as ``tools_api.responses.logprob`` makes them; ignored in input."""
+    """Log-probabilities of our own output, as ``tools_api.responses.logprob`` makes them; ignored
+    in input."""
 
     def to_wire(self) -> dict[str, Any]:
         """As the published types have it: a refusal's text has a key of its own.
@@ -69,7 +70,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What a user, the model or the application said, in parts of text."""
+    """A message of a user, the model or the application, in parts of text."""
 
     type: Literal["message"] = "message"
     role: Role
@@ -101,7 +102,7 @@ class FunctionCall:
     arguments: str
     """JSON text as the model wrote it; cut short when ``status`` is incomplete."""
     namespace: str | None = None
-    """Of the namespace that the function stood in among the tools."""
+    """The namespace in which the function stood among the tools."""
     id: str | None = None
     status: Status | None = None
 
@@ -151,7 +152,7 @@ class CustomToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionCallOutput:
-    """What a tool gave for the call of the same ``call_id``; a failure is text as well."""
+    """A tool's output for the call of the same ``call_id``; a failure is text as well."""
 
     type: Literal["function_call_output"] = "function_call_output"
     call_id: str
@@ -160,7 +161,7 @@ class FunctionCallOutput:
     id: str | None = None
     status: Status | None = None
     name: str | None = field(default=None, compare=False)
-    """Of the tool, where the call is known; formats that write it ask for it."""
+    """Name of the tool, where the call is known; formats that write it ask for it."""
 
     def to_wire(self) -> dict[str, Any]:
         """``output`` is one text, also where parts of an array came in."""
@@ -172,7 +173,7 @@ class FunctionCallOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomToolCallOutput:
-    """What a custom tool gave for the call of the same ``call_id``."""
+    """A custom tool's output for the call of the same ``call_id``."""
 
     type: Literal["custom_tool_call_output"] = "custom_tool_call_output"
     call_id: str
@@ -181,7 +182,7 @@ class CustomToolCallOutput:
     id: str | None = None
     status: Status | None = None
     name: str | None = field(default=None, compare=False)
-    """Of the tool, where the call is known; formats that write it ask for it."""
+    """Name of the tool, where the call is known; formats that write it ask for it."""
 
     def as_function_output(self) -> FunctionCallOutput:
         """As a model that knows functions alone has it in its history."""
@@ -197,14 +198,14 @@ class CustomToolCallOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasoning:
-    """What the model thought; read again only by models whose format has think blocks."""
+    """The model's thoughts; read again only by models whose format has think blocks."""
 
     type: Literal["reasoning"] = "reasoning"
     content: tuple[str, ...] = ()
     """Texts of the ``reasoning_text`` parts."""
     summary: tuple[str, ...] = ()
     encrypted_content: str | None = None
-    """Of another server's reasoning: kept and sent back as it came, read by nobody here."""
+    """Another server's reasoning: kept and sent back as it came, read by nobody here."""
     id: str | None = None
     status: Status | None = None
 

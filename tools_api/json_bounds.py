@@ -16,7 +16,7 @@ class BeyondBounds(ValueError):
 
 
 def bounded(text: bytes, *, most_values: int, most_levels: int) -> bytes:
-    """What stands outside the strings of a text that is within its bounds, put together.
+    """The text outside the strings of a text that is within its bounds, put together.
 
     First what stands in strings is cut out, then pairs of brackets are deleted from the inside
     out, one level at a time.
@@ -48,7 +48,7 @@ def without_escapes(text: bytes) -> bytes:
 
 
 def outside_strings(bare: bytes) -> bytes:
-    """What stands outside the strings of what ``without_escapes`` gave, put together."""
+    """The text outside the strings of what ``without_escapes`` gave, put together."""
     return b"".join(_outside(bare))
 
 

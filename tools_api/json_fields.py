@@ -24,7 +24,7 @@ class Fields:
         self._path = path
 
     def of(self, name: str) -> Any:
-        """What stands there, unchecked; None if it is absent."""
+        """The value of a field, unchecked; None if it is absent."""
         return self._raw.get(name)
 
     def path(self, name: str) -> str:
@@ -32,7 +32,7 @@ class Fields:
         return join(self._path, name)
 
     def required(self, name: str) -> Any:
-        """What stands there, unchecked, and is no null."""
+        """The value of a field, unchecked, which is no null."""
         value = self._raw.get(name)
         if value is None:
             raise errors.missing_parameter(self.path(name))

@@ -69,7 +69,7 @@ class CallScanner:
         return "".join(self._pieces)
 
     def take_arguments(self) -> str:
-        """What ``arguments`` gained since the last call of this method."""
+        """The text that ``arguments`` gained since the last call of this method."""
         new = "".join(self._pieces[self._taken :])
         self._taken = len(self._pieces)
         return new

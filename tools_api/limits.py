@@ -30,10 +30,10 @@ class Limits:
     """A frame or body that is larger is read in a process of its own, its turn planned and its new
     text tokenised beside the event loop, so that other connections do not wait for it."""
     read_cpu_share: float = 0.5
-    """Of one core, what reading a tenant's larger frames may take in the long run; its further
-    ones wait."""
+    """The share of one core that reading a tenant's larger frames may take in the long run; its
+    further ones wait."""
     read_cpu_burst_s: float = 4.0
-    """What it may take at once, after a quiet time."""
+    """The time that it may take at once, after a quiet time."""
 
     # One request.
     max_input_items: int = 8192
@@ -106,21 +106,21 @@ class Limits:
     max_resume_bytes_per_turn: int = 1 * MIB
     """Events of one turn kept for a client that comes back; the oldest go first."""
     max_resume_bytes_per_tenant: int = 64 * MIB
-    """Of its turns that have ended together."""
+    """Bytes of a tenant's ended turns together."""
     resume_s: float = 300.0
     """A turn that ended so long ago keeps its last event alone."""
     max_session_depth: int = 16
     """Sessions above each other by ``parent_session``."""
     max_held_per_tenant: int = 256 * MIB
     max_held_bytes: int = 1024 * MIB
-    """Of all tenants together."""
+    """Bytes of all tenants together."""
     max_arriving_per_tenant: int = 256 * MIB
     max_arriving_bytes: int = 1024 * MIB
-    """Of all tenants together."""
+    """Bytes of all tenants together."""
     max_unsent_per_tenant: int = 128 * MIB
     """Bytes queued for all slow readers of a tenant; the slowest are cut off."""
     max_unsent_of_all: int = 512 * MIB
-    """Of all tenants together."""
+    """Bytes of all tenants together."""
     max_open_connections: int = 1024
     """Sockets that have asked something; health checks are answered above it as well."""
     max_unread_connections: int = 512
@@ -128,7 +128,8 @@ class Limits:
     max_connections_per_tenant: int = 768
     """Where there are several: a server without keys has one tenant, and no such bound."""
     max_connections_per_address: int = 768
-    """Of IPv6 the first 64 bits count; loopback, where proxies are, is not bounded."""
+    """Connections from one address, of IPv6 from its first 64 bits; loopback, where proxies are, is
+    not bounded."""
     max_pages: int = 256
     """Pages of the dashboard that are open and kept true."""
     max_pages_per_tenant: int = 128

@@ -29,7 +29,7 @@ _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "d
 _CONTROLS = re.compile(rb"\\u00(?:[01]|7[fF])|\x7f|\\\\[xucpPv]")
 """A control character in a schema's JSON, or what could stand for one in a pattern."""
 _ESCAPED = re.compile("[\x00-\x1f\x7f]")
-"""What the library spells in two ways where it need not stand as it is."""
+"""Characters that the library spells in two ways where they need not stand as they are."""
 
 
 class Spellings(Enum):

@@ -62,7 +62,7 @@ class NamedCallReader(CallReader):
         self._at: Literal["name", "id", "arguments", "plain"] = "name"
         self._function = ""
         self._has_odd_id = False
-        """What stood where an id may stand is none, and would be lost."""
+        """The text where an id may stand is none, and would be lost."""
         self._scanner = ValueScanner()
 
     @property

@@ -1,4 +1,4 @@
-"""What of a turn's schemas is checked when its output is finished.
+"""Checks of a turn's schemas when its output is finished.
 
 A grammar holds a model to most of a schema. Of the rest (``schema_dialect``) the client is
 warned, and a finished output that breaks it is found here.
@@ -19,8 +19,9 @@ from tools_api import exact_json
 from tools_api.items import FunctionCall, Item, Message
 from tools_api.name_spellings import NEEDLESS, Spellings, spellings
 from tools_api.requests import TextFormat
-from tools_api.schema_dialect import Schema, dialect
+from tools_api.schema_dialect import dialect
 from tools_api.schema_judge import Judge
+from tools_api.schema_references import Schema
 from tools_api.tools import FunctionTool
 
 _MAX_PLACE_CHARS = 100
@@ -49,7 +50,7 @@ class _Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputChecks:
-    """What is left to check of one turn's output."""
+    """The checks left for one turn's output."""
 
     text: _Subject | None = None
     tools: tuple[_Subject, ...] = ()
@@ -62,7 +63,7 @@ class OutputChecks:
         return tuple(sentence for subject in subjects for sentence in subject.warnings())
 
     def violation(self, items: Iterable[Item]) -> str | None:
-        """What the finished items of a response break, in a sentence; None if nothing."""
+        """The rule that the finished items of a response break, in a sentence; None if nothing."""
         tools = {tool.name: tool for tool in self.tools}
         for item in items:
             found = None

@@ -147,7 +147,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 @cache
 def _defaults(kind: Any) -> dict[str, Any]:
-    """Of the fields whose defaults may be shared."""
+    """Defaults of fields that may be shared."""
     if issubclass(kind, BaseModel):
         infos = kind.model_fields.items()
         return {n: f.default for n, f in infos if not f.is_required() and not f.default_factory}

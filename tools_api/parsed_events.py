@@ -1,4 +1,4 @@
-"""What a parser of model output tells: text, reasoning and calls, as they become certain.
+"""Events of a parser of model output: text, reasoning and calls, as they become certain.
 
 Knows no syntax. Always true: every ``CallStarted`` is followed by exactly one ``CallDone``.
 """

@@ -35,7 +35,7 @@ class RawCallReader(CallReader):
         self._types_of_tool = types
         self._plain = plain
         self._seen = syntax.opener or ""
-        """What was taken of a call whose name is not known yet."""
+        """The text taken of a call whose name is not known yet."""
         self._at: _At = "name_tag" if syntax.before_name.text else "name"
         self._types: Mapping[str, Types] = {}
         self._value_types: Types = ALL_TYPES
@@ -69,7 +69,7 @@ class RawCallReader(CallReader):
         super().stop()
 
     def _close(self) -> bool:
-        """What closes all calls behind the opener."""
+        """The text that closes all calls behind the opener."""
         if self._at == "body" and not self._syntax.end.text and not self._held:
             self._end_call()
         if self._at == "plain":

@@ -17,7 +17,7 @@ from typing import Any
 
 from tools_api.lark_rules import literal, slashed
 from tools_api.raw_values import INTEGER, NUMBER, SCALARS, Types, types_of
-from tools_api.schema_dialect import resolved
+from tools_api.schema_references import resolved
 
 FREE = "/(?s:.*)/"
 _MAX_DEPTH = 16
@@ -32,14 +32,14 @@ _PYTHON_TEXTS = {"null": '"null" | "None"', "boolean": '"true" | "false" | "True
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a value may be written as."""
+    """The forms in which a value may be written."""
 
     text: str | None
     """The body of a terminal; None: only JSON."""
     may_be_empty: bool
     """The text may be none at all."""
     json: dict[str, Any] | None
-    """Of the rest; None: there is none."""
+    """A schema of the rest; None: there is none."""
 
 
 def parts_of(root: Any, schema: Any, *, python: bool) -> Parts:
@@ -147,7 +147,7 @@ def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bodies(root: Any, schema: Any, depth: int) -> Iterator[str]:
-    """What the strings of a schema look like; none if it has none."""
+    """The bodies of the strings of a schema; none if it has none."""
     schema = resolved(root, schema)
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         if schema is not False:
@@ -290,7 +290,7 @@ def _pointing(schema: Any) -> Any:
 
 
 def string_schemas(root: Any, schema: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
-    """What is said of strings that are not free: a pattern, or the texts themselves."""
+    """Rules for strings that are not free: a pattern, or the texts themselves."""
     schema = resolved(root, schema)
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return

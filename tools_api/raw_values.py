@@ -1,4 +1,4 @@
-"""What a value is where it is written as raw text: a string's text as it is, else JSON.
+"""Values that are written as raw text: a string's text as it is, else JSON.
 
 The schema says which types a value may have, and so how its text is read: JSON of a type that is
 allowed wins, then text; what is neither stays as text, so that nothing is lost.
@@ -14,7 +14,7 @@ from typing import Any
 
 from tools_api import exact_json
 from tools_api.chat_format import to_json
-from tools_api.schema_dialect import resolved
+from tools_api.schema_references import resolved
 
 Types = frozenset[str]
 SCALARS = frozenset({"integer", "number", "boolean", "null"})
@@ -24,7 +24,7 @@ PYTHON_WORDS = {
     "False": ("boolean", "false"),
     "None": ("null", "null"),
 }
-"""What Python calls them, their type and what JSON calls them."""
+"""Python's words for them, their type and JSON's words."""
 INTEGER = r"-?(?:0|[1-9][0-9]*)"
 NUMBER = rf"{INTEGER}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _MAX_DEPTH = 16

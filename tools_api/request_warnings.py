@@ -1,4 +1,4 @@
-"""What of a ``response.create`` is read and does not do here what it says elsewhere.
+"""Warnings about fields of a ``response.create`` that are read and have another effect elsewhere.
 
 Each published field of a request either works, or is refused by ``tools_api.requests`` and
 ``sessions.turns.planning``, or gives one of the sentences below, which the turn carries to

@@ -139,7 +139,7 @@ class Bounds(VendorModel):
 
 
 class Budget(Bounds):
-    """What may be consumed in all."""
+    """Bounds on consumption in all."""
 
     scope: Literal["turn", "session", "tree"] = "session"
     """This turn; the session's own turns; those and the turns of all that draw on it."""
@@ -148,7 +148,7 @@ class Budget(Bounds):
 
 
 class SamplingOptions(VendorModel):
-    """What the stock fields lack; None means the server's default."""
+    """Sampling options that the stock fields lack; None means the server's default."""
 
     top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     """0 turns the filter off."""
@@ -200,7 +200,7 @@ class KeepwarmOptions(VendorModel):
     request_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """The client's own name for this request: sent again, it starts nothing."""
     on_disconnect: Literal["cancel", "continue"] | None = None
-    """What becomes of the session's turns when their socket is gone; None: as it was."""
+    """The fate of the session's turns when their socket is gone; None: as it was."""
     stats: bool = True
     """Whether responses carry a ``keepwarm`` object."""
     traceparent: Annotated[str, Field(pattern=TRACEPARENT)] | None = None
@@ -248,9 +248,9 @@ class CreateRequest(WireModel):
     hosted_tools: tuple[str, ...] = ()
     """Types of the tools that were left out: they cannot run here."""
     body_digest: bytes = b""
-    """Of what was asked, where it has a request id."""
+    """Digest of the request, where it has a request id."""
     warnings: tuple[str, ...] = ()
-    """What was read and has no effect, a sentence each."""
+    """Fields that were read and have no effect, a sentence each."""
 
     @property
     def may_compact(self) -> bool:
@@ -376,8 +376,8 @@ def ordered_input(
 
 
 def _body_digest(raw: dict[str, Any], request: CreateRequest) -> bytes:
-    """What makes two requests with one id the same: all but how they travel, the span that each
-    of them has above it, and the id."""
+    """A digest that is the same for two requests that ask the same: all but how they travel, the
+    span that each of them has above it, and the id."""
     if request.keepwarm.request_id is None:
         return b""
     body = {key: value for key, value in raw.items() if key not in _TRANSPORT_FIELDS}

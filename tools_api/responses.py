@@ -14,13 +14,13 @@ from tools_api.tools import wire_tools
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed"]
 IncompleteReason = Literal["max_output_tokens", "content_filter"]
-FailureCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
+FailureCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt", "output_invalid"]
 """The members of the SDK's closed enum that fit a text server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseObject:
-    """What all ``response`` objects of one turn's events have in common."""
+    """The fields that all ``response`` objects of one turn's events have in common."""
 
     id: str
     request: CreateRequest

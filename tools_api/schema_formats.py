@@ -1,4 +1,4 @@
-r"""What strings of a known ``format`` look like, as regular expressions.
+r"""Regular expressions for strings of a known ``format``.
 
 JSON Schema leaves it to an implementation which formats it asserts. Here it is those that a
 grammar can hold a model to, and each so narrowly that Python and pydantic read what was
@@ -118,7 +118,7 @@ def _uuid(version: str, variant: str = "[89abAB]") -> str:
 
 
 WEB_ADDRESS = f"^{_web('https?')}$"
-"""What pydantic's HttpUrl takes; its schema says it only by the bounds of the length."""
+"""An address that pydantic's HttpUrl takes; its schema says it only by the bounds of the length."""
 
 PATTERNS: dict[str, str] = {
     name: f"^(?:{body})$"

@@ -20,4 +20,4 @@ LISTINGS: Final[Mapping[str, Callable[[FunctionTool], str]]] = {
     "xml": described_in_xml,
     "xml, required last": lambda tool: described_in_xml(tool, required_last=True),
 }
-"""What holds more comes before what is part of it."""
+"""Forms that hold more come before those that are part of them."""

@@ -43,7 +43,7 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionTool:
-    """What the model may call; ``parse_tools`` checks its sizes."""
+    """A function that the model may call; ``parse_tools`` checks its sizes."""
 
     type: Literal["function"] = "function"
     name: str
@@ -78,7 +78,7 @@ class FunctionTool:
 
     @property
     def shown_description(self) -> str | None:
-        """What the model reads about it."""
+        """The description that the model reads."""
         parts = [self.description]
         if self.namespace is not None and self.introduces and self.namespace.description:
             parts.insert(0, f"{self.namespace.name}: {self.namespace.description}")
@@ -176,7 +176,8 @@ def refuse_many_tools(raw: object, path: str, limits: Limits) -> None:
 
 
 def tool_warnings(raw: object) -> tuple[str, ...]:
-    """What of ``tools``, which ``parse_tools`` has read, does not do here what it says."""
+    """Warnings about those of ``tools``, which ``parse_tools`` has read, that do not do here what
+    they say."""
     entries = raw if isinstance(raw, list) else []
     if not entries:
         return ()

@@ -51,20 +51,12 @@ def digest(name: str, tenant: str, role: str) -> int:
     return 0
 
 
-def convert(file: Path) -> int:
-    """Print a file in TOML, whichever form it has; returns the exit status."""
-    click.echo("\n".join(key_row(key) for key in _read(file).keys), nl=False)
-    return 0
-
-
 def check(file: Path) -> int:
     """Say what a file holds, or what is wrong with it; returns the exit status."""
     read = _read(file)
     for key in read.keys:
         who = key.principal
         click.echo(f"{who.key_name}: tenant {who.tenant}, {who.role}, sha256 {key.sha256.hex()}")
-    if read.former:
-        click.echo(f"{file} holds the keys themselves; 'keepwarm keys convert' replaces them")
     return 0
 
 
@@ -128,12 +120,6 @@ COMMAND = click.Group(
             callback=digest,
             params=[_NAME, _TENANT, _ROLE],
             help="Print the row of a key that exists, read from standard input.",
-        ),
-        click.Command(
-            "convert",
-            callback=convert,
-            params=[_FILE],
-            help="Print a file of either form in TOML, with digests in place of keys.",
         ),
         click.Command("check", callback=check, params=[_FILE], help="Say what a file holds."),
     ],

@@ -25,10 +25,10 @@ class Match:
     """A syntax that writes the calls, and what stands around them."""
 
     name: str
-    """Of the format whose syntax it is."""
+    """Name of the format whose syntax it is."""
     syntax: CallSyntax
     gaps: Mapping[str, str]
-    """What of it is the template's own."""
+    """The texts that are the template's own."""
     before: str
     behind: str
 
@@ -105,11 +105,11 @@ class _Pattern:
         self._seen: set[str] = set()
 
     def raw(self, syntax: RawCalls, calls: Sequence[FunctionCall]) -> str:
-        """Of calls with raw text between tags."""
+        """Matches for calls with raw text between tags."""
         return self._calls(calls, lambda each: self._raw_call(syntax, each))
 
     def json(self, syntax: JsonCalls, calls: Sequence[FunctionCall]) -> str:
-        """Of calls that are objects."""
+        """Matches for calls that are objects."""
         return self._calls(
             calls, lambda each: re.escape(call_object(each, syntax)), around=("before", "after")
         )

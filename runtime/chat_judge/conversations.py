@@ -27,7 +27,7 @@ from tools_api.tools import FunctionTool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """What a template is to write."""
+    """The messages that a template is to write."""
 
     name: str
     """As a person is told of it."""
@@ -50,12 +50,12 @@ def system(text: str) -> Message:
 
 
 def answer(text: str) -> Message:
-    """What the model said."""
+    """The model's text."""
     return Message(role="assistant", content=(TextPart(type="output_text", text=text),))
 
 
 def thought(text: str) -> Reasoning:
-    """What it thought before."""
+    """The model's thought before it."""
     return Reasoning(content=(text,))
 
 
@@ -67,7 +67,7 @@ def call(number: int, name: str, arguments: Mapping[str, Any]) -> FunctionCall:
 
 
 def output(number: int, text: str) -> FunctionCallOutput:
-    """What the call of that number gave."""
+    """The output of the call of that number."""
     return FunctionCallOutput(call_id=call_id(number), output=text)
 
 
@@ -227,7 +227,7 @@ class Wants:
 
 
 def variables(conversation: Conversation, wants: Wants) -> dict[str, Any]:
-    """What a template is given."""
+    """The variables that a template is given."""
     return {
         "messages": list(_messages(conversation, wants)),
         "tools": [tool_object(tool) for tool in conversation.tools]

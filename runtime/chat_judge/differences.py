@@ -36,7 +36,7 @@ class Differing:
     at: int
     """Characters that are equal."""
     template: str
-    """What the template has there."""
+    """The template's text at that place."""
     ours: str
 
     def __str__(self) -> str:
@@ -128,9 +128,9 @@ def _as_rewritten(name: str, conversation: Conversation) -> Iterator[Conversatio
 
 
 def _prompts(chat_format: ChatFormat, conversation: Conversation) -> tuple[str, ...]:
-    """What our renderer ends the conversation with, then what the template may instead: one
-    without a switch for reasoning opens a think block, which we close where nothing is to be
-    thought."""
+    """The text with which our renderer ends the conversation, then what the template may have
+    instead: one without a switch for reasoning opens a think block, which we close where nothing is
+    to be thought."""
     if not conversation.prompt:
         return ("",)
     asked = conversation.thinking and chat_format.thinking

@@ -135,7 +135,7 @@ def _rendered(
     special_tokens: Mapping[str, str],
     limits: TemplateLimits | None,
 ) -> list[Rendering]:
-    """What the template makes of each, with a call's arguments in the form that it takes."""
+    """The template's text for each, with a call's arguments in the form that it takes."""
     best: list[Rendering] = []
     least = len(tried) + 1
     for as_list, as_text in ((False, False), (False, True), (True, False), (True, True)):

@@ -1,4 +1,4 @@
-"""What was found out of a folder's chat template, kept for the next start.
+"""Judgements of folders' chat templates, kept for the next start.
 
 A file of the cache folder belongs to a template, a tokenizer and the code that judged; it says all
 three again inside (``runtime.machine_files``), and what it says is read like anything from outside.
@@ -26,7 +26,7 @@ _CODE = (Path(__file__).parent, Path(__file__).parents[2] / "tools_api")
 def judged(
     template: str, folder: Path, specials: Mapping[str, int], cache_folder: str | None
 ) -> Judgement:
-    """What a template says, found out or kept.
+    """The judgement of a template, found out or kept.
 
     Args:
         template: the text.
@@ -76,7 +76,7 @@ def _facts(
 
 @functools.cache
 def _digest_of_code() -> str:
-    """Of everything that a judgement depends on here."""
+    """A digest of everything that a judgement depends on here."""
     state = xxhash.xxh3_128()
     for file in _sources():
         state.update(file.name.encode() + file.read_bytes())

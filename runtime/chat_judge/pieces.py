@@ -72,7 +72,7 @@ _RESULTS = tuple(output(i + 1, _marked(mark)) for i, mark in enumerate(_OUTPUTS)
 
 
 def conversations() -> tuple[Conversation, ...]:
-    """What has to be rendered, by name; ``pieces_of`` gets the texts."""
+    """The conversations that have to be rendered, by name; ``pieces_of`` gets the texts."""
     one, two = user(_marked(_USER)), user(_marked(_MORE))
     said, again = answer(_marked(_ANSWER)), answer(_marked(_SECOND))
     plain: dict[str, tuple[Item, ...]] = {
@@ -138,7 +138,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Marked:
-    """What stands around a mark."""
+    """The texts around a mark."""
 
     before: str
     behind: str
@@ -161,7 +161,7 @@ class _Texts:
         return self._texts[name]
 
     def grown(self, shorter: str, longer: str) -> str:
-        """What the longer has more. Raises Unfit: it does not begin with the shorter."""
+        """The text that the longer has more. Raises Unfit: it does not begin with the shorter."""
         return self._more(self.text(shorter), self.text(longer), shorter, longer)
 
     def prompt(self, shorter: str, longer: str) -> str:

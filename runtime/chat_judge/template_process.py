@@ -73,7 +73,7 @@ def _to_json(
 
 
 def environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    """What chat templates are written for."""
+    """The environment that chat templates are written for."""
     made = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
@@ -139,7 +139,7 @@ def bound(cpu_s: float, memory_bytes: int) -> None:
 
 
 def _load_what_is_loaded_late() -> None:
-    """What a template's first use of it would read from files."""
+    """Load the files that a template's first use would read."""
     trial = "{% for x in [1] %}{{ 'a\\n' | upper }}{{ {'k': [x]} | tojson }}{% endfor %}"
     environment().from_string(trial).render()
     DATE.strftime("%d %b %Y")

@@ -24,13 +24,13 @@ _PASSED = ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateLimits:
-    """What running one template over all conversations may cost."""
+    """Bounds on the cost of running one template over all conversations."""
 
     cpu_s: float = 2.0
     memory_bytes: int = 256 << 20
     """Above what the interpreter has."""
     most_characters: int = 1 << 20
-    """Of all texts together."""
+    """Characters of all texts together."""
     wall_s: float = 20.0
     """On a machine that has no time for it."""
 
@@ -42,7 +42,7 @@ class TemplateRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What the template made of one conversation: a text, or an error."""
+    """The template's text of one conversation: a text, or an error."""
 
     text: str | None
     error: str = ""

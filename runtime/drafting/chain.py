@@ -72,7 +72,7 @@ class Chain:
         self._append([vote.token], vote.source)
 
     def draft(self) -> Draft:
-        """What the chain has come to."""
+        """The tokens that the chain has come to."""
         return Draft(
             tokens=np.array(self._tokens, dtype=np.int32),
             sources=tuple(self._sources),

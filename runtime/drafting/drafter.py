@@ -29,7 +29,7 @@ _MIN_SURVIVAL = 0.25
 
 
 class Drafter(Protocol):
-    """What the engine knows of drafting."""
+    """The engine's side of drafting."""
 
     def propose(
         self,
@@ -52,8 +52,8 @@ class Drafter(Protocol):
         """
 
     def verified(self, branch_id: str, verified: int, accepted: int) -> None:
-        """Of the branch's last draft, the first ``verified`` tokens were looked at and the
-        first ``accepted`` of them were right."""
+        """The first ``verified`` tokens of the branch's last draft were looked at, and the first
+        ``accepted`` of them were right."""
 
     def remember(self, tenant: str, output: TokenArray) -> None:
         """Keep a sequence's output as a source for the tenant's other branches."""

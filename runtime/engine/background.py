@@ -20,7 +20,7 @@ from runtime.grammar.closing import Work
 from runtime.scheduling.sequence import Sequence
 
 SHARE = 0.2
-"""Of the mean time of a step, for all such work together."""
+"""The share of a step's mean time for all such work together."""
 _FIRST_STEP_S = 0.002
 _LEAST_S = 0.0001
 _IDLE_STEP_S = 0.005
@@ -54,13 +54,13 @@ class Pieces(Generic[Result]):
 
     @property
     def result(self) -> Result:
-        """What the work yielded in the end, never None."""
+        """The result of the work in the end, never None."""
         assert self._result is not None, "the work is not over"
         return self._result
 
 
 class Progress(Protocol):
-    """What there is to know of work in pieces whose result is somebody else's."""
+    """The progress of work in pieces whose result is somebody else's."""
 
     def advance(self) -> bool: ...
 
@@ -106,7 +106,7 @@ class BackgroundTasks:
 
     @property
     def mean_step_s(self) -> float:
-        """What steps take, tasks not counted."""
+        """The mean time of steps, tasks not counted."""
         return self._step_s
 
     def begin_step(self, *, idle: bool = False) -> None:

@@ -23,7 +23,7 @@ class BranchTokens:
         self._vouched: dict[str, int] = {}
         self._busy: set[str] = set()
         self._idle_tokens = 0
-        """Of all branches that are not busy."""
+        """Tokens of all branches that are not busy."""
 
     def __len__(self) -> int:
         return len(self._buffers)

@@ -1,4 +1,4 @@
-"""What a step tells of the prefix cache: blocks by state and tier, and what has happened to them.
+"""A step's report on the prefix cache: blocks by state and tier, and what has happened to them.
 
 Knows no tensors; of the copies between tiers it sees only how much they moved and how long
 that took.
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import NotRequired, Protocol, TypedDict
 
 from radix_cache.cache import PrefixCache
+from radix_cache.stats import CacheStats
 
 
 class Transfers(Protocol):
@@ -31,6 +32,12 @@ class CacheFields(TypedDict):
     blocks_reserved: int
     evicted_blocks_delta: int
     device_hit_tokens_delta: int
+    state_slots_total: NotRequired[int]
+    state_slots_free: NotRequired[int]
+    state_snapshots: NotRequired[int]
+    snapshots_taken_delta: NotRequired[dict[str, float]]
+    snapshots_lost_delta: NotRequired[dict[str, float]]
+    slot_waits_delta: NotRequired[int]
     host_blocks_total: NotRequired[int]
     host_blocks_used: NotRequired[int]
     disk_blocks_total: NotRequired[int]
@@ -51,7 +58,7 @@ class CacheReport:
         self._moved: dict[str, tuple[int, float]] = {}
 
     def take(self) -> CacheFields:
-        """What is and what was since the last call."""
+        """The cache's state, and what has happened since the last call."""
         stats = self._cache.stats()
         evicted = sum(stats.evicted_tokens.values()) // self._cache.block_size
         fields = CacheFields(
@@ -65,6 +72,8 @@ class CacheReport:
                 "device hits", stats.hit_tokens - stats.restored_tokens
             ),
         )
+        if stats.slots:
+            self._add_states(fields, stats)
         if self._transfers is not None:
             moved = self._transfers.totals()
             before, self._moved = self._moved, dict(moved)
@@ -83,8 +92,20 @@ class CacheReport:
             }
         return fields
 
+    def _add_states(self, fields: CacheFields, stats: CacheStats) -> None:
+        fields["state_slots_total"] = stats.slots
+        fields["state_slots_free"] = stats.free_slots
+        fields["state_snapshots"] = stats.snapshots
+        fields["snapshots_taken_delta"] = self._new_by_kind("taken", stats.snapshots_taken)
+        fields["snapshots_lost_delta"] = self._new_by_kind("lost", stats.snapshots_lost)
+        fields["slot_waits_delta"] = self._new("slot waits", stats.slot_waits)
+
+    def _new_by_kind(self, name: str, totals: Mapping[str, int]) -> dict[str, float]:
+        grown = {kind: self._new(f"{name} {kind}", total) for kind, total in totals.items()}
+        return {str(kind): count for kind, count in grown.items() if count}
+
     def _new(self, name: str, total: int) -> int:
-        """What ``total`` has grown by since it was asked for last."""
+        """The growth of ``total`` since it was asked for last."""
         grown = total - self._counted.get(name, 0)
         self._counted[name] = total
         return grown

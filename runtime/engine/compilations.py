@@ -58,7 +58,7 @@ class Compilations:
         self._finishing: dict[GrammarSpec, Compilation] = {}
         self._ready: list[tuple[Sequence, Outcome]] = []
         self._lock = Lock()
-        """Of what is to be parsed: the workers take from it."""
+        """The lock on what is to be parsed: the workers take from it."""
         self._to_parse: dict[str, deque[Compilation]] = {}
         """By tenant, the one that has waited longest for its turn first."""
 
@@ -99,7 +99,8 @@ class Compilations:
             compilation.parsing.set_exception(error)
 
     def _take_next(self) -> Compilation | None:
-        """Of the tenant whose turn it is the first that nobody parses and somebody wants."""
+        """The first grammar that nobody parses and somebody wants, of the tenant whose turn it
+        is."""
         with self._lock:
             while self._to_parse:
                 tenant = next(iter(self._to_parse))

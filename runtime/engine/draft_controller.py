@@ -20,7 +20,7 @@ from runtime.scheduling.draft import Draft, share_budget
 from runtime.scheduling.sequence import Sequence
 
 _SHARE = 0.5
-"""Of the mean time of a step, for proposing for several sequences."""
+"""The share of a step's mean time for proposing for several sequences."""
 _LEAST_DRAFT = 4
 """Draft tokens that each sequence could have, or drafts are not tried until they are measured."""
 _TRY_EVERY = 32
@@ -132,7 +132,7 @@ class DraftController:
         return share_budget(drafts, self._budget)
 
     def verified(self, branch_id: str, verified: int, accepted: int) -> None:
-        """Of a branch's last draft, the first ``verified`` tokens were looked at and the first
+        """The first ``verified`` tokens of a branch's last draft were looked at, and the first
         ``accepted`` of them were right."""
         if self._drafter is not None:
             self._drafter.verified(branch_id, verified, accepted)

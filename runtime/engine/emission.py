@@ -1,4 +1,4 @@
-"""What a sequence makes of the tokens drawn for it.
+"""From drawn tokens to a sequence's output.
 
 Drafts are compared with what was drawn, the sequence's limit is kept, what the grammar forces
 behind is taken without logits, and the sequence learns whether a token ended it: end of turn, a
@@ -25,7 +25,7 @@ from runtime.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a sequence made of its sampled rows."""
+    """The tokens that a sequence took of its sampled rows."""
 
     accepted: int
     finish: FinishReason | None = None
@@ -38,13 +38,14 @@ NOTHING_TAKEN = Taken(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Settlement:
-    """What one sequence makes of the tokens drawn for it, in the making: a background task."""
+    """One sequence's use of the tokens drawn for it, in the making: a background task."""
 
     sequence: Sequence
     num_drafted: int
     pieces: Pieces[Taken]
     preemptions: int
-    """Of the sequence when the tokens were drawn; more by now means that its KV is gone."""
+    """Preemptions of the sequence when the tokens were drawn; more by now means that its KV is
+    gone."""
     settled: Callable[["Settlement"], None]
     """Called when it comes to its end in the background."""
 
@@ -214,7 +215,7 @@ class Emission:
 
 
 def _certain(sequence: Sequence, token: int) -> TokenLogprob | None:
-    """What a sequence that asked for log-probabilities hears of a token that had to come."""
+    """The log-probability of a token that had to come, for a sequence that asked for it."""
     wanted = sequence.request.sampling.top_logprobs is not None
     return TokenLogprob(token=token, logprob=0.0) if wanted else None
 

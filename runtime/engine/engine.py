@@ -187,7 +187,7 @@ class Engine:
     # One step
 
     def _plan(self, now: float) -> tuple[Decodes, list[Chunk]]:
-        """What the step computes: the plain decodes, and the chunks of all, these first. Tells
+        """Plan the step's work: the plain decodes, and the chunks of all, these first. Tells
         requests what became of them in the plan."""
         schedule = self._scheduler.schedule(now, self._proposals())
         for sequence in schedule.admitted:
@@ -293,7 +293,7 @@ class Engine:
             raise EngineBroken(f"{self._failed_steps} steps in a row failed")
 
     def _settle(self, chunk: Chunk, sampled: Sampled, row: int) -> Taken | None:
-        """What a sequence takes of its drawn tokens; None while a background task finds out."""
+        """Give a sequence its drawn tokens; None while a background task finds out."""
         settlement = Settlement(
             sequence=chunk.sequence,
             num_drafted=chunk.num_drafted,

@@ -50,7 +50,7 @@ class KVMemory:
             self.cache.tend()
 
     def _carry_out(self) -> None:
-        """What the cache has ordered on states; those that turn out not finite are forgotten."""
+        """Carry out the cache's orders on states; those that turn out not finite are forgotten."""
         if self._states is not None:
             for slot in self._states.carry_out(self.cache.take_state_orders()):
                 self.cache.state_spoiled(slot)
@@ -63,12 +63,12 @@ class KVMemory:
         self._carry_out()
 
     def residency(self) -> tuple[Residency, ...]:
-        """What branches have had of the device, where it is time to tell."""
+        """Block-time that branches have had of the device, where it is time to tell."""
         told = self.cache.take_residency()
         return tuple([Residency(**row._asdict()) for row in told]) if told else ()
 
     def report(self) -> CacheFields:
-        """What is and what was since the last call."""
+        """The cache's state, and what has happened since the last call."""
         return self._report.take()
 
     def picture(self, request: PictureRequest) -> CachePicture:

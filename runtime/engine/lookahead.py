@@ -45,7 +45,7 @@ _LEARNING_RATE = 1 / 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What is known of the next step when it could be begun."""
+    """The next step, as far as it is known when it could be begun."""
 
     drafts: bool
     """Drafts are tried in it."""
@@ -57,7 +57,7 @@ class Kind:
 
 @dataclass(slots=True)
 class _Experience:
-    """Of steps of one kind: the share that needed a second pass."""
+    """The experience with steps of one kind: the share that needed a second pass."""
 
     share: float = 0.0
 
@@ -71,7 +71,7 @@ class Prospect:
 
     kind: Kind
     sequences: dict[Sequence, tuple[int, int]]
-    """Of each, its index among them and how often it had been preempted."""
+    """The index of each sequence among them, and how often it had been preempted."""
     rows: list[int]
     """Rows of this step's draw, from which their tokens come."""
 

@@ -40,7 +40,7 @@ _POSITION_REPORT_S = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """What an engine takes in; the rest is refused at once."""
+    """Bounds on what an engine takes in; the rest is refused at once."""
 
     max_waiting: int
     """Sequences that may wait for admission; as many again of tenants within their share."""
@@ -77,7 +77,7 @@ class OpenRequests:
         self._drafter = drafter
         self._clock = clock
         self.outputs = OutputCollector()
-        """What the requests are told at the end of the step."""
+        """The requests' outputs at the end of the step."""
         self._output_lengths = OutputLengths()
         self._open: dict[str, Sequence] = {}
         self._positions: dict[Sequence, int] = {}
@@ -311,8 +311,7 @@ class OpenRequests:
 
 
 def _fault_of_resume_points(request: GenerationRequest) -> str:
-    """What is wrong with the positions at which a request wants states to be kept; empty for
-    nothing."""
+    """The fault of the positions at which a request wants states to be kept; empty for nothing."""
     points, length = request.resume_points, request.base_offset + len(request.new_tokens)
     most = DEFAULT_LIMITS.max_resume_points
     if len(points) > most:

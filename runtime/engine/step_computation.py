@@ -28,7 +28,7 @@ _NOTHING_SAMPLED = Sampled(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What is known of the next step while this one is computed."""
+    """The next step, as far as it is known while this one is computed."""
 
     drafts: bool
     """Drafts will be tried in it."""

@@ -1,4 +1,4 @@
-"""What a step has to report about each request, gathered until the step ends.
+"""A step's reports on each request, gathered until the step ends.
 
 Knows the messages to the sessions. Knows no sequences, no schedule and no tensors.
 """
@@ -15,7 +15,7 @@ from runtime.messages import (
 
 
 class PendingOutput:
-    """What this step has to report about one request, gathered until the step ends."""
+    """This step's report on one request, gathered until the step ends."""
 
     __slots__ = (
         "accepted",

@@ -1,4 +1,4 @@
-"""What the sampler is told of each row of a step: its mask, its position, what was emitted before.
+"""The sampler's arguments for each row of a step: its mask, its position, what was emitted before.
 
 A sequence has one row for its next token and one more behind each token of its draft, except
 where the grammar forces the draft's next token: nothing is to be drawn there. Where no grammar
@@ -23,7 +23,7 @@ _REMEMBERED_MASKS = 64
 
 
 def step_input(chunk: Chunk) -> SequenceInput:
-    """What the model is given of a chunk and its draft."""
+    """The model's input for a chunk and its draft."""
     sequence, draft = chunk.sequence, chunk.draft.tokens
     assert sequence.cached is not None
     tokens = sequence.buffer.part(chunk.start, chunk.start + chunk.num_tokens)

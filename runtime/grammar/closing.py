@@ -71,7 +71,7 @@ def complete(work: Work[_Result]) -> _Result:
 
 @dataclass(slots=True)
 class _Left:
-    """What a search may still do: tokens fed and masked, whole values tried."""
+    """The work that is left to a search: tokens fed and masked, whole values tried."""
 
     steps: int
     values: int = 0
@@ -212,7 +212,7 @@ class ClosingSearch:
         return known
 
     def repairs(self, token: int) -> tuple[Way, ...]:
-        """What may finish a character, an escape or a number that ``token`` left half
+        """Texts that may finish a character, an escape or a number that ``token`` left half
         written."""
         last = self._tables.tokenizer.token_bytes(token)[-1:]
         return self._tables.repairs.get(last[0], ()) if last else ()
@@ -286,7 +286,7 @@ class ClosingSearch:
         return _Walk(tuple(tokens), tuple(choices), complete=False)
 
     def _tags(self, matcher: llguidance.LLMatcher, row: MaskRow) -> list[Way]:
-        """Of calls that are no JSON: what closes something here, or is needed next."""
+        """Tags of calls that are no JSON: what closes something here, or is needed next."""
         if self._framing.is_empty:
             return []
         return self._framing.ways(matcher, row, in_text=bool(allowed(row, self._tables.letters, 1)))

@@ -1,4 +1,5 @@
-"""What the search for a legal ending knows of a vocabulary: which tokens close, open or go on.
+"""The knowledge of a vocabulary that the search for a legal ending needs: which tokens close, open
+or go on.
 
 Knows token bytes. Knows no grammar and no matcher: whether a token is legal somewhere, a mask
 says.
@@ -28,7 +29,7 @@ _MAX_PIECE_BYTES = 16
 
 
 class ClosingTables:
-    """What the search knows of a vocabulary. Made once per tokenizer; never changed."""
+    """The search's knowledge of a vocabulary. Made once per tokenizer; never changed."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         pieces = [
@@ -42,9 +43,9 @@ class ClosingTables:
         """Between values: what closes, and whole literals."""
         self.separators = _ids(separators)
         self.quotes = _ids([p for p in openers if p[0].lstrip()[:1] == b'"'])
-        """What opens a string, or closes one of which only some texts are legal."""
+        """Tokens that open a string, or close one of which only some texts are legal."""
         self.brackets = _ids([p for p in openers if p[0].lstrip()[:1] != b'"'])
-        """What opens an array or an object."""
+        """Tokens that open an array or an object."""
         self.literals = _ids([p for p in pieces if p[0] in _LITERAL_STARTS])
         """Beginnings of null, true, false and numbers."""
         self.closes_string = _ids(_string_closers(pieces))

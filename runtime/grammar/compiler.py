@@ -77,7 +77,7 @@ class CompiledGrammar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedGrammar:
-    """What the library made of a grammar; nobody knows yet whether it can be satisfied."""
+    """The library's compiled form of a grammar; nobody knows yet whether it can be satisfied."""
 
     spec: GrammarSpec
     matcher: llguidance.LLMatcher
@@ -93,7 +93,7 @@ class GrammarCompiler:
         self._tokenizer = tokenizer
         self._vocabulary = _vocabulary(tokenizer)
         self.tables = ClosingTables(tokenizer)
-        """What searches and walks know of the vocabulary."""
+        """The tables that searches and walks use of the vocabulary."""
         self._max_cache_bytes = max_cache_bytes
         self._lock = threading.Lock()
         self._cache: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()

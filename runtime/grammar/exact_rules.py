@@ -25,11 +25,11 @@ from runtime.grammar.schema_parts import APPLICATORS, nodes, references_to, stan
 from runtime.grammar.schemas import JsonBlock, Path, rule_blocks
 from tools_api.exact_json import written
 from tools_api.exact_numbers import is_number
-from tools_api.schema_dialect import Schema, pointed_at
 from tools_api.schema_judge import Judge
+from tools_api.schema_references import Schema, pointed_at
 
 _NUMBERS = re.compile(r'"(?:m\w+imum|exclusiveM\w+|multipleOf)"|[0-9.]{16}|[0-9][eE][-+0-9]')
-"""What a block has in it of which the library could round a number."""
+"""Signs of a block in which the library could round a number."""
 _MAX_TIMES, _MAX_CHARS = 16, 64 * 1024
 """Times the block that its rules may be long, and what they may be beyond."""
 _MAX_DEPTH = 200
@@ -123,7 +123,7 @@ class _Rules:
         room = _MAX_TIMES * (block.end - block.start) + _MAX_CHARS
         self._book = RuleBook(f"exact_{block.number}", room)
         self._names: dict[str, str] = {}
-        """Of rules, by the schema's text or by a reference to it."""
+        """Names of rules, by the schema's text or by a reference to it."""
         self._pending: list[str] = []
         """References to what has a name and no rule yet."""
         self._rounded = references_to(self._root, lambda node: not keeps(node))
@@ -383,7 +383,7 @@ class _Rules:
 
 
 def _of_type(node: Schema, kinds: Sequence[str]) -> Schema:
-    """What a schema says of values of those types."""
+    """The part of a schema that speaks of values of those types."""
     known = {"type"}.union(*(_OF_TYPE.get(kind, ()) for kind in kinds))
     own = {key: value for key, value in node.items() if key in known}
     return own | {"type": kinds[0] if len(kinds) == 1 else list(kinds)}

@@ -40,7 +40,7 @@ class Framing:
         self._closing = _Ways(self._ways(closing))
         surely = [tag for tag in closing if any(sp or "\n" in text for text, sp in tag)]
         self._closing_text = _Ways(self._ways(surely))
-        """What cannot stand in the strings of JSON."""
+        """Characters that cannot stand in the strings of JSON."""
         self._opening = _Ways(self._ways(opening))
         ends = [self._encode(text) for text in _short_first(told.get("strings", ()))]
         closes = self._closing.ways[:1]
@@ -56,7 +56,7 @@ class Framing:
         return not self._closing.ways and not self._opening.ways
 
     def ways(self, matcher: llguidance.LLMatcher, row: MaskRow, *, in_text: bool) -> list[Way]:
-        """What may close something here, else what is needed next.
+        """Texts that may close something here, else what is needed next.
 
         Args:
             row: the mask where the matcher stands.

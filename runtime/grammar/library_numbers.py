@@ -35,7 +35,7 @@ _EXACT = 2**53
 _EXACT_DIGITS = 15
 """No two decimals of so many digits are read into the same double."""
 _EXACT_POWER = 22
-"""Of ten, that a double holds."""
+"""The largest power of ten that a double holds."""
 _INT64 = range(-(2**63), 2**63)
 _READ_WHOLE = range(-(2**63), 2**64)
 _MAX_PLACES = 40

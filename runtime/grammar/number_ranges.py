@@ -27,7 +27,7 @@ class Bound:
 
 
 Ends = tuple[Bound | None, Bound | None]
-"""Of a range: the lower one and the upper one."""
+"""The two ends of a range: the lower one and the upper one."""
 
 
 def ends_of(node: dict[str, Any]) -> Ends:

@@ -18,7 +18,7 @@ from typing import Any
 from runtime.grammar.number_ranges import Ends, decimal_of, ends_of, tighter
 from runtime.grammar.schema_parts import APPLICATORS
 from tools_api.exact_numbers import exact, identity, is_number, plain
-from tools_api.schema_dialect import Schema, pointed_at
+from tools_api.schema_references import Schema, pointed_at
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _ALTERNATIVES = ("anyOf", "oneOf")
@@ -88,8 +88,8 @@ def _choices(root: Any, keyword: str, value: Any) -> Iterator[list[Any]]:
 
 
 def _own(schema: Schema) -> Schema:
-    """What a schema says itself: numbers of bounds as drafts from 6 on write them, items as those
-    from 2020-12 on, one constant as a list of one."""
+    """The keywords that a schema says itself: numbers of bounds as drafts from 6 on write them,
+    items as those from 2020-12 on, one constant as a list of one."""
     own = {key: value for key, value in schema.items() if key in _OWN}
     if "const" in own:
         constant = own.pop("const")
@@ -116,7 +116,7 @@ def _with_ends(own: Schema, ends: Ends) -> Schema:
 
 
 def _merged(one: Schema, other: Schema) -> Schema | None:
-    """What satisfies both; None if that is nothing."""
+    """A schema that both are satisfied by; None if that is nothing."""
     both = {**one, **other}
     for keyword in one.keys() & other.keys() - _ENDS - _OBJECT - _ARRAY:
         rule = _RULES.get(keyword)

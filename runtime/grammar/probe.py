@@ -65,10 +65,10 @@ class ProbeError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeLimits:
-    """What one grammar may cost, and how long a refusal is remembered."""
+    """The cost that one grammar may have, and how long a refusal is remembered."""
 
     seconds: float = 2.0
-    """Of CPU time."""
+    """Seconds of CPU time."""
     memory_bytes: int = 512 * 1024 * 1024
     """Above what the child holds between checks."""
     refusal_life_s: float = 30.0
@@ -78,7 +78,7 @@ class ProbeLimits:
 
 
 class Places(Protocol):
-    """Who of the tenants that wait gets a child next."""
+    """The queue of tenants that wait for a child."""
 
     def place(self, tenant: str) -> AbstractAsyncContextManager[None]:
         """Waits for a child, and holds it inside the block."""
@@ -293,7 +293,7 @@ class _Child:
         return process
 
     async def _hello(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
-        """What a process says when it is ready, or cannot be."""
+        """The first message of a process, when it is ready or cannot be."""
         reading = asyncio.ensure_future(_read(process))
         try:
             for _ in range(_START_TIMEOUT_S):
@@ -470,7 +470,7 @@ async def _end(process: asyncio.subprocess.Process, *, dying: bool = False) -> i
 
 
 def _cpu_s(pid: int) -> float | None:
-    """What a process has used; None where the system does not say, or no file can be opened."""
+    """CPU time of a process; None where the system does not say, or no file can be opened."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b") ")[2].split()

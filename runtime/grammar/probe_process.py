@@ -77,7 +77,7 @@ def _resident_bytes() -> int:
 
 
 _RESERVED_BYTES = 128 << 20
-"""What the C library maps, and does not use, for the allocations of one more thread."""
+"""Memory that the C library maps, and does not use, for the allocations of one more thread."""
 
 
 def _limit_address_space(memory_bytes: int) -> None:

@@ -21,7 +21,7 @@ _PANIC = re.compile(
     r"internal error: entered unreachable",
     re.IGNORECASE,
 )
-"""What the library says when it is at fault itself: the innards of its build machine."""
+"""The library's words when it is at fault itself: the innards of its build machine."""
 BROKEN = "the grammar compiler cannot cope with it"
 TOO_WIDE = "it has too many optional properties or alternatives in one place to keep track of"
 TOO_COSTLY = (
@@ -37,7 +37,7 @@ _STOPPED = (
     (re.compile(r"DNF too large"), TOO_COSTLY),
     (re.compile(r"schema too large|\) too big"), TOO_LARGE),
 )
-"""What stops the library at one of its bounds, and what we say of it."""
+"""The bounds that stop the library, and our words for each."""
 _MAX_MESSAGE_CHARS = 300
 
 
@@ -114,7 +114,7 @@ def bounded(message: str, lark: str, place: Place | None = None) -> GrammarRefus
 
 
 def _bound(error: str) -> str | None:
-    """What to say of an error, if it is about one of the library's bounds."""
+    """Our words for an error, if it is about one of the library's bounds."""
     text = error.split("\n   1 | ", 1)[0]
     if _PANIC.search(text):
         return BROKEN

@@ -8,10 +8,10 @@ Always true: definitions by themselves say nothing; nothing that is handed in is
 from collections.abc import Callable, Container, Iterator
 from typing import Any
 
-from tools_api.schema_dialect import Schema, pointed_at
+from tools_api.schema_references import Schema, pointed_at
 
 APPLICATORS = ("$ref", "allOf", "anyOf", "oneOf")
-"""What has other schemas say something of the same value."""
+"""Keywords by which other schemas say something of the same value."""
 _DEFINITIONS = frozenset({"$defs", "definitions"})
 _MAPS = frozenset({"properties", "patternProperties"})
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})

@@ -106,7 +106,7 @@ def subschemas(schema: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hints:
-    """What an output that satisfies the schemas will need."""
+    """The needs of an output that satisfies the schemas."""
 
     required: tuple[bytes, ...]
     """Names of required properties as JSON writes them, in order, at most 256."""

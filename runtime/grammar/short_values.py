@@ -21,7 +21,7 @@ from runtime.grammar.number_ranges import Ends, counts, decimal_of, ends_of, pla
 from runtime.grammar.number_rules import KEYWORDS, literal
 from runtime.grammar.schemas import string_sample, subschemas
 from tools_api.exact_numbers import Number, exact, is_number, num_digits, plain
-from tools_api.schema_dialect import pointed_at
+from tools_api.schema_references import pointed_at
 
 _NUMERIC = frozenset(KEYWORDS)
 UNKNOWN = None
@@ -41,7 +41,7 @@ _APPLICATORS = ("$ref", "allOf", "anyOf", "oneOf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortValue:
-    """What is known of the values of one schema."""
+    """A short value of one schema, as far as it is known."""
 
     endless: bool
     """No finite value satisfies it."""
@@ -50,7 +50,8 @@ class ShortValue:
 
 
 def short_value(schema: Any) -> Generator[None, None, ShortValue]:
-    """What is known of ``schema``. Pauses after each look at one of its subschemas."""
+    """A short value of ``schema``, as far as it is known. Pauses after each look at one of its
+    subschemas."""
     nodes = [node for _, node in subschemas(schema)][::-1]
     values = _Values(schema, nodes)
     for _ in range(min(_MAX_ROUNDS, 2 + _MAX_LOOKS // max(len(nodes), 1))):
@@ -64,7 +65,7 @@ def short_value(schema: Any) -> Generator[None, None, ShortValue]:
 
 
 class _Values:
-    """What is known so far. A node of which nothing is known has no value yet."""
+    """The values that are known so far. A node of which nothing is known has no value yet."""
 
     def __init__(self, root: Any, nodes: list[dict[str, Any]]) -> None:
         self._root = root
@@ -233,7 +234,7 @@ def _number(node: dict[str, Any], *, whole: bool) -> Text:
 
 
 def _step(node: dict[str, Any]) -> Number:
-    """What a number has to be a multiple of; 0 where that is nothing."""
+    """The number that a number has to be a multiple of; 0 where that is nothing."""
     step = node.get("multipleOf")
     return step if is_number(step) else 0
 

@@ -60,7 +60,7 @@ class GrammarState:
         self._end_of_turn_ids = tuple(sorted(tokenizer.end_of_turn_ids))
         self._matcher = compiled.pristine.deep_copy()
         self._fed: list[int] = []
-        """What the matcher has consumed."""
+        """The tokens that the matcher has consumed."""
         self._renewals = _RENEWALS if len(compiled.spec.lark) <= _RENEWED_CHARS else 0
         self._guard: BudgetGuard | None = BudgetGuard(compiled.search, compiled.closing)
         phases = (compiled.after_id, compiled.trigger_id)

@@ -47,7 +47,7 @@ class StopSearch:
         self._call_start = "" if spec is None else spec.call_start
         self._after_special = False
         self._header: str | None = None
-        """Of a message in harmony, while it is read."""
+        """The header of a message in harmony, while it is read."""
         self._text = ""
         """The end of the free text, as far as a stop string may begin there."""
 

@@ -25,12 +25,12 @@ from runtime.grammar.state import GrammarState
 
 _WALKS = 4
 _TOKENS = 48
-"""Of each walk that is drawn."""
+"""Tokens of each walk that is drawn."""
 _ENDING_TOKENS = 256
-"""Of the known ending."""
+"""Tokens of the known ending."""
 _RUN = 64
 _SECONDS = 0.3
-"""Of the processor: no further token is looked at."""
+"""Seconds of the processor: no further token is looked at."""
 _STRUCTURAL = 0.6
 """How often a token that opens, closes or separates is drawn, where one is legal: any other goes on
 with the same text."""

@@ -29,11 +29,13 @@ from runtime.messages import TokenArray
 
 IntArray = npt.NDArray[np.int64]
 NO_STATE: Final = -1
+TRIAL_STATE: Final = -2
+"""Stands in the place of a state that is not there, for steps that are only timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceInput:
-    """What one sequence contributes to a step."""
+    """One sequence's part in a step."""
 
     tokens: TokenArray
     """int32 [n], n >= 1: tokens to compute; their KV is written."""
@@ -45,11 +47,12 @@ class SequenceInput:
     """For how many of the last tokens logits are wanted: 0 in mid-prompt, 1 for a decode or
     a prompt's end, 1 + drafts for a verification."""
     state_slot: int = NO_STATE
-    """Where its state is, for models with recurrent layers; ``NO_STATE`` for a trial, whose result
-    is nobody's."""
+    """Where its state is, for models with recurrent layers: without one, tokens of a sequence's
+    beginning alone are computed, and nothing is kept; ``TRIAL_STATE`` where nobody looks at the
+    result."""
     certain: tuple[int, ...] = ()
-    """Of these, the ones behind which the next token is known; no logits are computed for
-    them. Counted from the first."""
+    """The rows among these behind which the next token is known; no logits are computed for them.
+    Counted from the first."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_logits <= len(self.tokens) or len(self.tokens) == 0:
@@ -216,7 +219,7 @@ class StepBatch:
 
 
 def _block_tables(inputs: Sequence[SequenceInput], block_size: int) -> npt.NDArray[np.int32]:
-    """Of each sequence the blocks that hold its tokens, padded with -1.
+    """The blocks that hold each sequence's tokens, padded with -1.
 
     Raises:
         ValueError: there are fewer.

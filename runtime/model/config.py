@@ -1,4 +1,4 @@
-"""What a decoder looks like: a tuple of layers, each a mixer, a feed-forward and their norms.
+"""The shape of a decoder: a tuple of layers, each a mixer, a feed-forward and their norms.
 
 Families differ only in these values; ``runtime.model.decoder`` knows none of them. From a
 checkpoint's ``config.json`` to a ``ModelConfig`` leads ``runtime.model.hf_config``. No torch here.
@@ -65,7 +65,8 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitShaping:
-    """What makes a model of random weights end its sequences; trained models have none.
+    """Changes to logits that make a model of random weights end its sequences; trained models have
+    none.
 
     Ids outside ``[0, num_plain)`` other than ``end_of_turn`` lose ``ban``; every
     ``period``-th position of the transcript the end-of-turn logit gains ``boost``. A
@@ -104,6 +105,8 @@ class Attention:
     heads together (OLMo 2)."""
     sinks: bool = False
     """A learnt logit for each head, in the softmax's sum and without a value (gpt-oss)."""
+    gated: bool = False
+    """What heads give is weighed by a sigmoid, number by number (Qwen3-Next)."""
 
     def __post_init__(self) -> None:
         for name in ("heads", "kv_heads", "head_dim"):
@@ -136,8 +139,10 @@ class Attention:
     def num_parameters(self, hidden: int) -> int:
         query, kv = self.query_size, self.kv_size
         norms = {None: 0, "each": 2 * self.head_dim, "all": query + kv}[self.norm]
-        biases = (query + 2 * kv) * self.bias + hidden * self.output_bias
-        return hidden * (query + 2 * kv) + query * hidden + biases + norms + self.heads * self.sinks
+        queries = query * (2 if self.gated else 1)
+        biases = (queries + 2 * kv) * self.bias + hidden * self.output_bias
+        maps = hidden * (queries + 2 * kv) + query * hidden
+        return maps + biases + norms + self.heads * self.sinks
 
 
 MOST_TAPS: Final = 16
@@ -165,10 +170,54 @@ class ShortConv:
         return 4 * self.channels * hidden + self.channels * self.taps + biases
 
 
-Mixer = Attention | ShortConv
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedDelta:
+    """The gated delta rule behind a causal convolution over the last few tokens (Qwen3-Next): a
+    mixer that keeps a matrix for each head of values, and the inputs of the last ``taps - 1``
+    tokens."""
+
+    key_heads: int
+    """Each serves as many neighbouring heads of values."""
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+    """Tokens that an output of the convolution sees, its own included."""
+
+    def __post_init__(self) -> None:
+        for name in ("key_heads", "value_heads", "key_dim", "value_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
+        if self.value_heads % self.key_heads:
+            raise ValueError(
+                f"{self.value_heads} heads of values are not a multiple of {self.key_heads} of keys"
+            )
+        if not 2 <= self.taps <= MOST_TAPS:
+            raise ValueError(f"a convolution over {self.taps} tokens, 2 to {MOST_TAPS} are served")
+
+    @property
+    def key_size(self) -> int:
+        return self.key_heads * self.key_dim
+
+    @property
+    def value_size(self) -> int:
+        return self.value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: queries, keys and values."""
+        return 2 * self.key_size + self.value_size
+
+    def num_parameters(self, hidden: int) -> int:
+        maps = hidden * (self.channels + 2 * self.value_heads + 2 * self.value_size)
+        return maps + self.channels * self.taps + 2 * self.value_heads + self.value_dim
+
+
+Recurrent = ShortConv | GatedDelta
+Mixer = Attention | Recurrent
 
 Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
-"""What happens to the gate (``kernels.activation``)."""
+"""The function of the gate (``kernels.activation``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +285,7 @@ class Experts:
     shared: Gated | None = None
     """One more that every token takes."""
     shared_gate: bool = False
-    """What every token takes is weighed by a sigmoid of its own (Qwen2-MoE)."""
+    """The expert that every token takes is weighed by a sigmoid of its own (Qwen2-MoE)."""
 
     def num_parameters(self, hidden: int) -> int:
         router = self.router
@@ -315,19 +364,19 @@ class ModelConfig:
         return tuple([mixer for mixer in mixers if isinstance(mixer, Attention)])
 
     @property
-    def recurrent(self) -> tuple[ShortConv, ...]:
+    def recurrent(self) -> tuple[Recurrent, ...]:
         """The mixers that keep a state, whatever the number of tokens; in the same order."""
         mixers = [layer.mixer for layer in self.layers]
-        return tuple([mixer for mixer in mixers if isinstance(mixer, ShortConv)])
+        return tuple([mixer for mixer in mixers if isinstance(mixer, Recurrent)])
 
     @property
     def kv_heads(self) -> int:
-        """Of every layer of attention."""
+        """Heads of keys and values in every layer of attention."""
         return self.attention[0].kv_heads
 
     @property
     def head_dim(self) -> int:
-        """Of their keys and values."""
+        """The dimension of their keys and values."""
         return self.attention[0].head_dim
 
     @property

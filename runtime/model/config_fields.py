@@ -157,7 +157,7 @@ class Fields:
         return value
 
     def one_of(self, name: str, choices: Mapping[str, Any], default: str | None = None) -> Any:
-        """What ``choices`` has for the field."""
+        """The value that ``choices`` has for the field."""
         value = self.get(name, default)
         if not isinstance(value, str) or value not in choices:
             raise self.error(name, value, " or ".join(choices))

@@ -93,7 +93,7 @@ class GraphCounts:
     """Recordings that raised, when they were made or replayed; steps run as they come instead."""
 
     def since(self, told: "GraphCounts") -> "GraphCounts":
-        """What has come since ``told``."""
+        """Events that have come since ``told``."""
         return GraphCounts(
             replayed=self.replayed - told.replayed,
             eager=self.eager - told.eager,

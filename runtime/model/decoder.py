@@ -14,7 +14,8 @@ from torch import Tensor
 from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
-from runtime.model.config import Attention, LogitShaping, ModelConfig
+from runtime.model.config import Attention, GatedDelta, LogitShaping, ModelConfig
+from runtime.model.delta_mixer import DeltaMixer
 from runtime.model.embedding import Embedding
 from runtime.model.feed_forward import GatedMlp, load_feed_forward
 from runtime.model.kv_pool import KVPool
@@ -40,7 +41,7 @@ class StepInputs:
     highest_position: int
     layout: PagedLayout
     states: StateStep | None = None
-    """Of the sequences, in a model with recurrent layers."""
+    """States of the sequences, in a model with recurrent layers."""
     all_rows: bool = False
     """Logits are asked for every token, in their order. A recording never says so."""
 
@@ -64,9 +65,11 @@ class DecoderLayer:
             norm("input_layernorm", there=before),
             norm("after_mixer_norm", there=after),
         )
-        self._mixer: AttentionMixer | ConvMixer
+        self._mixer: AttentionMixer | ConvMixer | DeltaMixer
         if isinstance(spec.mixer, Attention):
             self._mixer = AttentionMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
+        elif isinstance(spec.mixer, GatedDelta):
+            self._mixer = DeltaMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
         else:
             self._mixer = ConvMixer(spec.mixer, prefix, hidden, loader)
         self._mlp_norms = (
@@ -82,7 +85,7 @@ class DecoderLayer:
 
     @property
     def scale(self) -> float | None:
-        """Of the scores of attention; None where there is none."""
+        """The scale of the scores of attention; None where there is none."""
         return self._mixer.scale if isinstance(self._mixer, AttentionMixer) else None
 
     def parts(self) -> LayerParts | None:
@@ -122,7 +125,7 @@ class DecoderLayer:
     ) -> tuple[Tensor, Tensor]:
         """The layer's own contribution, and the sum of all before it; both [T, hidden]."""
         normed, residual = self._into(delta, residual, self._mixer_norms[0])
-        if isinstance(self._mixer, ConvMixer):
+        if not isinstance(self._mixer, AttentionMixer):
             assert inputs.states is not None
             mixed = self._mixer(normed, inputs.states, self._index)
         else:
@@ -138,7 +141,7 @@ class DecoderLayer:
         return self._out_of(self._feed_forward(normed), self._mlp_norms[1]), residual
 
     def _into(self, delta: Tensor, residual: Tensor, norm: Tensor | None) -> tuple[Tensor, Tensor]:
-        """What goes into a half of the layer, and the sum so far."""
+        """The input of a half of the layer, and the sum so far."""
         if norm is not None:
             return add_rms_norm(delta, residual, norm, self._eps)
         total = residual + delta

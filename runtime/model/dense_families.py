@@ -57,8 +57,8 @@ def _read_plain(
 
 
 def _every_window(fields: Fields, default: int | None) -> tuple[int | None, ...] | None:
-    """Of families whose layers all have one, unless ``layer_types`` says otherwise. A window that
-    is null is none; one that is absent is the ``default``."""
+    """Windows of families whose layers all have one, unless ``layer_types`` says otherwise. A
+    window that is null is none; one that is absent is the ``default``."""
     given = fields.get("sliding_window", None if "sliding_window" in fields else default)
     if given is None:
         return None
@@ -68,7 +68,7 @@ def _every_window(fields: Fields, default: int | None) -> tuple[int | None, ...]
 
 
 def qwen_windows(fields: Fields, *, every: bool = False) -> tuple[int | None, ...] | None:
-    """Of each layer from ``max_window_layers`` on, or of ``every`` one."""
+    """Windows of each layer from ``max_window_layers`` on, or of ``every`` one."""
     if not fields.flag("use_sliding_window", False):
         return None
     window, count = fields.size("sliding_window", 4096), fields.size("num_hidden_layers")
@@ -237,7 +237,7 @@ _GEMMA3_4B = {
     "num_key_value_heads": 4,
     "max_position_embeddings": 131072,
 }
-"""What a wrapper's text part leaves out when it has the family's default."""
+"""Fields that a wrapper's text part leaves out when they have the family's default."""
 
 
 def _read_gemma3(fields: Fields, _: int | None) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""What a GGUF file says before its data: metadata and where its tensors are, read within bounds.
+"""The part of a GGUF file before its data: metadata and where its tensors are, read within bounds.
 
 Format: magic, version, two counts, metadata as keys with typed values, tensor descriptions, then
 the data of each at its offset (specification of GGUF 3, ggml's docs/gguf.md). No torch here.
@@ -22,11 +22,12 @@ from runtime.model.config import LoadError
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MOST_ENTRIES = 65_536
-"""Of metadata, and of tensors."""
+"""The most entries of metadata, and of tensors."""
 _MOST_STRING = 4 << 20
 """Bytes; a chat template has some ten thousand."""
 _MOST_ELEMENTS = 2_000_000
-"""Of an array; vocabularies have a quarter of a million tokens and twice as many merges."""
+"""The most elements of an array; vocabularies have a quarter of a million tokens and twice as many
+merges."""
 _MOST_RANK = 4
 _MOST_ALIGNMENT = 1 << 16
 _STRING, _ARRAY = 8, 9
@@ -50,7 +51,7 @@ KINDS: Mapping[int, tuple[str, int, int]] = {
     13: ("Q5_K", 256, 176),
     14: ("Q6_K", 256, 210),
 }
-"""Of tensors: name, numbers in a block, bytes of a block."""
+"""Kinds of tensors: name, numbers in a block, bytes of a block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +69,13 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufHeader:
-    """Of one file."""
+    """The header of one file."""
 
     path: Path
     metadata: Mapping[str, Any]
     tensors: Mapping[str, GgufTensor]
     num_bytes: int
-    """Of all that stands before the data."""
-
-    @property
-    def data_bytes(self) -> int:
-        """Of all tensors as they are kept."""
-        return sum(each.num_bytes for each in self.tensors.values())
+    """Bytes of all that stands before the data."""
 
 
 def read_gguf_header(path: Path) -> GgufHeader:

@@ -25,7 +25,7 @@ _QWEN2 = (
 )
 _LLAMA3 = _QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 _WORDS = {"qwen2": _QWEN2, "llama-bpe": _LLAMA3, "llama3": _LLAMA3, "llama-v3": _LLAMA3}
-"""What a text is cut into before merging, by ``tokenizer.ggml.pre``."""
+"""The expressions by which a text is cut into words before merging, by ``tokenizer.ggml.pre``."""
 _GPT2 = ("gpt-2", "default")
 _NORMALISED = ("qwen2",)
 

@@ -23,7 +23,7 @@ from runtime.model.gguf_header import GgufHeader, GgufTensor
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _ROWS_AT_ONCE = 2048
-"""Of a matrix that is widened."""
+"""Rows at once of a matrix that is widened."""
 _GROUP = 32
 
 

@@ -51,9 +51,9 @@ class HubFile:
     name: str
     num_bytes: int
     sha256: str | None
-    """Of a large file; a small one has ``git_sha1``."""
+    """The digest of a large file; a small one has ``git_sha1``."""
     git_sha1: str | None
-    """Of the file behind git's header."""
+    """The digest of the file behind git's header."""
 
 
 def fetch(
@@ -100,7 +100,7 @@ def _commit(name: HubName, info: ModelInfo) -> str:
 
 
 def wanted_files(name: HubName, info: ModelInfo, only: Sequence[str]) -> list[HubFile]:
-    """Of all files those that a server reads.
+    """The files among all that a server reads.
 
     Raises:
         LoadError: a name leads elsewhere, there are no weights that are read here, or several files
@@ -219,7 +219,7 @@ def _digest(file: HubFile, path: Path) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, in one line, and what helps."""
+    """The reason for a failure, in one line, and what helps."""
     match error:
         case OfflineModeIsEnabled():
             return "not on this machine, and HF_HUB_OFFLINE is set: fetch it where a hub is reached"

@@ -102,7 +102,7 @@ class _Record(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class HubRecords:
-    """What has been fetched on this machine.
+    """The models that have been fetched on this machine.
 
     Args:
         folder: holds a file for each model; made when something is kept.
@@ -142,7 +142,7 @@ class HubRecords:
         return FetchedModel(name=name.at(commit), folder=folder)
 
     def _read(self, repository: str) -> _Record:
-        """What is written down of a model; nothing, where that cannot be read."""
+        """Read the record of a model; nothing, where that cannot be read."""
         path = self._path(repository)
         try:
             with path.open("rb") as file:

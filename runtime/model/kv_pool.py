@@ -55,7 +55,7 @@ class KVPool:
         ample = device.type == "cpu" and self.num_bytes > AHEAD_BYTES // 8
         self._pages = PagesAhead(self._blocks) if ample else None
         self.layers = [(layer[0], layer[1]) for layer in self._blocks]
-        """What ``layer`` gives of each."""
+        """The result of ``layer`` for each."""
 
     @property
     def blocks(self) -> Tensor:

@@ -222,7 +222,7 @@ class MapLoader:
     bits: WeightBits = 16
     choice: ProductChoice | None = None
     dtype: torch.dtype = torch.float32
-    """Of the rows that maps are given; only matrices in few bits ask."""
+    """The dtype of the rows that maps are given; only matrices in few bits ask."""
     coded: bool = False
     """The checkpoint keeps matrices in few bits."""
 

@@ -36,7 +36,7 @@ Steps = tuple[_Step, ...]
 
 
 def expression(text: str) -> "NamePattern":
-    """What fits names from their beginning on, as ``re.match`` does.
+    """An expression that fits names from their beginning on, as ``re.match`` does.
 
     Raises:
         UnknownSyntax: see there.

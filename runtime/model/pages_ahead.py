@@ -32,8 +32,8 @@ AT_REST_BYTES = 512 << 20
 """The same while no step is computed: some twenty turns of eight agents (100M parameters, 130 MiB
 in six turns each), and little enough for a machine that has other work."""
 _SLICE_BYTES = 64 << 20
-"""What is provided at a time then, over all layers. A step that comes meanwhile has the rest of it
-provided beside it as always."""
+"""The memory that is provided at a time then, over all layers. A step that comes meanwhile has the
+rest of it provided beside it as always."""
 _REST = 3
 """Rests take so many times what a page took: a quarter of a core goes to pages. With a tenth, a
 prompt of 8,000 tokens overtook them where a page takes 5 ms, and the rest came without rests."""

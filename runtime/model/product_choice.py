@@ -26,7 +26,7 @@ RANK: tuple[Layout, ...] = ("tiles", "packed", "plain")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductRules:
-    """What a choice goes by."""
+    """The rules by which a choice is made."""
 
     row_weights: tuple[tuple[int, float], ...] = (
         (1, 0.45),
@@ -41,12 +41,12 @@ class ProductRules:
     """Share of the weighted time that a layout must save over one of earlier rank, and a second
     copy over the best single one: so much for each size of a first copy that it takes."""
     second_copy_share: float = 1 / 8
-    """Of the memory that the model leaves free: what second copies may take."""
+    """A share of the memory that the model leaves free: what second copies may take."""
     least_bytes: int = 16 << 20
     """Models with smaller linear maps are not timed: they do not wait for memory."""
     seconds: float = 1.0
-    """What timing may take; what is not known by then is not chosen. A quiet machine tells within a
-    third of it, and what it has told is kept."""
+    """The time that measuring may take; what is not known by then is not chosen. A quiet machine
+    tells within a third of it, and what it has told is kept."""
 
 
 RULES = ProductRules()
@@ -54,7 +54,8 @@ RULES = ProductRules()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductChoice:
-    """What linear maps are kept as. A map whose weight cannot have a layout takes the next."""
+    """The layouts in which linear maps are kept. A map whose weight cannot have a layout takes the
+    next."""
 
     few: Layout
     many: Layout | None = None
@@ -84,7 +85,7 @@ class ProductTimer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """What may be kept."""
+    """The layouts that may be kept."""
 
     first: Sequence[Layout]
     """Layouts of the only copy, or of the one for few rows; not empty, by rank."""
@@ -140,7 +141,7 @@ class _Mixed:
 
 
 def _best(times: _Times, few: Layout) -> _Mixed:
-    """What a single copy takes."""
+    """The time of a single copy."""
     seconds = sum(weight * taken[few] for _, weight, taken in times)
     alone = _Mixed(few=few, many=None, seconds=seconds)
     if few != "tiles":

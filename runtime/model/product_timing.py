@@ -39,8 +39,8 @@ _SET_BYTES = 6 << 20
 of a large one's."""
 _MOST_THREADS = 8
 _CACHED_BYTES = 24 << 20
-"""What is timed with few rows is this large at least in each layout: layouts take turns, so that
-it does not come from a cache."""
+"""Weights that are timed with few rows are this large at least in each layout: layouts take turns,
+so that it does not come from a cache."""
 _FEW_ROWS = 16
 _MANY_MAPS = 2
 """With more rows the caches do not matter, and so many maps of a set tell enough."""
@@ -60,8 +60,8 @@ def measured_choice(
     rules: ProductRules = RULES,
     folder: str | None = None,
 ) -> ProductChoice | None:
-    """What the linear maps of a model should be kept as, found out in ``rules.seconds`` at most;
-    None where that is not worth it or could not be told.
+    """The layouts in which a model's linear maps should be kept, found out in ``rules.seconds`` at
+    most; None where that is not worth it or could not be told.
 
     Args:
         free_bytes: memory there is before the model is loaded.
@@ -92,7 +92,7 @@ def measured_choice(
 
 
 def _facts(config: ModelConfig, bits: WeightBits) -> dict[str, str]:
-    """What a choice depends on, but for the memory that is free."""
+    """The facts on which a choice depends, but for the memory that is free."""
     return {
         "processor": processor(),
         "threads": str(torch.get_num_threads()),
@@ -198,7 +198,7 @@ class _Trials:
         return None
 
     def _maps(self, layout: Layout, sets: int) -> list[list[Linear]] | None:
-        """Of so many sets; None if time is over before they are made."""
+        """The maps of so many sets; None if time is over before they are made."""
         made = self._sets.setdefault(layout, [])
         while len(made) < sets:
             if self._clock() > self._until:

@@ -18,7 +18,7 @@ _MOST_NAMES = 65_536
 """In a list of modules."""
 _Read = Callable[[Fields], Quantisation]
 _GROUPS = (32, 64, 128)
-"""Of integers; GPTQ and others have -1 for all inputs."""
+"""Groups of integers; GPTQ and others have -1 for all inputs."""
 
 
 def read_quantisation(fields: Fields) -> Quantisation | None:
@@ -36,7 +36,7 @@ def read_quantisation(fields: Fields) -> Quantisation | None:
 
 
 def _unnamed(fields: Fields) -> str | None:
-    """Of older folders that do not say how."""
+    """The scheme of older folders that do not say how."""
     return "compressed-tensors" if "config_groups" in fields else None
 
 
@@ -64,7 +64,7 @@ def _read_mxfp4(fields: Fields) -> Quantisation:
 
 
 def _read_gptq(fields: Fields) -> Quantisation:
-    """What is not quantised is not listed, but for rules of the form ``-:EXPRESSION``."""
+    """Modules that are not quantised are not listed, but for rules of the form ``-:EXPRESSION``."""
     versions = {"gptq": True, "gptq_v2": False}
     first = fields.one_of("checkpoint_format", versions, "gptq")
     rules = fields.get("dynamic", {})

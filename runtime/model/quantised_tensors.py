@@ -35,7 +35,7 @@ NOT_READ = (
     "q_scale",
     "kv_scale",
 )
-"""What is said of inputs, keys and values: they are multiplied as they come."""
+"""The warning about quantised inputs, keys and values: they are multiplied as they come."""
 
 Matrix = Codes | Tensor
 
@@ -82,8 +82,8 @@ class QuantisedTensors:
         """Tensors that were read, or belong to those that were and say nothing new."""
 
     def matrix(self, module: Module) -> Matrix | None:
-        """What is kept in few bits, or float32 where it has to be widened; None: the module is kept
-        as it is.
+        """A matrix in few bits as it is kept, or in float32 where it has to be widened; None: the
+        module is kept as it is.
 
         Raises:
             LoadError: tensors contradict ``config.json``, or are damaged.
@@ -215,7 +215,7 @@ class _Taken:
 
     @property
     def groups(self) -> int:
-        """Of an output."""
+        """Groups of an output."""
         group, inputs = self.scheme.group, self.module.inputs
         if group is None:
             return 1
@@ -228,7 +228,7 @@ class _Taken:
         return inputs // group
 
     def words(self, count: int) -> int:
-        """Of 32 bits that hold so many numbers."""
+        """Words of 32 bits that hold so many numbers."""
         return -(-count * self.scheme.bits // 32)
 
     def whole_words(self, what: str, count: int) -> int:

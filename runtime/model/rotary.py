@@ -59,12 +59,12 @@ def _yarn(rope: RopeConfig, plain: Tensor, head_dim: int) -> Tensor:
 
 
 def angle_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What angles of a model in ``dtype`` are computed in."""
+    """The dtype in which angles of a model in ``dtype`` are computed."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 class Rotation(NamedTuple):
-    """What a step's positions do to queries and keys."""
+    """The rotation of queries and keys by a step's positions."""
 
     cos: Tensor
     """[tokens, head_dim / 2]"""

@@ -21,7 +21,7 @@ class ExpertRouter:
         wide = spec.scores == "sigmoid"
         self.weight = source.tensor(f"{name}.gate.weight", (count, hidden), wide=wide)
         self.like = source.tensor(f"{name}.gate.weight", (count, hidden)) if wide else self.weight
-        """Of the dtype and on the device of the model."""
+        """A tensor of the dtype and on the device of the model."""
         self._bias = source.tensor(f"{name}.gate.bias", (count,), wide=wide) if spec.bias else None
         self._correction: Tensor | None = None
         if spec.correction:

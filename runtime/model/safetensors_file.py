@@ -75,6 +75,9 @@ class SafetensorsFile:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._entries[name].shape
 
+    def dtype(self, name: str) -> torch.dtype:
+        return self._entries[name].dtype
+
     def num_bytes(self, name: str) -> int:
         entry = self._entries[name]
         return entry.end - entry.begin
@@ -159,7 +162,7 @@ def _entry(path: Path, name: str, value: object) -> _Entry:
 
 
 def _shown(value: object) -> str:
-    """What was found, cut where it is long."""
+    """The value that was found, cut where it is long."""
     text = repr(value)
     return text if len(text) <= _MOST_SHOWN_CHARS else text[:_MOST_SHOWN_CHARS] + "..."
 

@@ -86,7 +86,7 @@ class Drawing:
         self._result: Sampled | None = None
 
     def result(self) -> Sampled:
-        """What was drawn; waits for it, and for nothing that was begun later."""
+        """The drawn tokens; waits for it, and for nothing that was begun later."""
         if self._result is None:
             self._result = self._finish()
         return self._result
@@ -116,7 +116,8 @@ def sample(logits: Tensor, rows: Sequence[SampleRow]) -> Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What parameters ask for, one entry per row, as ``SamplingBatch`` has it; read only."""
+    """The parameters that were asked for, one entry per row, as ``SamplingBatch`` has it; read
+    only."""
 
     temperature: npt.NDArray[np.float64]
     top_k: npt.NDArray[np.int64]

@@ -30,21 +30,21 @@ class Scheme:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantisation:
-    """Of a whole checkpoint."""
+    """The quantisation of a whole checkpoint."""
 
     method: str
     """As ``quantization_config`` calls it."""
     excluded_field: str
     """Names those modules that are not quantised."""
     scheme: Scheme
-    """Of modules that no other one is for."""
+    """The scheme of modules that no other one is for."""
     own: tuple[tuple[ModuleNames, Scheme | None], ...] = ()
-    """Of some modules, the first that fits a name counts; None: these are not quantised."""
+    """Schemes of some modules, the first that fits a name counts; None: these are not quantised."""
     tensors_decide: bool = False
     """A module that is kept in 16 bits is right without being listed."""
 
     def scheme_of(self, module: str) -> Scheme | None:
-        """Of a module, as the checkpoint names it; None: it is kept as it is."""
+        """The scheme of a module, as the checkpoint names it; None: it is kept as it is."""
         names = {module, _plain(module)}
         for listed, scheme in self.own:
             if any(listed.fits(name) for name in names):

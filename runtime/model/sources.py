@@ -1,4 +1,5 @@
-"""What the name of a model stands for, as far as small files tell: which decoder, which tokenizer.
+"""The folder or file that the name of a model stands for, as far as small files tell: which
+decoder, which tokenizer.
 
 A name is a folder in Hugging Face layout, a GGUF file, ``default``, ``random:NAME``, or
 ``hub:ORG/NAME``, a model that has been fetched. No weight is looked at, so that whoever starts a
@@ -20,7 +21,7 @@ from runtime.model.hub_models import hub_folder, is_hub_name
 from runtime.model.presets import PREFIX, random_model_config
 
 WEIGHT_FILES = ("model.safetensors.index.json", "model.safetensors")
-"""Of a folder: one of them."""
+"""Files of weights in a folder: one of them."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """As models are called on Hugging Face's hub."""
 ASSETS = Path(__file__).parent.parent / "assets"
@@ -38,7 +39,7 @@ class ModelSource:
     tokenizer_folder: Path
     """Holds ``tokenizer.json``."""
     gguf: GgufHeader | None = None
-    """Of the file that the model is in, if it is one."""
+    """The path of the file that the model is in, if it is one."""
 
     @property
     def model_type(self) -> str:

@@ -17,10 +17,10 @@ from runtime.model.state_pool import ring_bytes, state_bytes
 
 _SESSION_TOKENS = 8192
 _SNAPSHOTS = 2.5
-"""Of a session."""
+"""Snapshots of a session."""
 _FEWEST_SNAPSHOTS = 32
 _PAUSED_SHARE = 0.25
-"""Of the sequences that may run, so many more keep their slots while they are paused."""
+"""The share of slots, more than sequences may run, for those that are paused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,8 @@ def plan_states(
     kv_dtype: torch.dtype,
     kv_bytes: int,
 ) -> StatePlan:
-    """Of ``kv_bytes`` of memory for states and KV together; nothing for other models.
+    """The slots for states within ``kv_bytes`` of memory for states and KV together; nothing for
+    other models.
 
     Raises:
         LoadError: fewer slots than sequences that may run, or they would take most of the memory.

@@ -37,7 +37,7 @@ _BESIDE = (2, 8, 64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """What a step needs, or a recording has room for."""
+    """The size that a step needs, or for which a recording has room."""
 
     sequences: int
     tokens: int
@@ -52,7 +52,7 @@ class Bucket:
 
     @classmethod
     def of(cls, batch: StepBatch, *, shared: bool) -> "Bucket":
-        """What ``batch`` needs."""
+        """The size that ``batch`` needs."""
         counts = np.diff(batch.query_starts)
         few = int(counts[counts <= MAX_DECODE_QUERIES].max(initial=0))
         most = int(counts.max())
@@ -99,8 +99,8 @@ def smallest(recorded: Sequence[Bucket], step: Bucket) -> Bucket | None:
 
 
 def buckets_up_to(max_sequences: int) -> list[Bucket]:
-    """What is recorded when a model is loaded, in the order of cost: decodes, verifications of
-    drafts and chunks beside decodes, up to ``max_sequences`` at a time."""
+    """The sizes that are recorded when a model is loaded, in the order of cost: decodes,
+    verifications of drafts and chunks beside decodes, up to ``max_sequences`` at a time."""
     counts = [1 << power for power in range((max_sequences - 1).bit_length() + 1)]
     every = {*_decodes(counts), *_verifications(counts), *_chunks(counts)}
     return sorted(every, key=Bucket.cost)
@@ -161,8 +161,8 @@ def unrecorded_kinds(max_sequences: int) -> list[Bucket]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepArrays:
-    """What changes from step to step of a recording, as large as the step; what is smaller than
-    its place leaves there what stood there, which nobody reads."""
+    """Arrays that change from step to step of a recording, as large as the step; what is smaller
+    than its place leaves there what stood there, which nobody reads."""
 
     token_ids: npt.NDArray[np.int64]
     positions: npt.NDArray[np.int64]

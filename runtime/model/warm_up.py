@@ -1,4 +1,4 @@
-"""What a server does once before it is ready, so that no turn waits for it.
+"""Work that a server does once before it is ready, so that no turn waits for it.
 
 A GPU compiles a kernel, loads it, and looks for the way to compute a product of a new size when it
 first meets them: half a second, a few milliseconds, a few milliseconds. Steps that are recorded
@@ -18,7 +18,7 @@ from runtime.model.batch import SequenceInput
 
 _ROWS = 2
 _FEWEST_TOKENS = 512
-"""Of a chunk; fewer are recorded."""
+"""The fewest tokens of a chunk; fewer are recorded."""
 
 
 def draws(vocab_size: int, device: torch.device) -> Iterator[Callable[[], Tensor]]:

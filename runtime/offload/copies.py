@@ -159,7 +159,7 @@ class _GatheredCopy(_StreamCopy):
     """On the way down: the blocks themselves were read by the computing stream."""
 
     def settle(self) -> None:
-        """What the device does next comes after the gathering anyway."""
+        """The device's next work comes after the gathering anyway."""
 
 
 class StreamCopies:
@@ -191,7 +191,7 @@ class StreamCopies:
         return rows
 
     def drop_rows(self, rows: ByteRows) -> None:
-        """What torch pinned is torch's to keep; what was registered here is so no longer."""
+        """Memory that torch pinned is torch's to keep; what was registered here is so no longer."""
         if rows.nbytes >= _ROUNDED_BYTES:
             cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             torch.cuda.check_error(int(cudart.cudaHostUnregister(rows.ctypes.data)))

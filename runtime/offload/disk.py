@@ -40,7 +40,7 @@ ByteRows = npt.NDArray[np.uint8]
 MARK: Final = "keepwarm-kv.json"
 BLOCKS: Final = "blocks"
 _OWN_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-"""What lies in the folder is opened without following links: its blocks are overwritten."""
+"""Files in the folder are opened without following links: its blocks are overwritten."""
 _FORMAT: Final = 1
 _MAGIC: Final = b"KWKVSLOT"
 _HEADER: Final = struct.Struct("<8sIHH16s16s16s")
@@ -131,7 +131,8 @@ class SlotFile:
         os.close(self._lock)
 
     def stored(self) -> Iterator[StoredRun]:
-        """What earlier processes have left, by their headers; bytes are verified when read."""
+        """The blocks that earlier processes have left, by their headers; bytes are verified when
+        read."""
         for block in range(self.num_blocks):
             header = os.pread(self._file, _HEADER_BYTES, block * self._slot)
             with contextlib.suppress(DamagedSlot):

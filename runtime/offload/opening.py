@@ -36,7 +36,7 @@ class KVTiers:
     host_blocks: int
     disk_blocks: int
     stored: Iterable[StoredRun]
-    """What an earlier process has left on the disk."""
+    """The blocks that an earlier process has left on the disk."""
 
 
 def open_tiers(config: EngineConfig, runner: ModelRunner, workers: Executor | None) -> KVTiers:
@@ -104,7 +104,7 @@ def identity(config: EngineConfig, model: LoadedModel) -> str:
 
 
 def _weight_files(model: LoadedModel) -> list[Path]:
-    """What its weights are in; none of them where they are drawn from a seed."""
+    """The files of its weights; none of them where they are drawn from a seed."""
     if model.name.startswith(PREFIX):
         return []
     folder = folder_of(model.name) or model.tokenizer_folder

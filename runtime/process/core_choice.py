@@ -22,11 +22,12 @@ LOOK_S: Final = 0.1
 RESTS_AFTER_S: Final = 2.0
 """Without a token; tools take as long between the turns of a session."""
 _BUSY_SHARE = 0.5
-"""Of a look's time: a main thread that has worked less is not there for most of the steps."""
+"""A share of a look's time: a main thread that has worked less is not there for most of the
+steps."""
 
 
 class MainThread(NamedTuple):
-    """What the system tells of a process's main thread, by proc_pid_stat(5)."""
+    """The system's account of a process's main thread, by proc_pid_stat(5)."""
 
     core: int
     processor_s: float

@@ -66,7 +66,7 @@ _Decoded = TypeVar("_Decoded")
 
 
 class EngineLink(Protocol):
-    """What the front end knows of an engine, wherever it runs."""
+    """The front end's view of an engine, wherever it runs."""
 
     async def start(self) -> EngineInfo: ...
 
@@ -80,7 +80,7 @@ class EngineLink(Protocol):
 
 
 def engine_command(log_format: LogFormat = "text") -> list[str]:
-    """What starts an engine's process, but for the number of its socket."""
+    """The command that starts an engine's process, but for the number of its socket."""
     module = "runtime.process.engine_process"
     return [sys.executable, "-m", module, "--log-format", log_format]
 
@@ -191,7 +191,7 @@ class EngineProcess:
         return process
 
     async def _until_ready(self, watch: LoadWatch) -> EngineInfo | str:
-        """What the child says in the end: its facts, or why it cannot start."""
+        """The child's last message of its start: its facts, or why it cannot start."""
         said_s = 0.0
         while True:
             answer = await self._read(frames.decode_start)

@@ -186,7 +186,7 @@ def _named(check: Check) -> Check:
 
 
 def _number(kind: type, bounds: tuple[float, float]) -> Check:
-    """Of a float an integer will do; of an integer nothing else."""
+    """Where a float is wanted an integer will do; of an integer nothing else."""
     allowed = (int,) if kind is int else (float, int)
     least, most = _COUNT if kind is int and bounds == _UNTOLD else bounds
 

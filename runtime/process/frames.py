@@ -44,7 +44,7 @@ _EMPTY = np.empty(0, dtype=np.int32)
 _OUTPUT_DEFAULTS = {
     field.name: field.default for field in fields(SequenceOutput) if field.default is not MISSING
 }
-"""What a field of ``SequenceOutput`` holds where an output's row does not name it."""
+"""The values of fields of ``SequenceOutput`` that an output's row does not name."""
 _STATS_DEFAULTS = asdict(StepStats())
 """Likewise of a step's figures, most of which are nothing in most steps."""
 

@@ -97,7 +97,7 @@ def load_engine(
 
 
 def _in_one_line(model: str, error: Exception) -> str:
-    """What nobody expected, with the place where it happened: there is no traceback."""
+    """An unexpected error in one line, with the place where it happened: there is no traceback."""
     code, line = "?", 0
     for frame, number in traceback.walk_tb(error.__traceback__):
         code, line = frame.f_code.co_filename, number
@@ -241,7 +241,7 @@ def _limits(config: EngineConfig, info: EngineInfo) -> RequestLimits:
 def _info(
     config: EngineConfig, runner: ModelRunner, cache: PrefixCache, load_s: float
 ) -> EngineInfo:
-    """What the engine tells of itself."""
+    """The engine's account of itself."""
     model = runner.model
     capacity = cache.usable_blocks * config.block_size
     limits = [capacity, model.config.max_context_tokens]

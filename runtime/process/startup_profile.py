@@ -1,4 +1,4 @@
-"""What steps take on this machine, found out before the first request.
+"""Times of steps on this machine, found out before the first request.
 
 Steps of the sizes that a ``CostTable`` has cells for are computed a few times: the first time pays
 for what is made once (compiled kernels, prepared products, recorded steps) and does not count, of
@@ -25,7 +25,7 @@ from collections.abc import Callable
 import numpy as np
 
 from runtime.messages import TokenArray
-from runtime.model.batch import SequenceInput
+from runtime.model.batch import TRIAL_STATE, SequenceInput
 from runtime.model.runner import ModelRunner
 from runtime.process.stored_profile import StoredProfile, Times
 from runtime.scheduling.costs import ROWS, TOKENS, CostProfile, CostTable
@@ -199,7 +199,7 @@ class _Trials:
         self._forgiven = False
 
     def check(self, known: Times) -> Times:
-        """What is known of an earlier start, if the checked cells take about what it says."""
+        """The times of an earlier start, if the checked cells take about what it says."""
         ratios = []
         for cell in _CHECKED:
             if cell not in known:
@@ -268,4 +268,5 @@ def _input(
         start=position,
         block_table=(blocks % runner.num_blocks).astype(np.int32),
         num_logits=1,
+        state_slot=TRIAL_STATE,
     )

@@ -1,4 +1,4 @@
-"""What steps took at earlier starts, kept in a file of their machine and model.
+"""Times of steps at earlier starts, kept in a file of their machine and model.
 
 Whether the times still hold is for ``runtime.process.startup_profile`` to find out.
 """
@@ -64,7 +64,7 @@ def _times(rows: Any) -> Times:
 
 
 def facts_of(runner: ModelRunner, config: EngineConfig) -> dict[str, str]:
-    """What the time of a step depends on."""
+    """The facts on which the time of a step depends."""
     model = runner.model
     on_gpu = model.device.type == "cuda"
     return {

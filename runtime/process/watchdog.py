@@ -35,13 +35,14 @@ _LEAST_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessWork:
-    """What the system has given a process since it started."""
+    """The work that the system has done for a process since it started."""
 
     processor_s: float
     page_reads: int
     """Pages of memory that had to be read from a disk first, as weights are the first time."""
     bytes_read: int = 0
-    """Of files, by calls rather than by pages of memory. 0 where the system does not tell."""
+    """Bytes read of files, by calls rather than by pages of memory. 0 where the system does not
+    tell."""
 
 
 def process_work(process_id: int) -> ProcessWork | None:

@@ -1,4 +1,4 @@
-"""Who may begin to run: whether there are blocks for a sequence, and whether it should wait for
+"""Admission of sequences: whether there are blocks for a sequence, and whether it should wait for
 more.
 
 A sequence is admitted if its prompt fits beside what the running ones are expected to emit. A

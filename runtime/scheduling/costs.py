@@ -1,4 +1,4 @@
-"""What steps cost on this machine: a table of measured steps, and how fast the machine is just now.
+"""Costs of steps on this machine: a table of measured steps, and how fast the machine is just now.
 
 The shape comes from measurement: ``CostTable`` holds seconds of steps by how many prompt tokens
 they compute and how many sequences decode in them, piecewise linear between its cells, and what
@@ -56,7 +56,7 @@ class CostProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """What one step computed."""
+    """The work of one step."""
 
     prefill_tokens: int = 0
     prefill_pairs: float = 0.0
@@ -106,12 +106,13 @@ class CostTable:
         )
 
     def seconds(self, tokens: int, rows: int) -> float:
-        """Of a step at no context, between the cells."""
+        """Seconds of a step at no context, between the cells."""
         column = self.column(rows)
         return column[0] if not tokens else _at(column, tokens)
 
     def column(self, rows: int) -> list[float]:
-        """Of steps with ``rows`` decodes at each of ``TOKENS``; the last segment goes on beyond."""
+        """Times of steps with ``rows`` decodes at each of ``TOKENS``; the last segment goes on
+        beyond."""
         j = min(bisect_right(ROWS, rows) - 1, len(ROWS) - 2)
         if rows == ROWS[j]:
             return [row[j] for row in self.cells]
@@ -119,7 +120,7 @@ class CostTable:
         return [row[j] + share * (row[j + 1] - row[j]) for row in self.cells]
 
     def step_s(self, work: StepWork) -> float:
-        """Of a step that computes ``work``."""
+        """Time of a step that computes ``work``."""
         return (
             self.seconds(work.prefill_tokens, work.decode_rows)
             + self.pair_s * work.prefill_pairs
@@ -207,8 +208,8 @@ class StepCosts:
         return seconds * self._scales["decode"].factor
 
     def added_s(self, num_tokens: int, position: int, *, tokens: int, rows: int) -> float:
-        """What ``num_tokens`` behind ``position`` others add to a step that computes ``tokens``
-        of prompts already and decodes ``rows`` sequences."""
+        """The time that ``num_tokens`` behind ``position`` others add to a step that computes
+        ``tokens`` of prompts already and decodes ``rows`` sequences."""
         table = self.table
         seconds = table.seconds(tokens + num_tokens, rows) - table.seconds(tokens, rows)
         seconds += table.pair_s * num_tokens * (position + num_tokens / 2)

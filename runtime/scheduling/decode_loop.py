@@ -100,7 +100,7 @@ class DecodeLoop:
             step.exhausted.append(sequence)
 
     def num_tokens(self, step: StepPlan) -> int:
-        """What the step computes so far."""
+        """Tokens that the step computes so far."""
         decoders = self._queues.decoders
         tails = sum(c.num_tokens for s, c in step.chunks.items() if s not in decoders)
         left_out = sum(s.num_pending for s in self._left_out(step))

@@ -1,4 +1,4 @@
-"""What steps change of the sequences that decode, as arrays: a row for each sequence.
+"""Arrays of what steps change of the sequences that decode: a row for each sequence.
 
 A step that gives every sequence one token writes these arrays in a few operations, whatever the
 number of sequences. A sequence and its token buffer share their ``Row`` and read their own numbers

@@ -110,7 +110,7 @@ class Decoders:
         return [self._sequences[index] for index in np.flatnonzero(short).tolist()]
 
     def decodes(self, without: set[Sequence]) -> Decodes:
-        """What all sequences but some have pending."""
+        """The pending tokens of all sequences but some."""
         rows, sequences = self.rows, self.sequences
         if without:
             kept = [n for n, sequence in enumerate(sequences) if sequence not in without]

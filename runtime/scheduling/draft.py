@@ -61,9 +61,9 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def share_budget(drafts: Mapping[_Key, Draft], budget: int) -> dict[_Key, Draft]:
-    """What of several sequences' drafts goes into one step of at most ``budget`` draft tokens:
-    those that are most likely to be right, wherever they come from. Of each draft it is a
-    leading part, as survival never rises; among equals the earlier sequence's come first."""
+    """Divide the draft tokens of one step, at most ``budget``, among several sequences: those that
+    are most likely to be right, wherever they come from. Of each draft it is a leading part, as
+    survival never rises; among equals the earlier sequence's come first."""
     if sum(len(draft.tokens) for draft in drafts.values()) <= budget:
         return dict(drafts)
     ranked = sorted(

@@ -48,7 +48,7 @@ def level(emitted: int, prompt: float, age_s: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceFacts:
-    """What a policy may look at."""
+    """The facts that a policy may look at."""
 
     priority: int
     arrival_s: float
@@ -71,7 +71,7 @@ class Policy:
     """An order of sequences, and how much the scheduler may do beside it."""
 
     key: Callable[[SequenceFacts], tuple[float, ...]]
-    """What it sorts by."""
+    """The key that it sorts by."""
     strict: bool = False
     """The order alone decides, as in the baseline: no sequence passes one that has to wait or
     takes its slot, sessions are not held back for memory, prefill is bounded in tokens only."""

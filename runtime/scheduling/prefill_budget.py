@@ -38,14 +38,15 @@ _AIM = 0.8
 """Share of the bound that a plan aims at: one step of a hundred takes 1.23 times what is
 predicted."""
 _AT_MOST = 0.95
-"""Of the bound, what a step may take that ends a prompt: tokens are on their way for a while."""
+"""The share of the bound that a step may take which ends a prompt: tokens are on their way for a
+while."""
 _OWED = 2.0
-"""Of the bound, what prompts are owed for each step beside one decode; beside several, as many
-times less. Less leaves decodes too few, more has short answers wait for long prompts."""
+"""The share of the bound that prompts are owed for each step beside one decode; beside several, as
+many times less. Less leaves decodes too few, more has short answers wait for long prompts."""
 _LEAST_OWED = 0.1
 """However many decode, so that a prompt comes to its end."""
 _NEARLY = 0.98
-"""Of what a plan aims at; rounding must not make a prompt wait for another step."""
+"""The share of a plan's aim; rounding must not make a prompt wait for another step."""
 _NO_BOUND_S = 3600.0
 
 

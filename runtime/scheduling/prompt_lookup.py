@@ -1,4 +1,4 @@
-"""What the cache is asked about the prompt of a sequence that waits.
+"""Questions to the cache about the prompt of a sequence that waits.
 
 How much of it would have to be computed now, whether a part is on its way from the disk, and
 the match that opens it. Knows the cache and one sequence at a time. Knows no order and no slots.
@@ -49,7 +49,7 @@ class PromptLookup:
 
 
 class _Prompt(TypedDict):
-    """What the cache is asked about, as its methods name it."""
+    """The prompt, as the cache's methods name it."""
 
     branch_id: str
     tenant: str

@@ -233,7 +233,7 @@ class Sequence:
         return len(self.buffer) - self.num_computed
 
     def to_next_cut(self, num_tokens: int) -> int:
-        """Of so many tokens to compute, those before the next cut."""
+        """The tokens before the next cut, among so many to compute."""
         if self.cuts:
             for cut in self.cuts:
                 if cut > self.num_computed:

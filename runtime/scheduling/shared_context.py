@@ -25,9 +25,9 @@ class _Alike:
     """Sequences whose contexts begin with the same block."""
 
     blocks: BlockArray
-    """Of the first that was there."""
+    """Blocks of the first that was there."""
     tokens: dict[Sequence, int] = field(default_factory=dict)
-    """What each has in common with that one."""
+    """Tokens that each has in common with that one."""
 
     @property
     def saved(self) -> int:
@@ -36,7 +36,7 @@ class _Alike:
 
 
 class SharedContext:
-    """Of the sequences of one scheduler that decode."""
+    """The context that decoding sequences of one scheduler share."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
@@ -73,8 +73,8 @@ class SharedContext:
 
 
 def without_shared(context: int, rows: int, shared: int) -> int:
-    """What ``rows`` decodes with ``context`` tokens read, where sequences, maybe more of them, have
-    ``shared`` in common: one reads its own at least."""
+    """Tokens that ``rows`` decodes with ``context`` tokens read, where sequences, maybe more of
+    them, have ``shared`` in common: one reads its own at least."""
     return context - min(shared, context - context // max(rows, 1))
 
 

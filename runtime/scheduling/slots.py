@@ -41,8 +41,8 @@ class _Holders:
         self._longer: dict[tuple[int, str | None], tuple[Key, Sequence | None]] = {}
 
     def longer(self, level: int, resuming: str | None) -> tuple[Key, Sequence | None]:
-        """Who loses its slot to a sequence of that level, which is a paused one of ``resuming`` or
-        begins: of the longer ones the last in the order."""
+        """The sequence that loses its slot to one of that level, which is a paused one of
+        ``resuming`` or begins: of the longer ones the last in the order."""
         found = self._longer.get((level, resuming))
         if found is None:
             may_lose = (
@@ -60,8 +60,8 @@ class _Holders:
         return tenant == taker or by_tenant[tenant] > 1 or not by_tenant[taker]
 
     def spared(self) -> tuple[Key, Sequence | None]:
-        """Who loses its slot to a tenant that has none: of the tenant that has most the last in the
-        order; nobody where each tenant has one."""
+        """The sequence that loses its slot to a tenant that has none: of the tenant that has most
+        the last in the order; nobody where each tenant has one."""
         most = max(self.by_tenant.values(), default=0)
         if most < 2:
             return _NOBODY

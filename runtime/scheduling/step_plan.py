@@ -147,7 +147,7 @@ class StepPlan:
 
     def __init__(self) -> None:
         self.chunks: dict[Sequence, Chunk] = {}
-        """Of sequences that do not decode, or with a draft."""
+        """Chunks of sequences that do not decode, or with a draft."""
         self.admitted: list[Sequence] = []
         self.exhausted: list[Sequence] = []
         self.too_large: list[Sequence] = []
@@ -180,7 +180,7 @@ class StepPlan:
 
 
 def step_work(chunks: Iterable[Chunk], *, shared: int = 0) -> StepWork:
-    """What a step with ``chunks`` costs, in the units of the cost model, where the sequences that
+    """The cost of a step with ``chunks``, in the units of the cost model, where the sequences that
     decode have ``shared`` tokens of context in common. To be asked before the step's results are
     applied."""
     tokens = rows = context = prefills = decodes = 0

@@ -32,7 +32,7 @@ from runtime.scheduling.costs import StepCosts
 from runtime.scheduling.step_plan import StepPlan
 
 BURST_S = 1.0
-"""Who had no more than so many seconds beyond its share does not wait."""
+"""A tenant does not wait that had no more than so many seconds beyond its share."""
 MOST_OWED_S = 2.0
 """More is not remembered."""
 PATIENCE_S = 1.0
@@ -41,10 +41,11 @@ its share."""
 MOST_SLOWER = 2.0
 """Decodes of who owes the burst rest in steps that they would make longer by more than this."""
 MOST_REST_S = 0.25
-"""Of its share: who has rested so long takes part once, so that its turns do not stand still."""
+"""The longest rest, counted in its share: who has rested so long takes part once, so that its turns
+do not stand still."""
 PAUSE_S = 5.0
-"""Who had the engine alone for longer is paid for its decodes as well: others do not come back
-between two turns any more."""
+"""A tenant that had the engine alone for longer is paid for its decodes as well: others do not come
+back between two turns any more."""
 _FEWEST_TENANTS = 2
 """Half of the time is the most that anybody is paid: another tenant may come."""
 _MOST_PACE = 4.0
@@ -52,7 +53,7 @@ _MOST_PACE = 4.0
 
 
 class TenantShare:
-    """What the tenants of one scheduler owe for their prompts and decodes."""
+    """The debts of one scheduler's tenants for their prompts and decodes."""
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
@@ -60,9 +61,10 @@ class TenantShare:
         self._added_owed_s: dict[str, float] = {}
         """The same of what decodes add alone, paid by the steps in which others decode."""
         self._waited_s: dict[str, float] = {}
-        """Of those that have to wait: what their share was since they last had a step."""
+        """The waiting time of tenants that have to wait: what their share was since they last had a
+        step."""
         self._rested_s: dict[str, float] = {}
-        """Of those whose decodes rest: the same, since they last took part."""
+        """The resting time of tenants whose decodes rest: the same, since they last took part."""
         self._now = 0.0
         self._step_s = 0.0
         self._added_s: dict[str, float] = {}
@@ -72,9 +74,10 @@ class TenantShare:
         self._alone_s = 0.0
         """Since more than one tenant had work."""
         self._decodes_add_s: dict[str, float] = {}
-        """What the decodes of each add; nothing where those of one tenant are alone."""
+        """The time that each tenant's decodes add; nothing where those of one tenant are alone."""
         self.late: set[str] = set()
-        """Who owes the burst: the prompts of others go first. Not who has waited long enough."""
+        """The tenants that owe the burst: the prompts of others go first. Not who has waited long
+        enough."""
         self._over: set[str] = set()
         self._held: set[str] = set()
         """Tenants that the step is not open to, and those that asked."""

@@ -1,4 +1,5 @@
-"""What a server has in hand before its model is loaded: its port, its tokenizer, its journal.
+"""Parts of a server that are at hand before its model is loaded: its port, its tokenizer, its
+journal.
 
 Always true: what needs no weights is found wrong before any are loaded, which may take minutes.
 """
@@ -27,11 +28,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beforehand:
-    """What needs the model's small files alone."""
+    """Parts that need the model's small files alone."""
 
     speech: Speech
     fingerprint: bytes
-    """Of what makes token ids of items."""
+    """A digest of everything that decides the token ids of items."""
     journal: Journal | None
     prices: PriceTable
 
@@ -85,7 +86,7 @@ def loaded_first(
 
 
 def names_of(options: ServeOptions) -> tuple[str, frozenset[str]]:
-    """What the served model is called in answers, and all names that requests may use."""
+    """The served model's name in answers, and all names that requests may use."""
     own = options.engine.model
     if not is_hub_name(own):
         return options.model_name or own, frozenset({"default", own})
@@ -95,7 +96,7 @@ def names_of(options: ServeOptions) -> tuple[str, frozenset[str]]:
 
 
 def prices_of(options: ServeOptions) -> PriceTable:
-    """What the served model costs.
+    """Prices of the served model.
 
     Raises:
         PriceError: as ``check_budgets`` and ``PriceFile.of``.

@@ -1,4 +1,4 @@
-"""What ``keepwarm serve`` is told, as typed values.
+"""Options of ``keepwarm serve``, as typed values.
 
 Every field of ``EngineConfig`` is an option of the same name (sizes in bytes become MiB),
 its docstring the help text; the rest concerns the port, keys and prices. Nothing is started
@@ -63,7 +63,7 @@ class ServeOptions:
     """Where spans go; None: there are none."""
     journal: JournalOptions
     default_output_tokens: int
-    """Of a turn that names no limit."""
+    """The limit of a turn that names none."""
 
 
 _OWN = (
@@ -93,13 +93,6 @@ _OWN = (
         help="TOML file with a table [[keys]] for each key: name, sha256, tenant and role "
         "(operator, tenant, read-only); tenants share nothing, operators see metrics and all "
         "sessions; read again on SIGHUP; 'keepwarm keys' makes its rows",
-    ),
-    Setting(
-        name="keys_file",
-        kind="path",
-        metavar="FILE",
-        help="the same; its former name, and that of files with a line 'tenant key "
-        "[operator]' for each key, which are still read",
     ),
     Setting(
         name="allow_origin",
@@ -242,7 +235,7 @@ def read_serve_options(values: Values, environment: Mapping[str, str]) -> ServeO
     Raises:
         OptionError: something contradicts itself or leaves the port open.
     """
-    tenants_file = _tenants_file(values)
+    tenants_file: Path | None = values["tenants_file"]
     tenants = _read_tenants(values, tenants_file)
     if not tenants.keys and not is_loopback(values["host"]):
         raise OptionError(
@@ -296,26 +289,18 @@ def _engine_config(values: Values, environment: Mapping[str, str]) -> EngineConf
     return config
 
 
-def _tenants_file(values: Values) -> Path | None:
-    if values["tenants_file"] and values["keys_file"]:
-        one, other = values.label("tenants_file"), values.label("keys_file")
-        raise OptionError(f"{one} and {other} are given: they mean the same")
-    path: Path | None = values["tenants_file"] or values["keys_file"]
-    return path
-
-
 def _read_tenants(values: Values, path: Path | None) -> TenantsFile:
     single, label = values["api_key"], values.label("api_key")
     if not single:
         if path is None:
-            return TenantsFile(keys=(), former=False)
-        label = values.label("tenants_file" if values["tenants_file"] else "keys_file")
+            return TenantsFile(keys=())
+        label = values.label("tenants_file")
     elif path is not None:
         raise OptionError(f"a single key ({label}) and a tenants file ({path}) are given")
     try:
         if path is not None:
             return read_tenants_file(path)
-        return TenantsFile(keys=(single_key(single),), former=False)
+        return TenantsFile(keys=(single_key(single),))
     except KeyFileError as error:
         raise OptionError(f"{label}: {error}") from error
 

@@ -1,4 +1,4 @@
-"""What can be said against a model before torch is loaded: a folder that is missing or unfit, a
+"""Faults of a model that can be found before torch is loaded: a folder that is missing or unfit, a
 context that it does not have.
 
 Reads the small files of the folder alone; weights are looked at where they are loaded.
@@ -15,8 +15,8 @@ from runtime.model.sources import (
 
 
 def known_source(model: str) -> ModelSource | None:
-    """What ``model`` stands for; None where a file of it may have to be waited for, which is the
-    loader's to do.
+    """The source that ``model`` stands for; None where a file of it may have to be waited for,
+    which is the loader's to do.
 
     Raises:
         LoadError: it cannot be served.

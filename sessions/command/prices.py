@@ -43,7 +43,7 @@ class PriceError(OptionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceFile:
-    """What stands in a price file."""
+    """The content of a price file."""
 
     path: Path
     tables: Mapping[str, PriceTable]

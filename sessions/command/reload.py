@@ -14,16 +14,6 @@ from sessions.tenants_file import read_tenants_file
 log = logging.getLogger(__name__)
 
 
-def warn_of_former_form(path: Path, *, former: bool) -> None:
-    """Say what replaces a file of keys in the old form."""
-    if former:
-        log.warning(
-            "tenants file holds the keys themselves file=%s replacement=%s",
-            path,
-            "what 'keepwarm keys convert' makes of it",
-        )
-
-
 def reload_tenants(
     path: Path,
     tenants: Tenants,
@@ -44,5 +34,4 @@ def reload_tenants(
         return False
     ended = revoke(tenants.replace(read.keys, read.policies))
     log.info("tenants file taken file=%s keys=%d ended=%d", path, len(read.keys), ended)
-    warn_of_former_form(path, former=read.former)
     return True

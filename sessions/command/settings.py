@@ -76,7 +76,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """What an option is, and who says so."""
+    """An option's value, and where it comes from."""
 
     value: Any
     origin: Origin
@@ -221,7 +221,7 @@ def stray_variables(environment: Mapping[str, str], known: Iterable[str]) -> lis
 
 
 def _nearest(name: str, names: Iterable[str]) -> str | None:
-    """Of ``names`` the one that was probably meant: misspelt, named as a client would name it, or
+    """The one of ``names`` that was probably meant: misspelt, named as a client would name it, or
     with the name of a command in it that it does not have."""
     by_word = {each.removeprefix(_PREFIX): each for each in names}
     word = name.removeprefix(_PREFIX).upper()
@@ -239,7 +239,7 @@ def _nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def parsed(setting: Setting, text: str | Sequence[str], label: str) -> Any:
-    """What was typed, or stands in the environment.
+    """Read a value that was typed, or stands in the environment.
 
     Raises:
         OptionError: it is not what the option may be.

@@ -22,7 +22,7 @@ from tools_api.chat_generic import chat_format_described
 
 
 class Tokenised(Protocol):
-    """What says how text becomes tokens, of a model that is loaded or is not."""
+    """The tokenizer and chat format of a model that is loaded or is not."""
 
     @property
     def model_type(self) -> str: ...
@@ -36,12 +36,13 @@ class Tokenised(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speech:
-    """What transcripts are written with."""
+    """The means by which transcripts are written."""
 
     tokenizer: Tokenizer
     chat_format: ChatFormat
     description: str | None
-    """Of the format, for other processes; None: it is what the special tokens choose."""
+    """A description of the format, for other processes; None: it is what the special tokens
+    choose."""
     how: str
     """In words, why it is this format; empty: the model comes along, it is its own."""
     warning: str | None

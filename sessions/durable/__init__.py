@@ -1,1 +1,1 @@
-"""What outlives a turn: sessions, responses, transcripts, accounts."""
+"""State that outlives a turn: sessions, responses, transcripts, accounts."""

@@ -1,4 +1,4 @@
-"""What may be spent under one name, what has been, and what running turns hold of the rest.
+"""One name's account: its bound, what was spent, and what running turns hold of the rest.
 
 A session has an account, so has a session together with all that name it as their parent, a
 tenant, and a turn that brings a budget of its own. A turn draws on all of its accounts at once
@@ -48,7 +48,7 @@ class Amount(NamedTuple):
         return _new(Amount, (a - k, b - x, c - m, d - n, e - o, f - p))
 
     def least(self, other: "Amount") -> "Amount":
-        """Of each kind the smaller one."""
+        """The smaller amount of each kind."""
         a, b, c, d, e, f = self
         k, x, m, n, o, p = other
         return Amount(
@@ -61,7 +61,7 @@ class Amount(NamedTuple):
         )
 
     def most(self, other: "Amount") -> "Amount":
-        """Of each kind the larger one."""
+        """The larger amount of each kind."""
         return Amount(*map(max, self, other))
 
 
@@ -121,8 +121,8 @@ class Account:
         self.held = NOTHING
         """By turns that run."""
         self.reach: Amount | None = None
-        """Of bounded kinds, what this server may spend where others draw on the account too;
-        what turns hold is a part of it. None: nobody else does."""
+        """The part of bounded kinds that this server may spend where others draw on the account
+        too; what turns hold is a part of it. None: nobody else does."""
         self.name = ""
         """In the journal, of one that others draw on."""
         self.budget = budget
@@ -154,7 +154,7 @@ class Account:
         return self.spent.plus(self.held) != NOTHING
 
     def spend(self, amount: Amount, held: Amount = NOTHING) -> None:
-        """Of what was ``held``, and no longer is."""
+        """Spend a part of what was ``held``, and no longer is."""
         if held is not NOTHING:
             self.held = self.held.minus(held)
         self.spent = self.spent.plus(amount)
@@ -162,13 +162,14 @@ class Account:
             self.reach = self.reach.minus(amount).most(NOTHING)
 
     def free(self) -> Amount:
-        """What is neither spent nor beyond this server's reach: what running turns hold is not
-        taken off."""
+        """The part that is neither spent nor beyond this server's reach: what running turns hold is
+        not taken off."""
         free = self.limits.minus(self.spent)
         return free if self.reach is None else free.least(self._reach_of_bounded(self.reach))
 
     def lacks(self, wanted: Amount) -> Amount | None:
-        """What more than is in reach a turn would hold of bounded kinds; None: nothing."""
+        """The part of bounded kinds that a turn would hold beyond what is in reach; None:
+        nothing."""
         if self.reach is None or self.budget is NO_BUDGET:
             return None
         within = self._reach_of_bounded(self.reach).minus(self.held)
@@ -180,8 +181,8 @@ class Account:
         return Amount(*(part if is_bound(limit) else _UNBOUNDED for part, limit in bounded))
 
     def left(self) -> Budget:
-        """What is left of each bound, what running turns hold taken off; negative where the
-        budget was lowered below what is spent."""
+        """The rest of each bound, what running turns hold taken off; negative where the budget was
+        lowered below what is spent."""
         if self.budget is NO_BUDGET:
             return NO_BUDGET
         return self._minus(self.spent.plus(self.held))

@@ -142,7 +142,7 @@ class Branches:
         return entry in self._lost and entry not in self._places
 
     def take_releases(self) -> tuple[ReleaseBranch, ...]:
-        """What to tell the engine; each branch appears once in all calls together."""
+        """Releases to tell the engine of; each branch appears once in all calls together."""
         releases, self._releases = tuple(self._releases), []
         return releases
 

@@ -41,7 +41,7 @@ class HeldBudget:
     """The session whose budget, or whose tree's, it is; the tenant."""
     limit: dict[str, int]
     left: dict[str, int]
-    """Of each kind of ``limit``; what running turns hold is taken off."""
+    """The rest of each kind of ``limit``; what running turns hold is taken off."""
     soft: dict[str, int]
     """From here on turns carry a warning."""
 
@@ -68,8 +68,8 @@ def held_budgets(session: Session, tenant: Account) -> tuple[HeldBudget, ...]:
 
 
 def tightest(budgets: Iterable[HeldBudget]) -> dict[str, tuple[int, int]]:
-    """Of each kind that is bounded what may still be spent, the least that any of them leaves, and
-    the bound that leaves it."""
+    """For each bounded kind the least that may still be spent of any of them, and the bound that
+    leaves it."""
     found: dict[str, tuple[int, int]] = {}
     for budget in budgets:
         for kind, limit in budget.limit.items():
@@ -79,8 +79,8 @@ def tightest(budgets: Iterable[HeldBudget]) -> dict[str, tuple[int, int]]:
 
 
 class TenantTerms:
-    """What tenants may spend and what they pay, by the policies of a tenants file; to be asked at
-    each use, not kept."""
+    """Budgets and prices of tenants, by the policies of a tenants file; to be asked at each use,
+    not kept."""
 
     def __init__(self, tenants: Tenants, prices: PriceTable) -> None:
         """``prices``: of those that have none of their own."""
@@ -88,12 +88,13 @@ class TenantTerms:
         self._prices = prices
 
     def budget(self, tenant: str) -> Budget:
-        """What it may spend in all."""
+        """The tenant's budget in all."""
         bounds = self._tenants.policy(tenant).budget
         return NO_BUDGET if bounds is NO_BOUNDS else bounds_of(bounds)
 
     def prices(self, tenant: str) -> PriceTable:
-        """What it pays: its own prices of tokens, or else the server's, which KV has anyway."""
+        """The tenant's prices: its own prices of tokens, or else the server's, which KV has
+        anyway."""
         own = self._tenants.policy(tenant).prices
         return self._prices if own is None else replace(self._prices, **asdict(own))
 

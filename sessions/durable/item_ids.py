@@ -41,11 +41,11 @@ class Place(NamedTuple):
 
     response_id: str
     number: int
-    """Of the items that the response's model read."""
+    """The number of items that the response's model read."""
 
 
 def own_items(entry: Entry) -> Iterator[Item]:
-    """What an entry adds to its chain."""
+    """The items that an entry adds to its chain."""
     if entry.parent is None and entry.opening is not None:
         yield entry.opening
     yield from entry.input_items
@@ -53,7 +53,7 @@ def own_items(entry: Entry) -> Iterator[Item]:
 
 
 def read_items(entry: Entry) -> list[Item]:
-    """What stands before the output of ``entry``, oldest first."""
+    """The items before the output of ``entry``, oldest first."""
     parts = [entry.input_items]
     for earlier in chain(entry.parent):
         parts += [earlier.output_items, earlier.input_items]
@@ -70,7 +70,7 @@ def listed_id(item: Item, place: Place) -> str:
 
 
 def place_of(id_: str) -> Place | None:
-    """What an id says that was made of a place; None: it is no such id."""
+    """The place from which an id was made; None: it is no such id."""
     found = _LISTED.fullmatch(id_)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What turns consume, what that costs, and what a session has spent.
+"""Consumption of turns, its cost, and what a session has spent.
 
 Bounds are ``sessions.durable.account``. Money is an int of nano-dollars (1e-9 dollars)
 everywhere; it becomes a number of dollars only on the wire. Counts are tokens of the served
@@ -133,9 +133,9 @@ class PriceTable:
     input_cached: int = 0
     output: int = 0
     reasoning: int | None = None
-    """Of output tokens that are thinking; None: as other output."""
+    """The output tokens that are thinking; None: as other output."""
     residency: int = 0
-    """Of a million block-seconds of KV on the device."""
+    """Price of a million block-seconds of KV on the device."""
 
     def __post_init__(self) -> None:
         for name in ("input_uncached", "input_cached", "output", "reasoning", "residency"):
@@ -173,14 +173,14 @@ class PriceTable:
         return nano * _MILLION**2 // self.residency
 
     def most(self, prompt: Prompt, output: int, reasoning: int) -> int:
-        """What a turn of that prompt may cost that writes ``output`` tokens, of which up to
-        ``reasoning`` may be thinking."""
+        """The most that a turn of that prompt may cost which writes ``output`` tokens, of which up
+        to ``reasoning`` may be thinking."""
         extra = max((self.reasoning or 0) - self.output, 0)
         exact = self._exact(*prompt)
         return -(-(exact + output * self.output + reasoning * extra) // _MILLION)
 
     def saved(self, usage: TurnUsage) -> int:
-        """What the same turn would have cost more with nothing cached."""
+        """The additional cost of the same turn with nothing cached."""
         return self._cost(usage.input_tokens, usage) - self.cost(usage)
 
     def affordable(self, prompt: Prompt, nano: int, *, thinks: bool) -> int | None:
@@ -194,7 +194,7 @@ class PriceTable:
         return spare // price if price else None
 
     def _cost(self, uncached: int, usage: TurnUsage) -> int:
-        """Of ``usage`` if so many tokens of its prompt are computed."""
+        """Cost of ``usage`` if so many tokens of its prompt are computed."""
         exact = self._exact(uncached, usage.input_tokens - uncached)
         reasoning = usage.reasoning_tokens
         exact += (usage.output_tokens - reasoning) * self.output
@@ -202,13 +202,12 @@ class PriceTable:
         return -(-exact // _MILLION)
 
     def _exact(self, uncached: int, cached: int) -> int:
-        """Of a prompt, in millionths of a nano-dollar."""
+        """Exact cost of a prompt, in millionths of a nano-dollar."""
         return uncached * self.input_uncached + cached * self.input_cached
 
 
 class Unsettled(NamedTuple):
-    """What a session's KV was charged since its last settlement: spent already, and not yet
-    recorded."""
+    """Charges for a session's KV since its last settlement: spent already, and not yet recorded."""
 
     block_us: int = 0
     cost: int = 0
@@ -225,11 +224,11 @@ class Ledger:
     prices: PriceTable
     account: Account = field(default_factory=partial(Account, scope="session"))
     tree: Account = field(default_factory=partial(Account, scope="tree"))
-    """Of the session and all that draw on it."""
+    """The account of the session and all that draw on it."""
     above: tuple[Account, ...] = ()
-    """Of the sessions that it draws on, the nearest first, and of the tenant."""
+    """The accounts of the sessions that it draws on, the nearest first, and of the tenant."""
     usage: TurnUsage = field(default_factory=TurnUsage)
-    """Of all settled turns."""
+    """Usage of all settled turns."""
     cost: int = 0
     saved: int = 0
     turns: int = 0
@@ -274,7 +273,7 @@ class Ledger:
         return [account.scope for account in self.accounts if account.no_residency(priced=priced)]
 
     def settle_residency(self) -> Unsettled:
-        """What was charged since the last time, settled without a turn: the caller records it."""
+        """Settle the charges since the last time without a turn: the caller records it."""
         unsettled = self.take_unsettled()
         self.usage = self.usage + TurnUsage(residency=unsettled.block_us)
         self.cost += unsettled.cost
@@ -309,9 +308,9 @@ class TurnReport:
     """Why it did not complete, None if it did."""
     usage: TurnUsage
     cost: int
-    """Of its tokens, and of the session's KV since its last settlement."""
+    """Cost of its tokens, and of the session's KV since its last settlement."""
     saved: int
-    """What the cache saved, nano-dollars."""
+    """Nano-dollars that the cache saved."""
     queue_s: float
     """From the request's arrival to its admission in the engine."""
     ttft_s: float | None
@@ -358,7 +357,7 @@ class TurnReport:
         return "refused" if self.status == "failed" else "cut"
 
     def log_fields(self) -> dict[str, Any]:
-        """What the log says of the turn; times in milliseconds."""
+        """The fields of the turn's line in the log; times in milliseconds."""
         usage = self.usage
         return {
             "session": self.session,

@@ -13,7 +13,7 @@ class MissReason(enum.StrEnum):
     """Each computed prompt token has one."""
 
     NEW_INPUT = "new_input"
-    """What this turn added; no cache could have held it."""
+    """Tokens that this turn added; no cache could have held it."""
     NEW_SESSION = "new_session"
     """The first turn of its session, and nothing this tenant said before began so."""
     TOOLS_CHANGED = "tools_changed"
@@ -28,10 +28,12 @@ class MissReason(enum.StrEnum):
     EXPIRED = "expired"
     """Evicted after its lease had run out."""
     FORKED = "forked"
+    STATE_MISSING = "state_missing"
+    """Keys and values are there, and no state of the recurrent layers to go on from."""
     RESTARTED = "restarted"
     """The engine was replaced and its memory with it."""
     MODEL_CHANGED = "model_changed"
-    """What was said before was tokenised for another model."""
+    """The text before was tokenised for another model."""
     PARTIAL_BLOCK = "partial_block"
     """The last block of what went before was not full, and only whole blocks are kept."""
     NOT_KEPT = "not_kept"
@@ -49,6 +51,7 @@ _WORDS = {
     MissReason.EVICTED: "evicted",
     MissReason.EXPIRED: "evicted after its lease ran out",
     MissReason.FORKED: "forked inside a block",
+    MissReason.STATE_MISSING: "behind the last state that was kept",
     MissReason.RESTARTED: "engine restarted",
     MissReason.MODEL_CHANGED: "model changed",
     MissReason.PARTIAL_BLOCK: "last block was not full",

@@ -1,4 +1,4 @@
-"""What one turn holds of every account it draws on, from before its first step to its end.
+"""One turn's hold on every account it draws on, from before its first step to its end.
 
 Input is held for what the engine says that it computes and finds. Output of free text is held in
 grants, topped up while the turn decodes, so that turns which run at the same time share what is
@@ -24,7 +24,7 @@ from sessions.durable.ledger import PriceTable, Prompt, TurnUsage, dollars
 GRANT_TOKENS = 256
 """Output tokens held at a time."""
 LOW_TOKENS = 128
-"""What is left of a grant when the next one is asked for; no step brings so many."""
+"""The rest of a grant at which the next one is asked for; no step brings so many."""
 
 _new = tuple.__new__
 """Makes an ``Amount`` without the call to its constructor."""
@@ -77,25 +77,25 @@ class Reservation:
 
     @property
     def held(self) -> Amount:
-        """What it holds of each account."""
+        """The amount that it holds of each account."""
         return self._held
 
     def held_for(self, output: int) -> Amount:
-        """What it would hold if it held so many output tokens, which are fewer."""
+        """The amount that it would hold for so many output tokens, which are fewer."""
         reasoning = min(self._held.reasoning, output)
         cost = self._prices.most(self._prompt, output, reasoning)
         return self._held._replace(output=output, reasoning=reasoning, cost=cost)
 
     def lacking(self, wanted: Amount) -> Iterator[tuple[Account, Amount]]:
-        """Of which accounts that other servers draw on too this one needs more if the turn is to
-        hold ``wanted``, and how much."""
+        """The accounts that other servers draw on too of which this one needs more if the turn is
+        to hold ``wanted``, and how much."""
         for account in self._accounts:
             lacks = account.lacks(wanted.minus(self._held))
             if lacks is not None:
                 yield account, lacks
 
     def wanted(self, prompt: Prompt, output: int) -> Amount:
-        """What the turn is to hold for such a prompt and so many output tokens."""
+        """The amount that the turn is to hold for such a prompt and so many output tokens."""
         return self._amount(prompt, output, output if self._thinks else 0)
 
     def next_grant(self, output: int) -> int:
@@ -204,7 +204,7 @@ class Reservation:
         self._replace_held(self._amount(self._prompt, granted, reasoning))
 
     def _amount(self, prompt: Prompt, output: int, reasoning: int) -> Amount:
-        """What is held for that, at the most that it may cost."""
+        """The amount that is held for that, at the most that it may cost."""
         cost = self._prices.most(prompt, output, reasoning)
         return _new(Amount, (*prompt, output, reasoning, cost, 0))
 
@@ -217,7 +217,7 @@ class Reservation:
             account.held = _new(Amount, (a + k, b + x, c + m, d + n, e + o, p))
 
     def _fitting(self, output: int, room: Amount) -> int:
-        """Of ``output`` tokens those that fit behind the prompt."""
+        """The part of ``output`` tokens that fits behind the prompt."""
         if is_bound(room.cost):
             affordable = self._prices.affordable(self._prompt, room.cost, thinks=self._thinks)
             if affordable is not None:
@@ -225,8 +225,8 @@ class Reservation:
         return min(output, room.output)
 
     def _room(self) -> Amount:
-        """What is left everywhere of all that is held. For every account of every turn, several
-        times: in one pass that makes nothing on its way."""
+        """The rest everywhere of all that is held. For every account of every turn, several times:
+        in one pass that makes nothing on its way."""
         a, b, c, d, e, f = UNBOUNDED_AMOUNT
         for account in self._accounts:
             if account.limits is UNBOUNDED_AMOUNT:
@@ -263,8 +263,7 @@ class Reservation:
         return True
 
     def _unspent(self) -> Amount:
-        """What would be left of output and money if no turn held anything and no other server
-        had a share."""
+        """The rest of output and money if no turn held anything and no other server had a share."""
         output, cost = UNBOUNDED_AMOUNT.output, UNBOUNDED_AMOUNT.cost
         for account in self._accounts:
             limits, spent = account.limits, account.spent

@@ -17,7 +17,7 @@ from sessions.durable.session import Session, SessionState
 
 @dataclass(slots=True)
 class Told:
-    """What follows from what the engine told."""
+    """Orders that follow from the engine's report."""
 
     drops: list[DropBranch] = field(default_factory=list)
     """For the engine: no budget has anything left for these."""
@@ -61,7 +61,7 @@ class Residents:
         return told
 
     def _successor(self, branch_id: str, old: Session, told: Told) -> Session:
-        """Who goes on under the name of a dropped session has its branches."""
+        """The session that goes on under the name of a dropped one has its branches."""
         new = self._sessions[branch_id] = self._live(old)
         if new is not old:
             new.ledger.above = new.ledger.above or old.ledger.above

@@ -28,7 +28,7 @@ class StoredResponse:
     entry: Entry
     session: Session
     connection_id: str
-    """Of the connection it was made on."""
+    """The connection on which it was made."""
     private: bool
     """Only that connection may see it, and what continues it. Over HTTP, where every
     request is a connection: it cannot be fetched, but what continues it is found."""

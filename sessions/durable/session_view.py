@@ -26,8 +26,8 @@ class SessionView:
     cost: int
     saved: int
     budget_left: dict[str, int]
-    """Of ``account.KINDS`` those that are limited for it or for a tree that it is in, the least
-    that any of these budgets leaves: tokens, and nano-dollars of ``cost``."""
+    """The rest of those ``account.KINDS`` that are limited for it or for a tree that it is in, the
+    least that any of these budgets leaves: tokens, and nano-dollars of ``cost``."""
     idle_s: float
     """Since its last turn began or ended."""
     budget: dict[str, int] = field(default_factory=dict)

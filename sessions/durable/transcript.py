@@ -1,4 +1,4 @@
-"""What was said, as items and as the exact token ids the model saw or wrote.
+"""A conversation as items and as the exact token ids the model saw or wrote.
 
 A chain of entries, one per turn, is append-only and shared by all its continuations. The
 header (instructions, tools, template options) is not part of the chain: it is rendered for
@@ -39,6 +39,8 @@ from tools_api.items import (
 from tools_api.tools import FunctionTool
 
 ROOT_DIGEST = b""
+_MOST_BYTES = 4
+"""Of a character."""
 _NO_TOKENS: TokenArray = np.empty(0, dtype=np.int32)
 
 
@@ -57,7 +59,7 @@ class Tail(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Header:
-    """What stands before the chain."""
+    """The header before the chain."""
 
     instructions: str | None
     opening: Message | None
@@ -67,7 +69,7 @@ class Header:
 
     @property
     def size_bytes(self) -> int:
-        """What it holds in memory, roughly."""
+        """Its size in memory, roughly."""
         opening = 0 if self.opening is None else item_bytes(self.opening)
         tools = sum(map(tool_bytes, self.tools))
         return self.ids.nbytes * 2 + text_held(self.instructions) + opening + tools
@@ -78,7 +80,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """What truncation has taken out of a context, in all its cuts together."""
+    """The part that truncation has taken out of a context, in all its cuts together."""
 
     turns: int = 0
     tokens: int = 0
@@ -113,9 +115,9 @@ class Entry:
     digest: bytes
     """Rolling digest over all items up to here; see ``roll``."""
     frame_bytes: int = 0
-    """Of the frame it came from, unless that repeated what is held already."""
+    """Bytes of the frame it came from, unless that repeated what is held already."""
     left_out: LeftOut = NOTHING
-    """Of the chain up to here; ``digest`` counts it."""
+    """The part left out of the chain up to here; ``digest`` counts it."""
 
     @property
     def own_tokens(self) -> int:
@@ -123,7 +125,7 @@ class Entry:
 
     @property
     def size_bytes(self) -> int:
-        """What this entry alone holds in memory, roughly; not less than its frame."""
+        """The size of this entry alone in memory, roughly; not less than its frame."""
         items = (*self.input_items, *self.output_items)
         own_header = self.parent is None or self.parent.header is not self.header
         held = (
@@ -359,7 +361,10 @@ class Renderer:
         )
 
     def _refuse_hopeless(self, segments: Sequence[Segment], most: int, *advice: str) -> None:
-        least = self._tokenizer.least_tokens(_text(segments))
+        text = _text(segments)
+        if len(text) * _MOST_BYTES <= most:
+            return  # the bound on its tokens is never above its bytes
+        least = self._tokenizer.least_tokens(text)
         if least > most:
             raise errors.context_length_exceeded(least, most, *advice)
 
@@ -419,7 +424,7 @@ class Renderer:
 
 
 def _text(segments: Sequence[Segment]) -> str:
-    """What of the segments is text; nothing is spelt across a special one."""
+    """The segments that are text; nothing is spelt across a special one."""
     return "".join(segment.text for segment in segments if not segment.special)
 
 

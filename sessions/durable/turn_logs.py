@@ -19,7 +19,7 @@ from tools_api.events import number_of, relaned
 from tools_api.limits import Limits
 
 _RECORD_BYTES = 512
-"""What a log takes beside its events."""
+"""The size of a log beside its events."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -31,15 +31,17 @@ class TurnLog:
     """The connection that runs the turn, or is about to."""
     request_id: str | None = None
     body_digest: bytes = b""
-    """Of the request that bears the id."""
+    """Digest of the request that bears the id."""
     response_id: str | None = None
     """None until the turn has started."""
     listed: bool = True
     """Found by its response id; a private turn only by its request id."""
     follower: object = None
-    """Who gets the events as they come; None: nobody, the client is gone."""
+    """The job that gets the events as they come; None: nobody, the client is gone."""
     followed_on: str = ""
     """The connection of ``follower``."""
+    asked_s: float = 0.0
+    """When the request of ``follower`` came in."""
     frames: deque[bytes] = field(default_factory=deque)
     first: int = 0
     """Number of the oldest event that is kept."""
@@ -98,15 +100,15 @@ class TurnLogs:
         self._limits = limits
         self._clock = clock
         self.lasting = False
-        """What is dropped here is in a journal, and comes back by ``adopt``."""
+        """Logs dropped here are in a journal, and come back by ``adopt``."""
         self._by_request: dict[tuple[str, str], TurnLog] = {}
         self._by_response: dict[str, TurnLog] = {}
         self._ended: dict[str, OrderedDict[TurnLog, None]] = {}
-        """Of each tenant, oldest end first."""
+        """The ended logs of each tenant, oldest end first."""
         self._whole: dict[str, OrderedDict[TurnLog, None]] = {}
         """Those of them that still have more than their last event."""
         self._bytes: dict[str, int] = {}
-        """Of each tenant's ended logs."""
+        """The bytes of each tenant's ended logs."""
 
     def __len__(self) -> int:
         """Logs of turns that have started."""

@@ -225,8 +225,8 @@ class TurnStats:
         return causes | {"truncated": truncated}
 
     def _budget(self) -> Event:
-        """What is left of the session's budgets, and of the turn's own and those above where there
-        are any: of several trees the least that one of them leaves."""
+        """The rest of the session's budgets, and of the turn's own and those above where there are
+        any: of several trees the least that one of them leaves."""
         ledger = self.ledger
         budget: Event = {"left": _left(ledger.account), "exhausted": self.exhausted}
         scopes = {

@@ -1,4 +1,4 @@
-"""What requests, items and tools hold in memory, and how much of it may be held at once.
+"""Memory that requests, items and tools hold, and how much of it may be held at once.
 
 The figures are estimates in the safe direction: a thing is never weighed at less than half of
 what the process grows by when it keeps it (a test holds them to that, for items of every kind).
@@ -31,7 +31,7 @@ _JSON_BYTES = {b"{": 240, b"[": 100, b'"': 32, b",": 40}
 
 
 def item_bytes(item: Item) -> int:
-    """Of one item with all its texts, also those that no model reads."""
+    """Size of one item with all its texts, also those that no model reads."""
     texts: list[str | None] = [item.id, item.status]
     parts = 0
     match item:
@@ -59,7 +59,7 @@ def item_bytes(item: Item) -> int:
 
 
 def tool_bytes(tool: FunctionTool) -> int:
-    """Of one tool with its schema."""
+    """Size of one tool with its schema."""
     custom = tool.custom
     texts = (tool.name, tool.description, tool.place, custom and custom.definition)
     held = sum(getsizeof(text) for text in texts if text is not None)
@@ -67,17 +67,17 @@ def tool_bytes(tool: FunctionTool) -> int:
 
 
 def json_bytes(text: bytes) -> int:
-    """Of what ``text`` becomes when it is parsed."""
+    """Size of ``text`` once it is parsed."""
     return len(text) + sum(text.count(sign) * each for sign, each in _JSON_BYTES.items())
 
 
 def text_held(text: str | None) -> int:
-    """Of a text that may be absent."""
+    """Size of a text that may be absent."""
     return 0 if text is None else getsizeof(text)
 
 
 def request_bytes(request: CreateRequest) -> int:
-    """Of a whole request."""
+    """Size of a whole request."""
     schema = request.text_format.json_schema
     texts = (
         *(request.instructions, request.text_format.description),
@@ -114,7 +114,7 @@ def open_requests(limits: Limits) -> "HeldBytes":
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """What one request or message holds, until it is given back."""
+    """The memory that one request or message holds, until it is given back."""
 
     account: "HeldBytes"
     tenant: str
@@ -140,7 +140,7 @@ class Hold:
 
 
 class HeldBytes:
-    """Of all requests that are not answered yet, or of what else is named."""
+    """The memory of all requests that are not answered yet, or of what else is named."""
 
     def __init__(self, bounds: Bounds, what: str) -> None:
         self._bounds = bounds

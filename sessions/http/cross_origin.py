@@ -1,4 +1,4 @@
-"""What browsers are told about pages of other origins: CORS, as the Fetch standard has it.
+"""Answers to browsers about pages of other origins: CORS, as the Fetch standard has it.
 
 A page whose origin is allowed may send what a route takes and read what it answers; about any
 other origin nothing is said, and the browser keeps the answer from the page. Which origins are
@@ -44,7 +44,7 @@ def preflight(request: HttpRequest, methods: Iterable[str]) -> HttpResponse:
 
 
 def readable(request: HttpRequest) -> tuple[tuple[str, str], ...]:
-    """What lets a page of the request's origin, which is allowed, read the answer."""
+    """Headers that let a page of the request's origin, which is allowed, read the answer."""
     origin = request.header("Origin")
     if origin is None:
         return ()

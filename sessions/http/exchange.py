@@ -1,4 +1,5 @@
-"""What a request is to the code that answers it, and an answer to the code that carries it.
+"""Interfaces of a request to the code that answers it, and of an answer to the code that carries
+it.
 
 A ``Handler`` is a coroutine, called once for each request that has been let in, its body read. It
 returns its answer, or gives it in pieces through the ``Exchange``; a client that leaves cancels
@@ -19,7 +20,7 @@ class Exchange(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Of what was written, that which the client has not taken yet."""
+        """The written bytes that the client has not taken yet."""
         ...
 
     def body_read(self) -> None:
@@ -54,7 +55,7 @@ class Call:
     principal: Principal
     request: HttpRequest
     argument: str
-    """What stands in the path where its route has braces."""
+    """The part of the path where its route has braces."""
     body: bytes
     exchange: Exchange
 

@@ -32,14 +32,14 @@ class HttpFraming:
         self._inbox = bytearray()
         self._eof = self._eof_told = False
         self._head_bytes = 0
-        """Of what h11 was given, that which no event has come out of since the last request."""
+        """The bytes given to h11 out of which no event has come since the last request."""
         self._without_body = False
 
     # What the client sends
 
     @property
     def unread_bytes(self) -> int:
-        """What has come and waits to be asked for."""
+        """The bytes that have come and wait to be asked for."""
         return len(self._inbox)
 
     @property
@@ -149,7 +149,7 @@ class HttpFraming:
         return b"%x\r\n%b\r\n" % (len(data), data)
 
     def end(self) -> bytes:
-        """What stands behind the last piece."""
+        """The bytes behind the last piece."""
         return self._http.send(h11.EndOfMessage())
 
     def switch(self, response: WebSocketResponse) -> tuple[bytes, bytes]:
@@ -171,7 +171,7 @@ class HttpFraming:
 
 
 def _phrase(status: int) -> str:
-    """What stands behind the number; nobody reads it, and 529 has none in the standard."""
+    """The words behind the number; nobody reads it, and 529 has none in the standard."""
     return HTTPStatus(status).phrase if status in _STANDARD else "Overloaded"
 
 

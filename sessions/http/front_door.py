@@ -1,4 +1,4 @@
-"""Who may ask for what: the route table, keys, and where a browser may come from.
+"""Access rules: the route table, keys, and where a browser may come from.
 
 A request head goes in, and either an answer comes out or the admission under which the request
 goes on. Nothing is reachable that has no row in the table, and each row names the access it
@@ -72,7 +72,7 @@ class Route:
     page: Page | None = None
     """Makes the answer to GET."""
     calls: Mapping[str, Handler] = field(default_factory=dict)
-    """What answers requests of other kinds, by method."""
+    """Handlers for requests of other kinds, by method."""
     websocket: bool = False
     """GET opens a WebSocket."""
     for_browsers: bool = False
@@ -89,8 +89,8 @@ class Route:
         return (*pages, *opens, *sorted(others))
 
     def argument(self, path: str) -> str | None:
-        """What stands in ``path`` where the route has braces, "" if it has none; None: it is
-        another path."""
+        """The part of ``path`` where the route has braces, "" if it has none; None: it is another
+        path."""
         before, brace, rest = self.path.partition("{")
         if not brace:
             return "" if path == self.path else None
@@ -109,10 +109,10 @@ class Admission:
     principal: Principal
     argument: str
     handler: Handler | None = None
-    """What answers, once the body is there; with neither this nor a page the WebSocket handshake
-    goes on."""
+    """The handler that answers, once the body is there; with neither this nor a page the WebSocket
+    handshake goes on."""
     page: Page | None = None
-    """What answers at once."""
+    """The page that answers at once."""
 
     def page_made(self) -> HttpResponse | None:
         """The answer that needs no more than leave."""

@@ -1,4 +1,4 @@
-"""What HTTP says, apart from how it travels: a request that has been read, a whole answer.
+"""HTTP messages, apart from how they travel: a request that has been read, a whole answer.
 
 No socket, no path, no key. A request head comes from h11, which has checked its form; what is
 checked here is what we ask for beyond that: HTTP/1.1, a path as target, few headers, and that
@@ -28,9 +28,9 @@ MAX_HEAD_BYTES = 16 * 1024
 MAX_HEADERS = 100
 
 RETRY_AFTER_S = 1
-"""What a client that is turned away for now is told to wait, where it is not known better."""
+"""The wait that a client is told which is turned away for now, where it is not known better."""
 _VALUE = re.compile(r"[\t -~\x80-\xff]*")
-"""What a header may hold; h11 lets more pass."""
+"""The characters that a header may hold; h11 lets more pass."""
 _NOT_KEPT = ("Cache-Control", "no-store")
 _FOR_NOW = frozenset({429, 503})
 
@@ -117,7 +117,7 @@ def _date() -> tuple[str, str]:
 
 
 def read_request(head: h11.Request) -> HttpRequest:
-    """What h11 has read, if we can serve the like.
+    """Read h11's request, if we can serve the like.
 
     Raises:
         HttpError: not HTTP/1.1, not a path, too many headers, a body without a POST, or one

@@ -1,3 +1,3 @@
-"""What a client was promised, kept where a restart cannot take it. Nothing here runs in the event
-loop but the handing over.
+"""Promises to clients, kept where a restart cannot take them. Nothing here runs in the event loop
+but the handing over.
 """

@@ -1,4 +1,4 @@
-"""What one transaction adds to a journal: ended turns, and what turns that run hold.
+"""Rows that one transaction adds to a journal: ended turns, and what turns that run hold.
 
 A record is written if its server still owns the session and what it stands on is still there. A
 reservation is the record of the failed turn that it becomes if its server dies; it goes when its
@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
-from typing import TypeVar
 
 import orjson
 
@@ -25,16 +24,12 @@ from sessions.journal.encoding import decode_reservation, encode_reservation
 from sessions.journal.errors import JournalParentGone
 from sessions.journal.records import Account, TurnRecord, session_account
 from sessions.journal.rows import Row, SessionRow
-from sessions.journal.tables import FIRST_EPOCH, Cursor, SqlTables, check_account, marks
-
-_MOST_ROWS = 64
-"""Of one statement."""
-T = TypeVar("T")
+from sessions.journal.tables import FIRST_EPOCH, Cursor, SqlTables, check_account, marks, slices
 
 
 class Batch:
-    """What is read is read once, for all records together, and written once; a store is asked a
-    few things for a batch, not for each record."""
+    """One transaction's records: all is read once, for all records together, and written once; a
+    store is asked a few things for a batch, not for each record."""
 
     def __init__(self, tables: SqlTables, cursor: Cursor) -> None:
         self._tables = tables
@@ -47,11 +42,11 @@ class Batch:
         self._there: dict[tuple[str, str], int] = {}
         """Turns, by tenant and response id, and the epochs under which they were written."""
         self._rows: list[Row] = []
-        """Of new turns."""
+        """Rows of new turns."""
         self._names: list[Row] = []
         self._items: list[Row] = []
         self._reserved: dict[tuple[str, str], Row | None] = {}
-        """What becomes of reservations; None: they go."""
+        """Changes to reservations; None: they go."""
         self._left: set[tuple[str, str]] = set()
         """Sessions of turns that end without a record."""
         self._requests: dict[str, list[str]] = {}
@@ -78,8 +73,8 @@ class Batch:
             self._reserve(record)
 
     def settle(self, tenant: str, session: str) -> list[TurnRecord]:
-        """What running turns of the session held is spent: they have failed. For who knows that
-        their server does not run them any more. Returns what was written."""
+        """Count as spent what running turns of the session held: they have failed. For who knows
+        that their server does not run them any more. Returns what was written."""
         settled: list[TurnRecord] = []
         found = reservations(self._cursor, tenant, session)
         self._look(tenant, found)
@@ -326,12 +321,6 @@ def _insertion(table: str, columns: str, key: tuple[str, ...], count: int) -> st
     return f"INSERT INTO {table} ({columns}) VALUES {values}{update}"
 
 
-def slices(found: Sequence[T]) -> Iterator[Sequence[T]]:
-    """In parts that one statement takes."""
-    for first in range(0, len(found), _MOST_ROWS):
-        yield found[first : first + _MOST_ROWS]
-
-
 def drop_empty(tables: SqlTables, cursor: Cursor, tenant: str, session: str) -> bool:
     """Delete the row of a session that has kept nothing and in which no turn holds anything: it
     was there to say whose the session is. One of a later epoch stays while it has an owner, whose
@@ -347,7 +336,7 @@ def drop_empty(tables: SqlTables, cursor: Cursor, tenant: str, session: str) -> 
 
 
 def reservations(cursor: Cursor, tenant: str, session: str) -> list[TurnRecord]:
-    """What the session's running turns hold, in the order of their numbers."""
+    """The session's reservations for running turns, in the order of their numbers."""
     sql = f"SELECT {rows.RESERVATION} FROM reservation WHERE tenant = ? AND session = ?"
     found = map(_reservation, cursor.execute(sql, (tenant, session)).fetchall())
     return sorted(found, key=lambda record: record.number)
@@ -370,5 +359,6 @@ def _reservation(row: Row) -> TurnRecord:
 
 
 def _epoch(record: TurnRecord) -> int:
-    """Of a session that this server has made itself a record need not know it."""
+    """The epoch for a record that need not know that of a session which this server has made
+    itself."""
     return record.epoch or FIRST_EPOCH

@@ -34,7 +34,7 @@ class Bell:
         self._rung = threading.Condition()
         self._rings = 0
         self._local = threading.local()
-        """Of a thread that waits: ``heard``, how many rings it knows of."""
+        """State of a thread that waits: ``heard``, how many rings it knows of."""
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -87,14 +87,14 @@ class Link(NamedTuple):
 
 
 def link_items(link: Link) -> tuple[Item, ...]:
-    """What it added to its chain, and what led that."""
+    """The items that it added to its chain, and what led that."""
     own = (*link.input_items, *link.output_items)
     return own if link.opening is None else (link.opening, *own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TurnBody:
-    """What a row says beyond its columns."""
+    """The part of a row beyond its columns."""
 
     number: int
     status: str
@@ -185,7 +185,7 @@ def encode_turn(record: TurnRecord, headers: HeaderCache) -> bytes:
 
 
 def _consumed(record: TurnRecord) -> dict[str, Any]:
-    """What a turn and its reservation say alike."""
+    """The fields of consumption that a turn and its reservation share."""
     price = record.price
     return {
         "number": record.number,
@@ -264,7 +264,7 @@ def decode_links(turn: StoredTurn) -> tuple[Link, ...]:
 
 
 def encode_reservation(record: TurnRecord) -> bytes:
-    """What the record of a turn that runs says beyond its row's columns."""
+    """Encode the record of a turn that runs, beyond its row's columns."""
     parts = {
         "request_id": record.request_id,  # first, see below
         "parent": record.parent_id,

@@ -1,4 +1,4 @@
-"""What a journal refuses or cannot do, each as a type of its own.
+"""Refusals and failures of a journal, each as a type of its own.
 
 Every message is one line that a person can act on. None of them is an answer to a client:
 those are made where a turn meets the journal.
@@ -21,6 +21,10 @@ class JournalUnavailable(JournalError):
     """Locked, full, read-only or out of reach: the same call may succeed later."""
 
 
+class JournalDisplaced(JournalUnavailable):
+    """What is open is not what its path names, or is spoilt: nothing more is written into it."""
+
+
 class JournalAbsent(JournalUnavailable):
     """There is none yet where somebody only looks; the first server makes it."""
 
@@ -38,7 +42,8 @@ class JournalElsewhere(JournalBusy):
 
 
 class JournalDamaged(JournalError):
-    """What was written is not what is read. ``keepwarm sessions recover`` saves what is whole."""
+    """The bytes that were read are not those that were written. ``keepwarm sessions recover`` saves
+    what is whole."""
 
 
 def contradiction(what: str) -> JournalDamaged:
@@ -50,4 +55,4 @@ def contradiction(what: str) -> JournalDamaged:
 
 
 class JournalParentGone(JournalError):
-    """What a turn stands on was deleted while it ran; nothing of it was written."""
+    """The response that a turn stands on was deleted while it ran; nothing of it was written."""

@@ -1,4 +1,4 @@
-"""What is wrong with a journal, asked by somebody who opens it as a server would, changing nothing.
+"""Faults of a journal, asked by somebody who opens it as a server would, changing nothing.
 
 Looks at a file beside the server that may use it. A file of some GiB takes long to look through:
 what is not done in time is told, not waited for.
@@ -27,7 +27,7 @@ from sessions.journal.view import SqliteView
 LOOK_S = 10.0
 """How long a file is looked through."""
 _STEPS = 1000
-"""Of SQLite's machine, between two looks at the clock."""
+"""Steps of SQLite's machine between two looks at the clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

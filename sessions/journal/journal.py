@@ -75,12 +75,22 @@ class Journal(Protocol):
 
     @property
     def damage(self) -> str | None:
-        """What was found damaged beside serving; from then on nothing is read or written."""
+        """Damage found beside serving; from then on nothing is read or written."""
         ...
 
     @property
     def ownership(self) -> "Owner | None":
         """Heartbeats and what others want, of one that is shared."""
+        ...
+
+    def look(self) -> None:
+        """Find out whether turns could be written now. Waits for seconds at most, unless disk or
+        network do not answer at all.
+
+        Raises:
+            JournalDisplaced: what is open is not what its path names.
+            JournalError: they could not.
+        """
         ...
 
     def append(

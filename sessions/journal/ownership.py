@@ -131,7 +131,8 @@ class Ownership:
         return self.take_settled()
 
     def _settle_left(self) -> None:
-        """Of sessions whose owner is dead: nobody has them then, and their turns have failed."""
+        """Settle the sessions whose owner is dead: nobody has them then, and their turns have
+        failed."""
         with self.journal.reading() as cursor:
             left = sessions_with_reservations(cursor)
             servers = request_ids.owners(cursor)

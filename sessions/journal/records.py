@@ -1,4 +1,4 @@
-"""What a journal holds, as values: turns, sessions, accounts.
+"""Content of a journal, as values: turns, sessions, accounts.
 
 A ``TurnRecord`` is what a turn leaves when it ends and goes into a journal; a ``StoredTurn`` is
 what comes out. What a turn that runs may consume is a record too, of the failed turn that it
@@ -8,12 +8,16 @@ Always true: a record of a turn whose client asked for ``store: false``, and of 
 cannot be continued, has neither links nor a terminal event: nothing that was said.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
+from sessions.durable.account import NO_BUDGET, Amount, Budget
 from sessions.durable.ledger import COMPACTION, PriceTable, TurnUsage
+from sessions.durable.reservation import amount_of
+from sessions.durable.session import Session
 from sessions.durable.transcript import Entry
 
 DIGEST_BYTES = 16
@@ -51,7 +55,7 @@ class TurnRecord:
     request_id: str | None = None
     """The client's name for the request; unique per tenant."""
     request_digest: bytes = b""
-    """Of the request's body: the same id with another one is refused."""
+    """A digest of the request's body: the same id with another one is refused."""
     status: str
     """``completed``, ``incomplete``, ``failed`` or ``cancelled``; or one of ``NO_TURNS``."""
     reason: str | None
@@ -62,7 +66,7 @@ class TurnRecord:
     cost: int
     """Nano-dollars."""
     saved: int
-    """What the cache saved, nano-dollars."""
+    """Nano-dollars that the cache saved."""
     accounts: tuple[str, ...] = ()
     """Accounts besides the session's own that the usage is added to, e.g. its tenant's."""
     shares: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -72,7 +76,7 @@ class TurnRecord:
     created_s: float
     """Seconds since the epoch."""
     epoch: int = UNFENCED
-    """Of the claim under which the turn ran."""
+    """The epoch of the claim under which the turn ran."""
     links: tuple[Entry, ...] = ()
     """The entries that this turn added to its chain, the oldest first, its own last. More than
     one only where truncation made the chain anew."""
@@ -81,13 +85,13 @@ class TurnRecord:
     terminal: bytes = b""
     """The terminal event, as the client is sent it."""
     options: bytes = b""
-    """What the session keeps from now on (``SessionRecord.options``); empty: as before."""
+    """Options that the session keeps from now on (``SessionRecord.options``); empty: as before."""
     private: bool = False
     """It can be asked for by its request id alone (``store: false``)."""
 
     @property
     def entry(self) -> Entry | None:
-        """What can be continued."""
+        """The entry that can be continued."""
         return self.links[-1] if self.links else None
 
     @property
@@ -146,7 +150,7 @@ class StoredTurn(NamedTuple):
     digest: bytes
     """Rolling digest of a history that ends in model output; otherwise empty."""
     fingerprint: bytes
-    """Of tokenizer and chat format."""
+    """Fingerprint of tokenizer and chat format."""
     created_s: float
     body: bytes
     deleted: bool = False
@@ -155,12 +159,18 @@ class StoredTurn(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What has been spent under one name. Only ever added to."""
+    """The total spent under one name. Only ever added to."""
 
     turns: int = 0
     usage: TurnUsage = field(default_factory=TurnUsage)
     cost: int = 0
     saved: int = 0
+
+    @property
+    def spent(self) -> Amount:
+        """The same as budgets count it."""
+        spent = amount_of(self.usage, self.cost)
+        return spent._replace(residency=self.usage.residency)
 
     def plus(self, record: TurnRecord) -> "Account":
         return Account(
@@ -190,7 +200,18 @@ class SessionRecord:
     """When its last turn ended; 0: it has had none."""
     account: Account
     options: bytes = b""
-    """JSON that the accounts' keeper wants back: budgets, the parent session."""
+    """What it was told that holds for its later turns: see ``options_kept``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptOptions:
+    """What a session was told that holds for its later turns."""
+
+    parent: str | None
+    """The session that it is a part of."""
+    outlives_sockets: bool
+    budgets: Mapping[str, tuple[Budget, Budget]]
+    """Of ``session`` and ``tree`` those that were told, the bounds and the soft ones."""
 
 
 TENANT_ACCOUNT = "tenant"
@@ -207,10 +228,44 @@ def tree_account(session: str) -> str:
     return f"tree/{session}"
 
 
-def parent_in(options: bytes) -> str | None:
-    """The session that one with these options is a part of."""
-    parent: str | None = orjson.loads(options).get("parent") if options else None
-    return parent
+def account_names(session: Session) -> tuple[str, ...]:
+    """What the session draws on besides its own account, in the order of
+    ``Ledger.accounts`` behind that."""
+    own = tree_account(session.name)
+    if session.parent is None:
+        return own, TENANT_ACCOUNT
+    return own, *(tree_account(above.name) for above in session.parents()), TENANT_ACCOUNT
+
+
+def options_told(session: Session) -> bytes:
+    """What the session was told that holds for its later turns, as its row keeps it; empty:
+    nothing."""
+    options: dict[str, Any] = {}
+    for scope, account in (("session", session.ledger.account), ("tree", session.ledger.tree)):
+        if account.budget is not NO_BUDGET or account.soft is not NO_BUDGET:
+            bounds = [account.budget.bounds(), account.soft.bounds()]
+            if any(bounds):
+                options[scope] = bounds
+    if session.outlives_sockets:
+        options["outlives_sockets"] = True
+    if session.parent is not None:
+        options["parent"] = session.parent.name
+    # A copy of its own size: it is kept, and what encoded it made room for several thousand bytes.
+    return bytes(memoryview(orjson.dumps(options))) if options else b""
+
+
+def options_kept(options: bytes) -> KeptOptions:
+    """What ``options_told`` wrote."""
+    told: dict[str, Any] = orjson.loads(options) if options else {}
+    return KeptOptions(
+        parent=told.get("parent"),
+        outlives_sockets=told.get("outlives_sockets", False),
+        budgets={
+            scope: (Budget(**told[scope][0]), Budget(**told[scope][1]))
+            for scope in ("session", "tree")
+            if scope in told
+        },
+    )
 
 
 def new_session(tenant: str, name: str) -> SessionRecord:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from sessions.journal.tables import Cursor, SqlTables, marks
 
 _MOST_IDS = 64
-"""Of one statement."""
+"""The most ids of one statement."""
 
 
 def take(

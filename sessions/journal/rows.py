@@ -207,7 +207,8 @@ def read_account(row: Row) -> Account:
 
 
 def _with_residency(columns: Row, residency: int) -> Row:
-    """What the checksum is of: rows of version 1 know no residency, and theirs stay true."""
+    """The columns with residency, as the checksum covers them: rows of version 1 know no residency,
+    and theirs stay true."""
     return (*columns, residency) if residency else columns
 
 
@@ -254,7 +255,7 @@ def item_columns(
 
 
 def item_digest(item_id: str) -> bytes:
-    """What an item is looked up by: ids are a client's, and may be any text."""
+    """The digest by which an item is looked up: ids are a client's, and may be any text."""
     return xxhash.xxh3_128_digest(item_id.encode())
 
 

@@ -1,4 +1,4 @@
-"""What a journal's database holds of the curves: a row for each stretch of time and server.
+"""Samples of the curves in a journal's database: a row for each stretch of time and server.
 
 A server writes what happened on it in a minute when that minute has ended, and what has happened
 in the hour so far beside it, in place of what it wrote a minute ago. Who reads adds up what
@@ -32,7 +32,7 @@ class Sample:
 
     width_s: int
     number: int
-    """Of the stretch, counted from the epoch in its own width."""
+    """The number of the stretch, counted from the epoch in its own width."""
     tenant: str
     """Empty: all of the server, its engine as well."""
     body: bytes

@@ -1,4 +1,4 @@
-"""What each of several servers may still spend of an account that all of them draw on.
+"""Shares of an account that several servers draw on.
 
 The bounded budgets of tenants and of trees of sessions. A server takes a share before a turn holds
 any of it; an ended turn's usage goes from its server's share to what is spent, in the transaction
@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import orjson
 
 from sessions.durable.account import NOTHING, Account, Amount, Budget, is_bound
-from sessions.durable.reservation import amount_of
 from sessions.journal import rows
 from sessions.journal.records import Account as SpentAccount
 from sessions.journal.tables import Cursor, SqlTables, marks
@@ -43,19 +42,13 @@ class Share:
     """By all servers."""
 
 
-def spent_on(account: SpentAccount) -> Amount:
-    """What a journal's account says was spent, as budgets count it."""
-    spent = amount_of(account.usage, account.cost)
-    return spent._replace(residency=account.usage.residency)
-
-
 def take(
     tables: SqlTables, cursor: Cursor, tenant: str, wants: Sequence[Want]
 ) -> tuple[Share, ...]:
     """Take shares; of kinds that a budget does not bound nothing."""
     given = []
     for want in sorted(wants, key=lambda each: each.name):
-        spent = spent_on(locked_account(tables, cursor, tenant, want.name))
+        spent = locked_account(tables, cursor, tenant, want.name).spent
         shares = _shares(cursor, tenant, want.name)
         left = Account(scope="", budget=want.budget).limits.minus(spent)
         for each in shares.values():
@@ -89,7 +82,7 @@ def covers(share: Amount | None, spent: Amount, kinds: Sequence[str]) -> bool:
 
 
 def less(share: Amount, amount: Amount) -> Amount:
-    """What is left of a share; of a kind of which it has too little nothing."""
+    """The rest of a share; of a kind of which it has too little nothing."""
     return Amount(*(max(0, a - b) for a, b in zip(share, amount, strict=True)))
 
 

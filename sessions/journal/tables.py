@@ -8,8 +8,8 @@ Always true: a session's rows and its ``gone`` are together ``head_seq``; its ep
 
 import abc
 import contextlib
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 from sessions.journal import rows
 from sessions.journal.encoding import HeaderCache
@@ -79,15 +79,15 @@ CREATE TABLE IF NOT EXISTS item (
     response_id TEXT NOT NULL, PRIMARY KEY (tenant, digest, created_ms, response_id));
 CREATE INDEX IF NOT EXISTS item_turn ON item (tenant, response_id);
 """
-"""Of turns that were written before it there are no rows."""
+"""Turns that were written before it have no rows."""
 MIGRATIONS = (SCHEMA, CURVES, RESIDENCY, SHARES, REQUESTS, ITEMS)
-"""What brings a database from each version to the next."""
+"""Statements that bring a database from each version to the next."""
 VERSION = len(MIGRATIONS)
 FIRST_EPOCH = 1
 
 
 class Cursor(Protocol):
-    """What both drivers have."""
+    """Methods that both drivers have."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Any: ...
     def fetchone(self) -> Any: ...
@@ -186,6 +186,17 @@ def check_account(session: SessionRow, account: Account | None) -> None:
         raise contradiction(f"the account of session {session.name!r} is missing")
 
 
+_MOST_ROWS = 64
+"""Of one statement."""
+T = TypeVar("T")
+
+
 def marks(count: int) -> str:
     """So many placeholders."""
     return ", ".join("?" * count)
+
+
+def slices(found: Sequence[T]) -> Iterator[Sequence[T]]:
+    """In parts that one statement takes."""
+    for first in range(0, len(found), _MOST_ROWS):
+        yield found[first : first + _MOST_ROWS]

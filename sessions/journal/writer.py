@@ -48,7 +48,7 @@ LATER_S = 0.05
 """How long a reservation that is not urgent waits for something to go with."""
 RETRY_S = 0.25
 GIVE_UP_S = 10.0
-"""Of a journal that stays out of reach; then its turns fail."""
+"""The time after which a journal that stays out of reach is given up; then its turns fail."""
 MOST_SAMPLES = 4096
 """That wait for a journal which is out of reach; the oldest ones are given up."""
 MOST_UNPAID = 16384
@@ -57,7 +57,7 @@ MOST_UNPAID = 16384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of one record."""
+    """The outcome of one record."""
 
     written: bool
     reason: str = ""
@@ -110,19 +110,22 @@ class JournalWriter:
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[Handed | None] = queue.SimpleQueue()
         self._gathering: Handed = []
-        """What this round of the event loop hands over."""
+        """The records that this round of the event loop hands over."""
         self._due: asyncio.Handle | None = None
         self._committed_s: float | None = None
         """When the last commit ended."""
         self._reserved: dict[tuple[str, str], TurnRecord] = {}
-        """What is yet to be noted of turns that run; the thread's own."""
+        """Notes yet to be made of turns that run; the thread's own."""
         self._samples: dict[tuple[int, int, str], Sample] = {}
         """Not yet written; the thread's own."""
         self._samples_due = False
         self._unpaid: list[TurnRecord] = []
-        """What refused turns consumed, not yet written; the thread's own."""
+        """Consumption of refused turns, not yet written; the thread's own."""
         self.lost = 0
         """Refused turns whose usage was not kept, or cannot be written."""
+        self.trouble: str | None = None
+        """Why the journal could not be written twice in a row; until it could, something waits."""
+        self._failures = 0
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -215,7 +218,7 @@ class JournalWriter:
         return batch, ended
 
     def _since_commit(self, most_s: float) -> float:
-        """What is left of so many seconds since the last commit ended; 0: nothing is."""
+        """The rest of so many seconds since the last commit ended; 0: nothing is."""
         if self._committed_s is None:
             return 0.0
         return max(self._committed_s + most_s - self._clock(), 0.0)
@@ -238,17 +241,19 @@ class JournalWriter:
         return True
 
     def _note(self) -> None:
-        """What turns hold, on its own, behind what refused turns consumed: until that is written
-        the journal has them hold more, and what they gave back may be held by others now."""
+        """Note what turns hold, on its own, behind what refused turns consumed: until that is
+        written the journal has them hold more, and what they gave back may be held by others
+        now."""
         try:
             self._pay()
             self._journal.reserve(list(self._reserved.values()))
         except JournalUnavailable as error:
-            log.warning("journal is out of reach running=%d reason=%s", len(self._reserved), error)
+            self._out_of_reach(error)
         except Exception:
             log.exception("journal cannot be written running=%d", len(self._reserved))
             self._reserved.clear()
         else:
+            self._in_reach()
             self._reserved.clear()
 
     def _write_samples(self) -> None:
@@ -256,7 +261,7 @@ class JournalWriter:
         try:
             self._journal.keep_samples(list(self._samples.values()))
         except JournalUnavailable as error:
-            log.warning("samples of the curves wait rows=%d reason=%s", len(self._samples), error)
+            log.debug("samples of the curves wait rows=%d reason=%s", len(self._samples), error)
             for key in list(self._samples)[:-MOST_SAMPLES]:
                 del self._samples[key]
         except Exception:
@@ -274,13 +279,14 @@ class JournalWriter:
                 self._pay()
                 owned = self._journal.append(records, reserved)
             except JournalUnavailable as error:
-                log.warning("journal is out of reach turns=%d reason=%s", len(batch), error)
+                self._out_of_reach(error)
                 if self._clock() >= give_up:
                     for record in records:
                         self._owe(record, JOURNAL_UNAVAILABLE)
                     return [_failed("unavailable", error)] * len(batch)
                 self._pause(RETRY_S)
             except Exception as error:
+                self._in_reach()
                 if not isinstance(error, JournalParentGone):
                     log.exception("journal cannot be written turns=%d", len(batch))
                 if len(batch) == 1 and not reserved:
@@ -289,9 +295,20 @@ class JournalWriter:
                 singly = (self._written([ticket], with_reserved=False) for ticket in batch)
                 return [verdict for verdicts in singly for verdict in verdicts]
             else:
+                self._in_reach()
                 if with_reserved:
                     self._reserved.clear()
                 return [WRITTEN if mine else STALE for mine in owned]
+
+    def _out_of_reach(self, error: JournalUnavailable) -> None:
+        """``JournalDesk`` says when that begins and ends."""
+        log.debug("journal is out of reach reason=%s", error)
+        self._failures += 1
+        if self._failures > 1:
+            self.trouble = str(error)
+
+    def _in_reach(self) -> None:
+        self._failures, self.trouble = 0, None
 
     def _refused(self, ticket: Ticket, error: Exception) -> Verdict:
         gone = isinstance(error, JournalParentGone)
@@ -319,6 +336,7 @@ class JournalWriter:
             except Exception:
                 some = some[:1]  # what cannot be written takes nothing with it that can
                 self._pay_one(some[0])
+            self._in_reach()
             log.info("usage of refused turns is written turns=%d", len(some))
             del self._unpaid[: len(some)]
 
@@ -339,9 +357,8 @@ class JournalWriter:
         try:
             self._pay()
         except JournalUnavailable as error:
-            waiting = len(self._unpaid)
-            log.warning("usage of refused turns waits turns=%d reason=%s", waiting, error)
-            self.lost += waiting if ended else 0
+            self._out_of_reach(error)
+            self.lost += len(self._unpaid) if ended else 0
         if ended and self.lost:
             log.error("usage of refused turns is not in the journal turns=%d", self.lost)
 

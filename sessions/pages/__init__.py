@@ -1,1 +1,1 @@
-"""What people and monitoring see."""
+"""Pages for people and for monitoring."""

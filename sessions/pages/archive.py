@@ -1,4 +1,4 @@
-"""What the journal has of sessions and turns, for the page: also what memory has forgotten.
+"""Sessions and turns of the journal, for the page: also what memory has forgotten.
 
 Read beside the event loop, page by page, only when somebody asks. A tenant is shown its own; of
 turns their accounts are told here, their items at ``/dashboard/items/{id}``. However much there is,

@@ -41,7 +41,7 @@ class Assets:
 
     @property
     def names(self) -> list[str]:
-        """Of all files."""
+        """Names of all files."""
         return list(self._files)
 
     def page(self) -> HttpResponse:

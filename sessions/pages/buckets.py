@@ -1,4 +1,4 @@
-"""What the curves count in one stretch of time, and how it is added up, cut and stored.
+"""Counts of the curves in one stretch of time, and how they are added up, cut and stored.
 
 A duration is counted in steps of a tenth, so that a percentile is right to a twentieth of itself
 whatever the number of turns. Knows no clock.
@@ -42,7 +42,7 @@ class Durations:
 
     @classmethod
     def of_row(cls, row: list[tuple[int, int]]) -> "Durations":
-        """What ``to_row`` made."""
+        """Read a row that ``to_row`` made."""
         return cls(counts=dict(row))
 
     def percentile(self, share: float) -> float | None:
@@ -118,7 +118,7 @@ class TurnBucket:
 
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> "TurnBucket":
-        """What ``to_row`` made."""
+        """Read a row that ``to_row`` made."""
         counts = {name: row.get(name, 0) for name in _COUNTS}
         first, whole = Durations.of_row(row["first"]), Durations.of_row(row["whole"])
         return cls(**counts, first_token=first, whole=whole)
@@ -142,7 +142,7 @@ class TurnBucket:
 
 @dataclass(slots=True)
 class MachineBucket:
-    """What the engine did in one stretch of time: means of samples, and counts."""
+    """The engine's work in one stretch of time: means of samples, and counts."""
 
     samples: float = 0
     sums: dict[str, float] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class MachineBucket:
 
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> "MachineBucket":
-        """What ``to_row`` made."""
+        """Read a row that ``to_row`` made."""
         counts = {name: row.get(name, 0) for name in _MACHINE_COUNTS}
         return cls(**counts, sums=row["sums"])
 

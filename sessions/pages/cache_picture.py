@@ -77,7 +77,7 @@ class CachePictures:
             self._due.append(PictureRequest(tenant=scope, max_nodes=MAX_NODES))
 
     def take_requests(self) -> list[PictureRequest]:
-        """What to ask the engine, each once."""
+        """The requests for the engine, each once."""
         due, self._due = self._due, []
         return due
 

@@ -1,4 +1,4 @@
-"""What the dashboard knows: totals, turns, curves, the engine's last state.
+"""State of the dashboard: totals, turns, curves, the engine's last state.
 
 Keeps what no session remembers and shows it beside the store's sessions, to the live views
 (``sessions.pages.views``) and to ``/sessions.json``, which scripts and terminals poll. A tenant
@@ -19,6 +19,7 @@ from runtime.messages import EngineInfo, StepStats
 from sessions.durable.ledger import TurnReport, TurnUsage, dollars
 from sessions.durable.miss_reasons import MissReason
 from sessions.durable.store import Store
+from sessions.ground import Ground
 from sessions.http.message import HttpResponse
 from sessions.journal.samples import Sample
 from sessions.pages.cache_picture import CachePictures
@@ -35,7 +36,7 @@ MAX_TURNS_SHOWN = 30
 
 @dataclass(slots=True)
 class Totals:
-    """Of all turns of one tenant since the server started."""
+    """Totals of all turns of one tenant since the server started."""
 
     streamed_tokens: int = 0
     """Emitted so far; ``usage`` counts a turn when it ends."""
@@ -105,6 +106,8 @@ class Dashboard(Watcher):
         self.history = History()
         self.pictures = CachePictures(session_of_branch=self.log.session_of_branch, text_of=text_of)
         self.restarts = 0
+        self.ground = Ground()
+        """What the server stands on."""
         self._clock = clock
         self._version = version
         self._started = clock()
@@ -166,8 +169,8 @@ class Dashboard(Watcher):
         self.history.sample(self._stats, self._clock())
 
     def samples(self, *, end: bool) -> Sequence[Sample]:
-        """What the journal is to keep of the curves now; ``end``: also of a minute that has not
-        ended. Empty where nothing is kept."""
+        """The curves' samples that the journal is to keep now; ``end``: also of a minute that has
+        not ended. Empty where nothing is kept."""
         recorder = self.history.recorder
         if recorder is None:
             return ()
@@ -185,7 +188,7 @@ class Dashboard(Watcher):
         return set(self._totals) if principal.operator else {principal.tenant}
 
     def totals(self, tenants: set[str]) -> Totals:
-        """Of these tenants together."""
+        """Totals of these tenants together."""
         together = Totals()
         for name in tenants & self._totals.keys():
             together.merge(self._totals[name])
@@ -215,10 +218,11 @@ class Dashboard(Watcher):
         )
 
     def server_facts(self, principal: Principal) -> dict[str, Any]:
-        """What changes only when the engine does."""
+        """Facts that change only when the engine does, or when the ground gives way."""
         facts: dict[str, Any] = {
             "version": self._version,
             "engine_up": self._engine_up,
+            "not_ready": dict(self.ground.reasons) if principal.operator else {},
             "operator": principal.operator,
         }
         if self._engine is not None:

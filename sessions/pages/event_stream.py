@@ -24,7 +24,7 @@ MAX_UNSENT_BYTES = 256 * 1024
 
 
 def changes(before: Parts, after: Parts) -> bytes:
-    """What leads from one to the other, as a JSON object; empty if nothing does."""
+    """The changes that lead from one to the other, as a JSON object; empty if nothing does."""
     new = [
         orjson.dumps(name) + b":" + part for name, part in after.items() if before.get(name) != part
     ]
@@ -52,7 +52,7 @@ class EventStream:
         self._parts = parts
         self._in_turn = in_turn
         self._due = False
-        """What has changed is about to be worked out."""
+        """The changes are about to be worked out."""
         self._sent: Parts = {}
         self._sent_s = now
         self._over = asyncio.Event()

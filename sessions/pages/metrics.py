@@ -1,4 +1,4 @@
-"""What Prometheus reads: counters, gauges and histograms named ``keepwarm_*``.
+"""Metrics for Prometheus: counters, gauges and histograms named ``keepwarm_*``.
 
 Base units are in the names (seconds, dollars, tokens); no label takes a value that a client
 chose. ``docs/metrics.md`` explains each one, and a test holds the two together. Every
@@ -7,6 +7,7 @@ chose. ``docs/metrics.md`` explains each one, and a test holds the two together.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -16,7 +17,9 @@ from prometheus_client.registry import Collector
 from runtime.messages import EngineInfo, StepStats
 from sessions.durable.ledger import COMPACTION, TurnReport, TurnUsage, Unsettled, dollars
 from sessions.durable.miss_reasons import MissReason
+from sessions.ground import PARTS, Ground
 from sessions.journal.records import SESSION_MOVED, TurnRecord
+from sessions.pages.state_metrics import StateMetrics
 from sessions.pages.watcher import Watcher
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -52,6 +55,8 @@ class Metrics(Watcher):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.ground = Ground()
+        """What the server stands on."""
         self._turns()
         self._tokens()
         self._engine()
@@ -157,6 +162,7 @@ class Metrics(Watcher):
         self._preemptions = self._counter("preemptions", "Turns put back to free KV blocks.")
         self._evicted = self._counter("evicted_blocks", "KV blocks forgotten to make room.")
         self._tiers()
+        self._states = StateMetrics(self.registry)
         self._grammar_checks = self._histogram(
             "grammar_check_seconds", "From asking about a grammar to the verdict.", _SHORT_SECONDS
         )
@@ -212,6 +218,14 @@ class Metrics(Watcher):
         self._journal_damaged = self._gauge(
             "journal_damaged", "1 once the journal was found damaged, else 0."
         )
+        reasons = self._gauge(
+            "not_ready", "1 while a part that the server stands on does not hold, else 0.", "part"
+        )
+        for part in PARTS:
+            reasons.labels(part).set_function(partial(self._fails, part))
+
+    def _fails(self, part: str) -> bool:
+        return part in self.ground.reasons
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"keepwarm_{name}", text, labels, registry=self.registry)
@@ -235,6 +249,7 @@ class Metrics(Watcher):
             each.set(0)
         for series in self._blocks_series:
             series.set(0)
+        self._states.engine_died()
 
     def engine_restarted(self) -> None:
         self._restarts.inc()
@@ -283,6 +298,7 @@ class Metrics(Watcher):
         _add(self._evicted, stats.evicted_blocks_delta)
         _add(self._mask, stats.mask_s_delta)
         self._tiers_changed(stats)
+        self._states.step_finished(stats)
 
     def _tiers_changed(self, stats: StepStats) -> None:
         tiers = (
@@ -358,7 +374,7 @@ class Metrics(Watcher):
             self._missed.labels(miss.reason.value).inc(miss.tokens)
 
     def residency_settled(self, unsettled: Unsettled) -> None:
-        """What the KV of a session was charged after its last turn was recorded."""
+        """The charge for a session's KV after its last turn was recorded."""
         self._spent(TurnUsage(residency=unsettled.block_us), unsettled.cost, 0)
 
     def kv_dropped(self, branches: int) -> None:

@@ -36,7 +36,7 @@ class Level:
     width_s: float
     buckets: int
     row_s: int
-    """Of what stretches it is made."""
+    """The width of the stretches of which it is made."""
     own: bool
     """Also of this server's rows."""
 

@@ -1,4 +1,4 @@
-"""What the journal's database is to hold of the curves: this minute's and this hour's counts.
+"""Rows of the curves for the journal's database: this minute's and this hour's counts.
 
 A minute that has ended is handed out once, and with it what its hour has had so far. A clock
 that is set back by no more than ``SLACK`` minutes ends none, so that nothing is written in place
@@ -67,7 +67,7 @@ class Recorder:
         yield self._hour.machine
 
     def ended(self) -> list[Sample]:
-        """What is to be written now; empty until a minute has ended."""
+        """The rows to be written now; empty until a minute has ended."""
         now = self._wall_clock()
         minute = int(now // MINUTE_S)
         if 0 <= self._minute.number - minute <= SLACK:

@@ -26,7 +26,7 @@ _SORTS = ("recent", "cost", "input", "output", "missed", "hit", "turns")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListQuery:
-    """What a page of the list was asked for."""
+    """The query for a page of the list."""
 
     search: str = ""
     """Part of a session's name, in any case."""
@@ -143,8 +143,8 @@ class Placed:
 
 
 def placed(ordered: list[Session]) -> list[Placed]:
-    """What ``grouped`` has put in order: a session stands deeper than what it is a part of, and
-    no deeper than that says, whoever of its line is on another page."""
+    """The sessions that ``grouped`` has put in order, in their places: a session stands deeper than
+    what it is a part of, and no deeper than that says, whoever of its line is on another page."""
     here = _by_name(ordered)
     found: dict[int, Placed] = {}
     for each in ordered:
@@ -163,7 +163,7 @@ def _by_name(sessions: list[Session]) -> dict[tuple[str, str], Session]:
 
 
 def _nearest(session: Session, here: dict[tuple[str, str], Session]) -> Session | None:
-    """Of those that it is a part of; by name, for one that was dropped may be back."""
+    """The nearest of those that it is a part of; by name, for one that was dropped may be back."""
     line = (here.get((each.tenant, each.name)) for each in session.parents())
     return next((each for each in line if each is not None and each is not session), None)
 

@@ -195,7 +195,7 @@ class SpanQueue(Watcher):
                     self._failed += len(batch)
 
     def _next_batch(self) -> list[tuple[TurnReport, float]]:
-        """What waits, up to a batch; empty when it is time to end."""
+        """The spans that wait, up to a batch; empty when it is time to end."""
         with self._wanted:
             self._wanted.wait_for(lambda: self._waiting or self._closing)
             number = min(len(self._waiting), BATCH_TURNS)

@@ -93,7 +93,7 @@ class TurnLog:
         return turn
 
     def of(self, tenant: str, session: str) -> SessionLog | None:
-        """What is known of a session; None: nothing ended there, or it was long ago."""
+        """The known turns of a session; None: nothing ended there, or it was long ago."""
         return self._sessions.get((tenant, session))
 
     def session_of_branch(self, branch_id: str) -> tuple[str, str] | None:

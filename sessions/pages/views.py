@@ -1,4 +1,4 @@
-"""What each view of the page shows, as named parts of JSON, for one principal's eyes.
+"""Content of each view of the page, as named parts of JSON, for one principal's eyes.
 
 A view never changes anything. What many pages ask for alike is made once a second: parts are
 kept by who may see them and what was asked. Names of sessions and tenants are data here; a
@@ -247,7 +247,7 @@ class Views:
         return dict(made[2])
 
     def _in_memory(self, principal: Principal, level: str, tenants: set[str], now: float) -> Curves:
-        """What happened on this server since it was started, and beside it and before elsewhere."""
+        """The events on this server since it was started, and beside it and before elsewhere."""
         history, past = self._dashboard.history, self._kept_curves(principal, level)
         shift = round(self._epoch_s / IN_MEMORY[level][0])
         curves = Curves(

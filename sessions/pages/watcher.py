@@ -1,4 +1,5 @@
-"""Who watches a server: what happens is told to each, whether it makes use of it or not.
+"""Interface of those who watch a server: what happens is told to each, whether it makes use of it
+or not.
 
 Knows nothing of who tells. Always true: none takes long, and none changes what it is told of.
 """

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
-import orjson
-
-from sessions.durable.account import NO_BUDGET, Amount
+from sessions.durable.account import Amount
 from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage, Unsettled
 from sessions.durable.session import Session
 from sessions.durable.store import Store
@@ -28,9 +26,11 @@ from sessions.journal.records import (
     SERVER_DIED,
     SESSION_MOVED,
     TurnRecord,
+    account_names,
+    options_told,
 )
 from sessions.journal.writer import Verdict
-from sessions.turns.sharing import Bounded, SharedAccounts, account_names
+from sessions.turns.sharing import Bounded, SharedAccounts
 from sessions.turns.turn_plan import TurnPlan
 from tools_api import exact_json
 from tools_api.events import encode
@@ -49,7 +49,7 @@ class Outcome:
 
     report: TurnReport
     entry: Entry | None
-    """What can be continued; None if the turn left nothing."""
+    """The entry that can be continued; None if the turn left nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,7 +61,7 @@ class Ending:
 
 
 class Commits:
-    """What every connection of a server with a journal shares about its records."""
+    """Records of all connections of a server with a journal."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -128,7 +128,7 @@ class Commits:
         )
 
     def forget(self, store: Store, plan: TurnPlan, session: Session, verdict: Verdict) -> None:
-        """What a refused record says is not this server's any more, or is gone."""
+        """Forget what, by a refused record, is not this server's any more, or is gone."""
         tenant, moved = plan.tenant, verdict.reason == "stale"
         if moved:
             self.shared.doubt()  # who took the session for a dead server's had its shares back
@@ -170,8 +170,8 @@ class _Whose(TypedDict):
 
 
 def _whose(plan: TurnPlan, session: Session, *, created_s: float, repeatable: bool) -> _Whose:
-    """What a turn's record says of it however it ends. ``repeatable``: the same request may be
-    sent again, and another one under its id is refused."""
+    """The fields of a turn's record that are the same however it ends. ``repeatable``: the same
+    request may be sent again, and another one under its id is refused."""
     request_id = plan.request.keepwarm.request_id
     named = repeatable and request_id is not None
     return {
@@ -186,7 +186,7 @@ def _whose(plan: TurnPlan, session: Session, *, created_s: float, repeatable: bo
         "accounts": account_names(session),
         "created_s": created_s,
         "epoch": session.epoch,
-        "options": session_options(session),
+        "options": options_told(session),
         "private": plan.private,
     }
 
@@ -211,22 +211,6 @@ def residency_record(
         created_s=created_s,
         epoch=session.epoch,
     )
-
-
-def session_options(session: Session) -> bytes:
-    """What a session was told that holds for its later turns."""
-    options: dict[str, Any] = {}
-    for scope, account in (("session", session.ledger.account), ("tree", session.ledger.tree)):
-        if account.budget is not NO_BUDGET or account.soft is not NO_BUDGET:
-            bounds = [account.budget.bounds(), account.soft.bounds()]
-            if any(bounds):
-                options[scope] = bounds
-    if session.outlives_sockets:
-        options["outlives_sockets"] = True
-    if session.parent is not None:
-        options["parent"] = session.parent.name
-    # A copy of its own size: it is kept, and what encoded it made room for several thousand bytes.
-    return bytes(memoryview(orjson.dumps(options))) if options else b""
 
 
 def refused(ending: Ending, verdict: Verdict) -> Ending:

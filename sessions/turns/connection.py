@@ -19,9 +19,8 @@ from sessions.durable.turn_logs import TurnLog
 from sessions.durable.weights import request_bytes
 from sessions.turns.effects import Cancel, Effects, Outbox
 from sessions.turns.following import Following
-from sessions.turns.intake import Waiting, place
 from sessions.turns.jobs import Job, Jobs, Way, shutting_down
-from sessions.turns.lanes import Lane, Lanes
+from sessions.turns.lanes import Lane, Lanes, Waiting, place
 from sessions.turns.reading import Read, read_frame
 from sessions.turns.running import Running
 from sessions.turns.service import Service
@@ -287,10 +286,8 @@ class Connection:
         """A newer request bears this one's id: it gets the turn, or what comes of it."""
         if job.turn is None:
             self._end_early(job, Way.NEWER_REQUEST)
-            return
-        job.displaced = True
-        self._lanes.done(job.lane)
-        self._running.send_error(errors.followed_elsewhere(), job.lane.stream_id)
+        else:
+            self._running.overtaken(job)
 
     def _disconnected(self, job: Job) -> None:
         """Nobody is there for a request any more, or it has lost its connection: it goes on for

@@ -1,4 +1,5 @@
-"""What a request continues: the one decision, for turns and for who counts their prompts.
+"""The response that a request continues: the one decision, for turns and for who counts their
+prompts.
 
 In this order: the response that the request names; the response whose history its input begins
 with; the head of the session that it names; nothing. Knows no session order and no tokens.
@@ -28,9 +29,9 @@ class Lineage:
     """None: a new one, to be made when the turn begins."""
     session_name: str
     items: tuple[Item, ...]
-    """Of the request's input, those that are not history."""
+    """The items of the request's input that are not history."""
     comparison: Comparison | None = None
-    """What the client wants the turn's cache hits compared with."""
+    """The response with which the client wants the turn's cache hits compared."""
     said_before: Entry | None = None
     """Where the session stood, if there is no parent."""
 
@@ -68,8 +69,8 @@ async def find_lineage(
 async def find_parent(
     request: CreateRequest, memory: Memory, digests: Sequence[bytes] | None = None
 ) -> tuple[StoredResponse | None, tuple[Item, ...]]:
-    """What the request continues, and what of its input is not history. Raises as
-    ``find_lineage``."""
+    """The response that the request continues, and the part of its input that is not history.
+    Raises as ``find_lineage``."""
     named = request.keepwarm.session
     if request.previous_response_id is not None:
         id_ = request.previous_response_id

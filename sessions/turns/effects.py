@@ -1,4 +1,5 @@
-"""What one call on a connection asks its caller to do, and the questions that requests wait at.
+"""Effects of one call on a connection, for its caller to carry out, and the questions that requests
+wait at.
 
 ``sessions.turns.connection`` decides, ``sessions.wire.hub`` carries out; these are the words
 between them. A question that is asked is answered once with ``Connection.answer``, by its id, with
@@ -8,6 +9,7 @@ a value or an exception. What is ``asked`` says who answers, and with what:
 - ``Work``: whoever has a thread for it, with what the call gives;
 - ``GrammarSpec``: the probe, with ``GrammarRefused`` or None;
 - ``TurnRecord``: the journal, with a ``Verdict``;
+- ``Footing``: the ground, with whether a turn may begin, after a while if not at once;
 - ``SessionTurn``: the session's other turns, by a ``Granted``; it is not among the effects;
 - ``EngineOutputs``: the turn itself, when it has ended; it is not among the effects either.
 """
@@ -42,7 +44,12 @@ class EngineOutputs:
     """All that the engine says of a turn, to its end."""
 
 
-Asked = Wanted | Work | GrammarSpec | TurnRecord | SessionTurn | EngineOutputs
+@dataclass(frozen=True, slots=True)
+class Footing:
+    """Whether the server stands, so that what a turn leaves can be kept."""
+
+
+Asked = Wanted | Work | GrammarSpec | TurnRecord | Footing | SessionTurn | EngineOutputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,8 +65,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve:
-    """What a running turn holds from now on, as the record of the failed turn that it becomes if
-    the server dies."""
+    """A running turn's hold from now on, as the record of the failed turn that it becomes if the
+    server dies."""
 
     record: TurnRecord
     urgent: bool
@@ -111,7 +118,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What the caller must do after one call, in the order of the fields."""
+    """Orders for the caller after one call, in the order of the fields."""
 
     frames: tuple[bytes, ...] = ()
     """Text frames for this client, in order. To be dropped if the socket is gone."""
@@ -145,7 +152,7 @@ class Outbox:
     ended: list[Ended] = field(default_factory=list)
 
     def take(self, close: int | None) -> Effects:
-        """What gathered, in the order in which it came; nothing is left."""
+        """The effects that gathered, in the order in which they came; nothing is left."""
         taken = Effects(
             frames=tuple(self.frames),
             requests=tuple(self.requests),

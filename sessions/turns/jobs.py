@@ -22,8 +22,7 @@ from sessions.durable.turn_logs import TurnLog
 from sessions.turns.commits import Ending
 from sessions.turns.compacting import Recasting
 from sessions.turns.effects import EngineOutputs, Outbox, Question, SessionTurn
-from sessions.turns.intake import Waiting
-from sessions.turns.lanes import Lane
+from sessions.turns.lanes import Lane, Waiting
 from sessions.turns.sharing import Bounded
 from sessions.turns.turn import Turn, TurnStep
 from tools_api import errors
@@ -51,7 +50,7 @@ class EndedEarly(BaseException):
         self._way = way
 
     def refusal(self) -> ApiError | None:
-        """What a request is told that has no turn yet; None: nobody is there to be told."""
+        """The error for a request that has no turn yet; None: nobody is there to be told."""
         match self._way:
             case Way.CANCELLED:
                 return errors.request_cancelled()
@@ -74,7 +73,7 @@ class EndedEarly(BaseException):
 
 
 def shutting_down() -> ApiError:
-    """What a request is told that comes, or has not started, when the server ends."""
+    """The error for a request that comes, or has not started, when the server ends."""
     return errors.overloaded("it is shutting down")
 
 
@@ -84,22 +83,23 @@ class Job:
 
     lane: Lane[Waiting]
     frame: Waiting
-    """What was asked; of a create that refers to stored items, with these once they are found."""
+    """The frame that asked; of a create that refers to stored items, with these once they are
+    found."""
     life: Coroutine[Question, Any, None] | None = None
     question: Question | None = None
-    """What it waits at."""
+    """The question that it waits at."""
     turn: Turn | None = None
     """Once it has started."""
     session: Session | None = None
     """The one the turn runs in."""
     log: TurnLog | None = None
-    """Of its events, if they can be resumed."""
+    """The log of its events, if they can be resumed."""
     shares: Bounded = ()
     """Accounts that other servers draw on too, and that it may draw on."""
     stalled: deque[SequenceOutput] | None = None
-    """What the engine said that waits for more of them."""
+    """The engine's outputs that wait for more of them."""
     noted: Amount = NOTHING
-    """What the journal was told that the turn may consume."""
+    """The amount that the journal was told the turn may consume."""
     ending: Ending | None = None
     """The turn has ended: nothing ends the request earlier any more."""
     early: EndedEarly | None = None
@@ -123,7 +123,7 @@ class Job:
 
     @property
     def request(self) -> CreateRequest:
-        """What is to be created."""
+        """The response to be created."""
         assert isinstance(self.frame.content, CreateRequest)
         return self.frame.content
 
@@ -199,7 +199,7 @@ class Jobs:
         self._by_request[request_id] = job
 
     def withdrawn(self, request_id: str) -> None:
-        """What the engine still says of this request is of no interest. Unknown ids too."""
+        """Outputs of the engine for this request are of no interest any more. Unknown ids too."""
         self._by_request.pop(request_id, None)
 
     def of_request(self, request_id: str) -> Job | None:

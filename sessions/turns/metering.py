@@ -24,7 +24,7 @@ _ENDING_UNAFFORDABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a turn wants to consume."""
+    """The amounts that a turn wants to consume."""
 
     prompt_tokens: int
     max_output: int
@@ -37,7 +37,7 @@ class Needs:
 
 
 class Written(Protocol):
-    """What a turn has written so far."""
+    """The tokens that a turn has written so far."""
 
     tokens: list[int]
 
@@ -63,9 +63,9 @@ class Meter:
         self.ask_at = 0
         """With up to so many output tokens a step need not be looked at by ``within_budget``."""
         self.noted = NOTHING
-        """What the turn may consume before it is noted anew, of every account: what is held, but
-        of output that is all held at once no more than a grant. Another object whenever it has
-        changed."""
+        """The amount that the turn may consume of every account before it is noted anew: what is
+        held, but of output that is all held at once no more than a grant. Another object whenever
+        it has changed."""
 
     @property
     def limit(self) -> int:
@@ -83,7 +83,7 @@ class Meter:
         return self._reservation.uncached
 
     def lacking_to_start(self) -> list[tuple[Account, Amount]]:
-        """Of which accounts that other servers draw on too more is needed before the turn is
+        """The accounts that other servers draw on too of which more is needed before the turn is
         admitted, whatever of its prompt is found in the cache."""
         needs, reservation = self._needs, self._reservation
         first = needs.max_output if needs.bound else min(needs.max_output, GRANT_TOKENS)
@@ -138,8 +138,8 @@ class Meter:
         self._set_mark(told=0)
 
     def within_budget(self, output: SequenceOutput, written: Written) -> SequenceOutput:
-        """What of a step's tokens may be told: all of them, in the same object, or those that
-        are held."""
+        """The part of a step's tokens that may be told: all of them, in the same object, or those
+        that are held."""
         reservation, told, new = self._reservation, len(written.tokens), len(output.new_tokens)
         kept = max(reservation.allow(told + new) - told, 0)
         self._set_mark(told=told + new)
@@ -188,7 +188,7 @@ class Meter:
 
 
 def needs_of(plan: TurnPlan) -> Needs:
-    """What a planned turn wants to consume, and the account that it brings."""
+    """The amounts that a planned turn wants to consume, and the account that it brings."""
     own: list[Account] = []
     for budget in plan.request.keepwarm.budget:
         if budget.scope == "turn":

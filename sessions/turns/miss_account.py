@@ -1,9 +1,9 @@
 """Which tokens of a turn's prompt had to be computed, and for which reason.
 
-Joins the cache's account (``SequenceStart.miss_causes``: evicted, expired, forked, another
-header, first sight) with what the session knows of the turn: what it continues, what it adds,
-what the client changed. Nothing here tells a tenant of another one: what others have cached
-counts as never seen.
+Joins the cache's account (``SequenceStart.miss_causes``: evicted, expired, forked, behind the
+last state that was kept, another header, first sight) with what the session knows of the turn:
+what it continues, what it adds, what the client changed. Nothing here tells a tenant of another
+one: what others have cached counts as never seen.
 
 Always true: the misses of a turn add up to its prompt less what was cached.
 """
@@ -22,17 +22,19 @@ _ENGINE_REASONS = {
     "evicted": MissReason.EVICTED,
     "expired": MissReason.EXPIRED,
     "forked": MissReason.FORKED,
+    "state_missing": MissReason.STATE_MISSING,
 }
+_GONE = frozenset({MissReason.EVICTED, MissReason.EXPIRED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prompt:
-    """What the account needs to know of a turn."""
+    """The facts of a turn that the account needs."""
 
     continued: Entry | None
     """The stored entry the turn comes behind."""
     parent: Entry | None
-    """What the model reads of it."""
+    """The part of it that the model reads."""
     said_before: Entry | None
     """Where the session stood, if the turn continues nothing of it."""
     header: Header
@@ -40,7 +42,7 @@ class Prompt:
     lost_with_engine: bool
     """The engine that had computed ``continued`` is gone."""
     foreign: bool = False
-    """What is continued was said to another model."""
+    """The continued response was said to another model."""
     idle_s: float | None
     """Since the session's last turn ended; None: it is the first."""
     cut: bool = False
@@ -52,7 +54,7 @@ class Prompt:
 
 
 def prompt_of(plan: TurnPlan, branches: Branches) -> Prompt:
-    """What of ``plan`` the account needs."""
+    """The facts of ``plan`` that the account needs."""
     return Prompt(
         continued=plan.continued,
         parent=plan.parent,
@@ -73,7 +75,7 @@ def account(prompt: Prompt, start: SequenceStart) -> tuple[Miss, ...]:
     for cause, reason in _ENGINE_REASONS.items():
         tokens = min(start.miss_causes.get(cause, 0), left)
         left -= tokens
-        kept_s = None if reason is MissReason.FORKED else _kept_s(prompt, start)
+        kept_s = _kept_s(prompt, start) if reason in _GONE else None
         misses += [Miss(reason=reason, tokens=tokens, kept_s=kept_s)] if tokens else []
     own = min(left, _own_tokens(prompt))
     changed = _changed(prompt, start.miss_causes)
@@ -111,7 +113,7 @@ def _own_tokens(prompt: Prompt) -> int:
 
 
 def _changed(prompt: Prompt, causes: Mapping[str, int]) -> tuple[MissReason, int] | None:
-    """What the client changed of what was there, and from which token on."""
+    """The client's change to what was there, and from which token on."""
     before = prompt.continued or prompt.said_before
     if before is None:
         return None

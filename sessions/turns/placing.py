@@ -21,7 +21,7 @@ from tools_api.items import Call, CallOutput, Item
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Placed:
-    """What a turn continues, and what it says behind it."""
+    """The chain that a turn continues, and the items that it says behind it."""
 
     parent: Entry | None
     items: tuple[Item, ...]

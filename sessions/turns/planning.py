@@ -74,7 +74,7 @@ def template_options(model: ServedModel, request: CreateRequest) -> TemplateOpti
 
 
 def turn_checks(request: CreateRequest) -> OutputChecks:
-    """What the grammar of the turn does not hold its output to."""
+    """The parts of the output that the turn's grammar does not hold."""
     if not request.generate:
         return OutputChecks()
     return output_checks(
@@ -211,7 +211,7 @@ def _output_bound(request: CreateRequest, prompt: _Prompt, service: Service) -> 
 def _warnings(
     request: CreateRequest, prompt: _Prompt, grammar: GrammarSpec | None
 ) -> tuple[str, ...]:
-    """What of the request does not do here what it says."""
+    """Warnings about fields of the request that have no effect here."""
     idle_stops = bool(request.keepwarm.sampling.stop) and grammar is not None and grammar.binds_all
     stops = (_NO_FREE_TEXT,) if idle_stops else ()
     return (*request.warnings, *stops, *prompt.context.cuts)

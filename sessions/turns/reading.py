@@ -1,4 +1,4 @@
-"""What is read of one frame or body: the event, and what a large one has worked out with it.
+"""Reading of one frame or body: the event, and what a large one has worked out with it.
 
 The same functions serve the event loop, for what is small, and the process that reads what is
 large; that one also computes what would otherwise take the loop long: the digests that a history
@@ -37,7 +37,7 @@ _EVENTS = {kind.__name__: kind for kind in (CancelTurn, ResumeTurn, SteerRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadContext:
-    """What reading needs to know of the server."""
+    """The facts of the server that reading needs."""
 
     limits: Limits
     models: frozenset[str]
@@ -124,7 +124,7 @@ def grammar_of(request: CreateRequest, context: ReadContext) -> GrammarSpec | No
 
 
 def to_pieces(read: Read) -> Iterator[Piece]:
-    """What ``FromPieces`` makes the same of."""
+    """The pieces from which ``FromPieces`` makes the same."""
     content = read.content
     if isinstance(content, ApiError):
         yield EVENT, orjson.dumps({"ApiError": error_fields(content)})

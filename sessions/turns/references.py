@@ -43,7 +43,7 @@ class Whole:
 
 
 def remembered(references: Sequence[ItemReference], visible: ConnectionStore) -> Found:
-    """What memory knows of it."""
+    """The items that memory knows of it."""
     found, listed = Found(), dict[str, list[Item]]()
     for id_ in dict.fromkeys(reference.id for reference in references):
         known = visible.item(id_)

@@ -59,7 +59,7 @@ class _Open:
     id: str
     index: int
     tool: FunctionTool
-    """What is called; nothing of it is read of other kinds."""
+    """The tool that is called; nothing of it is read of other kinds."""
     call_id: str = ""
     reader: InputText | None = None
     """Reads a custom tool's input that is written as JSON."""

@@ -25,6 +25,7 @@ from sessions.durable.account import NOTHING, Amount
 from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import TurnLog
+from sessions.ground import RETRY_AFTER_S
 from sessions.journal.writer import Verdict
 from sessions.turns.commits import Ending, refused
 from sessions.turns.compacting import Recasting
@@ -32,6 +33,7 @@ from sessions.turns.continuing import find_lineage
 from sessions.turns.effects import (
     Ended,
     EngineOutputs,
+    Footing,
     Freed,
     Granted,
     Outbox,
@@ -41,9 +43,8 @@ from sessions.turns.effects import (
     Work,
 )
 from sessions.turns.following import Following, to_be_asked
-from sessions.turns.intake import Waiting
 from sessions.turns.jobs import EndedEarly, Job, Jobs, Way
-from sessions.turns.lanes import Lanes
+from sessions.turns.lanes import Lanes, Waiting
 from sessions.turns.memory import Memory
 from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import grammar_param, plan_turn, takes_long
@@ -63,7 +64,7 @@ log = logging.getLogger(__name__)
 
 
 class Running:
-    """Of one connection."""
+    """The lives of one connection's requests."""
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class Running:
         try:
             followed = await self._claim_id(job, memory)
             if followed is None:
+                await self._may_begin(job)
                 grammar = self._check(job)
                 if job.request.references:
                     await self._find_items(job, memory, grammar)
@@ -115,8 +117,8 @@ class Running:
             self._let_go(job, followed)
 
     def _let_go(self, job: Job, followed: TurnLog | None) -> None:
-        """Of its id, unless a turn began with it, of its memory, and of its lane, which may go on
-        with the events of another turn."""
+        """Let go of its id, unless a turn began with it, of its memory, and of its lane, which may
+        go on with the events of another turn."""
         if job.turn is None and job.log is not None and job.log.follower in (job, None):
             self._service.store.logs.drop(job.log)
             self._free(job.log.request_id)
@@ -143,11 +145,19 @@ class Running:
                 wanted.takes_id = wanted.takes_id and known is None
                 await memory.look_for_turn(known, wanted)
         if isinstance(asked, ResumeTurn):
-            return self._following.found(asked)
+            return self._following.found(asked, job.frame.arrival_s)
         return self._following.claim(job)
 
+    async def _may_begin(self, job: Job) -> None:
+        """Nothing is computed whose record could not be kept: that is waited for, for a while."""
+        ground = self._service.ground
+        if not ground.writable and not await self._ask(job, Footing()):
+            ground.turn_lost()
+            raise errors.overloaded("its journal cannot be written", retry_after_s=RETRY_AFTER_S)
+
     def _check(self, job: Job) -> GrammarSpec | None:
-        """What can be checked without knowing what the turn continues; returns its grammar."""
+        """Check what can be checked without knowing what the turn continues; returns its
+        grammar."""
         store, prepared = self._service.store, job.frame.prepared
         self._service.check_model(self._tenant, job.request.model)
         if not store.running.takes(self._tenant):
@@ -195,6 +205,7 @@ class Running:
             plan = await self._plan(job, memory, session, grammar)
             if grammar is not None:
                 await self._try_grammar(job, grammar)
+            await self._may_begin(job)
             if self._lost(plan, session):
                 return False
             return await self._with_shares(job, memory, plan, session, ticket)
@@ -270,9 +281,11 @@ class Running:
         try:
             if commits is not None and commits.has_others:
                 job.shares = commits.shared.follow(session)
-                lacking = Meter(needs_of(plan), session.ledger).lacking_to_start()
-                if lacking:
-                    await memory.take_shares(lacking)
+                gives = True
+                while gives and (
+                    lacking := Meter(needs_of(plan), session.ledger).lacking_to_start()
+                ):
+                    gives = await memory.take_shares(lacking)
                     if self._lost(plan, named):
                         return False
                     session = self._take_budgets(job, plan)
@@ -401,10 +414,10 @@ class Running:
 
     async def _spend(self, job: Job, memory: Memory, turn: Turn, output: SequenceOutput) -> None:
         """Take what waited for more of a shared account, whether the journal had enough or not."""
-        lacking = turn.lacking(output)
+        gives = True
         try:
-            if lacking:
-                await memory.take_shares(lacking)
+            while gives and (lacking := turn.lacking(output)):
+                gives = await memory.take_shares(lacking)
         except Exception:
             message = "The server could not ask what is left of a budget."
             now = self._service.clock()
@@ -417,7 +430,6 @@ class Running:
         returns how it has ended then."""
         commits, report = self._service.commits, ending.outcome.report
         spent = report.usage.input_tokens or report.cost
-        self._jobs.withdrawn(turn.request_id)
         if commits is None or not (spent or ending.outcome.entry is not None):
             if job.noted is not NOTHING:
                 self._note(job, turn, NOTHING)
@@ -436,6 +448,8 @@ class Running:
             job.log.recorded = verdict.written
         if verdict.written:
             return ending
+        if verdict.reason == "unavailable":
+            self._service.ground.turn_lost()
         if ending.outcome.entry is not None:
             self._service.store.branches.drop(ending.outcome.entry)
         commits.forget(self._service.store, turn.plan, job.session, verdict)
@@ -446,6 +460,8 @@ class Running:
         service, plan = self._service, turn.plan
         outcome, terminal = ending.outcome, ending.terminal
         self._following.tell(job, [terminal])
+        if job.log is not None and job.log.follower not in (job, None) and not job.displaced:
+            self.overtaken(job)  # before the notice that says so
         if outcome.entry is not None and plan.request.compacts != "alone":
             assert job.session is not None
             wire = response_of(terminal)
@@ -470,7 +486,6 @@ class Running:
     async def _ask(self, job: Job, asked: Any) -> Any:
         answer = await Question(self._new_id(), asked)
         if job.turn is None and job.log is not None and job.log.follower is not job:
-            self.unwanted(answer)
             raise EndedEarly(Way.NEWER_REQUEST)  # before the notice that says so
         return answer
 
@@ -483,7 +498,7 @@ class Running:
         return recalled
 
     def unwanted(self, answer: object) -> None:
-        """What the journal gave has come for a request that is gone."""
+        """The journal's answer has come for a request that is gone."""
         commits = self._service.commits
         if not isinstance(answer, Recalled) or commits is None:
             return
@@ -532,6 +547,8 @@ class Running:
         now = self._service.clock()
         if self._jobs.of_request(output.request_id) is not job:
             return
+        if output.finish is not None:
+            self._jobs.withdrawn(output.request_id)
         try:
             step = turn.receive(output, now)
         except Exception:
@@ -540,7 +557,7 @@ class Running:
         self._carry_out(job, step)
 
     def _carry_out(self, job: Job, step: TurnStep) -> None:
-        """What a turn asks for: events to who follows it, requests to the engine."""
+        """Carry out a turn's step: events to who follows it, requests to the engine."""
         frames = list(map(encode, step.events))
         if step.outcome is not None:
             job.ending = Ending(outcome=step.outcome, terminal=frames.pop())
@@ -569,6 +586,12 @@ class Running:
             self._outbox.notes.append(Reserve(record=record, urgent=urgent))
 
     # What others are told
+
+    def overtaken(self, job: Job) -> None:
+        """A newer request gets the events of the turn that this one has become."""
+        job.displaced = True
+        self._lanes.done(job.lane)
+        self.send_error(errors.followed_elsewhere(), job.lane.stream_id)
 
     def send_error(self, error: ApiError, stream_id: str | None) -> None:
         """Answer with an error in a lane of the connection."""

@@ -1,4 +1,4 @@
-"""What all connections of one server share.
+"""State that all connections of one server share.
 
 Nothing here changes except inside the store. Clocks and ids are handed in, so that a test
 decides both.
@@ -6,12 +6,13 @@ decides both.
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.tokenizer import Tokenizer
 from sessions.durable.compaction import KEY_BYTES, Seal
 from sessions.durable.store import Store
 from sessions.durable.transcript import Renderer
+from sessions.ground import Ground
 from sessions.quotas import Quotas
 from sessions.turns.commits import Commits
 from sessions.turns.reading import ReadContext
@@ -70,9 +71,11 @@ class Service:
     new_id: Callable[[str], str]
     """``new_id("resp")`` -> ``"resp_..."``; unique across the server and unguessable."""
     quotas: Quotas
-    """What tenants may ask for."""
+    """The quotas of tenants."""
     commits: Commits | None = None
     """The records of turns, where there is a journal that lasts."""
+    ground: Ground = field(default_factory=Ground)
+    """What the server stands on."""
 
     def check_model(self, tenant: str, asked: str | None) -> None:
         """``asked``: the name in the request, None if it has none.
@@ -87,7 +90,7 @@ class Service:
 
     @property
     def read_context(self) -> ReadContext:
-        """What reading a frame needs to know of it."""
+        """The facts of the server that reading a frame needs."""
         return ReadContext(
             limits=self.limits, models=self.model.aliases, chat_format=self.model.chat_format
         )

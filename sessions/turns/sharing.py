@@ -17,21 +17,13 @@ from dataclasses import dataclass, field
 from sessions.durable.account import NOTHING, Account, Amount
 from sessions.durable.ledger import Ledger
 from sessions.durable.session import Session
-from sessions.journal.records import TENANT_ACCOUNT, tree_account
+from sessions.journal.records import account_names
 from sessions.journal.shares import Share, Want
 
 Key = tuple[str, str]
 """Tenant and name of an account."""
 Bounded = tuple[tuple[str, tuple[str, ...]], ...]
 """Names of accounts, and the kinds of each that are bounded."""
-
-
-def account_names(session: Session) -> tuple[str, ...]:
-    """What the session draws on besides its own account, as ``above_own``."""
-    own = tree_account(session.name)
-    if session.parent is None:
-        return own, TENANT_ACCOUNT
-    return own, *(tree_account(above.name) for above in session.parents()), TENANT_ACCOUNT
 
 
 def above_own(ledger: Ledger) -> tuple[Account, ...]:
@@ -41,7 +33,7 @@ def above_own(ledger: Ledger) -> tuple[Account, ...]:
 
 @dataclass(slots=True)
 class _Use:
-    """Of one account."""
+    """The use of one account."""
 
     turns: int = 0
     """That may draw on it: from before their start until they are written."""
@@ -50,7 +42,7 @@ class _Use:
 
 
 class SharedAccounts:
-    """Of one server. Only the event loop touches it."""
+    """The shared accounts of one server. Only the event loop touches it."""
 
     def __init__(self) -> None:
         self._uses: dict[Key, _Use] = {}
@@ -94,7 +86,7 @@ class SharedAccounts:
         account.spent = account.spent.most(share.spent)
 
     def unwanted(self, tenant: str, share: Share) -> None:
-        """Who asked for it is gone."""
+        """The request that asked for it is gone."""
         key = (tenant, share.name)
         if key not in self._uses:
             self._idle[key] = self._idle.get(key, NOTHING).plus(share.amount)
@@ -122,7 +114,7 @@ class SharedAccounts:
 
 
 def wants(lacking: Sequence[tuple[Account, Amount]]) -> tuple[Want, ...]:
-    """What is to be asked of the journal."""
+    """The shares to ask the journal for."""
     return tuple(
         Want(name=account.name, budget=account.budget, amount=amount) for account, amount in lacking
     )

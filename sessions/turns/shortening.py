@@ -15,7 +15,7 @@ from tools_api.chat_format import TemplateOptions
 from tools_api.items import CallOutput, Item, Message, TextPart
 
 _CHARS_PER_TOKEN = 8
-"""Of a text that is cut, no more is looked at."""
+"""The most characters for each token that are looked at of a text that is cut."""
 _ATTEMPTS = 12
 
 
@@ -29,8 +29,9 @@ class Room:
     """Kept free for the answer."""
 
     def left_by_cut(self, header_tokens: int) -> int:
-        """Of how many tokens a prompt is after a cut, its header included, if what has to stay
-        allows it: three quarters of what is beside the header, so that the next turns fit too."""
+        """The length in tokens that a prompt has after a cut, its header included, if what has
+        to stay allows it: three quarters of what is beside the header, so that the next turns
+        fit too."""
         beside = max(self.max_tokens - header_tokens, 0)
         return min(header_tokens + beside * 3 // 4, self.max_tokens - self.reply_tokens)
 
@@ -90,7 +91,7 @@ class Shortening:
         return self.sizes.of(self.items[place] for place in places)
 
     def sentences(self, places: Iterable[int]) -> tuple[str, ...]:
-        """What was cut of the items at ``places``."""
+        """A sentence for each cut of the items at ``places``."""
         pairs = ((self._whole[place], self.items[place]) for place in places)
         return tuple(_sentence(item, short) for item, short in pairs if short is not item)
 

@@ -13,7 +13,7 @@ from tools_api.events import Event
 
 
 class TextLogprobs:
-    """Of the text of one turn that nobody has taken yet."""
+    """The log-probabilities of one turn's text that nobody has taken yet."""
 
     def __init__(self) -> None:
         self._tokens: deque[tuple[Event | None, str]] = deque()
@@ -47,5 +47,5 @@ class TextLogprobs:
         return tuple(taken)
 
     def clear(self) -> None:
-        """What has come so far is no text."""
+        """The tokens so far are no text."""
         self._tokens.clear()

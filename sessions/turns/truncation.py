@@ -32,7 +32,7 @@ from tools_api.items import Call, CallOutput, Item, Message, Reasoning
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Context:
-    """What the model will read, split into what is held and what is new."""
+    """The text that the model will read, split into what is held and what is new."""
 
     parent: Entry | None
     items: tuple[Item, ...]
@@ -41,16 +41,16 @@ class Context:
     digest: bytes
     """Over all items as they came, those included that truncation leaves out."""
     left_out: LeftOut = NOTHING
-    """Of all that was said, this turn's input included."""
+    """The part left out of all that was said, this turn's input included."""
     cuts: tuple[str, ...] = ()
-    """What was cut for this turn, a sentence for each item, and one for what was left out."""
+    """The cuts for this turn, a sentence for each item, and one for what was left out."""
 
 
 def without_lost(
     parent: Entry, items: tuple[Item, ...]
 ) -> tuple[tuple[Item, ...], tuple[str, ...]]:
-    """What of ``items`` a chain can take that was cut: no late output of a call that was left out
-    there. And a sentence for each of these."""
+    """Those of ``items`` that a chain can take which was cut: no late output of a call that was
+    left out there. And a sentence for each of these."""
     if parent.left_out == NOTHING:
         return items, ()
     called = set(parent.open_calls)
@@ -73,8 +73,9 @@ def _called(items: Iterable[Item]) -> set[str]:
 def truncations(
     context: Context, renderer: Renderer, options: TemplateOptions, room: Room
 ) -> Iterator[Context]:
-    """What may be left of ``context``, the longest first: the first that is as short as a cut
-    leaves it (``Room.left_by_cut``) is to be taken. The last has no more than has to stay."""
+    """The contexts that may be left of ``context``, the longest first: the first that is as
+    short as a cut leaves it (``Room.left_by_cut``) is to be taken. The last has no more than has
+    to stay."""
     context = spelled_out(context)
     history = _History(context, Sizes(renderer, options, room), room)
     for start in history.starts():
@@ -183,7 +184,8 @@ class _History:
             yield list(run)
 
     def _end(self, run: Sequence[int]) -> set[int]:
-        """Of what the model was told at once: outputs, and what is last. All that it said."""
+        """The end of what the model was told at once: outputs, and what is last. All that it
+        said."""
         if self._by_model[run[0]]:
             return set(run)
         outputs = {place for place in run if isinstance(self._items[place], CallOutput)}
@@ -238,7 +240,7 @@ class _History:
         return kept
 
     def left_out(self, kept: Sequence[int]) -> LeftOut:
-        """What is missing in all if only this is kept."""
+        """The part that is missing in all if only this is kept."""
         gone = sorted(set(range(len(self._items))).difference(kept))
         if not gone:
             return self._before
@@ -335,8 +337,8 @@ def _told_alone(
     left_out: LeftOut,
     renderer: Renderer,
 ) -> Entry:
-    """What is kept of ``entry`` and of those before it, none of whose outputs stays: no part of
-    what is new."""
+    """The part that is kept of ``entry`` and of those before it, none of whose outputs stays: no
+    part of what is new."""
     silent = replace(entry, output_items=(), output_ids=entry.output_ids[:0], tail=Tail.INPUT)
     return _retold(parent, silent, inputs, left_out, renderer)
 

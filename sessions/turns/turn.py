@@ -48,7 +48,7 @@ _ENDING_UNKNOWN = (
 
 @dataclass(slots=True)
 class TurnStep:
-    """What one call of a turn's methods asks the caller to do."""
+    """Orders of one call of a turn's methods for its caller."""
 
     events: list[Event] = field(default_factory=list)
     requests: list[EngineMessage] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Turn:
         """``events``: of the response, where some of them were told before this plan was made."""
         self.plan = plan
         self.request_id = ""
-        """Of the engine request that is open; outputs of earlier ones are to be dropped."""
+        """The id of the engine request that is open; outputs of earlier ones are to be dropped."""
         self._service = service
         self._ledger = ledger
         self._branches = service.store.branches
@@ -136,7 +136,7 @@ class Turn:
         return "".join(item.text for item in self.events.items if isinstance(item, Message))
 
     def lacking(self, output: SequenceOutput) -> list[tuple[Account, Amount]]:
-        """Of which accounts that other servers draw on too more is needed to take that."""
+        """The accounts that other servers draw on too of which more is needed to take that."""
         if output.request_id != self.request_id:
             return []
         return self._meter.lacking_for(output, len(self._reader.tokens))
@@ -204,7 +204,7 @@ class Turn:
 
     @property
     def noted(self) -> Amount:
-        """What it may consume before it says so anew; as ``Meter.noted``."""
+        """The amount that it may consume before it says so anew; as ``Meter.noted``."""
         return self._meter.noted
 
     def snapshot(self) -> Event:
@@ -327,7 +327,7 @@ class Turn:
         self._stats.stop = self._reader.stop
         violation = self.plan.checks.violation(self.events.items)
         if violation is not None:
-            self._fail(step, "server_error", violation, "output_invalid")
+            self._fail(step, "output_invalid", violation, "output_invalid")
             return
         self._end(step, "completed", None)
 
@@ -497,7 +497,7 @@ def _default_limit(tokens: int) -> str:
 
 
 def _without_logprobs(item: Item) -> Item:
-    """What the transcript keeps; log-probabilities are only for the client."""
+    """The output that the transcript keeps; log-probabilities are only for the client."""
     if not isinstance(item, Message):
         return item
     parts = tuple(replace(part, logprobs=()) for part in item.content)

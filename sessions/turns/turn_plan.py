@@ -1,4 +1,4 @@
-"""What one turn says to the model, decided before anything runs.
+"""One turn's request to the model, decided before anything runs.
 
 A plan is made by ``sessions.turns.planning`` and run by ``sessions.turns.turn``. Here is also how
 it is put to the engine.
@@ -36,7 +36,7 @@ _TIERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Past:
-    """What the account of misses needs to know of the session."""
+    """The facts of the session that the account of misses needs."""
 
     said: Entry | None = None
     """Where the session stood, if the turn continues nothing."""
@@ -110,23 +110,23 @@ class TurnPlan:
     continued_id: str | None = None
     """The response that ``continued`` is of, if that is known."""
     comparison: Comparison | None = None
-    """What the client wants the turn's cache hits compared with."""
+    """The response with which the client wants the turn's cache hits compared."""
     past: Past = NO_PAST
     checks: OutputChecks = NO_CHECKS
-    """What the grammar does not hold the output to."""
+    """The parts of the output that the grammar does not hold."""
     left_out: LeftOut = NOTHING
     """By truncation, of all that was said."""
     cut: bool = False
     """Truncation left something out for this turn, or cut a text."""
     frame_bytes: int = 0
-    """Of the frame that asked for it, unless that repeated a history."""
+    """Bytes of the frame that asked for it, unless that repeated a history."""
     due: Due | None = None
     """The context is too long, and was rendered as it is; another plan is to be made of it."""
     recast: Recast | None = None
     sums_up: str | None = None
     """The response for whose context this turn writes the summary: no client sees it."""
     warnings: tuple[str, ...] = ()
-    """What the client should know of the turn, a short sentence each: ``keepwarm.warnings``."""
+    """Warnings to the client about the turn, a short sentence each: ``keepwarm.warnings``."""
 
     @property
     def answers(self) -> str:
@@ -143,7 +143,7 @@ class TurnPlan:
 
     @property
     def tokens_before(self) -> int:
-        """Of the chain that is continued, header excluded."""
+        """The length of the chain that is continued, header excluded."""
         return 0 if self.parent is None else self.parent.num_tokens
 
     @property
@@ -197,7 +197,17 @@ class TurnPlan:
             priority=options.priority + _TIERS[self.request.service_tier][1],
             deadline_s=deadline_s,
             expected_tool_s=None if tool_ms is None else tool_ms / 1000,
+            resume_points=self._resume_points(claim),
         )
+
+    def _resume_points(self, claim: Claim) -> tuple[int, ...]:
+        """Where others will begin: behind instructions and tools, and where a fork leaves the
+        branch that it comes from, as far as a turn that ends there is computed."""
+        points = {len(self.header.ids)}
+        if claim.branch_id != claim.base_branch_id:
+            points.add(claim.base_offset - 1)
+        inner = self.prompt_tokens - 1
+        return tuple(sorted(point for point in points if 0 < point <= inner))
 
 
 def or_default(value: float | None, default: float) -> float:

@@ -1,4 +1,5 @@
-"""What memory wants of the journal, and what that knew: words between the store and the journal."""
+"""Questions of memory to the journal, and their answers: words between the store and the
+journal."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from tools_api.items import Item
 
 @dataclass(slots=True, kw_only=True)
 class Wanted:
-    """What a request names and memory lacks."""
+    """The names in a request that memory lacks."""
 
     session: str | None = None
     """The one the turn will run in; None: it is claimed, or to be made, or that of ``response``."""
@@ -38,14 +39,14 @@ class Wanted:
     longest first."""
 
     item_ids: tuple[str, ...] = ()
-    """Of items that are referred to; nothing else is wanted then."""
+    """The ids of items that are referred to; nothing else is wanted then."""
     shares: tuple[Want, ...] = ()
-    """Of accounts that other servers draw on too; nothing else is wanted then."""
+    """The shares of accounts that other servers draw on too; nothing else is wanted then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recalled:
-    """What the journal knew of it."""
+    """The journal's answer."""
 
     sessions: tuple[tuple[SessionRecord, Account], ...] = ()
     """With each what it and all below it spent; a session's parents before it."""
@@ -56,7 +57,7 @@ class Recalled:
     items: Mapping[str, Item] = field(default_factory=dict)
     """Those that are referred to, by their ids."""
     shares: tuple[Share, ...] = ()
-    """What was given; it is for who asked."""
+    """The shares that were given; it is for who asked."""
     claimed: tuple[str, ...] = ()
     """Sessions that this server has claimed for it."""
     head_id: str | None = None

@@ -33,5 +33,5 @@ class Arriving:
         self.unsent = UnsentBytes(limits)
 
     def hold(self, tenant: str, connection: object) -> Hold:
-        """What a connection's messages hold, nothing yet."""
+        """The hold of a connection's messages, nothing yet."""
         return self.account.take(tenant, str(id(connection)), 0)

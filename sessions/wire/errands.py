@@ -1,5 +1,5 @@
-"""What connections need done beside the event loop: grammars tried, turns planned, memories
-fetched, records kept.
+"""Work of connections beside the event loop: grammars tried, turns planned, memories fetched,
+records kept.
 
 Each question of a connection is a task of its own, but for a record, which the journal's writer
 takes; the answer comes back with ``Connection.answer``. Knows who does the work, and nothing of the
@@ -13,15 +13,16 @@ the garbage collector.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from runtime.grammar.refusal import GrammarRefused
 from sessions.fair_slots import FairSlots
+from sessions.ground import Ground
 from sessions.journal.records import TurnRecord
 from sessions.pages.metrics import Metrics
-from sessions.turns.effects import Effects, Question, Reserve, Work
+from sessions.turns.effects import Effects, Footing, Question, Reserve, Work
 from sessions.turns.wanted import Recalled, Wanted
 from sessions.wire.fair_reading import Reading
 from sessions.wire.journal_desk import JournalDesk
@@ -35,7 +36,7 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongWork:
-    """Who does what takes too long for the event loop."""
+    """The workers for calls that take too long for the event loop."""
 
     check_grammar: Callable[[GrammarSpec, str], Awaitable[GrammarRefused | None]]
     """Tries a grammar for a tenant; gives the reason against it, or None. Cancelled, it is given
@@ -48,6 +49,8 @@ class LongWork:
     """Reads large frames and bodies."""
     journal: JournalDesk | None = None
     """Keeps what turns leave; None: memory alone does."""
+    ground: Ground = field(default_factory=Ground)
+    """What the server stands on."""
 
 
 class Errands:
@@ -91,8 +94,8 @@ class Errands:
                 task.add_done_callback(partial(self._over, question.id))
 
     def _give_up(self, link: Link, question_id: str) -> None:
-        """What the journal is asked comes to memory all the same; a plan that has begun keeps the
-        next one of its client waiting, if that is there."""
+        """Withdraw a question. An answer of the journal comes to memory all the same; a plan that
+        has begun keeps the next one of its client waiting, if that is there."""
         task, question = self._tasks.get(question_id, (None, None))
         if task is None or question is None or isinstance(question.asked, Wanted):
             return
@@ -128,6 +131,8 @@ class Errands:
                 async with link.planner:
                     link.planned = question.id
                     return await self.beside(link.tenant, call)
+            case Footing():
+                return await self._long_work.ground.wait_writable()
             case GrammarSpec() as spec:
                 return await self._try(link, spec)
         raise AssertionError(f"nobody answers {question.asked!r}")

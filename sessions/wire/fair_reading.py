@@ -80,7 +80,7 @@ class TenantTurns:
 
 
 class CpuAllowance:
-    """What each tenant may take of a core: a bucket of seconds that fills again."""
+    """The share of a core that each tenant may take: a bucket of seconds that fills again."""
 
     def __init__(self, *, share: float, burst_s: float, clock: Callable[[], float]) -> None:
         """
@@ -92,7 +92,7 @@ class CpuAllowance:
         self._burst_s = burst_s
         self._clock = clock
         self._spent: dict[str, tuple[float, float]] = {}
-        """What is not paid back yet, and when that was worked out."""
+        """The time that is not paid back yet, and when that was worked out."""
 
     def spend(self, tenant: str, cpu_s: float) -> None:
         """The tenant has used so much."""
@@ -119,9 +119,9 @@ class Reading:
     allowance: CpuAllowance
     turns: TenantTurns
     max_inline_bytes: int
-    """What is larger is read beside the event loop."""
+    """Larger frames are read beside the event loop."""
     clock: Callable[[], float]
-    """Of seconds; how long an attempt took that gave no outcome."""
+    """A clock in seconds; how long an attempt took that gave no outcome."""
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def beside(self, tenant: str, job: bytes | Body) -> ReadBody:

@@ -52,9 +52,9 @@ Closed = Callable[["HttpConnection", Principal | None], ApiError | None]
 whoever asks something."""
 
 AHEAD_BYTES = 64 * 1024
-"""What a client may send ahead of the answer it waits for; then nothing more is read."""
+"""Bytes that a client may send ahead of the answer it waits for; then nothing more is read."""
 DROPPED_BYTES = 1024 * 1024
-"""Of a body that was refused, what is read and dropped so that the connection can go on."""
+"""Bytes of a refused body that are read and dropped so that the connection can go on."""
 BODY_BYTES_PER_S = 64 * 1024
 """Slower than that a body does not come."""
 
@@ -85,30 +85,30 @@ class HttpConnection(asyncio.Protocol):
         self._metrics, self._clock, self._on_lost = metrics, clock, on_lost
         self._transport: asyncio.Transport | None = None
         self.address = ""
-        """Of the client."""
+        """Address of the client."""
         self._group = ""
         """Whose time its bytes are parsed in: its last request's tenant's, before that its
         address's."""
         self._hold: Hold | None = None
-        """Of the body, until that has been read."""
+        """The hold of the body, until that has been read."""
         self._framing = HttpFraming()
         self._request: HttpRequest | None = None
         self._admission: Admission | None = None
-        """Of the request whose body is being read, or that is being answered."""
+        """The admission of the request whose body is being read, or that is being answered."""
         self._for_page: tuple[tuple[str, str], ...] = ()
         """Header fields that let the page which asks read the answer."""
         self._body, self._dropped = bytearray(), 0
         self._head = b""
-        """Of an answer that has begun, until its first piece is there."""
+        """The head of an answer that has begun, until its first piece is there."""
         self._busy = False
         """A handler has been called and has not answered yet."""
         self._task: asyncio.Task[None] | None = None
         self._look: Callable[[float], None] | None = None
-        """What the handler does about once a second."""
+        """The handler's look about once a second."""
         self._last = False
         """No request follows the one that is being answered."""
         self._ended = False
-        """What still comes is dropped."""
+        """Bytes that still come are dropped."""
         self._eof, self._resuming = False, False
         self._stalled_at: float | None = None
         """Since when the client does not take what was written."""
@@ -392,11 +392,11 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Of what was written, that which the client has not taken yet."""
+        """The written bytes that the client has not taken yet."""
         return self._socket.get_write_buffer_size()
 
     def body_read(self) -> None:
-        """What the request's body held is free."""
+        """The hold of the request's body is free."""
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.give_back()

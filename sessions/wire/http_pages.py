@@ -30,7 +30,7 @@ DESCRIPTIONS = {
     "/v1/models": "the models that are served",
     "/v1/responses": "Responses: a WebSocket with GET, a turn with POST",
 }
-"""What some endpoints are; the others say it by their name."""
+"""Descriptions of some endpoints; the others say it by their name."""
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Keepwarm</title>

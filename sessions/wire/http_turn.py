@@ -45,7 +45,7 @@ class Asked:
     streamed: bool
     writer: DialectWriter
     num_bytes: int
-    """Of its body."""
+    """Bytes of its body."""
 
 
 class HttpTurn:
@@ -181,7 +181,7 @@ class HttpTurn:
 
 
 def _error_in(frame: bytes) -> ApiError:
-    """What an ``error`` event says."""
+    """The error in an ``error`` event."""
     event = orjson.loads(frame)
     error = event["error"]
     retry_after_ms = error.get("keepwarm", {}).get("retry_after_ms")

@@ -34,6 +34,7 @@ from runtime.messages import (
 from runtime.process.engine_process import EngineDied, EngineLink, EngineStartError
 from sessions.durable.session import Session
 from sessions.durable.store import Store
+from sessions.ground import DRAINING, ENGINE
 from sessions.journal.writer import Ticket, Verdict
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
@@ -111,8 +112,12 @@ class Hub:
         self._numbers = itertools.count(1)
         self._ticks = 0
         self._awaited: dict[str, list[asyncio.Future[bytes]]] = {}
-        """Who waits for the terminal event of a response."""
+        """Those who wait for the terminal event of a response."""
         self.journal = long_work.journal
+        self.ground = long_work.ground
+        starting, ending = "the engine is starting", "the server is shutting down"
+        self.ground.stands_on(ENGINE, lambda: starting if self._ready_since is None else None)
+        self.ground.stands_on(DRAINING, lambda: ending if self.draining else None)
         if self.journal is not None:
             self.journal.start(self._committed, dashboard.samples, metrics.turn_cut_short)
 
@@ -390,7 +395,7 @@ class Hub:
         self._post([CancelRequest(request_id=request_id) for request_id in mine])
 
     def _committed(self, pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
-        """What one commit wrote, or could not."""
+        """One commit's verdicts."""
         calls: list[Call] = []
         for ticket, verdict in pairs:
             if ticket.key is not None:  # else it is no turn's

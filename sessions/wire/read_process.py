@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import orjson
 
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 
 READ_LIMIT_S = 10.0
 """A job that is not done by then has hung: the largest frame takes under a second."""
+STOPPED_S = 1.0
+"""So long a child that has nothing to read may be stopped; then it is given up."""
 _PREFIX = struct.Struct("<4sBI")
 _MAGIC = b"KWR1"
 _CONFIG, _FRAME, _BODY, _STYLE, _END, _NO_TEXT, _DATA = range(32, 39)
@@ -62,7 +65,7 @@ class NoText(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadConfig:
-    """What the child has to know of the server; crosses to it as JSON."""
+    """The server's settings that the child has to know; crosses to it as JSON."""
 
     limits: Limits
     models: frozenset[str]
@@ -84,12 +87,12 @@ class ReadConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a job gave."""
+    """The result of a job."""
 
     body: ReadBody
-    """Of a frame: without a style."""
+    """The body of a frame: without a style."""
     cpu_s: float
-    """What it took the child."""
+    """The CPU time that it took the child."""
 
 
 class ReadProcess:
@@ -99,6 +102,9 @@ class ReadProcess:
         self._config = config
         self._limit_s = limit_s
         self._process: subprocess.Popen[bytes] | None = None
+        self._busy = False
+        self._stopped_s: float | None = None
+        """Since when the child is seen to be stopped."""
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -106,6 +112,19 @@ class ReadProcess:
     def process_id(self) -> int | None:
         """The child's process id while there is one."""
         return None if self._process is None else self._process.pid
+
+    def trouble(self) -> str | None:
+        """Why it does not read, looked at again and again; None: it does, or the next job gets
+        another child. One that was stopped is given up after a while."""
+        if self._process is None or not _is_stopped(self._process.pid):
+            self._stopped_s = None
+            return None
+        now = time.monotonic()
+        self._stopped_s = self._stopped_s or now
+        if now - self._stopped_s > STOPPED_S and not self._busy:
+            log.error("reader was stopped, the next job gets another")
+            self._process.kill()
+        return "the process that reads large requests is stopped"
 
     async def start(self) -> None:
         """Start the child, without waiting until it has loaded what it needs."""
@@ -146,7 +165,7 @@ class ReadProcess:
         Raises:
             ReaderLost: there is no answer. NoText: the frame is none of text.
         """
-        done = False
+        done, self._busy = False, True
         try:
             if self._process is None or self._process.poll() is not None:
                 await self.stop()
@@ -163,6 +182,7 @@ class ReadProcess:
             log.error("reader lost, the next job gets another reason=%s", reason[:200])
             raise ReaderLost(reason) from error
         finally:
+            self._busy = False
             if not done:  # also where the caller is cancelled in mid-answer
                 await asyncio.shield(self.stop())
 
@@ -192,6 +212,16 @@ class ReadProcess:
         return kind, await self._reader.readexactly(size)
 
 
+def _is_stopped(process_id: int) -> bool:
+    """By a signal, where the system tells."""
+    try:
+        stat = Path(f"/proc/{process_id}/stat").read_bytes()
+    except OSError:
+        return False
+    state: bytes = stat.rpartition(b")")[2].lstrip()
+    return state.startswith(b"T")
+
+
 def _frame(kind: int, data: bytes) -> bytes:
     return _PREFIX.pack(_MAGIC, kind, len(data)) + data
 
@@ -204,7 +234,7 @@ def _sizes(prefix: bytes) -> tuple[int, int]:
 
 
 def _cpu_s(told: bytes, count: int) -> float:
-    """What the end of an answer of ``count`` frames says that it took."""
+    """The CPU time at the end of an answer of ``count`` frames."""
     end = orjson.loads(told)
     if end["frames"] != count:
         raise ValueError(f"an answer of {end['frames']!r} frames, and {count} came")
@@ -231,7 +261,7 @@ def _job_frames(job: bytes | Body) -> Iterator[bytes]:
 
 
 def answer_frames(kind: int, told: bytes, data: bytes, context: ReadContext) -> Iterator[bytes]:
-    """What the child answers to one job, the end apart."""
+    """The child's answer to one job, the end apart."""
     style: Style | None = None
     if kind == _FRAME:
         try:

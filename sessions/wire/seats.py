@@ -22,7 +22,7 @@ Socket = TypeVar("Socket")
 
 
 class Seats(Generic[Socket]):
-    """Of one server."""
+    """The seats of one server."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class Seats(Generic[Socket]):
 
 
 def network_of(address: str) -> str:
-    """What one client can have many addresses of: of IPv6 the first 64 bits, of IPv4 all. ""
-    for the machine's own, where a proxy speaks for many."""
+    """The network of which one client can have many addresses: of IPv6 the first 64 bits, of IPv4
+    all. "" for the machine's own, where a proxy speaks for many."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,5 +1,5 @@
-"""What the system knows of a socket while nobody reads it: whether something came, whether its
-client has left.
+"""State of a socket while nobody reads it, as the system knows it: whether something came, whether
+its client has left.
 
 A transport that does not read learns neither; these ask. Knows no protocol.
 """

@@ -28,7 +28,7 @@ class SlowReader(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Of what was written, that which the client has not taken yet."""
+        """The written bytes that the client has not taken yet."""
         ...
 
     def cut(self) -> None:
@@ -37,7 +37,7 @@ class SlowReader(Protocol):
 
 
 class UnsentBytes:
-    """Of all sockets of a server; only the event loop touches it."""
+    """The untaken bytes of all sockets of a server; only the event loop touches it."""
 
     def __init__(self, limits: Limits) -> None:
         self._most = limits.max_unsent_per_tenant

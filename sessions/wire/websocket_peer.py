@@ -38,14 +38,14 @@ from tools_api.errors import ApiError
 log = logging.getLogger(__name__)
 
 FRAMES_AHEAD = 64
-"""Of a client whose message is being read, so many more are looked at; of one that has left, so
-many in all."""
+"""So many more frames are looked at of a client whose message is being read; of one that has left,
+so many in all."""
 SLICE_BYTES = 4 * 1024
 """Bytes parsed at once: they hold some hundreds of frames, and each frame costs some 10 us."""
 PING_UNREAD_TICKS = 2
 """A client that nothing was read from is pinged after so many looks at the clock, and again."""
 FRAME_BYTES = 256
-"""What a frame that waits takes beside its data."""
+"""The size of a waiting frame beside its data."""
 
 _REASONS: dict[int, str] = {
     CloseCode.GOING_AWAY: "connection age limit",
@@ -79,7 +79,7 @@ class SocketTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSocket:
-    """What a handshake leaves: bytes to and from the client, and the framing on them."""
+    """The socket that a handshake leaves: bytes to and from the client, and the framing on them."""
 
     transport: asyncio.Transport
     protocol: ServerProtocol
@@ -127,7 +127,7 @@ class WebSocketPeer(asyncio.Protocol):
         self._message_bytes = 0
         self._reader: asyncio.Task[None] | None = None
         self._last_frames: int | None = None
-        """Of a client that has left: so many of its frames are looked at still."""
+        """The last frames of a client that has left: so many of its frames are looked at still."""
         self._unread_ticks = 0
         """Looks at the clock since it was last read."""
         self._heard_at = clock()
@@ -301,8 +301,8 @@ class WebSocketPeer(asyncio.Protocol):
 
     @property
     def _hears(self) -> bool:
-        """What waits is for the hub: nobody has closed, or the client has, behind it. A client that
-        cancels its turns and closes means both."""
+        """Whether waiting frames are for the hub: nobody has closed, or the client has, behind it.
+        A client that cancels its turns and closes means both."""
         closed = self._protocol.state is not State.OPEN and self._protocol.close_rcvd is None
         return self._drop_at is None and not closed
 
@@ -448,7 +448,7 @@ class WebSocketPeer(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Of what was written, that which the client has not taken yet."""
+        """The written bytes that the client has not taken yet."""
         return self._transport.get_write_buffer_size()
 
     def _refuse_to_wait(self) -> None:

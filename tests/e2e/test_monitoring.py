@@ -19,6 +19,8 @@ import httpx
 import pytest
 
 from keepwarm.demo.child_server import child_server
+from sessions.tenants import ApiKey, Role
+from sessions.tenants_file import key_row
 from tests.support.architecture import ROOT
 from tests.support.wire_client import WireClient
 
@@ -256,7 +258,7 @@ def rules(client: httpx.Client) -> list[dict[str, Any]]:
 
 def test_every_query_of_rules_and_board_finds_numbers_under_load(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text(f"acme {KEY} operator\n", encoding="utf-8")
+    keys.write_text(key_row(ApiKey.of(KEY, tenant="acme", role=Role.OPERATOR)), encoding="utf-8")
     alerts = re.findall(r"expr: (.+) (?:>|==) [\d.]+\n", RULES.read_text(encoding="utf-8"))
     assert len(alerts) >= 9
     missing = [*alerts, *board_queries(load_board())]
@@ -270,7 +272,7 @@ def test_every_query_of_rules_and_board_finds_numbers_under_load(tmp_path: Path)
                 number += 1
                 missing[:] = [query for query in missing if not finds_numbers(client, query)]
 
-    options = [*OPTIONS, "--keys-file", str(keys)]
+    options = [*OPTIONS, "--tenants-file", str(keys)]
     with child_server(options, log=tmp_path / "server.log") as server:
         address = server.url.removeprefix("http://").removesuffix("/v1")
         with prometheus(address, tmp_path) as client:

@@ -19,7 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from keepwarm.demo.child_server import ChildServer, child_server
-from sessions.tenants import ApiKey
+from sessions.tenants import ApiKey, Role
 from sessions.tenants_file import key_row
 from tests.support.stalled_model import StalledModel
 
@@ -347,7 +347,11 @@ def test_a_turn_proceeds_while_a_long_prompt_is_tokenised(tmp_path: Path) -> Non
 
 def test_keys_guard_the_socket_and_the_pages(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text(f"acme {KEY}\nwatch key-of-watch operator\n")
+    rows = [
+        ApiKey.of(KEY, tenant="acme"),
+        ApiKey.of("key-of-watch", tenant="watch", role=Role.OPERATOR),
+    ]
+    keys.write_text("".join(map(key_row, rows)))
 
     async def refused(server: ChildServer) -> None:
         with pytest.raises(InvalidStatus) as caught:
@@ -366,7 +370,7 @@ def test_keys_guard_the_socket_and_the_pages(tmp_path: Path) -> None:
             )
             await until_done(client)
 
-    options = [*MODEL, "--keys-file", str(keys), "--price", "input=1,cached=0.1,output=4"]
+    options = [*MODEL, "--tenants-file", str(keys), "--price", "input=1,cached=0.1,output=4"]
     with child_server(options, log=tmp_path / "log") as server:
         asyncio.run(refused(server))
         asyncio.run(one_turn(server))

@@ -12,8 +12,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
-from sessions.top.app import Top
-from sessions.top.feed import Feed
+from keepwarm.top.app import Top
+from keepwarm.top.feed import Feed
 
 KEY = "an-operators-key"
 DEADLINE_S = 20.0

@@ -1,4 +1,4 @@
-"""What a client of Anthropic's API reads: messages, the events of a stream, and errors.
+"""Answers for a client of Anthropic's API: messages, the events of a stream, and errors.
 
 Written from the events and the response object of the Responses protocol, an item to a block:
 a message is ``text``, reasoning ``thinking``, a call ``tool_use``. How many tokens a turn read

@@ -79,7 +79,7 @@ def refuse_prefill(messages: list[Fields]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What the messages so far have said that later ones may refer to."""
+    """The calls and tools of the messages so far that later ones may refer to."""
 
     calls: set[str] | None
     """Uses; None: any may have been made."""

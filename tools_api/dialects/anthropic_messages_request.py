@@ -56,7 +56,7 @@ CLEAR_USES = "clear_tool_uses_20250919"
 COMPACT = "compact_20260112"
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _EFFORT = "medium"
-"""Of a model that is to think, where the body does not say how hard."""
+"""The effort of a model that is to think, where the body does not say how hard."""
 
 NAMES = FieldNames(
     rules=(
@@ -73,7 +73,7 @@ NAMES = FieldNames(
         (r"keepwarm\.sampling\.top_k", "top_k"),
     )
 )
-"""What this endpoint calls the fields of a ``response.create``."""
+"""This endpoint's names for the fields of a ``response.create``."""
 
 
 def create_fields(body: object) -> tuple[Fields, Fields]:

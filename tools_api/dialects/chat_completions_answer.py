@@ -1,4 +1,4 @@
-"""What a client of Chat Completions reads: completions, their chunks, and errors.
+"""Answers for a client of Chat Completions: completions, their chunks, and errors.
 
 Written from the events and the response object of the Responses protocol. Items become one
 message: its texts are joined, its reasoning is ``reasoning_content``, its calls are numbered in
@@ -45,7 +45,7 @@ class CompletionWriter:
         self._usage = usage
         self._logprobs = logprobs
         self._head: Chunk = {}
-        """What all chunks have in common; empty until the response is known."""
+        """The fields that all chunks have in common; empty until the response is known."""
         self._opened = False
         self._told = False
         """Some item of the output has come."""

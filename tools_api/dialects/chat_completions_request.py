@@ -74,7 +74,7 @@ NAMES = FieldNames(
         (rf"keepwarm\.sampling\.((?:{'|'.join(_SAMPLING)})\b.*)", r"\1"),
     )
 )
-"""What this endpoint calls the fields of a ``response.create``."""
+"""This endpoint's names for the fields of a ``response.create``."""
 
 
 def create_fields(body: object) -> tuple[Fields, Fields]:

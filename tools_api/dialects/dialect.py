@@ -1,4 +1,4 @@
-"""What an HTTP API other than Responses has to translate: a body in, the same events out.
+"""Interface of a translation from an HTTP API other than Responses: a body in, the same events out.
 
 A dialect turns the body of its POST into the fields of a ``response.create`` and what comes back,
 the events and the response object of the Responses protocol, into what its own clients read. The
@@ -41,7 +41,7 @@ class DialectRequest:
     streamed: bool
     writer: DialectWriter
     settings: Mapping[str, bool] = field(default_factory=dict)
-    """What the writer was made with; see ``Dialect.writer``."""
+    """The settings with which the writer was made; see ``Dialect.writer``."""
 
 
 class Dialect(Protocol):

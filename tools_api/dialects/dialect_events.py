@@ -1,4 +1,4 @@
-"""What dialects write alike: server-sent events as bytes, and failures as errors.
+"""Events that dialects write alike: server-sent events as bytes, and failures as errors.
 
 Knows the events of the Responses protocol, and no dialect.
 
@@ -15,6 +15,7 @@ from tools_api.exact_json import dumps
 _FAILURES = {
     "rate_limit_exceeded": (429, "rate_limit_error"),
     "invalid_prompt": (400, "invalid_request_error"),
+    "output_invalid": (422, "invalid_request_error"),
 }
 """Status and type of a failed response by its code; any other is the server's own."""
 
@@ -38,7 +39,7 @@ def failure(response: Event) -> ApiError:
 
 
 def refusal(event: Event) -> ApiError:
-    """What an ``error`` event says."""
+    """The error in an ``error`` event."""
     error = event["error"]
     return ApiError(
         error["message"],

@@ -43,7 +43,7 @@ def own_names() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldNames:
-    """What a dialect calls the fields of a ``response.create``."""
+    """A dialect's names for the fields of a ``response.create``."""
 
     rules: tuple[tuple[str, str], ...]
     """Pattern of a whole path there, and the path here; the first that fits counts. A path

@@ -1,4 +1,4 @@
-"""What a session gives: responses, the events of a stream, and what a whole run did.
+"""Answers of a session: responses, the events of a stream, and what a whole run did.
 
 Frozen data alone. ``tools_api.sdk.turn`` makes the events of a turn, ``tool_loop`` those of
 the tools and the result of a run.
@@ -84,7 +84,7 @@ class Response:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the turn did otherwise than asked, or could not promise, in sentences."""
+        """Sentences on what the turn did otherwise than asked, or could not promise."""
         return tuple(map(str, self.keepwarm.get("warnings") or ()))
 
     @property
@@ -99,8 +99,8 @@ class Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Text:
-    """What is one text. To make a data class costs as much as to import a module: events of the
-    same fields share one, and are equal only to their own kind."""
+    """Events that are one text. To make a data class costs as much as to import a module: events of
+    the same fields share one, and are equal only to their own kind."""
 
     text: str
 
@@ -152,7 +152,7 @@ StreamEvent = (
     | TurnRestarted
     | Response
 )
-"""What one turn yields. A call comes when it is complete; the last event is always the
+"""Events that one turn yields. A call comes when it is complete; the last event is always the
 Response."""
 
 
@@ -182,7 +182,7 @@ class ToolStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """What came of a call."""
+    """The outcome of a call."""
 
     record: CallRecord
 
@@ -214,7 +214,7 @@ class Repairing:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoopResult(Generic[Output]):
-    """What a run did, turn by turn. Printed, it takes three lines."""
+    """The result of a run, turn by turn. Printed, it takes three lines."""
 
     responses: tuple[Response, ...] = ()
     calls: tuple[CallRecord, ...] = ()
@@ -286,22 +286,22 @@ def _short(text: str) -> str:
 RunEvent = (
     StreamEvent | ToolStarted | ToolFinished | ToolFailed | Warned | Repairing | LoopResult[Any]
 )
-"""What ``stream`` yields: the events of every turn, each turn's Response when it ends, what its
-tools do, and at last the LoopResult."""
+"""Events that ``stream`` yields: the events of every turn, each turn's Response when it ends, what
+its tools do, and at last the LoopResult."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStats:
-    """What a session has done through this object, and its account as the server last said."""
+    """The session's work through this object, and its account as the server last said."""
 
     turns: int = 0
     restarts: int = 0
     """Turns that were lost on the way and begun again."""
     usage: Usage = Usage()
     cost: float | None = None
-    """Of the whole session; None where the server has no prices."""
+    """Cost of the whole session; None where the server has no prices."""
     saved: float | None = None
-    """What the last turn's cache hits saved."""
+    """Saved by the last turn's cache hits."""
     budget_left: Mapping[str, Any] | None = None
-    """What is left of each kind that a budget bounds, the session's own, one of a tree that it is
-    in or its tenant's: the least of them. None without a budget."""
+    """The rest of each kind that a budget bounds, the session's own, one of a tree that it is in or
+    its tenant's: the least of them. None without a budget."""

@@ -42,7 +42,7 @@ class Chain:
     """Where ``rewind`` may go back to, oldest first."""
     stats: SessionStats = field(default_factory=SessionStats)
     server_name: str | None = None
-    """What the server calls the session, once it has said so."""
+    """The server's name for the session, once it has said so."""
 
     @property
     def name(self) -> str | None:
@@ -134,7 +134,7 @@ def _counted(stats: SessionStats, response: Response) -> SessionStats:
 
 
 def _left(budgets: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Of each kind the least that one of them leaves."""
+    """The least of each kind that one of them leaves."""
     least: dict[str, float] = {}
     for budget in budgets:
         for kind, left in budget.items():

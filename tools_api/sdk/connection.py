@@ -19,6 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from tools_api.items import Item
+from tools_api.sdk.agent_spans import begin_turn, response_attributes
 from tools_api.sdk.answers import StreamEvent
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.environment import KEY_VARIABLE
@@ -75,7 +76,7 @@ class Endpoint:
         """Longest silence inside a turn before it counts as lost."""
 
     def refused(self, error: Exception, *, final: bool) -> Refused | ConnectionLost:
-        """What a failed handshake means. ``final``: the server was never met."""
+        """The error for a failed handshake. ``final``: the server was never met."""
         if isinstance(error, InvalidStatus):
             status = error.response.status_code
             kind = "server_error" if status >= 500 else "invalid_request_error"
@@ -88,7 +89,7 @@ class Endpoint:
         return ConnectionLost(f"cannot connect to {self.url}: {said}", started=False, final=final)
 
     def _hint(self, status: int, told: str) -> str:
-        """What to do about a refusal, with what the server said of it."""
+        """The remedy for a refusal, with what the server said of it."""
         if status == 401:
             return f": the key is missing or wrong (api_key, or the variable {KEY_VARIABLE})"
         if status == 404 and self._base_url != self._usual_url:
@@ -100,7 +101,7 @@ class Endpoint:
         return f": no keepwarm server answers there; {self._label} is http://HOST:PORT/v1"
 
     def silent(self, turn: Turn) -> ConnectionLost:
-        """What to raise after ``event_timeout_s`` without an event."""
+        """The error to raise after ``event_timeout_s`` without an event."""
         return ConnectionLost(
             f"no event for {self.event_timeout_s:g} s", started=turn.started, final=True
         )
@@ -150,26 +151,36 @@ class Connection:
         Raises:
             Refused, TurnFailed, ConnectionLost: there was no way to send it again, or too many.
         """
+        turn.span = span = begin_turn(turn.span_above, turn.request)
         tries = waits = 0
-        while True:
-            try:
-                async with aclosing(self._attempt(turn)) as events:
-                    async for event in events:
-                        yield event
-                return
-            except (Refused, TurnFailed, ConnectionLost) as error:
-                again = turn.recover(error) if tries < self._retries.tries else None
-                if again is None:
-                    raise
-                asked_s, reason = getattr(error, "retry_after_s", None), str(error)
-            tries += 1
-            _LOG.info("turn sent again %s try=%d reason=%s", again.value, tries, reason)
-            if again is Again.ON_A_NEW_SOCKET:
-                self._retire()
-            elif again is Again.LATER:
-                wait_s = self._retries.wait_s(waits, self._draw)
-                waits += 1
-                await self._sleep(max(wait_s, asked_s or 0.0))
+        try:
+            while True:
+                try:
+                    async with aclosing(self._attempt(turn)) as events:
+                        async for event in events:
+                            yield event
+                    break
+                except (Refused, TurnFailed, ConnectionLost) as error:
+                    again = turn.recover(error) if tries < self._retries.tries else None
+                    if again is None:
+                        raise
+                    asked_s, reason = getattr(error, "retry_after_s", None), str(error)
+                tries += 1
+                _LOG.info("turn sent again %s try=%d reason=%s", again.value, tries, reason)
+                if span is not None:
+                    span.tell("turn sent again", reason=reason)
+                if again is Again.ON_A_NEW_SOCKET:
+                    self._retire()
+                elif again is Again.LATER:
+                    wait_s = self._retries.wait_s(waits, self._draw)
+                    waits += 1
+                    await self._sleep(max(wait_s, asked_s or 0.0))
+        except BaseException as error:
+            if span is not None:
+                span.end({}, error)
+            raise
+        if span is not None and turn.response is not None:
+            span.end(response_attributes(turn.response))
 
     def _retire(self) -> None:
         """Leave the present socket to the turns that still run on it."""
@@ -230,7 +241,7 @@ def _has_host(url: str) -> bool:
 
 
 def _told(body: bytes | bytearray | None) -> str:
-    """What an error of ours says, in a line; nothing of anybody else's."""
+    """The message of an error of ours, in a line; nothing of anybody else's."""
     try:
         error = orjson.loads(body or b"")["error"]
         said = " ".join(str(error["message"]).split())

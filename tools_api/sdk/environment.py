@@ -1,4 +1,4 @@
-"""What the environment says to a client: which server it talks to, and with which key.
+"""Settings of a client from the environment: which server it talks to, and with which key.
 
 ``KEEPWARM_URL`` and ``KEEPWARM_API_KEY``, the same that ``keepwarm chat`` and ``keepwarm top``
 read. What is given in the program goes before them. Other variables named ``KEEPWARM_`` are the
@@ -68,7 +68,7 @@ def meant_by(name: str) -> str | None:
 
 
 def _distance(one: str, other: str) -> int:
-    """Of Levenshtein."""
+    """Levenshtein's distance."""
     row = list(range(len(other) + 1))
     for number, letter in enumerate(one, start=1):
         above, row[0] = row[0], number

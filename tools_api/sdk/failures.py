@@ -1,4 +1,4 @@
-"""What can go wrong on a client's side; each keeps what had been done until then.
+"""Failures on a client's side; each keeps what had been done until then.
 
 Always true: after any of these the session stands where its last whole turn left it, every
 call that it has open is answered with its next turn, and it may be used.
@@ -15,7 +15,7 @@ class Refused(ApiError):
     """The server refused a request before it started; ``code`` says why."""
 
     result: LoopResult[Any] | None = None
-    """What the run had done; None outside a run."""
+    """The run's work so far; None outside a run."""
     retry_after_s: float | None = None
     """How long the server asked to be left alone; None if it did not."""
 
@@ -28,7 +28,7 @@ class ConnectionLost(Exception):
     """
 
     result: LoopResult[Any] | None = None
-    """What the run had done, the text of its last turn with it; None outside a run."""
+    """The run's work so far, the text of its last turn with it; None outside a run."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class TurnFailed(Exception):
     """The response ended ``failed``. The session stands where it stood."""
 
     result: LoopResult[Any] | None = None
-    """What the run had done; None outside a run."""
+    """The run's work so far; None outside a run."""
 
     def __init__(self, response: Response) -> None:
         error: Mapping[str, Any] = response.raw.get("error") or {}
@@ -82,7 +82,7 @@ class HookEnded(Exception):
     """A hook of the session refused a turn, raised, or took too long; ``hook`` is its name."""
 
     result: LoopResult[Any] | None = None
-    """What the run had done; None outside a run."""
+    """The run's work so far; None outside a run."""
 
     def __init__(self, hook: str, reason: str) -> None:
         super().__init__(f"the hook {hook} ended the run: {reason}")
@@ -92,4 +92,4 @@ class HookEnded(Exception):
 
 
 RunError = Refused | ConnectionLost | TurnFailed | TooManyTurns | OutputInvalid | HookEnded
-"""What a run raises; ``result`` is what it had done."""
+"""The errors of a run; ``result`` is what it had done."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 Event = TypeVar("Event")
 CALLER: contextvars.ContextVar[object] = contextvars.ContextVar("keepwarm_caller", default=None)
-"""Who asks, where that is not the running task: the thread of a synchronous client."""
+"""The task that asks, where that is not the running one: the thread of a synchronous client."""
 _INSIDE: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar(
     "keepwarm_inside", default=()
 )

@@ -1,4 +1,4 @@
-"""What a turn may be given: the fields of ``response.create`` and input items.
+"""Options of a turn: the fields of ``response.create`` and input items.
 
 Typed as users write them and turned into what goes on the wire. Knows nothing of sessions.
 
@@ -44,8 +44,8 @@ def wire_budget(budget: Budget) -> dict[str, Any]:
 
 
 class Defined(Protocol):
-    """What can be shown to the model: ``keepwarm.Tool``, or ``tools_api.tools.FunctionTool``,
-    which a client without tools does not load."""
+    """A tool that can be shown to the model: ``keepwarm.Tool``, or
+    ``tools_api.tools.FunctionTool``, which a client without tools does not load."""
 
     @property
     def name(self) -> str:

@@ -26,7 +26,7 @@ class Portal:
         self._thread: threading.Thread | None = None
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What ``work`` gives, run in the loop.
+        """The result of ``work``, run in the loop.
 
         Raises:
             BaseException: what ``work`` raises; of a ``ToolExit`` what the tool raised.
@@ -44,7 +44,7 @@ class Portal:
             raise
 
     async def result(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What ``work`` gives, run in this loop and waited for in the caller's."""
+        """The result of ``work``, run in this loop and waited for in the caller's."""
         sent = _Sent(work)
         self.do(sent.start)
         try:

@@ -84,7 +84,7 @@ class AsyncSession:
 
     @property
     def stats(self) -> SessionStats:
-        """What the session has done and what is left of its budget."""
+        """The session's work, and what is left of its budget."""
         return self._chain.stats
 
     def items(self) -> AsyncGenerator[Item, None]:
@@ -361,7 +361,7 @@ def new_session(
     equipment: Equipment,
     defaults: TurnOptions,
 ) -> AsyncSession:
-    """What ``client.session`` gives; its arguments are explained there."""
+    """The session that ``client.session`` gives; its arguments are explained there."""
     chain = Chain(defaults=defaults, head=head, complete=head is None)
     if name is not None or budget is not None:
         whole = None if budget is None else wire_budget(budget)

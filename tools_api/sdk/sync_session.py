@@ -45,7 +45,7 @@ class Session:
 
     @property
     def stats(self) -> SessionStats:
-        """What the session has done and what is left of its budget."""
+        """The session's work, and what is left of its budget."""
         return self._inner.stats
 
     def items(self) -> Generator[Item, None, None]:

@@ -11,6 +11,7 @@ also after an error, a cancel or Ctrl-C.
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from tools_api.items import Call, CustomToolCall, FunctionCall
+from tools_api.sdk.agent_spans import AgentSpan, begin_agent, result_attributes
 from tools_api.sdk.answers import (
     AnyCall,
     CallRecord,
@@ -65,7 +67,7 @@ _TOO_MANY = "not run: the loop had played all the turns it may"
 _NOT_BEGUN = "not run: the run was ended before it"
 _NOT_READ = "the tool ran; the run was ended before its output was read"
 _LAST_RESORT_BYTES = 512
-"""What is left of an output that did not fit into the context."""
+"""The size left to an output that did not fit into the context."""
 _GRACE_S = 1.0
 """How long tools that were cancelled are waited for."""
 RunEvents = AsyncGenerator[RunEvent, None]
@@ -73,13 +75,13 @@ RunEvents = AsyncGenerator[RunEvent, None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run is to do."""
+    """The settings of a run."""
 
     tools: Sequence[AnyTool]
     options: GenerationOptions
     tool_choice: ToolChoice | Callable[[int], ToolChoice] = "auto"
-    """Of the first turn; later ones have ``auto``, since a choice that forces a call never
-    ends. Or a function of the turn's number, which counts from 0."""
+    """The tool choice of the first turn; later ones have ``auto``, since a choice that forces a
+    call never ends. Or a function of the turn's number, which counts from 0."""
     max_turns: int = DEFAULT_MAX_TURNS
     output_type: Any = None
     max_repairs: int = DEFAULT_MAX_REPAIRS
@@ -122,12 +124,12 @@ class Plan:
 
 @dataclass(slots=True, kw_only=True)
 class _Progress:
-    """What a run has done and has open."""
+    """The state of a run: what is done and what is open."""
 
     responses: list[Response] = field(default_factory=list)
     records: list[CallRecord] = field(default_factory=list)
     tasks: dict[str, asyncio.Task[CallRecord]] = field(default_factory=dict)
-    """Of the present turn's calls, by their call ids."""
+    """The tasks of the present turn's calls, by their call ids."""
     told: set[str] = field(default_factory=set)
     """Calls whose outcome has been yielded."""
     open: list[FunctionCall] = field(default_factory=list)
@@ -157,6 +159,7 @@ class Run:
         self._occupancy = occupancy
         self._done = _Progress()
         self._turn: Turn | None = None
+        self._span: AgentSpan | None = None
 
     def cancel(self) -> None:
         """End the turn on the server, and its tools here; the run then ends with its result."""
@@ -176,6 +179,7 @@ class Run:
             ToolExit: a tool wants the program to end.
             HookEnded: a hook refused a turn, or failed.
         """
+        self._span = begin_agent(self._chain.name)
         try:
             async with aclosing(self._play(input)) as events:
                 async for event in events:
@@ -188,6 +192,9 @@ class Run:
             raise
         finally:
             await self._leave()
+            if self._span is not None:
+                done, failed = self._done, sys.exception()
+                self._span.end(result_attributes(done.responses, self._result().status), failed)
 
     async def _play(self, input: Input) -> RunEvents:
         number = 0
@@ -229,6 +236,7 @@ class Run:
         if self._done.cancelled:
             return
         self._turn = turn = Turn(self._chain, input, options, traits=self._connection.traits)
+        turn.span_above = self._span
         async with aclosing(self._connection.play(turn)) as events:
             async for event in events:
                 if isinstance(event, Response):
@@ -273,7 +281,7 @@ class Run:
     def _start(self, call: FunctionCall) -> None:
         if call.call_id not in self._done.tasks:
             self._done.tasks[call.call_id] = asyncio.create_task(
-                self._runner.run(call), context=self._occupancy.inside()
+                self._runner.run(call, self._span), context=self._occupancy.inside()
             )
 
     async def _run_tools(self) -> RunEvents:
@@ -290,7 +298,7 @@ class Run:
             yield outcome
 
     def _outcomes(self) -> Iterator[ToolFinished | ToolFailed]:
-        """What has come of calls since this was last asked."""
+        """Outcomes of calls since this was last asked."""
         for call_id, task in self._done.tasks.items():
             if task.done() and call_id not in self._done.told and not task.cancelled():
                 self._done.told.add(call_id)
@@ -334,7 +342,7 @@ class Run:
         self._answer()
 
     def _faults(self) -> tuple[str, ...]:
-        """What keeps the answer from being an ``output_type``; nothing if it is one.
+        """The faults that keep the answer from being an ``output_type``; nothing if it is one.
 
         Raises:
             OutputInvalid: the model may not be asked again.
@@ -349,7 +357,7 @@ class Run:
         return ()
 
     def _invalid(self, failure: TurnFailed) -> tuple[str, ...]:
-        """What the server found wrong with a finished answer; any other failure is raised."""
+        """The server's complaint about a finished answer; any other failure is raised."""
         if failure.reason != "output_invalid" or self._plan.output_type is None:
             raise failure
         return self._ask_again((str(failure),))
@@ -382,6 +390,6 @@ def _unfinished(task: asyncio.Task[CallRecord] | None, reason: str) -> str:
 
 
 def _repair(found: Sequence[str]) -> list[dict[str, Any]]:
-    """What the model is told of an answer that does not fit."""
+    """The message to the model about an answer that does not fit."""
     told = "; ".join(found)
     return wire_items(f"That answer does not fit: {told}. Answer again with the corrected value.")

@@ -1,4 +1,4 @@
-"""What a tool gave, as text that a model reads: JSON where it is no text, cut where it is long.
+"""A tool's result, as text that a model reads: JSON where it is no text, cut where it is long.
 
 Always true: whatever a tool returns becomes text of at most so many bytes of UTF-8, and where
 something was left out the text says how much.
@@ -30,14 +30,14 @@ def output_text(value: object) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """What a model reads of a tool that raised, or of arguments that do not fit."""
+    """The text that a model reads of a tool that raised, or of arguments that do not fit."""
     if isinstance(error, ValidationError):
         return _json({"error": "the arguments do not fit", "faults": list(faults(error))})
     return _json({"error": f"{type(error).__name__}: {error}"})
 
 
 def refusal_text(reason: str) -> str:
-    """What a model reads of a call that was not run."""
+    """The text that a model reads of a call that was not run."""
     return _json({"error": reason})
 
 

@@ -24,7 +24,7 @@ A plain function is asked in a thread, so that it may wait for a person."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext(Generic[Context]):
-    """What a tool is given beside its arguments, if one of its parameters has this type.
+    """The argument that a tool is given beside its own, if one of its parameters has this type.
 
     ``ToolContext[Shop]`` says of what type the session's ``context`` has to be.
     """

@@ -18,6 +18,7 @@ from typing import Any
 from tools_api.errors import ApiError
 from tools_api.exact_json import dumps
 from tools_api.items import Call, parse_items
+from tools_api.sdk.agent_spans import AgentSpan
 from tools_api.sdk.answers import (
     ArgumentsDelta,
     CallStarted,
@@ -53,7 +54,7 @@ class Again(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Traits:
-    """What the server was found not to know; a client has one for all its turns."""
+    """Features that the server was found not to know; a client has one for all its turns."""
 
     request_ids: bool = True
     """It takes ``keepwarm.request_id``, with which a request may be sent twice and runs once,
@@ -94,13 +95,23 @@ class Turn:
         """The server has sent an event of this turn."""
         self.over = False
         """The server has sent the last event of this turn."""
+        self.response: Response | None = None
+        """How it ended, if it did not fail."""
+        self.span_above: AgentSpan | None = None
+        """The run's, for whoever traces; the server's span lies beneath ``span``."""
+        self.span: AgentSpan | None = None
         self.cancel: Callable[[], None] | None = None
         """Ends the turn on the server; None while it is not on its way there, or was told."""
 
     @property
     def text(self) -> str:
-        """What the turn has said so far."""
+        """The text of the turn so far."""
         return "".join(self._text)
+
+    @property
+    def request(self) -> Mapping[str, Any]:
+        """What is asked for, without what makes it run once."""
+        return self._request
 
     def frame(self, stream_id: str | None = None) -> str:
         """The request to send now, in the lane ``stream_id``."""
@@ -114,14 +125,17 @@ class Turn:
         return dumps(request | lane).decode()
 
     def _kept(self) -> dict[str, Any]:
-        """What makes a turn that is sent twice run once, and go on while nobody listens."""
+        """The fields by which a turn that is sent twice runs once, and goes on while nobody
+        listens."""
         kept = {"request_id": self._request_id, **self._request.get("keepwarm", {})}
         if self._request.get("store", True):
             kept.setdefault("on_disconnect", "continue")
+        if self.span is not None:
+            kept.setdefault("traceparent", self.span.traceparent)
         return kept
 
     def cancel_frame(self, stream_id: str | None = None) -> str:
-        """What ends the turn on the server, in the lane that ``frame`` was sent in."""
+        """The frame that ends the turn on the server, in the lane that ``frame`` was sent in."""
         cancel = {"type": "response.cancel"}
         if self._cancel_id is not None:
             cancel["response_id"] = self._cancel_id
@@ -203,10 +217,11 @@ class Turn:
             raise TurnFailed(response)
         missed = self._missed(response) if self._resumed else []
         self._chain.advance(self._items, response)
+        self.response = response
         return (*missed, response)
 
     def _missed(self, response: Response) -> list[StreamEvent]:
-        """What a stream would have told, of which only the end came."""
+        """The events that a stream would have told, of which only the end came."""
         said, text, missed = self.text, response.text, list[StreamEvent]()
         if not text.startswith(said):
             missed += self._restart("what had come of it was not its end")
