@@ -317,16 +317,11 @@ class Recasting:
         own = request.keepwarm.compaction.instructions or (entry and entry.instructions)
         return Message(role="user", content=(TextPart(type="input_text", text=own or INSTRUCTION),))
 
-    def _summary_plan(
-        self, entry: Entry | None, extra: tuple[Item, ...], summary_id: str
-    ) -> TurnPlan:
-        plan, request = self.plan, self.plan.request
-        items = (*extra, self._instruction())
-        ids, tail = self._model.renderer.input(
-            items, Tail.START if entry is None else entry.tail, generate=True, options=plan.options
-        )
+    def _asking(self) -> CreateRequest:
+        """The turn's request as one for a summary: no calls, its own limit, behind short turns."""
+        request = self.plan.request
         options = request.keepwarm
-        asked = request.model_copy(
+        return request.model_copy(
             update={
                 "generate": True,
                 "tool_choice": ToolChoice(mode="none"),
@@ -347,12 +342,20 @@ class Recasting:
                 ),
             }
         )
+
+    def _summary_plan(
+        self, entry: Entry | None, extra: tuple[Item, ...], summary_id: str
+    ) -> TurnPlan:
+        plan, items = self.plan, (*extra, self._instruction())
+        ids, tail = self._model.renderer.input(
+            items, Tail.START if entry is None else entry.tail, generate=True, options=plan.options
+        )
         banned = self._model.renderer.banned_tokens(thinking=plan.options.thinking, calls=False)
         return replace(
             plan,
             response_id=summary_id,
             sums_up=plan.response_id,
-            request=asked,
+            request=self._asking(),
             continued=entry,
             continued_id=None,
             parent=entry,
