@@ -12,10 +12,10 @@ from tools.follow import PARTS, RESTART, ROOT, SCENARIOS, Passed, Way, passed, t
 # The ratchet: functions, files, and of these in sessions. A change that betters a number writes
 # the new one here. (Some functions on the way in are the forms of calls of further chat formats.)
 REACHED = {
-    "plain turn": {"in": (292, 61, 40), "first token": (110, 31, 23), "end": (258, 52, 43)},
-    "tool turn": {"in": (398, 69, 43), "first token": (137, 38, 30), "end": (253, 53, 43)},
-    "budget": {"in": (309, 63, 42), "first token": (135, 38, 30), "end": (259, 52, 43)},
-    "restart": {"in": (411, 74, 53), "first token": (133, 38, 30), "end": (258, 52, 43)},
+    "plain turn": {"in": (301, 62, 40), "first token": (112, 33, 24), "end": (263, 54, 44)},
+    "tool turn": {"in": (408, 70, 43), "first token": (139, 40, 31), "end": (258, 55, 44)},
+    "budget": {"in": (318, 64, 42), "first token": (137, 40, 31), "end": (264, 54, 44)},
+    "restart": {"in": (422, 75, 53), "first token": (135, 40, 31), "end": (262, 54, 44)},
 }
 # Functions that pass or do not, by whether pieces of the output come apart or are joined.
 BY_PACE = 4
