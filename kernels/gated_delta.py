@@ -45,6 +45,7 @@ class DeltaRows:
     out; one for a sequence at most, in their order."""
 
     def tokens(self, sequence: int) -> slice:
+        """Where those of one are among the step's."""
         return slice(int(self.starts[sequence]), int(self.starts[sequence + 1]))
 
 
@@ -67,6 +68,8 @@ class DeltaInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaOutputs:
+    """Of the same tokens; the caller's."""
+
     mixed: Tensor
     """[T, V, value_dim]"""
     corrected: Tensor
