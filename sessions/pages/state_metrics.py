@@ -15,33 +15,13 @@ class StateMetrics:
     """What steps tell of state slots."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        slots = Gauge(
-            "keepwarm_state_slots",
-            "Slots for states of recurrent layers, by use.",
-            ["use"],
-            registry=registry,
-        )
+        text = "Slots for states of recurrent layers, by use."
+        slots = Gauge("keepwarm_state_slots", text, ["use"], registry=registry)
         self._slots = [slots.labels(use) for use in ("free", "running", "snapshot")]
-        self._taken = Counter(
-            "keepwarm_state_snapshots_taken",
-            "States kept for others to resume from, by where.",
-            ["kind"],
-            registry=registry,
-        )
-        self._lost = Counter(
-            "keepwarm_state_snapshots_evicted",
-            "Of these, the ones that are gone.",
-            ["kind"],
-            registry=registry,
-        )
-        for kind in KINDS:
-            self._taken.labels(kind)
-            self._lost.labels(kind)
-        self._waits = Counter(
-            "keepwarm_state_slot_waits",
-            "Times a turn was looked at and could not begin for want of a state slot.",
-            registry=registry,
-        )
+        self._taken = _by_kind("taken", "States kept for others to resume from.", registry)
+        self._lost = _by_kind("evicted", "Of these, the ones that are gone.", registry)
+        text = "Times a turn was looked at and could not begin for want of a state slot."
+        self._waits = Counter("keepwarm_state_slot_waits", text, registry=registry)
 
     def engine_died(self) -> None:
         for series in self._slots:
@@ -58,3 +38,10 @@ class StateMetrics:
             self._lost.labels(kind).inc(lost)
         if stats.slot_waits_delta:
             self._waits.inc(stats.slot_waits_delta)
+
+
+def _by_kind(what: str, text: str, registry: CollectorRegistry) -> Counter:
+    counter = Counter(f"keepwarm_state_snapshots_{what}", text, ["kind"], registry=registry)
+    for kind in KINDS:
+        counter.labels(kind)
+    return counter

@@ -69,6 +69,8 @@ USES_TORCH = {
     "model.gguf_weights",
     "model.kv_pool",
     "model.layers",
+    "model.delta_mixer",
+    "model.delta_states",
     "model.mixer",
     "model.pages_ahead",
     "model.product_timing",
