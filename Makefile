@@ -71,7 +71,8 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 ledger:
-	@$(PYTHON) tools/line_ledger.py
+	@$(PYTHON) -m tools.line_ledger
+	@$(PYTHON) -m tools.name_ledger
 
 kernels: $(KERNELS_VENV)/.ready
 	$(KERNELS_VENV)/bin/python -m pytest $(PYTEST_OPTIONS) tests/gpu

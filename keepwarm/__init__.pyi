@@ -30,7 +30,14 @@ from tools_api.sdk.answers import (
 )
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.client import AsyncClient
-from tools_api.sdk.failures import ConnectionLost, OutputInvalid, TooManyTurns, TurnFailed
+from tools_api.sdk.failures import (
+    ConnectionLost,
+    HookEnded,
+    OutputInvalid,
+    TooManyTurns,
+    TurnFailed,
+)
+from tools_api.sdk.hooks import Hooks, Refuse
 from tools_api.sdk.options import (
     Budget,
     GenerationOptions,
@@ -42,8 +49,8 @@ from tools_api.sdk.schemas import json_format
 from tools_api.sdk.session import AsyncSession
 from tools_api.sdk.sync_client import Client
 from tools_api.sdk.sync_session import Session
+from tools_api.sdk.threads import ToolExit
 from tools_api.sdk.tool_making import tool
-from tools_api.sdk.tool_runner import ToolExit
 from tools_api.sdk.tools import Tool, ToolContext
 from tools_api.version import __version__
 
@@ -62,12 +69,15 @@ __all__ = [
     "FunctionCall",
     "FunctionCallOutput",
     "GenerationOptions",
+    "HookEnded",
+    "Hooks",
     "Input",
     "LoopResult",
     "Message",
     "OutputInvalid",
     "Reasoning",
     "ReasoningDelta",
+    "Refuse",
     "Repairing",
     "Response",
     "Retries",

@@ -28,7 +28,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _base(words: Sequence[str], missing: str, extra: str) -> int:
-    """What the base install can say; returns the exit status."""
+    """Answer as the base install can; returns the exit status."""
     if words[:1] in (["-V"], ["--version"]):
         print(f"keepwarm {__version__}")
         return 0

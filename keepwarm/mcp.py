@@ -272,7 +272,8 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _text(result: CallToolResult) -> str:
-    """What a model reads of a result: its texts, or its structured content where it has none."""
+    """The text that a model reads of a result: its texts, or its structured content where it has
+    none."""
     texts = [_block(block) for block in result.content]
     if not texts and result.structured_content is not None:
         return dumps(result.structured_content).decode()

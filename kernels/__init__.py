@@ -1,1 +1,3 @@
-"""Device operations on tensors: one torch reference and one Triton kernel each."""
+"""Operations on tensors: signature, torch reference, then what is faster. Knows no sequence and no
+session. ``triton_*`` need Triton too, and are imported only when a GPU asks for them.
+"""

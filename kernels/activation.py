@@ -44,7 +44,7 @@ def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
 
 
 SWISH_GAIN = 1.702
-"""Of ``clamped_swiglu``: x * sigmoid(1.702 x) is near GELU."""
+"""Constants of ``clamped_swiglu``: x * sigmoid(1.702 x) is near GELU."""
 
 
 def clamped_swiglu(gate_up: Tensor, limit: float) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 CodeKind = Literal["int4", "int8", "e2m1", "e4m3"]
-"""What a code stands for: 0 to 15, -128 to 127, or a number with an exponent of 2 or of 4 bits."""
+"""Meaning of a code: 0 to 15, -128 to 127, or a number with an exponent of 2 or of 4 bits."""
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Those of a code whose highest bit, the sign, is 0."""

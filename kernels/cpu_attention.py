@@ -93,8 +93,8 @@ def attend(
 
 @functools.lru_cache
 def _dtype_of_products(dtype: torch.dtype) -> torch.dtype:
-    """What torch multiplies in: its products in bf16 are ten times as slow as those in float32 on
-    processors without units for them."""
+    """The dtypes in which torch multiplies: its products in bf16 are ten times as slow as those in
+    float32 on processors without units for them."""
     slow = dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.float32 if slow else dtype
 

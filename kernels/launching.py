@@ -18,7 +18,7 @@ _only_compile = ContextVar("only_compile", default=False)
 
 
 def launch(kernel: Any, grid: Any) -> Callable[..., object]:
-    """What launches ``kernel``, a function of ``triton.jit``, over ``grid`` when it is called."""
+    """A function that launches ``kernel``, a function of ``triton.jit``, over ``grid``."""
     warmup = _only_compile.get()
     return lambda *arguments, **sizes: kernel.run(*arguments, grid=grid, warmup=warmup, **sizes)
 

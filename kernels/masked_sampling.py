@@ -50,9 +50,9 @@ _32 = np.uint64(32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Penalties:
-    """What is done to single logits of a batch before all else; each pair of row and token at
-    most once. A positive logit is divided, another multiplied by its factor (Keskar et al.
-    2019, arXiv:1909.05858), then the deduction is taken off."""
+    """Changes to single logits of a batch before all else; each pair of row and token at most once.
+    A positive logit is divided, another multiplied by its factor (Keskar et al. 2019,
+    arXiv:1909.05858), then the deduction is taken off."""
 
     rows: npt.NDArray[np.int64]
     tokens: npt.NDArray[np.int64]
@@ -69,9 +69,9 @@ class SamplingBatch:
     top_k: npt.NDArray[np.int64]
     """Keep the k most likely tokens; 0 keeps all."""
     top_p: npt.NDArray[np.float64]
-    """Of those, keep the most likely ones up to this mass; 1 keeps all."""
+    """Keep the most likely of those up to this mass; 1 keeps all."""
     min_p: npt.NDArray[np.float64]
-    """Of those, drop what is less likely than this share of the most likely one."""
+    """Drop of those what is less likely than this share of the most likely one."""
     seeds: npt.NDArray[np.uint64]
     positions: npt.NDArray[np.uint64]
     """With the seed they make the row's uniform number: ``position_bits``."""
@@ -97,8 +97,8 @@ class WholeNumbers:
 
     @classmethod
     def of(cls, batch: SamplingBatch, vocab_size: int) -> "WholeNumbers":
-        """What ``batch`` asks for. The arrays may be those of another call and are read only:
-        most steps ask for what the last one did."""
+        """The kinds of sampling that ``batch`` asks for. The arrays may be those of another call
+        and are read only: most steps ask for what the last one did."""
         asked = (batch.temperature, batch.top_k, batch.top_p, batch.min_p)
         return _whole_numbers(vocab_size, *(array.tobytes() for array in asked))
 

@@ -1,4 +1,4 @@
-"""What the CPU kernels of ``kernels/native`` are given, as their headers lay it out."""
+"""Arguments of the CPU kernels of ``kernels/native``, as their headers lay them out."""
 
 import ctypes
 from dataclasses import dataclass, field
@@ -77,7 +77,8 @@ class TiledWeights:
     group: int
     """Inputs that share a scale; 16 and 8 bits do not look at it."""
     arguments: bytes = field(init=False)
-    """What every call with these weights says: filling a structure takes longer than copying it."""
+    """The arguments that are the same in every call with these weights: filling a structure takes
+    longer than copying it."""
 
     def __post_init__(self) -> None:
         arguments = LinearArgs(

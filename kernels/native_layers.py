@@ -37,7 +37,7 @@ class TiledProduct:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerParts:
-    """What a layer computes with. Norms are in bfloat16."""
+    """The weights and sizes that a layer computes with. Norms are in bfloat16."""
 
     input_norm: Tensor
     """[hidden]"""

@@ -47,7 +47,7 @@ _FLAGS = (
 )
 _TILE = 16
 _ROUNDED: dict[int, WeightKind] = {16: "16", 8: "8", 4: "4"}
-"""What ``pack`` makes."""
+"""The result of ``pack``."""
 _KINDS: tuple[WeightKind, ...] = get_args(WeightKind)
 _COMPILE_TIMEOUT_S = 120
 _SUFFIXES = {torch.bfloat16: "bf16", torch.float32: "f32"}
@@ -85,8 +85,9 @@ class NativeLibrary:
         self._pack: dict[WeightKind, Any] = {}
         self._tiles: dict[WeightKind, Any] = {}
         self.kinds_for_many_rows: frozenset[WeightKind] = frozenset()
-        """Of weights with which our products are as fast as torch's for any number of rows: all
-        where torch has no matrix unit, those that ours takes as they lie where there is one."""
+        """The kinds of weights with which our products are as fast as torch's for any number of
+        rows: all where torch has no matrix unit, those that ours takes as they lie where there is
+        one."""
         if suffix == "bf16" and library.keepwarm_has_linear():
             matrix_unit = bool(library.keepwarm_has_matrix_unit())
             narrow = [kind for kind in _KINDS if kind != "16"] if matrix_unit else []
@@ -398,7 +399,8 @@ def own_threads(threads: int | None) -> None:
 
 
 def build_name() -> str:
-    """Of the compiled kernels: another one for other sources, another compiler or processor."""
+    """The name of a build of the compiled kernels: another one for other sources, another compiler
+    or processor."""
     library = compiled_library()
     return "none" if library is None else Path(library._name).stem
 
@@ -441,7 +443,7 @@ def _compile(compiler: str, folder: Path) -> Path:
 
 
 def _processor() -> str:
-    """What ``-march=native`` depends on."""
+    """The processor's features on which ``-march=native`` depends."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")

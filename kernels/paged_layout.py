@@ -74,7 +74,7 @@ class PagedLayout:
     has_rows_of_nobody: bool = False
     """There may be query rows behind the last sequence's, whose results nobody reads."""
     plans: dict[tuple[str | int, ...], Tensor] = field(init=False, default_factory=dict)
-    """What an implementation works out of all this in a step's first layer, for the others."""
+    """Plans that an implementation makes of all this in a step's first layer, for the others."""
 
 
 def decode_width(max_decode_tokens: int) -> int:

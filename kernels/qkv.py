@@ -1,4 +1,4 @@
-"""What happens to the fused QKV projection before attention, in one pass over it.
+"""The steps between the fused QKV projection and attention, in one pass over it.
 
 Queries and keys are normed (if the model does so) and rotated, keys and values are stored
 in their slots, queries returned. The parts are ``kernels.norm``, ``kernels.rope`` and

@@ -22,7 +22,7 @@ from kernels.upload import upload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvWeights:
-    """Of one layer, in the dtype of windows."""
+    """Weights of one layer, in the dtype of windows."""
 
     taps: Tensor
     """[taps, channels], for the oldest token first."""

@@ -19,7 +19,7 @@ _cuda: Any = torch.cuda  # its streams have no types
 
 @contextmanager
 def beside(device: torch.device) -> Iterator[None]:
-    """What is launched inside may run beside what is launched after, until ``joined``."""
+    """Launches inside may run beside those that come after, until ``joined``."""
     if device.type != "cuda":
         yield
         return
@@ -30,7 +30,7 @@ def beside(device: torch.device) -> Iterator[None]:
 
 
 def joined(device: torch.device) -> None:
-    """What is launched from here on comes after what was launched ``beside``."""
+    """Launches from here on come after those ``beside``."""
     if device.type == "cuda":
         _cuda.current_stream(device).wait_stream(_side_stream(device))
 

@@ -19,7 +19,7 @@ from kernels.side_stream import beside
 from kernels.triton_tiles import attend_part, decode_tiling, room_for_parts, shared_sizes
 
 SPLITS = 16
-"""Of every prefix, however many there are: a recorded step does not know. A join takes them
+"""Splits of every prefix, however many there are: a recorded step does not know. A join takes them
 together."""
 WIDE_SPLITS = 8
 """Where many rows make a tile of 64: there are programs enough, and each leaves parts to join."""

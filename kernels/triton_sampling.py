@@ -183,7 +183,7 @@ def weigh_kernel(
 
 @triton.jit
 def _found(reached_ptr, wanted, steps):
-    """What ``steps`` passes of a search have found: the least distance such that what is not
+    """The findings of ``steps`` passes of a search: the least distance such that what is not
     farther reaches ``wanted``, as far as its first digits. ``reached_ptr``: [_PASSES, 8]."""
     step = tl.arange(0, _ROOM_FOR_PASSES)
     done = step < steps
@@ -196,7 +196,8 @@ def _found(reached_ptr, wanted, steps):
 
 @triton.jit
 def _wanted_mass(reached_ptr, numbers_ptr):
-    """What top-p keeps at least; the last bound of the first pass is beyond every token."""
+    """The mass that top-p keeps at least; the last bound of the first pass is beyond every
+    token."""
     total = tl.load(reached_ptr + 7)
     return tl.maximum(_share(total, tl.load(numbers_ptr + 2)), 1)
 
@@ -347,7 +348,7 @@ def draw_kernel(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDevice:
-    """What the kernels are told of a batch, on the device."""
+    """A batch as the kernels are given it, on the device."""
 
     numbers: Tensor
     """See ``packed_numbers``."""

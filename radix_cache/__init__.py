@@ -1,1 +1,1 @@
-"""Which tokens' KV is where: block pool, radix tree, leases. Ids only, no torch."""
+"""Which tokens' KV is where, in block ids: block pool, radix tree, leases. No torch."""

@@ -32,7 +32,7 @@ from radix_cache.tree import RadixTree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Of one cache."""
+    """The parts of one cache."""
 
     counters: Counters
     pool: BlockPool
@@ -111,7 +111,7 @@ def _retention(
     *,
     clock: Callable[[], float],
 ) -> Retention:
-    """Who keeps what between sequences."""
+    """The rule of who keeps what between sequences."""
     return Retention(
         tree,
         leases,
@@ -175,7 +175,7 @@ def _lower_tiers(
     idle: IdleLeaves,
     misses: MissAccount,
 ) -> LowerTiers | None:
-    """What lies below the device, if anything does."""
+    """The tiers below the device, if there are any."""
     if not config.host_blocks:
         return None
     if mover is None:

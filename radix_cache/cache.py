@@ -235,7 +235,7 @@ class PrefixCache:
         return kept
 
     def take_state_orders(self) -> list[StateOrder]:
-        """What is to be done with the memory of state slots before the next step, in order."""
+        """Orders for the memory of state slots before the next step, in order."""
         return [] if self._slots is None else self._slots.take_orders()
 
     def state_spoiled(self, slot: int) -> None:
@@ -397,9 +397,9 @@ class PrefixCache:
         return self._tree.meter.watches
 
     def take_residency(self) -> list[Residency]:
-        """What branches have had of the device since they were told of last: at once where a
-        branch was forgotten or ``tell_residency`` named it, of the others about once a second.
-        See ``radix_cache.residency``."""
+        """Block-time that branches have had of the device since they were told of last: at once
+        where a branch was forgotten or ``tell_residency`` named it, of the others about once a
+        second. See ``radix_cache.residency``."""
         return self._tree.meter.take()
 
     def tell_residency(self, branch_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What has happened in the cache so far: running totals.
+"""Counts of what has happened in the cache so far: running totals.
 
 Knows no block and no sequence: who makes something happen counts it. Always true: a total never
 falls.

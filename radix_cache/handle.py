@@ -1,5 +1,5 @@
-"""What a branch holds of the cache between sequences, what a sequence holds while it runs, and the
-states that are kept where either was.
+"""A branch's hold on the cache between sequences, a running sequence's, and the states that are
+kept where either was.
 
 A snapshot is at an exact token. The whole blocks before it are in the tree; what lies behind the
 last of them, less than a block, it has itself.
@@ -59,7 +59,7 @@ class Snapshot:
         self.number = number
         """Later ones have larger numbers."""
         self.age = 0.0
-        """What was cheapest to lose when it was used last: costs count from there."""
+        """Worth of the cheapest loss when it was used last: costs count from there."""
         self.before: Snapshot | None = None
         """Where the sequence that left it had begun."""
         self.successor: Snapshot | None = None
@@ -128,7 +128,7 @@ class BranchHandle(Holder):
         self.looked_at = 0
         """When the residency meter looked at the branch last, in microseconds."""
         self.told = 0
-        """What of its block-microseconds has been told."""
+        """The part of its block-microseconds that has been told."""
         self.gone = False
         """It is off the tree and has lost its name."""
         self.put_back = False

@@ -113,8 +113,8 @@ class MissAccount:
         sequence.warm = known > 0 and match.position >= _WARM_SHARE * known
 
     def resumed(self, sequence: CachedSequence, found: int, *, known: int) -> None:
-        """What was ``found`` cached, in tokens, is not all of use: with recurrent layers a sequence
-        begins where a state was kept, which may also lie a little behind.
+        """Tokens ``found`` in the cache are not all of use: with recurrent layers a sequence begins
+        where a state was kept, which may also lie a little behind.
 
         Args:
             known: blocks that an endless cache would hold of the branch.

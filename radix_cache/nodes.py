@@ -1,4 +1,4 @@
-"""What the radix tree is made of: owners, nodes, and those who hold a path.
+"""Nodes of the radix tree: owners, nodes, and those who hold a path.
 
 Whoever keeps a prefix is a ``Holder`` on the deepest node of it, with a ``BlockClass``. A
 node's class is the highest of any holder in its subtree; it is kept as a weight that counts
@@ -56,7 +56,7 @@ def class_of(weight: int) -> int:
 
 
 class Owner:
-    """Who a subtree belongs to: a tenant, or the operator for published prefixes."""
+    """The owner of a subtree: a tenant, or the operator for published prefixes."""
 
     __slots__ = (
         "class_blocks",
@@ -151,7 +151,7 @@ class Node:
         self.placed = 0
         """Tick at which blocks of this tier were last given to it in exchange for others."""
         self.ghost: Ghost | None = None
-        """What this node has lost behind its end."""
+        """A record of what this node has lost behind its end."""
         self.takers = 0
         """Metered holders that hold all of its blocks: here, at its end, and below."""
         self.inside: list[Holder] | None = None
@@ -173,7 +173,7 @@ class Node:
 
 
 class Kept(Protocol):
-    """What the tree knows of a state that is kept at a position (``radix_cache.snapshots``)."""
+    """A state that is kept at a position (``radix_cache.snapshots``), as the tree knows it."""
 
     node: "Node"
     blocks: int
@@ -190,7 +190,7 @@ class Holder:
 
     __slots__ = ("charge", "klass", "lease_ran_out", "length", "node", "owner")
     metered: ClassVar[bool] = False
-    """What it holds is on its account."""
+    """Its content is on its account."""
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner

@@ -24,11 +24,12 @@ MICROSECONDS: Final = 1_000_000
 TELL_EVERY: Final = MICROSECONDS
 """A branch that nothing happens to is told of so often."""
 TOLD_AT_ONCE: Final = 16
-"""Of those that nothing happens to, so that no step is held up by how many there are."""
+"""Rows told in one step for branches that nothing happens to, so that no step is held up by how
+many there are."""
 
 
 class Residency(NamedTuple):
-    """What one branch was charged since it was told of last."""
+    """The charge of one branch since it was told of last."""
 
     branch_id: str
     block_us: int
@@ -208,8 +209,8 @@ class ResidencyMeter:
         return bool(self._others)
 
     def take(self) -> list[Residency]:
-        """What branches were charged since they were told of last: those that something happened
-        to, and some of the others, each once a second where they are not too many."""
+        """Charges of branches since they were told of last: those that something happened to, and
+        some of the others, each once a second where they are not too many."""
         now = self._now()
         told = [Residency(branch_id, 0, gone=True) for branch_id in self._unknown]
         self._unknown.clear()

@@ -1,4 +1,4 @@
-"""What it costs to bring a branch back that has to leave the device.
+"""The cost of bringing a branch back that has to leave the device.
 
 Without a tier below it is computed again. With one it comes back from there, if it has not been
 forgotten in the meantime; how often it has been is learnt from the sequences that came.

@@ -1,4 +1,4 @@
-"""Who keeps its blocks between sequences, and who may evict whom.
+"""The rules of who keeps its blocks between sequences, and who may evict whom.
 
 A branch that is not running is queued (its next request has arrived), leased (its tool runs)
 or idle. Any sequence takes idle blocks. A warm sequence, one that finds most of its transcript

@@ -41,7 +41,7 @@ class SlotPool:
         return slot
 
     def turn(self, slot: int, before: Use, after: Use) -> None:
-        """What was one is the other from now on: a sequence donates its slot, or gets one back."""
+        """Change what a slot is used for: a sequence donates its slot, or gets one back."""
         self._change(slot, before, after)
 
     def release(self, slot: int, before: Use) -> None:

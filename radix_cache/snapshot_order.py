@@ -36,7 +36,7 @@ class SnapshotOrder:
         self._num_slots = num_slots
         self._restore_cost = restore_cost
         self.inflation = 0.0
-        """What the last one was worth that went though it was wanted: where ages begin."""
+        """The worth of the last state that went though it was wanted: where ages begin."""
 
     def victim(self, snapshots: Iterable[Snapshot], owner: Owner, rights: int) -> Snapshot | None:
         """The one that goes first for ``owner``, who may take classes up to ``rights``."""
@@ -90,7 +90,7 @@ class SnapshotOrder:
         return snapshot.age + seconds * users
 
     def seconds(self, owner: Owner, node: Node, tokens: TokenArray) -> float:
-        """What computing ``tokens`` anew takes from the deepest snapshot before."""
+        """The time to compute ``tokens`` anew from the deepest snapshot before."""
         blocks = len(tokens) // self._tree.block_size
         found = find(self._tree, owner, node, blocks, tokens)
         start = 0 if found is None else found.position

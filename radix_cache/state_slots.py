@@ -67,7 +67,7 @@ class StateSlots:
         tree.on_cut = self._cut
 
     def take_orders(self) -> list[StateOrder]:
-        """What is to be done with slots before the next step, in this order."""
+        """Orders for slots before the next step, in this order."""
         orders, self._orders = self._orders, []
         return orders
 
@@ -297,7 +297,7 @@ class StateSlots:
             self._lose(end)
 
     def spoiled(self, slot: int) -> None:
-        """What was to be kept in a slot is not finite."""
+        """The state that was to be kept in a slot is not finite."""
         snapshot = self.snapshots.get(slot)
         if snapshot is not None and not snapshot.pins:
             self._lose(snapshot)

@@ -1,4 +1,4 @@
-"""What share of a tier each tenant has, and how far above it each is.
+"""Each tenant's share of a tier, and how far above it each is.
 
 A tenant is active for ten minutes after each use of the cache. Active ones have equal shares of
 the blocks that sequences can have; others have none. A share is no limit: who is alone may fill
@@ -33,7 +33,7 @@ class Demand:
 
 
 class TenantShares:
-    """Who is active, and who holds too much.
+    """The tenants that are active, and those that hold too much.
 
     Args:
         sizes: usable blocks by tier.

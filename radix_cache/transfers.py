@@ -12,7 +12,7 @@ from radix_cache.nodes import Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContent:
-    """What a run of blocks on disk holds: enough to find it again after a restart."""
+    """The content of a run of blocks on disk: enough to find it again after a restart."""
 
     tenant: str
     """Owner of the run; empty for published prefixes."""

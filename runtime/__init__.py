@@ -1,4 +1,7 @@
-"""The inference engine: scheduler, model runner, engine loop, child process."""
+"""The inference engine: scheduler, model runner, loop, child process. No sockets, no sessions.
+
+Modules that import torch are imported only in the engine's process.
+"""
 
 import importlib.util
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""The service: sessions, ledger, WebSocket server, dashboard, command line."""
+"""The service: sessions, accounts, journal, sockets, dashboard. No torch."""

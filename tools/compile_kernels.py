@@ -73,7 +73,7 @@ TARGET = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY_BYTES = 227 * 1024
 """Most that one block of threads may have on sm_90."""
 REGISTERS = 65536
-"""Of one multiprocessor."""
+"""Registers of one multiprocessor."""
 HEAD_COUNTS = {"qwen3-0.6b": (16, 8), "qwen3-8b": (32, 8), "one-to-one": (8, 8)}
 """(heads, kv heads) with head_dim 128."""
 
@@ -100,7 +100,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """What came out."""
+    """The outcome of a compilation."""
 
     name: str
     registers: int

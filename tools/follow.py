@@ -55,7 +55,7 @@ TERMINAL = ("response.completed", "response.incomplete", "response.failed", "err
 _OURS = tuple(str(ROOT / package) + os.sep for package in PACKAGES)
 _BORDER = str(ROOT / "runtime/process") + os.sep
 _LOOP = {asyncio.Runner.run.__code__, asyncio.Handle._run.__code__}
-"""Who calls what the event loop calls."""
+"""The callers of what the event loop calls."""
 _PATIENCE_S = 120.0
 _SETTLES_S = 0.02
 """Behind a turn's end. Not more: the engine tells of KV that is idle with its next step."""
@@ -69,7 +69,7 @@ Calls = dict[CodeType, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """What a part of a request's way goes through."""
+    """Functions and files that a part of a request's way goes through."""
 
     calls: int
     functions: frozenset[Function]
@@ -110,7 +110,7 @@ class Follower:
     def __init__(self) -> None:
         self._way: Way | None = None
         self._burst: Calls = {}
-        """What the event loop's callback of just now has called."""
+        """The calls of the event loop's callback of just now."""
         self._known: dict[CodeType, bool] = {}
         self._send = EngineProcess.send.__code__
         self._receive = EngineProcess.receive.__code__
@@ -163,7 +163,7 @@ class Follower:
                 self._received(told)
 
     def _begin_burst(self) -> None:
-        """What the last callback called is known."""
+        """The last callback's calls are known."""
         way = self._way
         if way is not None and way.open:
             for code, calls in self._burst.items():
@@ -183,7 +183,7 @@ class Follower:
             way.part = PARTS[PARTS.index(way.part) + 1]
 
     def _sent(self, messages: Sequence[Any]) -> None:
-        """Of what follows in this callback nothing is the request's way to the engine."""
+        """Nothing that follows in this callback is the request's way to the engine."""
         way = self._way
         assert way is not None
         if way.part == "in" and any(isinstance(each, GenerationRequest) for each in messages):
@@ -213,7 +213,7 @@ def _count(calls: Calls, code: CodeType, number: int = 1) -> None:
 
 
 def passed(ways: Sequence[Way], part: str) -> Passed:
-    """What every one of ``ways`` went through in that part."""
+    """The functions that every one of ``ways`` went through in that part."""
     each = [way.parts[part] for way in ways]
     codes = set(each[0]).intersection(*each[1:])
     functions = {_function(code) for code in codes}
@@ -309,7 +309,7 @@ RESTART = "restart"
 
 
 def follow_all() -> dict[str, dict[str, Passed]]:
-    """Of each scenario and part, what it goes through."""
+    """The way through each scenario and part."""
     follower, ways = Follower(), dict[str, list[Way]]()
 
     def play(client: Client, name: str, scenario: Scenario) -> None:

@@ -1,4 +1,4 @@
-"""What is to be found out on a GPU, in parts of at most eight minutes, rehearsed on a CPU.
+"""Questions for a GPU, in parts of at most eight minutes, rehearsed on a CPU.
 
     tools/gpu_run.sh PART OUT_DIR [--rehearse] [--only NAME ...]
 
@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 PART_S = 8 * 60 - 15
-"""What a part may take; the rest is for packing."""
+"""The time that a part may take; the rest is for packing."""
 MOST_BYTES = 15 << 20
-"""Of one file that is left behind."""
+"""The most that is kept of one file that is left behind."""
 _TAIL = 4000
 _GRACE_S = 5.0
 
@@ -197,7 +197,7 @@ def take(measurement: Measurement, log: Path, limit_s: float, *, rehearse: bool)
 
 
 def environment(*, interpreted: bool) -> dict[str, str]:
-    """Of a measurement's process."""
+    """The environment of a measurement's process."""
     own = {"PYTHONUNBUFFERED": "1"}
     if interpreted:
         own |= {"KEEPWARM_KERNELS": "triton", "TRITON_INTERPRET": "1"}

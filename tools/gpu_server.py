@@ -103,7 +103,7 @@ class Times:
     """Between its events."""
 
     def figures(self, took_s: float) -> dict[str, Any]:
-        """What is printed of turns that took ``took_s`` together."""
+        """Figures that are printed of turns that took ``took_s`` together."""
         gaps_s = sorted(self.gaps_s)
         if not gaps_s:
             return {"turns": len(self.first_s)}

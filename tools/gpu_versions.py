@@ -1,4 +1,5 @@
-"""What a machine has to measure on, as one line of JSON: versions, device, what a copy reaches.
+"""Versions and devices of a machine to measure on, as one line of JSON: versions, device, what a
+copy reaches.
 
 python -m tools.gpu_versions
 """
@@ -17,7 +18,7 @@ PACKAGES = ("torch", "triton", "numpy", "transformers", "pytest-xdist", "llguida
 
 
 def versions() -> dict[str, str | None]:
-    """Of each package; None where it is not installed."""
+    """The version of each package; None where it is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for name in PACKAGES:
         try:

@@ -19,7 +19,7 @@ _BEGIN, _END = "<!-- limits -->", "<!-- end of limits -->"
 
 
 def descriptions() -> dict[str, str]:
-    """What each limit is said to be, by its name; empty where its name says it all."""
+    """The description of each limit, by its name; empty where its name says it all."""
     (body,) = (
         node.body for node in ast.parse(_SOURCE.read_text()).body if isinstance(node, ast.ClassDef)
     )

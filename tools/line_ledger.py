@@ -1,4 +1,4 @@
-"""What the tree measures: lines, functions, docstrings, constructors, and how imports run.
+"""Measures of the tree: lines, functions, docstrings, constructors, and how imports run.
 
 Printed for each change by CI, with any Python 3.11 and nothing installed. A size is a question
 ("is this two things?"), not a verdict: nothing fails here. What is reached is held by
@@ -20,11 +20,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("kernels", "radix_cache", "tools_api", "runtime", "sessions", "keepwarm")
 BESIDE = ("examples", "benchmarks", "tools", "tests")
 MAX_PARAMETERS = 8
-"""Of a constructor written by hand, besides self; those with more are listed."""
+"""The bound for a constructor written by hand, besides self; those with more are listed."""
 
 AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef
 Graph = Mapping[str, Set[str]]
-"""Of every module, the modules of its package that it imports."""
+"""For every module, the modules of its package that it imports."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,7 +101,7 @@ def take(origin: str, folder: Path) -> None:
 
 
 def take_terminal(origin: str, folder: Path) -> None:
-    """What ``keepwarm top`` shows of the same server."""
+    """Take a picture of ``keepwarm top`` on the same server."""
 
     async def look() -> None:
         app = Top(Feed(origin, OPERATOR), every_s=0.5)

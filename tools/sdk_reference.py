@@ -23,7 +23,7 @@ Made of the docstrings by `python -m tools.sdk_reference`; [the guide](sdk.md) s
 together. All names are imported from `keepwarm`, `McpServer` from `keepwarm.mcp`.
 """
 _ORDER = ("AsyncClient", "AsyncSession", "Client", "Session", "tool", "ToolContext", "Retries")
-"""What stands first; the others follow by the alphabet."""
+"""The names that stand first; the others follow by the alphabet."""
 
 
 def reference() -> str:

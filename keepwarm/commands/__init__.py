@@ -1,1 +1,1 @@
-"""What users type: one module for each command."""
+"""The commands that users type, a module each, loaded when it is asked for."""

@@ -53,7 +53,7 @@ _FAILURES = (ApiError, ConnectionLost, TurnFailed, TooManyTurns)
 
 
 class Conversation:
-    """What is said in one session."""
+    """The conversation in one session."""
 
     def __init__(
         self, session: Session, screen: Screen, options: GenerationOptions, *, resumed: bool
@@ -139,7 +139,7 @@ def command_of(line: str) -> str | None:
 
 
 def usage(session: Session) -> str:
-    """What the session has taken through this object, in a line."""
+    """The session's usage through this object, in a line."""
     stats = session.stats
     used = stats.usage
     cost = "" if not stats.cost else f", ${stats.cost:.6f}"
@@ -191,7 +191,7 @@ def _remember(state: Path, name: str) -> None:
 
 
 def _lines() -> Iterator[str]:
-    """What is typed, or stands in a file."""
+    """Lines that are typed, or stand in a file."""
     prompt = PROMPT if sys.stdin.isatty() else ""
     if prompt:
         with contextlib.suppress(ImportError):

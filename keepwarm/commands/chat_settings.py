@@ -1,4 +1,4 @@
-"""What ``keepwarm chat`` is told."""
+"""Settings of ``keepwarm chat``."""
 
 from sessions.command.settings import Setting
 

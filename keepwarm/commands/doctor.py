@@ -34,7 +34,7 @@ def run(given: Given) -> int:
 
 
 def environment(unread: Iterable[str]) -> Iterator[Finding]:
-    """Of the environment what has no effect, if there is any."""
+    """Variables of the environment that have no effect, if there are any."""
     for line in unread:
         advice = "'keepwarm config show' has every option; docs/commands.md their variables"
         yield Finding(what="environment", verdict="note", found=line, advice=advice)

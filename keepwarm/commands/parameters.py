@@ -67,13 +67,13 @@ class SettingsCommand(click.Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What stands on a command line."""
+    """The options and arguments of a command line."""
 
     typed: Mapping[str, Any]
     """By the setting's name; without those that were not typed."""
     config: str | None
     arguments: Mapping[str, Any]
-    """What is no setting."""
+    """The words that are no setting."""
 
 
 def settings_command(

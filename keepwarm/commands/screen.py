@@ -1,4 +1,4 @@
-"""What a conversation looks like in a terminal: text as it comes, tools in a line each.
+"""The looks of a conversation in a terminal: text as it comes, tools in a line each.
 
 Colours are used where a terminal is and ``NO_COLOR`` is not (no-color.org); control characters
 of a model or a tool never reach the terminal. Knows no session and no socket.

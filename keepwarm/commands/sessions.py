@@ -190,7 +190,7 @@ def _running(held: TurnRecord) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
-    """Of a table for people; JSON has everything."""
+    """A column of a table for people; JSON has everything."""
 
     title: str
     text: Callable[[dict[str, Any]], str]

@@ -1,4 +1,4 @@
-"""What the agent is asked, and how its turns are played and kept for the report."""
+"""The agent's task, and how its turns are played and kept for the report."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -118,7 +118,7 @@ def run_demo(
 
 
 def _print_note(model: str, url: str | None, *, forced: bool) -> None:
-    """What to know of the model that plays."""
+    """Print a note on the model that plays."""
     if forced:
         print(RANDOM_NOTE)
     elif url is None and model == "default":

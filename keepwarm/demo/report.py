@@ -33,7 +33,7 @@ def shortened(text: str) -> str:
 
 
 def summary(turns: Sequence[PlayedTurn]) -> str:
-    """What all ``turns`` consumed and what they would have without the cache."""
+    """The consumption of all ``turns``, and what it would have been without the cache."""
     usage = sum((turn.response.usage for turn in turns), Usage())
     cost = sum(turn.response.keepwarm["cost"]["turn"] for turn in turns)
     saved = sum(turn.response.keepwarm["cost"]["saved"] for turn in turns)

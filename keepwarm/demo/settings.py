@@ -1,4 +1,4 @@
-"""What ``keepwarm demo`` is told."""
+"""Settings of ``keepwarm demo``."""
 
 from sessions.command.settings import Setting
 

@@ -1,1 +1,1 @@
-"""Constrained decoding: what a grammar allows next, and how it can still end."""
+"""Constrained decoding: what a grammar allows next, and how it can still end. No torch."""

@@ -1,1 +1,1 @@
-"""Which sequences compute how many tokens in the next step, and with which blocks."""
+"""Which sequences compute how many tokens in the next step, and with which blocks. No torch."""

@@ -1,1 +1,1 @@
-"""HTTP at the door: requests, answers, keys and routes."""
+"""HTTP at the door: requests, answers, keys and routes. Knows no session."""

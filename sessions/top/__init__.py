@@ -1,1 +1,1 @@
-"""The dashboard in a terminal."""
+"""The dashboard in a terminal. Needs the extra ``top`` and no server here."""

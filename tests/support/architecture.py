@@ -1,75 +1,15 @@
-"""The packages as the document describes them and as the tree holds them.
+"""The packages as the tree holds them: dotted names of modules, and what they import.
 
-``docs/architecture.md`` has one section per folder (``### name/`` or ``### name/folder/``) with a
-table of its modules, by the alphabet. Both readings give dotted module names; ``__init__`` is
-not a module.
+``__init__`` is not a module. The order of the folders is that of ``tools.modules_table``.
 """
 
 import ast
 import functools
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("kernels", "radix_cache", "tools_api", "runtime", "sessions", "keepwarm")
-FOLDERS = (
-    "kernels",
-    "radix_cache",
-    "tools_api",
-    "tools_api.dialects",
-    "tools_api.sdk",
-    "runtime",
-    "runtime.chat_judge",
-    "runtime.grammar",
-    "runtime.model",
-    "runtime.scheduling",
-    "runtime.offload",
-    "runtime.drafting",
-    "runtime.engine",
-    "runtime.process",
-    "sessions",
-    "sessions.http",
-    "sessions.durable",
-    "sessions.journal",
-    "sessions.turns",
-    "sessions.pages",
-    "sessions.wire",
-    "sessions.top",
-    "sessions.command",
-    "keepwarm",
-    "keepwarm.demo",
-    "keepwarm.commands",
-)
-"""Every folder with modules, lower ones first: imports go from later folders to earlier ones."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentedModule:
-    name: str
-    uses_torch: bool
-
-
-def documented_modules(text: str) -> list[DocumentedModule]:
-    """The rows of the module tables in ``text``, in order."""
-    modules: list[DocumentedModule] = []
-    package = ""
-    for line in text.splitlines():
-        if heading := re.match(r"#+ `?(\w+(?:/\w+)*)/", line):
-            package = heading[1].replace("/", ".")
-        elif line.startswith("#"):
-            package = ""
-        elif package and (row := re.match(r"\| `(\w+)` \|.*\|$", line)):
-            cells = [cell.strip() for cell in line.strip("|").split("|")]
-            modules.append(
-                DocumentedModule(name=f"{package}.{row[1]}", uses_torch="torch" in cells[2:])
-            )
-    return modules
-
-
-def document() -> list[DocumentedModule]:
-    return documented_modules((ROOT / "docs/architecture.md").read_text(encoding="utf-8"))
 
 
 def source_files(package: str) -> list[Path]:

@@ -1,42 +1,82 @@
-"""docs/architecture.md lists exactly the modules that exist."""
+"""The documents that say where things are: the map is a page, the table is what is there."""
 
 import re
 from pathlib import Path
 
-from tests.support.architecture import (
-    FOLDERS,
-    ROOT,
-    document,
-    documented_modules,
-    folder_of,
-    modules_in_tree,
+import pytest
+
+from sessions.turns import effects
+from sessions.turns.running import Running
+from tests.support.architecture import ROOT, folder_of, modules_in_tree
+from tools import modules_table
+from tools.modules_table import FOLDERS
+
+MAP = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+MAX_KB = {"docs/architecture.md": 12, "CHANGELOG.md": 8}
+
+
+def rows(text: str) -> list[tuple[str, str]]:
+    """Every row of a table of modules: the module's dotted name and its text."""
+    found, folder = [], ""
+    for line in text.splitlines():
+        if heading := re.match(r"## `([\w/]+)/`$", line):
+            folder = heading[1].replace("/", ".")
+        elif row := re.match(r"\| `(\w+)` \| (.*) \| (?:torch)? ?\|$", line):
+            found.append((f"{folder}.{row[1]}", row[2]))
+    return found
+
+
+def test_the_table_of_modules_is_what_their_docstrings_say() -> None:
+    assert modules_table.main(["--check"]) == 0, "run python -m tools.modules_table"
+
+
+def test_the_table_lists_exactly_the_modules_that_exist_by_floor_and_alphabet() -> None:
+    listed = [name for name, _ in rows(modules_table.document())]
+    expected = sorted(modules_in_tree(), key=lambda name: (FOLDERS.index(folder_of(name)), name))
+    assert listed == expected
+
+
+def test_a_module_is_told_in_a_line() -> None:
+    long = {name for name, text in rows(modules_table.document()) if len(text) > 180}
+    assert not long
+    assert all(text.endswith((".", "?")) for _, text in rows(modules_table.document()))
+
+
+@pytest.mark.parametrize(
+    ("source", "torch", "paragraph"),
+    [
+        (
+            '"""One ``thing``\nin two lines.\n\nMore.\n"""\nimport torch.nn\n',
+            True,
+            "One `thing` in two lines.",
+        ),
+        ('"""A."""\ndef f(): from torch import nn\n', True, "A."),
+        ('"""A."""\nimport torchvision\nfrom . import torch\n', False, "A."),
+    ],
 )
+def test_a_row_is_the_first_paragraph_and_a_mark(source: str, torch: bool, paragraph: str) -> None:
+    assert modules_table.first_paragraph(source) == paragraph
+    assert modules_table.imports_torch(source) is torch
 
 
-def test_the_document_lists_exactly_the_modules_that_exist() -> None:
-    listed = [module.name for module in document()]
-    assert sorted(listed) == sorted(modules_in_tree())
+def test_a_document_that_is_not_as_written_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(modules_table, "DOCUMENT", tmp_path / "modules.md")
+    assert modules_table.main([]) == 0
+    assert modules_table.main(["--check"]) == 0
+    (tmp_path / "modules.md").write_text("# Modules\n")
+    assert modules_table.main(["--check"]) == 1
+    assert modules_table.main(["--chek"]) == 2
 
 
-def test_the_folders_stand_from_the_lowest_to_the_highest() -> None:
-    assert list(FOLDERS) == list(dict.fromkeys(folder_of(module.name) for module in document()))
-
-
-def test_the_modules_of_a_folder_stand_by_the_alphabet() -> None:
-    listed = [module.name for module in document()]
-    for folder in FOLDERS:
-        mine = [name for name in listed if folder_of(name) == folder]
-        assert mine == sorted(mine)
-
-
-def test_the_document_is_one_page_beside_its_tables() -> None:
-    lines = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").splitlines()
-    assert len([line for line in lines if line and not line.startswith(("|", "#"))]) <= 60
+@pytest.mark.parametrize("name", MAX_KB)
+def test_a_page_stays_a_page(name: str) -> None:
+    assert (ROOT / name).stat().st_size <= 1024 * MAX_KB[name]
 
 
 def test_the_index_names_files_that_exist() -> None:
-    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    index = text.split("## Where is")[1].split("\n## ")[0]
+    index = MAP.split("## Where is")[1].split("\n## ")[0]
     rows = [row.split("|")[2] for row in index.splitlines() if row.startswith("| ")][2:]
     assert len(rows) >= 10
     for row in rows:
@@ -48,11 +88,12 @@ def test_the_index_names_files_that_exist() -> None:
                 assert (ROOT / folder / f"{Path(name).name}.py").exists(), name
 
 
-def test_a_table_row_is_read_with_its_package_and_torch_mark() -> None:
-    text = "### `runtime/model/` device\n| module | does | torch |\n| --- | --- | --- |\n"
-    text += "| `decoder` | forward | torch |\n| `presets` | shapes | |\n# End\n| `x` | y | |\n"
-    modules = documented_modules(text)
-    assert [(module.name, module.uses_torch) for module in modules] == [
-        ("runtime.model.decoder", True),
-        ("runtime.model.presets", False),
-    ]
+def test_the_picture_of_a_requests_life_names_what_is_there() -> None:
+    picture = MAP.split("## A request's life")[1].split("```")[1]
+    steps = re.findall(r"[├└] (\w+)", picture)
+    assert {"_claim_id", "_run", "_record", "_let_go"} <= set(steps)
+    assert [step for step in steps if not hasattr(Running, step)] == []
+    for name in re.findall(r"\b([a-z]\w+\.[a-z]\w+)", picture):
+        assert any(module.endswith(name) for module in modules_in_tree()), name
+    for name in re.findall(r"\b[A-Z][a-z]+[A-Z]\w+|\bWanted\b|\bWork\b", picture):
+        assert name in effects.__dict__, name

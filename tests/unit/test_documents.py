@@ -63,13 +63,26 @@ def test_the_entries_of_a_file_stand_newest_first(path: Path) -> None:
 
 def test_the_index_of_the_log_names_every_file_of_it() -> None:
     index = relative_links((ROOT / "docs/log/README.md").read_text(encoding="utf-8"))
-    assert sorted(index) == [path.name for path in LOG if path.name != "README.md"]
+    assert sorted(set(index)) == [path.name for path in LOG if path.name != "README.md"]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name)
 def test_a_relative_link_leads_to_a_file_that_exists(path: Path) -> None:
     links = relative_links(path.read_text(encoding="utf-8"))
     assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_the_table_of_variables_has_what_tests_read_and_nothing_else() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
+    read = {
+        name for text in sources for name in re.findall(r'environ\.get\("(KEEPWARM_\w+)"', text)
+    }
+    told = (
+        (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("### Variables of the tests")
+    )
+    rows = [line for line in told[1].splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`(KEEPWARM_\w+)`", row)]
+    assert sorted(named) == sorted(read)
 
 
 def test_an_entry_without_its_opening_is_noticed() -> None:

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.support.architecture import FOLDERS, PACKAGES, ROOT, folder_of, source_files
+from tests.support.architecture import PACKAGES, ROOT, folder_of, source_files
 from tools import line_ledger
 from tools.line_ledger import Graph, Module, measure
+from tools.modules_table import FOLDERS
 
 
 @dataclass(frozen=True, kw_only=True)

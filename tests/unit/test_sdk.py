@@ -26,8 +26,8 @@ from tools_api.sdk.portal import Portal
 from tools_api.sdk.schemas import json_format
 from tools_api.sdk.sync_client import Client
 from tools_api.sdk.sync_session import Session
+from tools_api.sdk.threads import ToolExit
 from tools_api.sdk.tool_making import tool
-from tools_api.sdk.tool_runner import ToolExit
 
 
 def response(**fields: object) -> Response:

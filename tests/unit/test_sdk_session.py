@@ -218,14 +218,14 @@ def test_a_tool_that_calls_its_own_session_is_told_so(is_async: bool) -> None:
 
             @tool
             def ask() -> str:
-                with pytest.raises(RuntimeError, match="a tool called the session that runs it"):
+                with pytest.raises(RuntimeError, match="called the session that runs it"):
                     session.respond("deadlock?")
                 return session.child().respond("fine").text
 
             @tool(name="ask")
             async def ask_async() -> str:
                 inner = session._inner
-                with pytest.raises(RuntimeError, match="a tool called the session that runs it"):
+                with pytest.raises(RuntimeError, match="called the session that runs it"):
                     await inner.respond("deadlock?")
                 return (await inner.child().respond("fine")).text
 
@@ -247,3 +247,97 @@ def test_what_is_left_is_the_least_that_any_budget_leaves() -> None:
         session.respond("a")
         left = session.stats.budget_left
     assert left == {"output": 12, "reasoning": 4, "cost": 0.25}
+
+
+async def test_await_may_stand_before_what_acts_at_once_and_need_not() -> None:
+    with FakeServer(Echo()) as server:
+        async with AsyncClient(server.url) as client:
+            session = client.session()
+            await session.respond("a")
+            fork = await session.fork()
+            assert fork.head == session.head
+            output = FunctionCallOutput(call_id="call_1", output="8")
+            await session.owe([output])
+            session.owe([output])
+            await session.cancel()
+            session.cancel()
+            await session.respond("b")
+            await session.rewind()
+            assert session.head == "resp_1"
+    assert [item["type"] for item in server.requests[1]["input"]] == [
+        *("function_call_output", "function_call_output", "message")
+    ]
+
+
+@pytest.mark.parametrize("kind", ["session", "child", "run", "stream"])
+def test_an_option_that_does_not_exist_is_refused_at_once_with_its_like(kind: str) -> None:
+    with Client("http://127.0.0.1:9/v1") as client:
+        session = client.session()
+        made = {
+            "session": client.session,
+            "child": session.child,
+            "run": lambda **options: session.run("go", **options),
+            "stream": lambda **options: session.stream("go", **options),
+        }[kind]
+        with pytest.raises(TypeError, match=r"unknown turn options \['temprature'\].*temperature"):
+            made(temprature=0.5)
+        with pytest.raises(TypeError, match=r"unknown turn options \['xyz'\]$"):
+            made(xyz=1)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_child_is_a_tool_of_its_parent(is_async: bool) -> None:
+    rounds = iter(
+        [
+            [call("expert", '{"input": "how many?"}', 1), call("expert", '{"input": "again"}', 2)],
+            [message("eight")],
+            [message("nine")],
+            [message("done")],
+        ]
+    )
+    with FakeServer(lambda request: turn(request, next(rounds))) as server:
+        with Client(server.url) as client:
+            session = client.session(name="lead")
+            child = session.child(name="expert")
+            maker = child._inner if is_async else child
+            expert = maker.as_tool("expert", "Knows numbers.")
+            result = session.run("go", tools=[expert])
+    assert [record.output for record in result.calls] == ["eight", "nine"]
+    shown = server.requests[0]["tools"][0]
+    assert (shown["name"], shown["description"]) == ("expert", "Knows numbers.")
+    asked = [request["input"][0]["content"] for request in server.requests[1:3]]
+    assert asked == ["how many?", "again"]
+    assert {request["keepwarm"]["session"] for request in server.requests[1:3]} == {"expert"}
+
+
+def test_a_child_that_says_nothing_is_an_error_that_the_model_reads() -> None:
+    def answer(request: dict[str, Any]) -> Any:
+        if request["keepwarm"]["session"] == "expert":
+            return turn(request, [], status="incomplete")
+        owed = request["input"][0].get("type") == "function_call_output"
+        said = message("done") if owed else call("expert", '{"input": "?"}')
+        return turn(request, [said])
+
+    with FakeServer(answer) as server, Client(server.url) as client:
+        session = client.session(name="lead")
+        expert = session.child(name="expert").as_tool("expert", "Knows numbers.")
+        (record,) = session.run("go", tools=[expert]).calls
+    assert record.failed
+    assert "the run was incomplete and said nothing" in record.output
+
+
+def test_a_result_is_printed_in_three_lines() -> None:
+    rounds = iter([[call("ask", "{}")], [message("all\nis " + "well " * 100)]])
+
+    @tool
+    def ask() -> str:
+        return "x" * 5_000
+
+    with FakeServer(lambda request: turn(request, next(rounds))) as server:
+        with Client(server.url) as client:
+            shown = repr(client.session().run("go", tools=[ask]))
+    first, second, third = shown.splitlines()
+    assert first.startswith("<LoopResult completed: 2 turns, ")
+    assert second == " 1 calls (ask), 0 failed, 0 waiting"
+    assert "well" in third
+    assert len(shown) < 500

@@ -11,8 +11,9 @@ import pytest
 
 from tools_api.items import FunctionCall
 from tools_api.sdk.answers import CallRecord
+from tools_api.sdk.threads import ToolExit
 from tools_api.sdk.tool_making import tool
-from tools_api.sdk.tool_runner import Equipment, ToolExit, ToolRunner
+from tools_api.sdk.tool_runner import Equipment, ToolRunner
 from tools_api.sdk.tools import Tool, ToolContext
 
 

@@ -1,1 +1,1 @@
-"""HTTP APIs other than Responses, translated."""
+"""HTTP APIs other than Responses, translated to it."""

@@ -15,6 +15,7 @@ from tools_api.items import CustomToolCall, FunctionCall, Item, Message, Reasoni
 Model = TypeVar("Model", bound=BaseModel)
 Output = TypeVar("Output")
 AnyCall = FunctionCall | CustomToolCall
+_MAX_SHOWN = 160
 End = Literal["completed", "incomplete", "cancelled", "waiting"]
 
 
@@ -211,9 +212,9 @@ class Repairing:
     faults: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoopResult(Generic[Output]):
-    """What a run did, turn by turn."""
+    """What a run did, turn by turn. Printed, it takes three lines."""
 
     responses: tuple[Response, ...] = ()
     calls: tuple[CallRecord, ...] = ()
@@ -225,6 +226,18 @@ class LoopResult(Generic[Output]):
     """The answer as an ``output_type``; None without one."""
     cancelled: bool = False
     """``session.cancel`` ended the run."""
+
+    def __repr__(self) -> str:
+        used, names = self.usage, ", ".join(record.call.full_name for record in self.calls)
+        failed = sum(record.failed for record in self.calls)
+        answer = self.partial_text or self.text if self.value is None else repr(self.value)
+        return (
+            f"<LoopResult {self.status}: {len(self.responses)} turns, {used.input_tokens} tokens "
+            f"in ({used.hit_ratio:.0%} cached), {used.output_tokens} out\n"
+            f" {len(self.calls)} calls{f' ({_short(names)})' if names else ''}, {failed} failed, "
+            f"{len(self.waiting)} waiting\n"
+            f" answer {_short(repr(answer))}>"
+        )
 
     @property
     def output(self) -> Output:
@@ -262,6 +275,12 @@ class LoopResult(Generic[Output]):
     def usage(self) -> Usage:
         """Tokens of all turns. Each turn counts its whole context again, cached or not."""
         return sum((response.usage for response in self.responses), Usage())
+
+
+def _short(text: str) -> str:
+    """``text`` in a part of a line."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_SHOWN else f"{line[: _MAX_SHOWN - 3]}..."
 
 
 RunEvent = (

@@ -16,6 +16,7 @@ from typing import Any, Self, Unpack
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.connection import Connection, Endpoint
 from tools_api.sdk.environment import key_of, server_of, warn_of_strays
+from tools_api.sdk.hooks import Hooks
 from tools_api.sdk.options import Budget, TurnOptions
 from tools_api.sdk.session import AsyncSession, equipped, new_session
 from tools_api.sdk.tool_runner import DEFAULT_MAX_PARALLEL_TOOLS
@@ -68,6 +69,7 @@ class AsyncClient:
         context: Any = None,
         approve: Approve | None = None,
         max_parallel_tools: int = DEFAULT_MAX_PARALLEL_TOOLS,
+        hooks: Hooks | None = None,
         **defaults: Unpack[TurnOptions],
     ) -> AsyncSession:
         """A new session, or one that continues what the server holds. Nothing is sent yet.
@@ -81,6 +83,7 @@ class AsyncClient:
             context: what tools get that have a parameter of type ``ToolContext``.
             approve: asked before a call of a tool that needs approval.
             max_parallel_tools: calls that run at once.
+            hooks: what is asked around turns and tools.
             defaults: options of every turn, ``instructions`` and ``tools`` first of all.
 
         Raises:
@@ -91,7 +94,7 @@ class AsyncClient:
             name=name,
             budget=budget,
             head=head,
-            equipment=equipped(context, approve, max_parallel_tools),
+            equipment=equipped(context, approve, max_parallel_tools, hooks),
             defaults=defaults,
         )
 

@@ -8,6 +8,7 @@ raised. A turn that is left before its end is cancelled on the server.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -17,13 +18,17 @@ import orjson
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
+from tools_api.items import Item
+from tools_api.sdk.agent_spans import begin_turn, response_attributes
 from tools_api.sdk.answers import StreamEvent
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.environment import KEY_VARIABLE
 from tools_api.sdk.failures import ConnectionLost, Refused, TurnFailed
 from tools_api.sdk.lanes import Lane, Lanes
+from tools_api.sdk.transcript import items_of
 from tools_api.sdk.turn import Again, Traits, Turn
 
+_LOG = logging.getLogger("keepwarm.client")
 TurnEvents = AsyncGenerator[StreamEvent, None]
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _MAX_TOLD = 400
@@ -59,6 +64,8 @@ class Endpoint:
         if not _has_host(base_url):
             raise ValueError(f"{label} {base_url!r} is not of the form http://HOST:PORT/v1")
         self.url = f"{_SCHEMES[scheme]}://{rest.rstrip('/')}/responses"
+        plain = {"ws": "http", "wss": "https"}.get(scheme, scheme)
+        self.http_url = f"{plain}://{rest.rstrip('/')}/responses"
         self._base_url = base_url.rstrip("/")
         self._usual_url = f"{scheme}://{rest.partition('/')[0]}/v1"
         if api_key is not None and not api_key.isprintable():
@@ -130,6 +137,13 @@ class Connection:
         self._retired.clear()
         self._lanes = None
 
+    def items_of(self, response_id: str) -> AsyncGenerator[Item, None]:
+        """The transcript up to a response, as ``transcript.items_of`` reads it."""
+        endpoint = self._endpoint
+        return items_of(
+            endpoint.http_url, endpoint.headers, response_id, endpoint.open_timeout_s * 6
+        )
+
     async def play(self, turn: Turn) -> TurnEvents:
         """Play ``turn`` to its end. If the iterator is closed earlier, or the task cancelled,
         the server ends the turn, and its lane is free again after that.
@@ -137,25 +151,36 @@ class Connection:
         Raises:
             Refused, TurnFailed, ConnectionLost: there was no way to send it again, or too many.
         """
+        turn.span = span = begin_turn(turn.span_above, turn.request)
         tries = waits = 0
-        while True:
-            try:
-                async with aclosing(self._attempt(turn)) as events:
-                    async for event in events:
-                        yield event
-                return
-            except (Refused, TurnFailed, ConnectionLost) as error:
-                again = turn.recover(error) if tries < self._retries.tries else None
-                if again is None:
-                    raise
-                asked_s = getattr(error, "retry_after_s", None)
-            tries += 1
-            if again is Again.ON_A_NEW_SOCKET:
-                self._retire()
-            elif again is Again.LATER:
-                wait_s = self._retries.wait_s(waits, self._draw)
-                waits += 1
-                await self._sleep(max(wait_s, asked_s or 0.0))
+        try:
+            while True:
+                try:
+                    async with aclosing(self._attempt(turn)) as events:
+                        async for event in events:
+                            yield event
+                    break
+                except (Refused, TurnFailed, ConnectionLost) as error:
+                    again = turn.recover(error) if tries < self._retries.tries else None
+                    if again is None:
+                        raise
+                    asked_s, reason = getattr(error, "retry_after_s", None), str(error)
+                tries += 1
+                _LOG.info("turn sent again %s try=%d reason=%s", again.value, tries, reason)
+                if span is not None:
+                    span.tell("turn sent again", reason=reason)
+                if again is Again.ON_A_NEW_SOCKET:
+                    self._retire()
+                elif again is Again.LATER:
+                    wait_s = self._retries.wait_s(waits, self._draw)
+                    waits += 1
+                    await self._sleep(max(wait_s, asked_s or 0.0))
+        except BaseException as error:
+            if span is not None:
+                span.end({}, error)
+            raise
+        if span is not None and turn.response is not None:
+            span.end(response_attributes(turn.response))
 
     def _retire(self) -> None:
         """Leave the present socket to the turns that still run on it."""
@@ -202,6 +227,7 @@ class Connection:
             )
         except (OSError, InvalidHandshake) as error:
             raise endpoint.refused(error, final=not self._met) from error
+        _LOG.debug("connected url=%s again=%s", endpoint.url, self._met)
         self._met = True
         return socket
 

@@ -78,5 +78,18 @@ class OutputInvalid(Exception):
         self.faults = tuple(faults)
 
 
-RunError = Refused | ConnectionLost | TurnFailed | TooManyTurns | OutputInvalid
+class HookEnded(Exception):
+    """A hook of the session refused a turn, raised, or took too long; ``hook`` is its name."""
+
+    result: LoopResult[Any] | None = None
+    """What the run had done; None outside a run."""
+
+    def __init__(self, hook: str, reason: str) -> None:
+        super().__init__(f"the hook {hook} ended the run: {reason}")
+        self.hook = hook
+        """``before_turn``, ``after_turn``, ``before_tool`` or ``after_tool``."""
+        self.reason = reason
+
+
+RunError = Refused | ConnectionLost | TurnFailed | TooManyTurns | OutputInvalid | HookEnded
 """What a run raises; ``result`` is what it had done."""

@@ -28,9 +28,10 @@ class Occupancy:
         self._stream: weakref.ref[object] | None = None
 
     def inside(self) -> contextvars.Context:
-        """A context for the session's tools, in which it knows them again."""
+        """A context for the session's tools and hooks, in which it knows them again."""
         context = contextvars.copy_context()
         context.run(_INSIDE.set, (*_INSIDE.get(), id(self)))
+        context.run(CALLER.set, None)  # each tool asks for itself, not for who began the run
         return context
 
     @asynccontextmanager
@@ -43,8 +44,8 @@ class Occupancy:
         caller = CALLER.get() or asyncio.current_task()
         if id(self) in _INSIDE.get():
             raise RuntimeError(
-                "a tool called the session that runs it, which waits for the tool: give it a "
-                "fork() or a child() of the session"
+                "a tool or a hook called the session that runs it, which waits for it: give it "
+                "a fork() or a child() of the session"
             )
         streaming = self._stream is not None and self._stream() is not None
         if self._lock.locked() and streaming and self._owner == caller:

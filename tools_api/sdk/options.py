@@ -6,6 +6,7 @@ Always true: an option that ``TurnOptions`` does not have is an error, never pas
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Protocol, TypedDict
 
 from tools_api.items import Item
@@ -103,9 +104,7 @@ def wire_options(defaults: TurnOptions, options: TurnOptions) -> dict[str, Any]:
         TypeError: an option that ``TurnOptions`` does not have.
     """
     wire: dict[str, Any] = {**defaults, **options}
-    unknown = wire.keys() - TurnOptions.__optional_keys__
-    if unknown:
-        raise TypeError(f"unknown turn options {sorted(unknown)}")
+    check_options(wire)
     if "tools" in wire:
         wire["tools"] = [
             dict(tool) if isinstance(tool, Mapping) else tool.to_wire()
@@ -114,6 +113,19 @@ def wire_options(defaults: TurnOptions, options: TurnOptions) -> dict[str, Any]:
     if "keepwarm" in wire:
         wire["keepwarm"] = {**defaults.get("keepwarm", {}), **options.get("keepwarm", {})}
     return wire
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Whether all ``options`` exist.
+
+    Raises:
+        TypeError: an option that ``TurnOptions`` does not have; a name like it is told.
+    """
+    known = TurnOptions.__optional_keys__
+    if unknown := sorted(options.keys() - known):
+        alike = [name for typed in unknown for name in get_close_matches(typed, sorted(known), n=1)]
+        hint = f": is {' or '.join(alike)} meant?" if alike else ""
+        raise TypeError(f"unknown turn options {unknown}{hint}")
 
 
 def listed_tools(tools: object) -> list[AnyTool]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 from tools_api.sdk.occupancy import CALLER
-from tools_api.sdk.tool_runner import ToolExit
+from tools_api.sdk.threads import ToolExit
 
 Result = TypeVar("Result")
 _GRACE_S = 5.0
@@ -53,7 +53,7 @@ class Portal:
             if not sent.outcome.done():
                 self.do(sent.cancel)
 
-    def do(self, work: Callable[[], None]) -> None:
+    def do(self, work: Callable[[], object]) -> None:
         """Have ``work`` done in the loop, soon."""
         self._running().call_soon_threadsafe(work)
 

@@ -8,14 +8,15 @@ Always true: a session does one thing at a time, and whatever was raised it may 
 """
 
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar, Unpack, overload
 
-from tools_api.items import CallOutput
+from tools_api.items import CallOutput, Item
 from tools_api.sdk.answers import LoopResult, Response, SessionStats, StreamEvent
 from tools_api.sdk.chain import Chain
 from tools_api.sdk.connection import Connection
+from tools_api.sdk.hooks import NO_HOOKS, Hooks
 from tools_api.sdk.occupancy import Occupancy
 from tools_api.sdk.options import (
     AnyTool,
@@ -24,6 +25,7 @@ from tools_api.sdk.options import (
     Input,
     ToolChoice,
     TurnOptions,
+    check_options,
     listed_tools,
     wire_budget,
     wire_items,
@@ -37,10 +39,24 @@ Output = TypeVar("Output")
 Choice = ToolChoice | Callable[[int], ToolChoice]
 
 
+class _Done:
+    """What is done already; ``await`` may stand before it."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+DONE = _Done()
+
+
 class AsyncSession:
-    """A chain of responses over an ``AsyncClient``. Made by ``AsyncClient.session``."""
+    """A chain of responses over an ``AsyncClient``. Made by ``AsyncClient.session``.
+
+    ``cancel``, ``fork``, ``rewind`` and ``owe`` act at once; ``await`` may stand before them.
+    """
 
     def __init__(self, connection: Connection, chain: Chain, equipment: Equipment) -> None:
+        check_options(chain.defaults)
         if "tools" in chain.defaults:
             tools = listed_tools(chain.defaults["tools"])
             chain.defaults = {**chain.defaults, "tools": tools}
@@ -51,6 +67,10 @@ class AsyncSession:
         self._occupancy = Occupancy()
         self._turn: Turn | None = None
         self._run: Run | None = None
+
+    def __await__(self) -> Generator[None, None, "AsyncSession"]:
+        yield from ()
+        return self
 
     @property
     def head(self) -> str | None:
@@ -66,6 +86,18 @@ class AsyncSession:
     def stats(self) -> SessionStats:
         """What the session has done and what is left of its budget."""
         return self._chain.stats
+
+    def items(self) -> AsyncGenerator[Item, None]:
+        """The transcript up to ``head``, oldest item first, read from the server page by page.
+
+        Raises:
+            ValueError: no turn has been played here, so there is nothing to name it by.
+            ApiError: the server does not have it any more.
+            ConnectionLost: the server could not be reached.
+        """
+        if self._chain.head is None:
+            raise ValueError("the session has no response here yet: play a turn, or give head=...")
+        return self._connection.items_of(self._chain.head)
 
     async def respond(self, input: Input, **options: Unpack[TurnOptions]) -> Response:
         """Run one turn; ``input`` is only what is new. Calls are left to the caller.
@@ -178,17 +210,19 @@ class AsyncSession:
         """Prefill header and ``input`` without generating; the session moves on."""
         return await self._last(input, options, generate=False)
 
-    def owe(self, outputs: Sequence[CallOutput]) -> None:
+    def owe(self, outputs: Sequence[CallOutput]) -> Awaitable[None]:
         """Answer calls with the next turn, in front of its input."""
         self._chain.owed += wire_items(outputs)
+        return DONE
 
-    def cancel(self) -> None:
+    def cancel(self) -> Awaitable[None]:
         """End what the session does now: the turn on the server, and the tools of a run. The
         turn ends ``incomplete``, the run with a result whose status is ``cancelled``."""
         if self._run is not None:
             self._run.cancel()
         elif self._turn is not None:
             self._turn.ask_to_cancel()
+        return DONE
 
     def fork(self, *, name: str | None = None) -> "AsyncSession":
         """A second session that shares everything up to here, and its account unless it has a
@@ -198,7 +232,7 @@ class AsyncSession:
             chain.set_keepwarm(session=name)
         return AsyncSession(self._connection, chain, self._equipment)
 
-    def rewind(self, *, turns: int = 1, to: str | None = None) -> None:
+    def rewind(self, *, turns: int = 1, to: str | None = None) -> Awaitable[None]:
         """Go back by so many turns, or to the response ``to``. What lies behind it is left out
         of the next turn; what it cost stays spent.
 
@@ -211,6 +245,7 @@ class AsyncSession:
                 raise ValueError(f"{turns} turns cannot be taken back of {len(marks)}")
             to = marks[-turns].head
         self._chain.rewind(to)
+        return DONE
 
     def child(
         self,
@@ -220,6 +255,7 @@ class AsyncSession:
         context: Any = None,
         approve: Approve | None = None,
         max_parallel_tools: int | None = None,
+        hooks: Hooks | None = None,
         **defaults: Unpack[TurnOptions],
     ) -> "AsyncSession":
         """A sub-agent: a session with a transcript of its own that draws from this one's budget.
@@ -227,7 +263,7 @@ class AsyncSession:
         Args:
             name: its own; without one it gets one.
             budget: bounds of its own, within its parent's.
-            context, approve, max_parallel_tools: this session's without them.
+            context, approve, max_parallel_tools, hooks: this session's without them.
             defaults: options of its turns; only ``model`` is taken over.
         """
         own = self._equipment
@@ -235,6 +271,7 @@ class AsyncSession:
             context=own.context if context is None else context,
             approve=approve or own.approve,
             max_parallel=max_parallel_tools or own.max_parallel,
+            hooks=hooks or own.hooks,
         )
         inherited = TurnOptions()
         if "model" in self._chain.defaults:
@@ -247,6 +284,19 @@ class AsyncSession:
             budget=None if budget is None else wire_budget(budget),
         )
         return AsyncSession(self._connection, chain, equipment)
+
+    def as_tool(self, name: str, description: str, *, timeout_s: float | None = None) -> Tool:
+        """A tool for another session that has this one play a run: the model gives ``input``,
+        the text of the run is the tool's output. A second call goes on from the first and waits
+        for it; ``timeout_s`` bounds one."""
+        # Here, since it loads all of pydantic, which a client without tools has no need of.
+        from tools_api.sdk.tool_making import tool
+
+        async def ask(input: str) -> str:
+            return said_by(await self.run(input))
+
+        ask.__doc__ = description
+        return tool(name=name, timeout_s=timeout_s)(ask)
 
     def _known_name(self) -> str:
         """The session's name on the server; one is made if it has none yet."""
@@ -269,11 +319,14 @@ class AsyncSession:
     async def _events(
         self, input: Input, options: TurnOptions, *, generate: bool = True
     ) -> AsyncGenerator[StreamEvent, None]:
-        traits = self._connection.traits
+        traits, hooks = self._connection.traits, self._equipment.hooks
+        input = await hooks.input_of(input, self._occupancy.inside)
         self._turn = Turn(self._chain, input, options, generate=generate, traits=traits)
         try:
             async with aclosing(self._connection.play(self._turn)) as events:
                 async for event in events:
+                    if isinstance(event, Response):
+                        event = await hooks.response_of(event, self._occupancy.inside)
                     yield event
         finally:
             self._turn = None
@@ -286,6 +339,17 @@ class AsyncSession:
                     yield event
         finally:
             self._run = None
+
+
+def said_by(result: LoopResult[Any]) -> str:
+    """What a sub-agent's run gives to the model that asked for it.
+
+    Raises:
+        RuntimeError: it came to no answer.
+    """
+    if result.status != "completed" and not result.text:
+        raise RuntimeError(f"the run was {result.status} and said nothing")
+    return result.text
 
 
 def new_session(
@@ -306,7 +370,12 @@ def new_session(
 
 
 def equipped(
-    context: Any, approve: Approve | None, max_parallel_tools: int = DEFAULT_MAX_PARALLEL_TOOLS
+    context: Any,
+    approve: Approve | None,
+    max_parallel_tools: int = DEFAULT_MAX_PARALLEL_TOOLS,
+    hooks: Hooks | None = None,
 ) -> Equipment:
-    """A session's arguments for its tools."""
-    return Equipment(context=context, approve=approve, max_parallel=max_parallel_tools)
+    """A session's arguments for its tools and hooks."""
+    return Equipment(
+        context=context, approve=approve, max_parallel=max_parallel_tools, hooks=hooks or NO_HOOKS
+    )

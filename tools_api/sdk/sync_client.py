@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack
 
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.client import DEFAULT_RETRIES, AsyncClient
+from tools_api.sdk.hooks import Hooks
 from tools_api.sdk.options import Budget, TurnOptions
 from tools_api.sdk.portal import Portal
 from tools_api.sdk.sync_session import Session
@@ -51,6 +52,7 @@ class Client:
         context: Any = None,
         approve: Approve | None = None,
         max_parallel_tools: int = DEFAULT_MAX_PARALLEL_TOOLS,
+        hooks: Hooks | None = None,
         **defaults: Unpack[TurnOptions],
     ) -> Session:
         """A new session, or one that continues what the server holds. Nothing is sent yet.
@@ -62,6 +64,7 @@ class Client:
             context=context,
             approve=approve,
             max_parallel_tools=max_parallel_tools,
+            hooks=hooks,
             **defaults,
         )
         return Session(self._portal, inner)

@@ -6,8 +6,9 @@ Every method is the asynchronous one of its name; a test compares the two surfac
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
-from tools_api.items import CallOutput
+from tools_api.items import CallOutput, Item
 from tools_api.sdk.answers import LoopResult, Response, RunEvent, SessionStats, StreamEvent
+from tools_api.sdk.hooks import Hooks
 from tools_api.sdk.options import (
     AnyTool,
     Budget,
@@ -17,9 +18,9 @@ from tools_api.sdk.options import (
     TurnOptions,
 )
 from tools_api.sdk.portal import Portal
-from tools_api.sdk.session import AsyncSession
+from tools_api.sdk.session import AsyncSession, said_by
 from tools_api.sdk.tool_loop import DEFAULT_MAX_REPAIRS, DEFAULT_MAX_TURNS
-from tools_api.sdk.tools import Approve
+from tools_api.sdk.tools import Approve, Tool
 
 Output = TypeVar("Output")
 Choice = ToolChoice | Callable[[int], ToolChoice]
@@ -46,6 +47,11 @@ class Session:
     def stats(self) -> SessionStats:
         """What the session has done and what is left of its budget."""
         return self._inner.stats
+
+    def items(self) -> Generator[Item, None, None]:
+        """The transcript up to ``head``, oldest item first, read from the server page by page.
+        Errors as for ``AsyncSession.items``."""
+        return self._portal.iterate(self._inner.items())
 
     def respond(self, input: Input, **options: Unpack[TurnOptions]) -> Response:
         """Run one turn; ``input`` is only what is new. Calls are left to the caller.
@@ -174,6 +180,7 @@ class Session:
         context: Any = None,
         approve: Approve | None = None,
         max_parallel_tools: int | None = None,
+        hooks: Hooks | None = None,
         **defaults: Unpack[TurnOptions],
     ) -> "Session":
         """A sub-agent: a session with a transcript of its own that draws from this one's budget.
@@ -184,6 +191,20 @@ class Session:
             context=context,
             approve=approve,
             max_parallel_tools=max_parallel_tools,
+            hooks=hooks,
             **defaults,
         )
         return Session(self._portal, inner)
+
+    def as_tool(self, name: str, description: str, *, timeout_s: float | None = None) -> Tool:
+        """A tool for another session that has this one play a run: the model gives ``input``,
+        the text of the run is the tool's output. A second call goes on from the first and waits
+        for it; ``timeout_s`` bounds one."""
+        # Here, since it loads all of pydantic, which a client without tools has no need of.
+        from tools_api.sdk.tool_making import tool
+
+        def ask(input: str) -> str:
+            return said_by(self.run(input))
+
+        ask.__doc__ = description
+        return tool(name=name, timeout_s=timeout_s)(ask)

@@ -11,6 +11,7 @@ also after an error, a cancel or Ctrl-C.
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from tools_api.items import Call, CustomToolCall, FunctionCall
+from tools_api.sdk.agent_spans import AgentSpan, begin_agent, result_attributes
 from tools_api.sdk.answers import (
     AnyCall,
     CallRecord,
@@ -36,6 +38,7 @@ from tools_api.sdk.chain import Chain
 from tools_api.sdk.connection import Connection
 from tools_api.sdk.failures import (
     ConnectionLost,
+    HookEnded,
     OutputInvalid,
     Refused,
     TooManyTurns,
@@ -48,6 +51,7 @@ from tools_api.sdk.options import (
     Input,
     ToolChoice,
     TurnOptions,
+    check_options,
     wire_items,
 )
 from tools_api.sdk.schemas import json_format, read_json
@@ -60,6 +64,8 @@ DEFAULT_MAX_TURNS = 16
 DEFAULT_MAX_REPAIRS = 2
 _CUT_SHORT = "not run: the turn was cut short"
 _TOO_MANY = "not run: the loop had played all the turns it may"
+_NOT_BEGUN = "not run: the run was ended before it"
+_NOT_READ = "the tool ran; the run was ended before its output was read"
 _LAST_RESORT_BYTES = 512
 """What is left of an output that did not fit into the context."""
 _GRACE_S = 1.0
@@ -81,6 +87,7 @@ class Plan:
     max_repairs: int = DEFAULT_MAX_REPAIRS
 
     def __post_init__(self) -> None:
+        check_options(self.options)
         if self.max_turns < 1:
             raise ValueError(f"max_turns {self.max_turns} is below 1")
         if self.max_repairs < 0:
@@ -148,9 +155,11 @@ class Run:
         self._chain = chain
         self._plan = plan
         self._runner = ToolRunner(plan.functions, equipment)
+        self._hooks = equipment.hooks
         self._occupancy = occupancy
         self._done = _Progress()
         self._turn: Turn | None = None
+        self._span: AgentSpan | None = None
 
     def cancel(self) -> None:
         """End the turn on the server, and its tools here; the run then ends with its result."""
@@ -168,12 +177,14 @@ class Run:
             TooManyTurns: the last turn allowed has calls.
             OutputInvalid: no answer was an ``output_type``.
             ToolExit: a tool wants the program to end.
+            HookEnded: a hook refused a turn, or failed.
         """
+        self._span = begin_agent(self._chain.name)
         try:
             async with aclosing(self._play(input)) as events:
                 async for event in events:
                     yield event
-        except (Refused, ConnectionLost, TurnFailed) as error:
+        except (Refused, ConnectionLost, TurnFailed, HookEnded) as error:
             said = "" if self._turn is None else self._turn.text
             error.result = replace(self._result(), partial_text=said)
             if isinstance(error, Refused) and error.code == "context_length_exceeded":
@@ -181,6 +192,9 @@ class Run:
             raise
         finally:
             await self._leave()
+            if self._span is not None:
+                done, failed = self._done, sys.exception()
+                self._span.end(result_attributes(done.responses, self._result().status), failed)
 
     async def _play(self, input: Input) -> RunEvents:
         number = 0
@@ -218,11 +232,17 @@ class Run:
 
     async def _play_turn(self, input: Input, number: int, *, last: bool) -> RunEvents:
         options = self._plan.turn_options(number)
+        input = await self._hooks.input_of(input, self._occupancy.inside)
+        if self._done.cancelled:
+            return
         self._turn = turn = Turn(self._chain, input, options, traits=self._connection.traits)
+        turn.span_above = self._span
         async with aclosing(self._connection.play(turn)) as events:
             async for event in events:
                 if isinstance(event, Response):
                     self._take(event)
+                    event = await self._hooks.response_of(event, self._occupancy.inside)
+                    self._done.responses[-1] = event
                 elif isinstance(event, TurnRestarted):
                     self._drop()
                 if isinstance(event, FunctionCall) and self._may_start(event, last=last):
@@ -261,7 +281,7 @@ class Run:
     def _start(self, call: FunctionCall) -> None:
         if call.call_id not in self._done.tasks:
             self._done.tasks[call.call_id] = asyncio.create_task(
-                self._runner.run(call), context=self._occupancy.inside()
+                self._runner.run(call, self._span), context=self._occupancy.inside()
             )
 
     async def _run_tools(self) -> RunEvents:
@@ -291,7 +311,7 @@ class Run:
         for call in self._done.open:
             task = self._done.tasks.get(call.call_id)
             if task is None or not task.done() or task.cancelled() or task.exception():
-                answers.append(interrupted(call, INTERRUPTED if task else reason))
+                answers.append(interrupted(call, _unfinished(task, reason)))
             else:
                 answers.append(task.result())
                 self._done.records.append(answers[-1])
@@ -357,6 +377,16 @@ class Run:
             value=done.value,
             cancelled=done.cancelled,
         )
+
+
+def _unfinished(task: asyncio.Task[CallRecord] | None, reason: str) -> str:
+    """What the model reads of a call whose tool gave no record; ``reason`` if it never began."""
+    if task is None:
+        return reason
+    error = task.exception() if task.done() and not task.cancelled() else None
+    if not isinstance(error, HookEnded):
+        return INTERRUPTED
+    return _NOT_BEGUN if error.hook == "before_tool" else _NOT_READ
 
 
 def _repair(found: Sequence[str]) -> list[dict[str, Any]]:

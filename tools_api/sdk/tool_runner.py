@@ -1,48 +1,34 @@
 """Running calls: in threads or as tasks, for so long, so often, so many at once, if approved.
 
-A plain function runs in a thread of its own, so that one that never returns holds nobody else;
-it cannot be stopped, only no longer waited for.
-
 Always true: a call becomes a record whatever its tool does, unless it is cancelled. What a
 tool raises to end the program (``KeyboardInterrupt``, ``SystemExit``) ends the run instead.
 """
 
 import asyncio
-import contextvars
+import logging
 import random
-import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tools_api.items import FunctionCall, FunctionCallOutput
+from tools_api.sdk.agent_spans import AgentSpan, begin_tool, record_attributes
 from tools_api.sdk.answers import CallRecord
 from tools_api.sdk.backoff import Retries
+from tools_api.sdk.failures import HookEnded
+from tools_api.sdk.hooks import NO_HOOKS, Hooks, Refuse
+from tools_api.sdk.threads import ToolExit, in_thread, uncancelled
 from tools_api.sdk.tool_output import cut, error_text, output_text, refusal_text
 from tools_api.sdk.tools import DEFAULT_MAX_OUTPUT_BYTES, Approve, Tool, ToolContext
 
 DEFAULT_MAX_PARALLEL_TOOLS = 8
+_LOG = logging.getLogger("keepwarm.tools")
 INTERRUPTED = "interrupted: it is not known how far the tool came"
-
-
-class ToolExit(Exception):
-    """A tool raised what is meant to end the program; ``raised`` is that."""
-
-    def __init__(self, raised: BaseException) -> None:
-        super().__init__(f"{type(raised).__name__}: {raised}")
-        self.raised = raised
 
 
 class ToolTimedOut(Exception):
     """A tool took longer than its ``timeout_s``; it may still be at work."""
-
-
-class ToolCancelled(Exception):
-    """A tool ended as cancelled though its call was not: what it waited for was."""
-
-    def __init__(self) -> None:
-        super().__init__("the tool was cancelled from within")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +39,7 @@ class Equipment:
     approve: Approve | None = None
     max_parallel: int = DEFAULT_MAX_PARALLEL_TOOLS
     """Calls that run at once; further ones wait."""
+    hooks: Hooks = NO_HOOKS
 
     def __post_init__(self) -> None:
         if self.max_parallel < 1:
@@ -99,44 +86,68 @@ class ToolRunner:
         found = self._tools.get(call.full_name)
         return found is not None and found.conduct.may_start_early
 
-    async def run(self, call: FunctionCall) -> CallRecord:
-        """Run one call, when there is room.
+    async def run(self, call: FunctionCall, above: AgentSpan | None = None) -> CallRecord:
+        """Run one call, when there is room; its span lies beneath ``above``.
 
         Raises:
             ToolExit: the tool wants the program to end.
+            HookEnded: a hook failed.
         """
         async with self._room:
-            started_at = self._clock()
-            found = self._tools.get(call.full_name)
-            if found is None:
-                error = LookupError(f"there is no tool {call.full_name!r}")
-                text, failed, attempts = error_text(error), True, 0
-            else:
-                text, failed, attempts = await self._run(found, call)
-            bound = DEFAULT_MAX_OUTPUT_BYTES if found is None else found.conduct.max_output_bytes
-            output, cut_bytes = cut(text, bound)
-            return CallRecord(
-                call=call,
-                output=output,
-                failed=failed,
-                duration_s=self._clock() - started_at,
-                attempts=attempts,
-                cut_bytes=cut_bytes,
-            )
+            if (span := begin_tool(above, call)) is None:
+                return await self._record(call)
+            with span.entered():
+                try:
+                    record = await self._record(call)
+                except BaseException as error:
+                    span.end({}, error)
+                    raise
+                span.end(record_attributes(record), "tool failed" if record.failed else None)
+                return record
+
+    async def _record(self, call: FunctionCall) -> CallRecord:
+        started_at = self._clock()
+        found = self._tools.get(call.full_name)
+        if found is None:
+            error = LookupError(f"there is no tool {call.full_name!r}")
+            text, failed, attempts = error_text(error), True, 0
+        else:
+            text, failed, attempts = await self._run(found, call)
+        bound = DEFAULT_MAX_OUTPUT_BYTES if found is None else found.conduct.max_output_bytes
+        output, cut_bytes = cut(text, bound)
+        record = CallRecord(
+            call=call,
+            output=output,
+            failed=failed,
+            duration_s=self._clock() - started_at,
+            attempts=attempts,
+            cut_bytes=cut_bytes,
+        )
+        if failed:
+            _LOG.info("call failed tool=%s call_id=%s", call.full_name, call.call_id)
+        if (shown := await self._equipment.hooks.record_of(record)) is record:
+            return record
+        output, cut_bytes = cut(shown.output, bound)
+        return replace(shown, output=output, cut_bytes=cut_bytes)
 
     async def _run(self, tool: Tool, call: FunctionCall) -> tuple[str, bool, int]:
         """Output, whether it is a failure, and attempts."""
         try:
             arguments = tool.bind(call.arguments)
-            if (denied := await self._denied(tool, call, arguments)) is not None:
+            hooked = await self._equipment.hooks.arguments_of(call, arguments)
+            if isinstance(hooked, Refuse):
+                return refusal_text(hooked.reason), True, 0
+            if (denied := await self._denied(tool, call, hooked)) is not None:
                 return refusal_text(denied), True, 0
+        except HookEnded:
+            raise
         except Exception as error:
             return error_text(error), True, 0
         attempt = 0
         while True:
             attempt += 1
             try:
-                given = output_text(await self._attempt(tool, call, arguments, attempt))
+                given = output_text(await self._attempt(tool, call, hooked, attempt))
                 return given, False, attempt
             except ToolExit:
                 raise
@@ -152,9 +163,9 @@ class ToolRunner:
         approve = self._equipment.approve
         if not tool.conduct.needs_approval or approve is None:
             return None
-        verdict = await _in_thread(lambda: approve(call, arguments))
+        verdict = await in_thread(lambda: approve(call, arguments))
         if not isinstance(verdict, bool | str):
-            verdict = await _uncancelled(verdict)
+            verdict = await uncancelled(verdict)
         if verdict is True:
             return None
         return f"the call was not approved{f': {verdict}' if verdict else ''}"
@@ -171,7 +182,7 @@ class ToolRunner:
             async with asyncio.timeout(timeout_s) as bound:
                 if tool.is_async:
                     return await _as_task(tool, given)
-                return await _in_thread(lambda: tool(**given))
+                return await in_thread(lambda: tool(**given))
         except TimeoutError:
             if not bound.expired():
                 raise
@@ -185,60 +196,9 @@ def _again(tool: Tool, error: Exception, attempt: int) -> bool:
 
 async def _as_task(tool: Tool, given: Mapping[str, Any]) -> object:
     try:
-        return await _uncancelled(tool(**given))
+        return await uncancelled(tool(**given))
     except (KeyboardInterrupt, SystemExit) as error:
         raise ToolExit(error) from error
-
-
-async def _uncancelled(work: Awaitable[Any]) -> Any:
-    """What ``work`` gives. Only a cancel of the task that waits for it may cancel that task.
-
-    Raises:
-        ToolCancelled: ``work`` ended as cancelled, and nobody had asked that of the task.
-    """
-    try:
-        return await work
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise ToolCancelled from error
-
-
-async def _in_thread(work: Callable[[], Any]) -> Any:
-    """What ``work`` gives, from a thread of its own that ends with the program.
-
-    A pool would run out of threads where tools never return, and its end would wait for them.
-    """
-    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-    done: asyncio.Future[Any] = loop.create_future()
-
-    def settle(value: object, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(value)
-        else:
-            done.set_exception(error)
-
-    def body() -> None:
-        value: object = None
-        failure: BaseException | None = None
-        try:
-            value = context.run(work)
-        except Exception as error:
-            failure = RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
-        except asyncio.CancelledError:  # of a loop of its own
-            failure = ToolCancelled()
-        except BaseException as error:
-            failure = ToolExit(error)
-        try:
-            loop.call_soon_threadsafe(settle, value, failure)
-        except RuntimeError:  # the loop has ended meanwhile: nobody waits
-            return
-
-    threading.Thread(target=body, name="keepwarm tool", daemon=True).start()
-    return await done
 
 
 def interrupted(call: FunctionCall, reason: str = INTERRUPTED) -> CallRecord:
