@@ -151,6 +151,8 @@ def said(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
+        if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
+            raise JournalUnavailable(f"{path}: it is being opened anew") from error
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in _LATER:
             raise JournalUnavailable(f"{path}: {error}") from error

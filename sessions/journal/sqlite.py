@@ -115,7 +115,7 @@ class SqliteJournal(SqlJournal):
         except JournalUnavailable as error:
             if not (patient and by_the_disk(error, path)):
                 raise
-            self._closed, self._unopened = False, str(error)
+            self._open_with_reserve(str(error))
 
     # Opening
 
@@ -173,20 +173,36 @@ class SqliteJournal(SqlJournal):
         self._files.note(file_beside(self.path, "mark"), "mark", self._mark.descriptor)
         self._files.note(file_beside(self.path, "lock"), "lock", self._lock_file)
 
+    def _open_with_reserve(self, why: str) -> None:
+        """SQLite itself needs a little room to open; if that is not there it is read for now."""
+        self._local = threading.local()
+        try:
+            if not self._reserve.spend():
+                raise JournalUnavailable(why)
+            self._closed = False
+            self._open()
+        except JournalUnavailable:
+            self._closed, self._unopened = False, why
+            self._local = threading.local()
+
     def _open_late(self) -> None:
         """Have for writing what could only be read so far. Raises JournalUnavailable: not yet."""
+        try:
+            self._reserve.renew()
+        except OSError as error:
+            raise JournalUnavailable(f"{self.path}: {error.strerror}") from error
         with self._write_lock:
-            self._reserve.spend()  # SQLite itself needs a little to open
             self._close_connections()
+            self._local = threading.local()  # what was opened to be read is used no more
             try:
                 self._open()
             except JournalError as error:
-                self._closed = False
-                if not isinstance(error, JournalUnavailable):
+                self._closed, self._local = False, threading.local()
+                if isinstance(error, JournalDamaged):
                     self.damage = str(error)
                 raise
             self._unopened = None
-            self._local = threading.local()  # what was opened to be read is used no more
+            self._local = threading.local()
 
     def _prepare(self) -> tuple[int, bytes, bool]:
         """Make or check the file: its commits, its identity, whether it is known to be whole."""
