@@ -104,15 +104,16 @@ def read_only(path: Path) -> sqlite3.Connection:
     for how in ("mode=ro", "mode=ro&immutable=1"):
         if "immutable" in how and log.exists() and log.stat().st_size:
             break
+        address = f"{path.resolve().as_uri()}?{how}"
+        connection = None
         try:
             connection = sqlite3.connect(
-                f"{path.resolve().as_uri()}?{how}",
-                uri=True,
-                isolation_level=None,
-                check_same_thread=False,
+                address, uri=True, isolation_level=None, check_same_thread=False
             )
             (version,) = connection.execute("PRAGMA user_version").fetchone()
         except sqlite3.OperationalError:
+            if connection is not None:  # one that stays open keeps others from writing
+                connection.close()
             continue
         if version == VERSION:
             return connection

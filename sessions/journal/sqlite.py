@@ -194,15 +194,14 @@ class SqliteJournal(SqlJournal):
         with self._write_lock:
             self._close_connections()
             self._local = threading.local()  # what was opened to be read is used no more
+            why, self._unopened = self._unopened, None
             try:
                 self._open()
             except JournalError as error:
-                self._closed, self._local = False, threading.local()
+                self._closed, self._local, self._unopened = False, threading.local(), why
                 if isinstance(error, JournalDamaged):
                     self.damage = str(error)
                 raise
-            self._unopened = None
-            self._local = threading.local()
 
     def _prepare(self) -> tuple[int, bytes, bool]:
         """Make or check the file: its commits, its identity, whether it is known to be whole."""
