@@ -47,7 +47,7 @@ SESSIONS, TOKENS, ASKING = 8, 48, 3
 LASTS_S = 3.0
 """A fault, once it was seen."""
 PATIENCE_S = 12.0
-SMOKE = (("fsync_eio", True), ("moved", True), ("disk_full", False), ("removed", False))
+SMOKE = (("fsync_eio", True), ("disk_full", False), ("removed", False))
 TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
 
 
