@@ -11,7 +11,7 @@ import base64
 import hashlib
 import hmac
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tools_api import errors, exact_json
@@ -69,18 +69,6 @@ def opened(item: Compaction) -> Compaction:
         raise ValueError("a compaction stands in a compaction")
     named = with_names(items, items)
     return replace(item, stands_for=StandsFor(items=named, summary_at=parts["summary"]))
-
-
-def expanded(items: Iterable[Item]) -> tuple[Item, ...]:
-    """Items as a model reads them: what a compaction stands for in its place."""
-    found = tuple(items)
-    if not any(isinstance(item, Compaction) for item in found):
-        return found
-    return tuple(
-        each
-        for item in found
-        for each in (standing(item).items if isinstance(item, Compaction) else (item,))
-    )
 
 
 def standing(item: Compaction) -> StandsFor:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sessions.durable.compaction import expanded, standing
+from sessions.durable.compaction import standing
 from sessions.durable.ledger import COMPACTION, TurnReport, dollars
 from sessions.durable.transcript import (
     NOTHING,
@@ -22,6 +22,7 @@ from sessions.durable.transcript import (
     Tail,
     chain,
     check_calls,
+    expanded,
     roll,
     roll_all,
 )
