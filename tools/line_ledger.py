@@ -2,7 +2,7 @@
 
 Printed for each change by CI, with any Python 3.11 and nothing installed. A size is a question
 ("is this two things?"), not a verdict: nothing fails here. What is reached is held by
-``tests/unit/test_line_ledger.py``.
+``tests/unit/repository/test_line_ledger.py``.
 
 A function's body is its lines without decorators, signature and docstring. Public is what has
 no underscore in front, at the top of a module or in a public class. Imports are those made when

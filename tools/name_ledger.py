@@ -1,7 +1,7 @@
 """The words of the tree: type names, docstrings, parameters, and what tests look at inside.
 
 Printed for each change by CI behind the line ledger, with any Python 3.11 and nothing installed.
-What is reached is held by ``tests/unit/test_name_ledger.py``.
+What is reached is held by ``tests/unit/repository/test_name_ledger.py``.
 
 A type name is that of a public class at the top of a module; it counts where two modules of a
 package have it. A docstring stands first in a module, class or function, or behind the field that

@@ -37,14 +37,13 @@ from sessions.command.preflight import known_source
 from sessions.command.settings import OptionError
 from sessions.journal.errors import JournalDamaged, JournalError, JournalInUse, JournalNewer
 from sessions.journal.inspection import LOOK_S
+from sessions.wire.descriptors import KEPT, OWN
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.version import __version__
 
 DEVICE_TIMEOUT_S = 180.0
 """Loading torch, and compiling the CPU kernels for the first time."""
 _LEAST_FREE_MIB = 256
-_SPARE_FILES = 64
-"""Files that a server has open beside its connections."""
 _MIB = 1024 * 1024
 _PACKAGES = (
     *("torch", "numpy", "xxhash", "tokenizers", "safetensors", "llguidance", "h11", "jinja2"),
@@ -115,11 +114,13 @@ def port(host: str, number: int) -> Finding:
 
 
 def open_files() -> Finding:
-    """Whether as many connections may be open as the server lets in."""
+    """Whether as many connections may be open as the server lets in: it raises its soft limit as
+    far as the hard one, and lets in fewer where that is less."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DEFAULT_LIMITS.max_open_connections + _SPARE_FILES
+    most = DEFAULT_LIMITS.max_open_connections + DEFAULT_LIMITS.max_unread_connections
+    wanted = most + OWN + KEPT
     found = f"{_limit(soft)} open files (hard limit {_limit(hard)})"
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if hard == resource.RLIM_INFINITY or hard >= wanted:
         return Finding(what="limits", verdict="ok", found=found)
     advice = f"{DEFAULT_LIMITS.max_open_connections} connections need {wanted}: ulimit -n {wanted}"
     return Finding(what="limits", verdict="note", found=found, advice=advice)

@@ -21,6 +21,10 @@ class JournalUnavailable(JournalError):
     """Locked, full, read-only or out of reach: the same call may succeed later."""
 
 
+class JournalDisplaced(JournalUnavailable):
+    """What is open is not what its path names, or is spoilt: nothing more is written into it."""
+
+
 class JournalAbsent(JournalUnavailable):
     """There is none yet where somebody only looks; the first server makes it."""
 

@@ -43,6 +43,8 @@ class Recovered:
 
     turns: int = 0
     sessions: int = 0
+    gone: int = 0
+    """Turns that sessions had, as far as these are there, and that cannot be read."""
     lost: list[str] = field(default_factory=list)
     """A line for each thing that could not be saved."""
 
@@ -79,7 +81,14 @@ def recover(source: Path, target: Path) -> Recovered:
             raise JournalDamaged(f"{source}: {error}; nothing can be read") from error
         with contextlib.closing(connection):
             _count_commits(connection, Path(f"{copy}.mark"), report)
-            found = _read(connection, report)
+            return save(connection, target, report)
+
+
+def save(connection: sqlite3.Connection, target: Path, report: Recovered) -> Recovered:
+    """Save what of an open journal can be read and is whole; returns ``report``."""
+    found = _read(connection, report)
+    known = sum(session.head_seq - session.gone for session in found.sessions.values())
+    report.gone = max(known - len(found.turns), 0)
     _keep_whole(found, report)
     _write(found, target, report)
     return report

@@ -7,6 +7,7 @@ chose. ``docs/metrics.md`` explains each one, and a test holds the two together.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -16,6 +17,7 @@ from prometheus_client.registry import Collector
 from runtime.messages import EngineInfo, StepStats
 from sessions.durable.ledger import COMPACTION, TurnReport, TurnUsage, Unsettled, dollars
 from sessions.durable.miss_reasons import MissReason
+from sessions.ground import PARTS, Ground
 from sessions.journal.records import SESSION_MOVED, TurnRecord
 from sessions.pages.state_metrics import StateMetrics
 from sessions.pages.watcher import Watcher
@@ -53,6 +55,8 @@ class Metrics(Watcher):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.ground = Ground()
+        """What the server stands on."""
         self._turns()
         self._tokens()
         self._engine()
@@ -214,6 +218,14 @@ class Metrics(Watcher):
         self._journal_damaged = self._gauge(
             "journal_damaged", "1 once the journal was found damaged, else 0."
         )
+        reasons = self._gauge(
+            "not_ready", "1 while a part that the server stands on does not hold, else 0.", "part"
+        )
+        for part in PARTS:
+            reasons.labels(part).set_function(partial(self._fails, part))
+
+    def _fails(self, part: str) -> bool:
+        return part in self.ground.reasons
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"keepwarm_{name}", text, labels, registry=self.registry)

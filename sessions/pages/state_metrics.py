@@ -52,9 +52,9 @@ class StateMetrics:
         uses = free, stats.state_slots_total - free - snapshots, snapshots
         for series, count in zip(self._slots, uses, strict=True):
             series.set(count)
-        for kind, count in stats.snapshots_taken_delta.items():
-            self._taken.labels(kind).inc(count)
-        for kind, count in stats.snapshots_lost_delta.items():
-            self._lost.labels(kind).inc(count)
+        for kind, taken in stats.snapshots_taken_delta.items():
+            self._taken.labels(kind).inc(taken)
+        for kind, lost in stats.snapshots_lost_delta.items():
+            self._lost.labels(kind).inc(lost)
         if stats.slot_waits_delta:
             self._waits.inc(stats.slot_waits_delta)

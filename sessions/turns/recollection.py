@@ -23,6 +23,7 @@ from sessions.durable.store import Store
 from sessions.durable.transcript import holds
 from sessions.durable.turn_logs import TurnLog
 from sessions.durable.turn_stats import wire_usage
+from sessions.ground import RETRY_AFTER_S
 from sessions.journal.adoption import LoadedChain, Loader, link_up
 from sessions.journal.encoding import TurnBody, decode_turn
 from sessions.journal.errors import (
@@ -379,8 +380,9 @@ def journal_error(error: Exception) -> Exception:
         return errors.runs_elsewhere()
     if isinstance(error, JournalUnavailable):
         busy = isinstance(error, JournalBusy)
-        why = "another server holds the session" if busy else "its journal is out of reach"
-        return errors.overloaded(why)
+        if busy:
+            return errors.overloaded("another server holds the session")
+        return errors.overloaded("its journal is out of reach", retry_after_s=RETRY_AFTER_S)
     if isinstance(error, JournalError):
         log.error("journal cannot be read reason=%s", error)
         return errors.internal_error()

@@ -25,6 +25,7 @@ from sessions.durable.account import NOTHING, Amount
 from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import TurnLog
+from sessions.ground import RETRY_AFTER_S
 from sessions.journal.writer import Verdict
 from sessions.turns.commits import Ending, refused
 from sessions.turns.compacting import Recasting
@@ -32,6 +33,7 @@ from sessions.turns.continuing import find_lineage
 from sessions.turns.effects import (
     Ended,
     EngineOutputs,
+    Footing,
     Freed,
     Granted,
     Outbox,
@@ -95,6 +97,7 @@ class Running:
         try:
             followed = await self._claim_id(job, memory)
             if followed is None:
+                await self._may_begin(job)
                 grammar = self._check(job)
                 if job.request.references:
                     await self._find_items(job, memory, grammar)
@@ -144,6 +147,13 @@ class Running:
         if isinstance(asked, ResumeTurn):
             return self._following.found(asked, job.frame.arrival_s)
         return self._following.claim(job)
+
+    async def _may_begin(self, job: Job) -> None:
+        """Nothing is computed whose record could not be kept: that is waited for, for a while."""
+        ground = self._service.ground
+        if not ground.writable and not await self._ask(job, Footing()):
+            ground.turn_lost()
+            raise errors.overloaded("its journal cannot be written", retry_after_s=RETRY_AFTER_S)
 
     def _check(self, job: Job) -> GrammarSpec | None:
         """Check what can be checked without knowing what the turn continues; returns its
@@ -195,6 +205,7 @@ class Running:
             plan = await self._plan(job, memory, session, grammar)
             if grammar is not None:
                 await self._try_grammar(job, grammar)
+            await self._may_begin(job)
             if self._lost(plan, session):
                 return False
             return await self._with_shares(job, memory, plan, session, ticket)
@@ -437,6 +448,8 @@ class Running:
             job.log.recorded = verdict.written
         if verdict.written:
             return ending
+        if verdict.reason == "unavailable":
+            self._service.ground.turn_lost()
         if ending.outcome.entry is not None:
             self._service.store.branches.drop(ending.outcome.entry)
         commits.forget(self._service.store, turn.plan, job.session, verdict)

@@ -6,12 +6,13 @@ decides both.
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.tokenizer import Tokenizer
 from sessions.durable.compaction import KEY_BYTES, Seal
 from sessions.durable.store import Store
 from sessions.durable.transcript import Renderer
+from sessions.ground import Ground
 from sessions.quotas import Quotas
 from sessions.turns.commits import Commits
 from sessions.turns.reading import ReadContext
@@ -73,6 +74,8 @@ class Service:
     """The quotas of tenants."""
     commits: Commits | None = None
     """The records of turns, where there is a journal that lasts."""
+    ground: Ground = field(default_factory=Ground)
+    """What the server stands on."""
 
     def check_model(self, tenant: str, asked: str | None) -> None:
         """``asked``: the name in the request, None if it has none.

@@ -1,8 +1,9 @@
 """Well-formed frames with wrong contents, between the processes, in both directions.
 
-``tests/unit/test_frames.py`` puts eleven wrong values in every field, one at a time: FrameError, or
-what was said. Here what passes goes on: to a real engine, which may answer, refuse or fail, as its
-process does before it is replaced; and to the hub, which may replace the engine and never ends.
+``tests/unit/runtime/process/test_frames.py`` puts eleven wrong values in every field, one at a
+time: FrameError, or what was said. Here what passes goes on: to a real engine, which may answer,
+refuse or fail, as its process does before it is replaced; and to the hub, which may replace the
+engine and never ends.
 
 KEEPWARM_FUZZ_CASES sets how many frames each direction gets (10^5 for a campaign),
 KEEPWARM_FUZZ_SEED where it begins; a failure names its seed.

@@ -26,9 +26,9 @@ from sessions.journal.samples import MINUTE_S, Sample
 from sessions.journal.shares import Want
 from tests.support.journals import record, reservation
 from tests.support.postgres import MISSING, PROGRAMS, postgres
-from tests.unit import test_batch as more_promises
-from tests.unit import test_journal as promises
-from tests.unit.test_journal_desk import Bench, Client
+from tests.unit.sessions.journal import test_batch as more_promises
+from tests.unit.sessions.journal import test_journal as promises
+from tests.unit.sessions.wire.test_journal_desk import Bench, Client
 
 pytestmark = pytest.mark.skipif(PROGRAMS is None, reason=MISSING)
 _databases = itertools.count(1)

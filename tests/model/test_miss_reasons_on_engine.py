@@ -25,7 +25,7 @@ from sessions.turns.service import ServedModel, Service
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
 from tests.support.sessions_rig import tool
-from tests.unit.test_metrics import values
+from tests.unit.sessions.pages.test_metrics import values
 from tools_api.chat_families import chat_format_for
 from tools_api.limits import Limits
 

@@ -46,6 +46,9 @@ class MemoryJournal:
         self._cache = HeaderCache()
         self._samples: dict[tuple[int, str, int], Sample] = {}
 
+    def look(self) -> None:
+        """It can always be written."""
+
     def append(
         self, turns: Sequence[TurnRecord], reserved: Sequence[TurnRecord] = ()
     ) -> list[bool]:

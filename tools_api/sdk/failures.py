@@ -82,7 +82,7 @@ class HookEnded(Exception):
     """A hook of the session refused a turn, raised, or took too long; ``hook`` is its name."""
 
     result: LoopResult[Any] | None = None
-    """What the run had done; None outside a run."""
+    """The run's work so far; None outside a run."""
 
     def __init__(self, hook: str, reason: str) -> None:
         super().__init__(f"the hook {hook} ended the run: {reason}")
