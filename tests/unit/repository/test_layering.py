@@ -68,6 +68,7 @@ USES_TORCH = {
     "model.gguf_weights",
     "model.kv_pool",
     "model.layers",
+    "model.memory_plan",
     "model.mixer",
     "model.pages_ahead",
     "model.product_timing",
