@@ -47,6 +47,7 @@ LATE_IMPORTS = {
     "runtime.process.engine_process",
     "sessions.command.tracing",
     "sessions.command.hub",
+    "tools_api.sdk.options",
     "tools_api.sdk.session",
     "tools_api.sdk.sync_session",
     "tools_api.sdk.transcript",
