@@ -71,6 +71,7 @@ USES_TORCH = {
     "model.layers",
     "model.delta_mixer",
     "model.delta_states",
+    "model.memory_plan",
     "model.mixer",
     "model.pages_ahead",
     "model.product_timing",
