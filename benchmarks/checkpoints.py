@@ -60,7 +60,7 @@ def measure(folder: Path, bits: int, machine: Path) -> Figures:
     import numpy as np
     import torch
 
-    from runtime.model.batch import SequenceInput
+    from runtime.model.batch import TRIAL_STATE, SequenceInput
     from runtime.model.runner import ModelRunner
     from runtime.model.weights import load_model
 
@@ -78,7 +78,13 @@ def measure(folder: Path, bits: int, machine: Path) -> Figures:
 
     def step(start: int, end: int) -> float:
         began = time.perf_counter()
-        part = SequenceInput(tokens=tokens[start:end], start=start, block_table=table, num_logits=1)
+        part = SequenceInput(
+            tokens=tokens[start:end],
+            start=start,
+            block_table=table,
+            num_logits=1,
+            state_slot=TRIAL_STATE,
+        )
         runner.run([part])
         return time.perf_counter() - began
 

@@ -25,6 +25,7 @@ import transformers
 from torch import Tensor
 
 from benchmarks.engine_attention import CONTEXTS, TURNS, attention_figures
+from benchmarks.engine_delta import delta_figures
 from benchmarks.engine_loops import (
     BLOCK_SIZE,
     EngineLoop,
@@ -46,7 +47,10 @@ from benchmarks.report import Bar, parser, report
 from runtime.model.config import ModelConfig
 from runtime.model.runner import ModelRunner, available_cores, share_work
 
-PARTS = ("products", "attention", "decode", "prefill", "paging", "load", "start", "transformers")
+PARTS = (
+    *("products", "attention", "delta", "decode", "prefill"),
+    *("paging", "load", "start", "transformers"),
+)
 SIZES = ("100m", "500m")
 CONTEXT = 1024
 PREFILL = 2048
@@ -78,6 +82,9 @@ _TABLE: tuple[
 ] = (
     *((f"products_over_best_{rows}", "products", "100m", "<=", 1.1) for rows in ROWS),
     *((f"attention_over_read_{TURNS}x{name}", "attention", "100m", "<=", 2.0) for name in CONTEXTS),
+    ("delta_decode_over_copy", "delta", None, "<=", 2.0),
+    ("commit_over_copy", "delta", None, "<=", 2.5),
+    ("delta_prefill_over_reference", "delta", None, "<=", 0.12),
     ("decode_b1_best_100m", "decode", "100m", ">=", 1.0),
     ("decode_b8_best_100m", "decode", "100m", ">=", (1.2, 1.0)),
     ("decode_b1_best_500m", "decode", "500m", ">=", 1.0),
@@ -291,6 +298,10 @@ def measure(
     values: dict[str, float] = {}
     if "start" in parts:
         values["warm_start_seconds_shipped"] = warm_start_seconds()
+    if "delta" in parts:
+        share_work(threads)
+        figures["delta"], ratios = delta_figures()
+        values |= ratios
     with tempfile.TemporaryDirectory() as root:
         for size in sizes:
             folder = Path(root) / size

@@ -22,7 +22,7 @@ from benchmarks.dense_shape import dense_layer
 from runtime.config import EngineConfig
 from runtime.engine.engine import Engine
 from runtime.messages import GenerationRequest, SamplingParams, TokenArray
-from runtime.model.batch import SequenceInput
+from runtime.model.batch import TRIAL_STATE, SequenceInput
 from runtime.model.config import ModelConfig
 from runtime.model.layers import PackedLinear
 from runtime.model.presets import random_model_config
@@ -240,6 +240,7 @@ class RunnerLoop:
                 start=context - 1,
                 block_table=order[index * each : (index + 1) * each],
                 num_logits=1,
+                state_slot=TRIAL_STATE,
             )
             for index in range(batch)
         ]

@@ -100,3 +100,28 @@ class ShortConvArgs(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("starts", "sequence_of", "output")),
         *((name, ctypes.c_int64) for name in ("tokens", "channels", "taps", "window_stride")),
     )
+
+
+class DeltaArgs(ctypes.Structure):
+    """``native/gated_delta.h``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "decays", "betas")),
+        *((name, ctypes.c_void_p) for name in ("matrices", "slots", "starts", "positions")),
+        *((name, ctypes.c_void_p) for name in ("handed_at", "handed_to")),
+        *((name, ctypes.c_void_p) for name in ("mixed", "corrected", "handed")),
+        *((name, ctypes.c_int64) for name in ("sequences", "key_heads", "value_heads")),
+        *((name, ctypes.c_int64) for name in ("key_dim", "value_dim", "slot_stride")),
+    )
+
+
+class DeltaFoldArgs(ctypes.Structure):
+    """The same."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("matrices", "keys", "corrected", "decays")),
+        *((name, ctypes.c_void_p) for name in ("slots", "rings", "committed", "counts")),
+        *((name, ctypes.c_int64) for name in ("sequences", "layers", "ring", "key_heads")),
+        *((name, ctypes.c_int64) for name in ("value_heads", "key_dim", "value_dim")),
+        ("slot_stride", ctypes.c_int64),
+    )

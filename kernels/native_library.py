@@ -29,6 +29,8 @@ from torch.nn import functional
 from kernels.large_pages import Slabs
 from kernels.native_arguments import (
     AttendArgs,
+    DeltaArgs,
+    DeltaFoldArgs,
     LinearArgs,
     PackArgs,
     QkvArgs,
@@ -79,6 +81,13 @@ class NativeLibrary:
         self.short_conv = getattr(library, f"keepwarm_short_conv_{suffix}")
         """See ``kernels.short_conv``."""
         self.short_conv.argtypes = (ctypes.POINTER(ShortConvArgs),)
+        self.gated_delta, self.delta_fold = (
+            library.keepwarm_gated_delta,
+            library.keepwarm_delta_fold,
+        )
+        """See ``kernels.gated_delta``; both compute in float32, whatever the dtype."""
+        self.gated_delta.argtypes = (ctypes.POINTER(DeltaArgs),)
+        self.delta_fold.argtypes = (ctypes.POINTER(DeltaFoldArgs),)
         self._slabs = Slabs()
         self._linear: dict[WeightKind, Any] = {}
         self._widen: dict[WeightKind, Any] = {}
@@ -124,6 +133,8 @@ class NativeLibrary:
             self._silu_mul,
             self._visible_softmax,
             self.short_conv,
+            self.gated_delta,
+            self.delta_fold,
         ):
             function.restype = None
 

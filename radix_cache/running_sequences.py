@@ -131,6 +131,7 @@ class RunningSequences:
         if sequence.num_cached_tokens % self._tree.block_size and not num_blocks:
             raise ValueError("a sequence that begins inside a block needs one at once")
         if not self._slots.available(sequence, self._evictor.rights(sequence)):
+            self._retention.counters.slot_waits += 1
             raise OutOfSlots(
                 "all state slots are taken by sequences that run or may not be evicted"
             )

@@ -63,6 +63,8 @@ class CacheStats:
     snapshots_taken: dict[str, int]
     """By kind, and of these the ones that were lost since."""
     snapshots_lost: dict[str, int]
+    slot_waits: int
+    """Times a sequence was not let in because there was no slot for it."""
     leases: dict[str, int]
     """Leases granted, and how they ended: ``returned`` in time, ``expired``, ``broken`` when
     other sequences took all blocks, ``released`` with their branch."""
@@ -87,6 +89,7 @@ def snapshot(counters: Counters, lower: LowerTiers | None, **blocks: int) -> Cac
         evicted_tokens={cause.value: n for cause, n in counters.evicted_tokens.items()},
         snapshots_taken=dict(counters.snapshots_taken),
         snapshots_lost=dict(counters.snapshots_lost),
+        slot_waits=counters.slot_waits,
         leases={
             "granted": counters.leases_granted,
             "returned": counters.leases_returned,

@@ -261,6 +261,16 @@ class StepStats:
     """Prompt tokens of admitted sequences that came back from host memory."""
     damaged_blocks_delta: int = 0
     """Blocks that the disk did not hold as they were written."""
+    state_slots_total: int = 0
+    """For states of recurrent layers; running sequences have what is neither free nor a
+    snapshot."""
+    state_slots_free: int = 0
+    state_snapshots: int = 0
+    snapshots_taken_delta: dict[str, float] = field(default_factory=dict)
+    """By kind, and how many of these were lost."""
+    snapshots_lost_delta: dict[str, float] = field(default_factory=dict)
+    slot_waits_delta: int = 0
+    """Times a sequence could not be admitted for want of a slot."""
     transfer_bytes_delta: dict[str, float] = field(default_factory=dict)
     """KV copied, by ``device_host``, ``host_device``, ``host_disk`` and ``disk_host``."""
     transfer_s_delta: dict[str, float] = field(default_factory=dict)

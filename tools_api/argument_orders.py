@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tools_api.lark_rules import LarkRules
-from tools_api.schema_dialect import resolved
+from tools_api.schema_references import resolved
 
 _MOST_IN_ANY_ORDER = 8
 _ORDER_CHARS = 60_000

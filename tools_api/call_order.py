@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from tools_api import errors
 from tools_api.item_identity import normalised
-from tools_api.items import Call, CallOutput, Item, Message
+from tools_api.items import Call, CallOutput, Compaction, Item, Message
 
 Where = Callable[[int], str]
 """The path of an item, by its index."""
@@ -71,7 +71,7 @@ class _Asked:
 
 def by_model(item: Item) -> bool:
     """Whether it is of the model's own saying."""
-    return not isinstance(item, CallOutput) and (
+    return not isinstance(item, CallOutput | Compaction) and (
         not isinstance(item, Message) or item.role == "assistant"
     )
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from tools_api import exact_json
 from tools_api.items import (
+    Compaction,
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
@@ -263,6 +264,8 @@ def _as_templates_know_it(item: Item) -> Message | FunctionCall | FunctionCallOu
             return item.as_function_call()
         case CustomToolCallOutput():
             return item.as_function_output()
+        case Compaction():
+            raise TypeError("a compaction is rendered as what it stands for")
     return item
 
 

@@ -340,13 +340,14 @@ def unsplittable_input() -> ApiError:
     )
 
 
-def overloaded(reason: str) -> ApiError:
-    """The request did not start and may be sent again."""
+def overloaded(reason: str, *, retry_after_s: float | None = None) -> ApiError:
+    """The request did not start and may be sent again; when, if that is known."""
     return ApiError(
         f"The server is overloaded: {reason}.",
         code="server_is_overloaded",
         status=503,
         type="server_error",
+        retry_after_s=retry_after_s,
     )
 
 

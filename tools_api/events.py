@@ -246,6 +246,12 @@ def output_item_done(
     return _event("response.output_item.done", seq, stream_id, output_index=output_index, item=item)
 
 
+def compacting(seq: int, item_id: str, output_index: int, stream_id: str | None = None) -> Event:
+    """A summary of what was said begins; the item ``item_id`` will stand for it."""
+    kind = "response.compaction.compacting"
+    return _event(kind, seq, stream_id, item_id=item_id, output_index=output_index)
+
+
 def content_part_added(
     seq: int,
     *,

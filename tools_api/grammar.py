@@ -97,15 +97,18 @@ def grammar_for(
     callable_tools = tool_choice.callable(tuple(tools))
     if tools and chat_format.calls is None:
         raise errors.unsupported_parameter("tools", "this model cannot call tools")
+    syntax, free = chat_format.calls, text_format.type == "text"
+    if free and not callable_tools and not isinstance(syntax, HarmonyCalls):
+        return None
     lark = LarkRules(lenient=lenient)
     value = None
-    if text_format.type != "text":
+    if not free:
         value = lark.json_rule("value", text_format.json_schema or {"type": "object"})
-    if isinstance(chat_format.calls, HarmonyCalls):
+    if isinstance(syntax, HarmonyCalls):
         return _harmony(lark, tools, tool_choice, value)
-    if not callable_tools or chat_format.calls is None:
-        return None if value is None else _bound(lark, value, chat_format, options)
-    syntax = chat_format.calls
+    if value is not None and not callable_tools:
+        return _bound(lark, value, chat_format, options)
+    assert syntax is not None, "nothing can be called where calls have no syntax"
     limit = max_calls if parallel_tool_calls and syntax.parallel and not tool_choice.named else 1
     calls = call_rules(lark, syntax, limit)
     calls.add_tools(tools, frozenset(tool.name for tool in callable_tools))

@@ -55,6 +55,14 @@ class HarmonyCalls(CallSyntax):
         return frozenset({CONSTRAIN})
 
 
+def is_reasoning(header: str) -> bool:
+    """Whether a header, its tokens included, opens reasoning where messages to functions are
+    calls."""
+    known = _HEADER.fullmatch(header)
+    named = known is not None and (known["first"] or known["second"])
+    return known is not None and known["channel"] == ANALYSIS and not named
+
+
 class ChannelParser:
     """Reads one output; not reusable."""
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 import orjson
 
 from tools_api.exact_json import whole_text
-from tools_api.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
+from tools_api.items import Compaction, CustomToolCall, FunctionCall, Item, Message, Reasoning
 
 _NOT_PLAIN = re.compile(r"[0-9][.eE]|[0-9]{16}|-0")
 """Signs in arguments whose numbers are not all short whole ones: others are the same however they
@@ -31,7 +31,7 @@ _NO_JSON = "not JSON: "
 
 
 def normalised(item: Item) -> tuple[str, ...] | None:
-    """The part that has to be equal in two items; None for reasoning, which clients drop."""
+    """The part that has to be equal in two items; None for what clients drop, or never saw."""
     match item:
         case Message():
             return ("message", item.role, item.text)
@@ -41,6 +41,8 @@ def normalised(item: Item) -> tuple[str, ...] | None:
             return ("custom", item.call_id, item.full_name, item.input)
         case Reasoning():
             return None
+        case Compaction():
+            return None if item.kind == "inner" else ("compaction", item.encrypted_content)
     return ("output", item.call_id, item.output)
 
 

@@ -1,6 +1,6 @@
 """Transcript items: messages, calls of functions and custom tools, their outputs, reasoning.
 
-The same six types serve what a client sends (docs/protocol.md, ``input``) and what we
+The same seven types serve what a client sends (docs/protocol.md, ``input``) and what we
 answer; ``parse_items`` reads the former (also our own output items sent back verbatim),
 ``to_wire`` writes the latter. Text only: other content is refused by name. Whether a call has
 an output, and which history an item continues, is the session's business.
@@ -9,11 +9,14 @@ Always true: a parsed item is complete and frozen, and ``parse_items`` of an ite
 ``to_wire()`` gives an equal item.
 """
 
+import base64
 import json
+import re
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypedDict
 
-from tools_api import errors
+from tools_api import errors, exact_json
 from tools_api.json_fields import Fields, join
 
 
@@ -226,9 +229,47 @@ class Reasoning:
         return wire if sealed is None else wire | {"encrypted_content": sealed}
 
 
+CompactionKind = Literal["whole", "part", "inner"]
+_SEALED = re.compile(r"kw1([wpi])\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+_KINDS: dict[str, CompactionKind] = {"w": "whole", "p": "part", "i": "inner"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandsFor:
+    """The items that a compaction item makes a model read."""
+
+    items: tuple["Item", ...]
+    """No compaction among them."""
+    summary_at: int | None = None
+    """Which of them is the summary of what was left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """The rest of a history that was recast: opaque to clients, signed by the server. What it
+    stands for is read out of it by ``sessions.durable.compaction``."""
+
+    type: Literal["compaction"] = "compaction"
+    encrypted_content: str
+    id: str | None = None
+    status: Status | None = None
+    stands_for: StandsFor | None = field(default=None, compare=False, repr=False)
+    """None: nobody has opened it yet."""
+
+    @property
+    def kind(self) -> CompactionKind:
+        """``whole``: it stands for all that was before it. ``part``: for what is missing behind
+        what stands before it. ``inner``: clients never see it."""
+        return _KINDS[self.encrypted_content[3]]
+
+    def to_wire(self) -> dict[str, Any]:
+        """``status`` is of no concern to clients."""
+        return _head(self.type, self.id, None) | {"encrypted_content": self.encrypted_content}
+
+
 Call = FunctionCall | CustomToolCall
 CallOutput = FunctionCallOutput | CustomToolCallOutput
-Item = Message | Call | CallOutput | Reasoning
+Item = Message | Call | CallOutput | Reasoning | Compaction
 
 
 def parse_items(raw: object, path: str = "input", limits: Bounds | None = None) -> tuple[Item, ...]:
@@ -314,9 +355,37 @@ def parse_item(raw: object, path: str, limits: Bounds | None = None) -> Item:
                 encrypted_content=fields.text("encrypted_content", absent=True),
                 **_item_head(fields),
             )
+        case "compaction":
+            return _compaction(fields)
     raise _unsupported_type(kind, join(path, "type"), "item", "message, function_call, "
                             "function_call_output, custom_tool_call, custom_tool_call_output, "
-                            "reasoning, item_reference")  # fmt: skip
+                            "reasoning, compaction, item_reference")  # fmt: skip
+
+
+def unpacked(sealed: str) -> Any:
+    """The content of a compaction's ``encrypted_content``, unchecked."""
+    packed = sealed.split(".")[1]
+    return exact_json.loads(zlib.decompress(base64.urlsafe_b64decode(packed + "==")))
+
+
+def summary_in(sealed: str) -> str | None:
+    """The summary in the ``encrypted_content`` of a compaction that was made here, if it has
+    one."""
+    parts = unpacked(sealed)
+    if parts["summary"] is None:
+        return None
+    (summary,) = parse_items([parts["items"][parts["summary"]]])
+    return summary.text if isinstance(summary, Message) else None
+
+
+def _compaction(fields: Fields) -> Compaction:
+    sealed = fields.text("encrypted_content", least=1)
+    if _SEALED.fullmatch(sealed) is None:
+        raise errors.invalid_value(
+            fields.path("encrypted_content"),
+            "no server of this kind made it; send the history that it stands for",
+        )
+    return Compaction(encrypted_content=sealed, **_item_head(fields))
 
 
 class _Head(TypedDict):

@@ -19,8 +19,9 @@ from tools_api import exact_json
 from tools_api.items import FunctionCall, Item, Message
 from tools_api.name_spellings import NEEDLESS, Spellings, spellings
 from tools_api.requests import TextFormat
-from tools_api.schema_dialect import Schema, dialect
+from tools_api.schema_dialect import dialect
 from tools_api.schema_judge import Judge
+from tools_api.schema_references import Schema
 from tools_api.tools import FunctionTool
 
 _MAX_PLACE_CHARS = 100

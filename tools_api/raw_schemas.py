@@ -17,7 +17,7 @@ from typing import Any
 
 from tools_api.lark_rules import literal, slashed
 from tools_api.raw_values import INTEGER, NUMBER, SCALARS, Types, types_of
-from tools_api.schema_dialect import resolved
+from tools_api.schema_references import resolved
 
 FREE = "/(?s:.*)/"
 _MAX_DEPTH = 16

@@ -14,7 +14,7 @@ from typing import Any
 
 from tools_api import exact_json
 from tools_api.chat_format import to_json
-from tools_api.schema_dialect import resolved
+from tools_api.schema_references import resolved
 
 Types = frozenset[str]
 SCALARS = frozenset({"integer", "number", "boolean", "null"})

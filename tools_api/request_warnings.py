@@ -19,13 +19,11 @@ WORKING = frozenset(
     | {"store", "generate", "stream", "tools", "tool_choice", "parallel_tool_calls", "text"}
     | {"max_output_tokens", "temperature", "top_p", "top_logprobs", "truncation", "metadata"}
     | {"include", "reasoning", "service_tier", "prompt_cache_key", "prompt_cache_options"}
-    | {"safety_identifier", "user", "stream_options"}
+    | {"safety_identifier", "user", "stream_options", "context_management"}
 )
 """Fields that do what they say; of some of them a part does not, see below."""
 REFUSED = frozenset({"conversation", "prompt", "background"})
 """Fields that are refused; ``background`` only if it is true."""
-DECIDED_LATER = frozenset({"context_management"})
-"""Fields that are refused or named once the prompt is known (``sessions.turns.planning``)."""
 WITHOUT_EFFECT = {
     "access_programs": "there are none here",
     "background_options": "no response runs in the background here",
@@ -35,8 +33,9 @@ WITHOUT_EFFECT = {
     "prompt_cache_retention": "how long KV is kept does not depend on it",
 }
 """Fields without effect, and why."""
-UNPUBLISHED = frozenset({"client_metadata"})
-"""Fields that clients send for their own accounts; nothing is expected of them."""
+UNPUBLISHED = frozenset({"client_metadata", "keepwarm:compact"})
+"""Fields that clients send for their own accounts, and one that a dialect adds; nothing is
+expected of them."""
 _INCLUDED = ("message.output_text.logprobs", "reasoning.encrypted_content")
 _PARTS: tuple[tuple[str, str, tuple[object, ...], str], ...] = (
     ("reasoning", "summary", (), "no summaries are written; the output has the reasoning itself"),
@@ -73,4 +72,4 @@ def request_warnings(raw: dict[str, Any]) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-_KNOWN = WORKING | REFUSED | DECIDED_LATER | WITHOUT_EFFECT.keys() | UNPUBLISHED
+_KNOWN = WORKING | REFUSED | WITHOUT_EFFECT.keys() | UNPUBLISHED

@@ -33,6 +33,8 @@ from tools_api.tools import (
 from tools_api.wire import WireModel, refuse_unprintable, validate
 
 _TRANSPORT_FIELDS = frozenset({"type", "stream", "stream_options", "stream_id"})
+COMPACT_ALONE = "keepwarm:compact"
+"""Field of a request that was a body of ``POST /v1/responses/compact``."""
 INT64_MAX = 2**63 - 1
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
 TRACEPARENT = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
@@ -89,12 +91,29 @@ class CacheOptions(WireModel):
     comparison_response_id: str | None = None
 
 
-class ContextManagement(WireModel):
-    """One entry of ``context_management``."""
+Tokens = Annotated[int, Field(ge=1, le=INT64_MAX)]
 
-    type: Literal["compaction"]
-    compact_threshold: Annotated[int, Field(ge=1, le=INT64_MAX)] | None = None
-    """Tokens of context from which on it is to be compacted."""
+
+class ContextManagement(WireModel):
+    """One entry of ``context_management``: of Responses ``compaction``, of Messages what its
+    dialect makes of an edit."""
+
+    type: Literal["compaction", "clear_tool_uses"]
+    compact_threshold: Tokens | None = None
+    """Tokens of context from which on it is to be compacted, or cleared; None: as many as are
+    four fifths of the model's context."""
+    trigger_uses: Tokens | None = None
+    """Calls from which on their outputs are to be cleared, instead of tokens."""
+    keep_uses: Count = 3
+    """The outputs of so many newest calls stay."""
+    clear_at_least: Count = 0
+    """Tokens: fewer are not cleared."""
+    exclude_tools: tuple[str, ...] = ()
+    clear_tool_inputs: bool = False
+    instructions: str | None = None
+    """How to sum up, instead of the server's own words."""
+    pause: bool = False
+    """The turn ends behind the compaction."""
 
 
 class VendorModel(WireModel):
@@ -142,6 +161,22 @@ class SamplingOptions(VendorModel):
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
 
 
+class CompactionOptions(VendorModel):
+    """``keepwarm.compaction``: how the context is compacted where the request says that it is."""
+
+    ahead: bool = False
+    """While tools run, from 85 % of the threshold on, and charged then."""
+    instructions: Annotated[str, Field(min_length=1, max_length=20_000)] | None = None
+    """How to sum up, instead of the server's own words."""
+
+
+class ContextOptions(VendorModel):
+    """``keepwarm.context``: compaction for clients that resend whole histories and know no
+    compaction items."""
+
+    compact_threshold: Tokens
+
+
 class KeepwarmOptions(VendorModel):
     """The ``keepwarm`` object of a request."""
 
@@ -158,6 +193,8 @@ class KeepwarmOptions(VendorModel):
     expected_tool_ms: Annotated[int, Field(ge=0, le=86_400_000)] | None = None
     """How long the client's tools take after this turn; sizes the cache lease."""
     sampling: SamplingOptions = SamplingOptions()
+    compaction: CompactionOptions = CompactionOptions()
+    context: ContextOptions | None = None
     lenient: bool = False
     """Schema keywords that cannot be enforced are checked afterwards instead of refused."""
     request_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
@@ -202,6 +239,9 @@ class CreateRequest(WireModel):
     prompt_cache_options: CacheOptions | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     context_management: tuple[ContextManagement, ...] = ()
+    compacts: Literal["no", "trigger", "alone"] = "no"
+    """``trigger``: the input ends with a ``compaction_trigger``, the turn only compacts. ``alone``:
+    so does this request, and it leaves nothing behind (``POST /v1/responses/compact``)."""
     safety_identifier: Annotated[str, Field(max_length=512)] | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
     keepwarm: KeepwarmOptions = KeepwarmOptions()
@@ -211,6 +251,12 @@ class CreateRequest(WireModel):
     """Digest of the request, where it has a request id."""
     warnings: tuple[str, ...] = ()
     """Fields that were read and have no effect, a sentence each."""
+
+    @property
+    def may_compact(self) -> bool:
+        """Its context may be recast."""
+        entries = self.context_management or self.keepwarm.context is not None
+        return bool(entries) or self.compacts != "no"
 
     @property
     def num_logprobs(self) -> int | None:
@@ -253,9 +299,9 @@ def parse_create(
     fields["keepwarm"] = _parse_keepwarm(raw.get("keepwarm"), fields["metadata"], limits)
     for name in ("include", "context_management"):
         if isinstance(raw.get(name), list):
-            fields[name] = tuple(raw[name])
+            fields[name] = tuple(map(_with_tuples, raw[name]))
     fields["hosted_tools"], fields["warnings"], fields["body_digest"] = (), (), b""
-    fields["references"] = ()
+    fields["references"], fields["compacts"] = (), "no"
     request = validate(CreateRequest, fields, "")
     _refuse_unprintable_ids(request)
     if request.keepwarm.on_disconnect == "continue" and not request.store:
@@ -263,6 +309,13 @@ def parse_create(
             "keepwarm.on_disconnect", "a response that is not stored ends with its connection"
         )
     return request.model_copy(update=_costly_fields(raw, request, limits))
+
+
+def _with_tuples(entry: Any) -> Any:
+    """An entry of a list, whose own lists are tuples."""
+    if not isinstance(entry, dict):
+        return entry
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
 
 
 def _refuse_unprintable_ids(request: CreateRequest) -> None:
@@ -276,7 +329,8 @@ def _refuse_unprintable_ids(request: CreateRequest) -> None:
 def _costly_fields(raw: dict[str, Any], request: CreateRequest, limits: Limits) -> dict[str, Any]:
     """Tools and items, and what is worked out of them. ``request``: the rest, checked."""
     tools = parse_tools(raw.get("tools"), "tools", limits)
-    items, references = parse_input(raw.get("input", []), limits)
+    written, compacts = _without_trigger(raw.get("input", []), raw)
+    items, references = parse_input(written, limits)
     repeated: tuple[str, ...] = ()
     if not references:  # else once what they stand for is there
         items, repeated = ordered_input(items, complete=request.generate)
@@ -286,9 +340,28 @@ def _costly_fields(raw: dict[str, Any], request: CreateRequest, limits: Limits) 
         "hosted_tools": hosted_types(raw.get("tools")),
         "warnings": request_warnings(raw) + repeated,
         "input": items,
+        "compacts": compacts,
         "references": references,
         "body_digest": _body_digest(raw, request),
     }
+
+
+def _without_trigger(written: object, raw: dict[str, Any]) -> tuple[object, str]:
+    """The input without the ``compaction_trigger`` at its end, and what the request compacts."""
+    compacts = "alone" if raw.get(COMPACT_ALONE) is True else "no"
+    if not isinstance(written, list):
+        return written, compacts
+    places = [
+        n
+        for n, item in enumerate(written)
+        if isinstance(item, dict) and item.get("type") == "compaction_trigger"
+    ]
+    if not places:
+        return written, compacts
+    if places != [len(written) - 1]:
+        path = join("input", places[0], "type")
+        raise errors.invalid_value(path, "a compaction_trigger stands once, as the last item")
+    return written[:-1], "trigger"
 
 
 def ordered_input(

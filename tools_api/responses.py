@@ -14,7 +14,7 @@ from tools_api.tools import wire_tools
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed"]
 IncompleteReason = Literal["max_output_tokens", "content_filter"]
-FailureCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
+FailureCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt", "output_invalid"]
 """The members of the SDK's closed enum that fit a text server."""
 
 

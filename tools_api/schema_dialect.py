@@ -15,13 +15,14 @@ Always true: a value that the client's schema accepts, its strings of a known fo
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from tools_api import schema_decimals
 from tools_api.exact_json import dumps
+from tools_api.schema_choices import Choices, only_in_one
 from tools_api.schema_formats import LIBRARY_FORMATS, PATTERNS, WEB_ADDRESS
-
-Schema = dict[str, Any]
+from tools_api.schema_references import Schema, resolved
 
 REFUSED: dict[str, str] = {
     "not": "a model that is not held to what it may not write would fail too often",
@@ -90,32 +91,6 @@ def dialect(schema: Schema, *, lenient: bool = False) -> Dialect:
     )
 
 
-def resolved(root: Any, schema: Any) -> Any:
-    """A schema, or the one of the same document that it only refers to; None if that is not
-    there."""
-    for _ in range(32):
-        if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
-            return schema
-        schema = pointed_at(root, schema["$ref"])
-    return None
-
-
-def pointed_at(root: Any, reference: str) -> Any:
-    """The schema that a reference inside the document leads to; None if it leads elsewhere."""
-    if reference != "#" and not reference.startswith("#/"):
-        return None
-    node = root
-    for step in reference.split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, dict) and key in node:
-            node = node[key]
-        elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
-            node = node[int(key)]
-        else:
-            return None
-    return node
-
-
 class _Rewriting:
     """One document on its way."""
 
@@ -123,6 +98,7 @@ class _Rewriting:
         self._root = root
         self._lenient = lenient
         self._tags = dict(_tags_of(root))
+        self._choices = Choices(root)
         self.left_out: set[str] = set()
 
     def rewritten(self, schema: Any, *, at: str = "") -> Any:
@@ -133,6 +109,7 @@ class _Rewriting:
         """
         if not isinstance(schema, dict):
             return schema
+        schema = self._choices.written_out(schema) or only_in_one(schema) or schema
         new = {
             key: self._value(key, value, at)
             for key, value in schema.items()
@@ -169,7 +146,7 @@ class _Rewriting:
         if self._lenient:
             gone |= REFUSED.keys() & schema.keys()
         matter = gone & (AFTERWARDS | REFUSED.keys()) - {"propertyNames"}
-        if schema.get("uniqueItems") is not True:
+        if schema.get("uniqueItems") is not True or schema.get("maxItems") in (0, 1):
             matter -= {"uniqueItems"}
         tagged = "discriminator" in schema
         if "oneOf" in schema and not tagged and not self._alternatives_differ(schema["oneOf"]):
@@ -183,8 +160,11 @@ class _Rewriting:
         """Whether at most one of them can hold: each has types or a tag of its own."""
         if not isinstance(alternatives, list):
             return True
-        marks = [_marks(resolved(self._root, schema)) for schema in alternatives]
-        return all(_differ(marks[i], marks[j]) for i in range(len(marks)) for j in range(i))
+        marked = [(each, _marks(resolved(self._root, each))) for each in alternatives]
+        return all(
+            _differ(mark, others) or self._choices.never_both(each, other)
+            for (each, mark), (other, others) in combinations(marked, 2)
+        )
 
     def _narrow_names(self, schema: Schema, new: Schema) -> None:
         """``propertyNames`` as declared properties or as a pattern, where it is the one or the

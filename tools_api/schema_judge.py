@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from tools_api.exact_numbers import exact, identity, is_number, is_whole, num_digits
-from tools_api.schema_dialect import Schema, resolved
+from tools_api.schema_references import Schema, resolved
 
 Verdict = bool | None
 """Satisfied, broken, or not known."""

@@ -10,7 +10,8 @@ import click
 from keepwarm.commands.parameters import Given, settings_command
 from keepwarm.commands.registry import strays, values_of
 from keepwarm.commands.screen import printable, wants_colour
-from sessions.command.checks import Finding, Verdict, findings
+from sessions.command.checks import findings
+from sessions.command.finding import Finding, Verdict
 from sessions.command.options import SERVE_SETTINGS, in_the_users_words, read_serve_options
 
 HELP = """Look at what a server needs: versions, model, port, limits, disk, device, kernels.

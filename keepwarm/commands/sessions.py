@@ -23,7 +23,7 @@ from sessions.journal.encoding import decode_turn
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
 from sessions.journal.kept_budgets import budgets_kept
-from sessions.journal.records import SessionRecord, StoredTurn, TurnRecord, parent_in
+from sessions.journal.records import SessionRecord, StoredTurn, TurnRecord, options_kept
 from sessions.journal.recovery import recover as recover_file
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.view import SqliteView
@@ -150,7 +150,7 @@ def _session(record: SessionRecord, budgets: Sequence[HeldBudget]) -> dict[str, 
         "block_seconds": block_seconds(account.usage.residency),
         "cost": dollars(account.cost),
         "head": record.head_id,
-        "parent": parent_in(record.options),
+        "parent": options_kept(record.options).parent,
         "budgets": list(map(budget_row, budgets)),
         "updated_s": record.updated_s,
     }

@@ -199,6 +199,8 @@ class Top(App[None]):
         if self._snapshot is None:
             return "asking ..."
         seen = self._snapshot
+        if seen.not_ready:
+            return "! not ready: " + "; ".join(f"{part}: {why}" for part, why in seen.not_ready)
         shown = len(self._wanted.shown(seen.rows))
         text = f"{shown} of {seen.num_sessions} sessions by {self._wanted.sorted_by}"
         if self._wanted.state is not None:

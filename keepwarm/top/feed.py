@@ -94,6 +94,12 @@ class Snapshot:
     first_tokens: tuple[tuple[float, float], ...] = ()
     """For operators: how many turns had their first token within so many seconds, by seconds."""
 
+    @property
+    def not_ready(self) -> tuple[tuple[str, str], ...]:
+        """For operators: which parts of what the server stands on do not hold, and why."""
+        told = _mapping(self.server.get("not_ready"))
+        return tuple((printable(str(part)), printable(str(why))) for part, why in told.items())
+
     def total(self, name: str) -> float:
         """A number of ``totals``, 0 where there is none."""
         return _number(self.totals.get(name))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import NotRequired, Protocol, TypedDict
 
 from radix_cache.cache import PrefixCache
+from radix_cache.stats import CacheStats
 
 
 class Transfers(Protocol):
@@ -31,6 +32,12 @@ class CacheFields(TypedDict):
     blocks_reserved: int
     evicted_blocks_delta: int
     device_hit_tokens_delta: int
+    state_slots_total: NotRequired[int]
+    state_slots_free: NotRequired[int]
+    state_snapshots: NotRequired[int]
+    snapshots_taken_delta: NotRequired[dict[str, float]]
+    snapshots_lost_delta: NotRequired[dict[str, float]]
+    slot_waits_delta: NotRequired[int]
     host_blocks_total: NotRequired[int]
     host_blocks_used: NotRequired[int]
     disk_blocks_total: NotRequired[int]
@@ -65,6 +72,8 @@ class CacheReport:
                 "device hits", stats.hit_tokens - stats.restored_tokens
             ),
         )
+        if stats.slots:
+            self._add_states(fields, stats)
         if self._transfers is not None:
             moved = self._transfers.totals()
             before, self._moved = self._moved, dict(moved)
@@ -82,6 +91,18 @@ class CacheReport:
                 for path, (_, seconds) in moved.items()
             }
         return fields
+
+    def _add_states(self, fields: CacheFields, stats: CacheStats) -> None:
+        fields["state_slots_total"] = stats.slots
+        fields["state_slots_free"] = stats.free_slots
+        fields["state_snapshots"] = stats.snapshots
+        fields["snapshots_taken_delta"] = self._new_by_kind("taken", stats.snapshots_taken)
+        fields["snapshots_lost_delta"] = self._new_by_kind("lost", stats.snapshots_lost)
+        fields["slot_waits_delta"] = self._new("slot waits", stats.slot_waits)
+
+    def _new_by_kind(self, name: str, totals: Mapping[str, int]) -> dict[str, float]:
+        grown = {kind: self._new(f"{name} {kind}", total) for kind, total in totals.items()}
+        return {str(kind): count for kind, count in grown.items() if count}
 
     def _new(self, name: str, total: int) -> int:
         """The growth of ``total`` since it was asked for last."""

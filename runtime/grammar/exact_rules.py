@@ -25,8 +25,8 @@ from runtime.grammar.schema_parts import APPLICATORS, nodes, references_to, stan
 from runtime.grammar.schemas import JsonBlock, Path, rule_blocks
 from tools_api.exact_json import written
 from tools_api.exact_numbers import is_number
-from tools_api.schema_dialect import Schema, pointed_at
 from tools_api.schema_judge import Judge
+from tools_api.schema_references import Schema, pointed_at
 
 _NUMBERS = re.compile(r'"(?:m\w+imum|exclusiveM\w+|multipleOf)"|[0-9.]{16}|[0-9][eE][-+0-9]')
 """Signs of a block in which the library could round a number."""

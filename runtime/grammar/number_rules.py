@@ -23,7 +23,7 @@ from runtime.grammar.number_ranges import (
     whole_ends,
 )
 from tools_api.exact_numbers import Number, exact, is_number, num_digits, plain
-from tools_api.schema_dialect import Schema
+from tools_api.schema_references import Schema
 
 NUMERIC = ("integer", "number")
 KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")

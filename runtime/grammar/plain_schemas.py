@@ -18,7 +18,7 @@ from typing import Any
 from runtime.grammar.number_ranges import Ends, decimal_of, ends_of, tighter
 from runtime.grammar.schema_parts import APPLICATORS
 from tools_api.exact_numbers import exact, identity, is_number, plain
-from tools_api.schema_dialect import Schema, pointed_at
+from tools_api.schema_references import Schema, pointed_at
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _ALTERNATIVES = ("anyOf", "oneOf")

@@ -8,7 +8,7 @@ Always true: definitions by themselves say nothing; nothing that is handed in is
 from collections.abc import Callable, Container, Iterator
 from typing import Any
 
-from tools_api.schema_dialect import Schema, pointed_at
+from tools_api.schema_references import Schema, pointed_at
 
 APPLICATORS = ("$ref", "allOf", "anyOf", "oneOf")
 """Keywords by which other schemas say something of the same value."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from runtime.grammar.schema_parts import APPLICATORS
 from runtime.grammar.schemas import Path, json_blocks, rule_blocks, subschemas
-from tools_api.schema_dialect import Schema, pointed_at
+from tools_api.schema_references import Schema, pointed_at
 
 _CALL = re.compile(r'^call_\d+: ("(?:[^"\\]|\\.)*") (\w+) ', re.MULTILINE)
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|"(?:[^"\\]|\\.?)*\Z|[{}\[\],:]')

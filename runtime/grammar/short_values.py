@@ -21,7 +21,7 @@ from runtime.grammar.number_ranges import Ends, counts, decimal_of, ends_of, pla
 from runtime.grammar.number_rules import KEYWORDS, literal
 from runtime.grammar.schemas import string_sample, subschemas
 from tools_api.exact_numbers import Number, exact, is_number, num_digits, plain
-from tools_api.schema_dialect import pointed_at
+from tools_api.schema_references import pointed_at
 
 _NUMERIC = frozenset(KEYWORDS)
 UNKNOWN = None

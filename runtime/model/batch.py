@@ -29,6 +29,8 @@ from runtime.messages import TokenArray
 
 IntArray = npt.NDArray[np.int64]
 NO_STATE: Final = -1
+TRIAL_STATE: Final = -2
+"""Stands in the place of a state that is not there, for steps that are only timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +47,9 @@ class SequenceInput:
     """For how many of the last tokens logits are wanted: 0 in mid-prompt, 1 for a decode or
     a prompt's end, 1 + drafts for a verification."""
     state_slot: int = NO_STATE
-    """Where its state is, for models with recurrent layers; ``NO_STATE`` for a trial, whose result
-    is nobody's."""
+    """Where its state is, for models with recurrent layers: without one, tokens of a sequence's
+    beginning alone are computed, and nothing is kept; ``TRIAL_STATE`` where nobody looks at the
+    result."""
     certain: tuple[int, ...] = ()
     """The rows among these behind which the next token is known; no logits are computed for them.
     Counted from the first."""

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from kernels.codes import Codes
 from runtime.model.config import LoadError
 from runtime.model.config_fields import read_json_object
+from runtime.model.contents import Extent
 from runtime.model.safetensors_file import SafetensorsFile
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -104,10 +105,16 @@ class Checkpoint:
         """See ``quantised_tensors.StoredTensors``."""
         return self._files[name].path
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all tensors as they are kept."""
-        return sum(file.num_bytes(name) for name, file in self._files.items())
+    def extent(self, name: str) -> Extent:
+        """How a tensor is kept, as its file's header says."""
+        file = self._files[name]
+        dtype, shape = file.dtype(name), file.shape(name)
+        return Extent(
+            kind=str(dtype).removeprefix("torch."),
+            floats=dtype in _FLOATS,
+            numbers=math.prod(shape),
+            num_bytes=file.num_bytes(name),
+        )
 
     def close(self) -> None:
         """Let go of the mapped files and end the progress bar."""

@@ -105,6 +105,8 @@ class Attention:
     heads together (OLMo 2)."""
     sinks: bool = False
     """A learnt logit for each head, in the softmax's sum and without a value (gpt-oss)."""
+    gated: bool = False
+    """The heads' results are weighed by a sigmoid, number by number (Qwen3-Next)."""
 
     def __post_init__(self) -> None:
         for name in ("heads", "kv_heads", "head_dim"):
@@ -137,8 +139,10 @@ class Attention:
     def num_parameters(self, hidden: int) -> int:
         query, kv = self.query_size, self.kv_size
         norms = {None: 0, "each": 2 * self.head_dim, "all": query + kv}[self.norm]
-        biases = (query + 2 * kv) * self.bias + hidden * self.output_bias
-        return hidden * (query + 2 * kv) + query * hidden + biases + norms + self.heads * self.sinks
+        queries = query * (2 if self.gated else 1)
+        biases = (queries + 2 * kv) * self.bias + hidden * self.output_bias
+        maps = hidden * (queries + 2 * kv) + query * hidden
+        return maps + biases + norms + self.heads * self.sinks
 
 
 MOST_TAPS: Final = 16
@@ -166,7 +170,51 @@ class ShortConv:
         return 4 * self.channels * hidden + self.channels * self.taps + biases
 
 
-Mixer = Attention | ShortConv
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedDelta:
+    """The gated delta rule behind a causal convolution over the last few tokens (Qwen3-Next): a
+    mixer that keeps a matrix for each head of values, and the inputs of the last ``taps - 1``
+    tokens."""
+
+    key_heads: int
+    """Each serves as many neighbouring heads of values."""
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+    """Tokens that an output of the convolution sees, its own included."""
+
+    def __post_init__(self) -> None:
+        for name in ("key_heads", "value_heads", "key_dim", "value_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
+        if self.value_heads % self.key_heads:
+            raise ValueError(
+                f"{self.value_heads} heads of values are not a multiple of {self.key_heads} of keys"
+            )
+        if not 2 <= self.taps <= MOST_TAPS:
+            raise ValueError(f"a convolution over {self.taps} tokens, 2 to {MOST_TAPS} are served")
+
+    @property
+    def key_size(self) -> int:
+        return self.key_heads * self.key_dim
+
+    @property
+    def value_size(self) -> int:
+        return self.value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution: queries, keys and values."""
+        return 2 * self.key_size + self.value_size
+
+    def num_parameters(self, hidden: int) -> int:
+        maps = hidden * (self.channels + 2 * self.value_heads + 2 * self.value_size)
+        return maps + self.channels * self.taps + 2 * self.value_heads + self.value_dim
+
+
+Recurrent = ShortConv | GatedDelta
+Mixer = Attention | Recurrent
 
 Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
 """The function of the gate (``kernels.activation``)."""
@@ -316,10 +364,10 @@ class ModelConfig:
         return tuple([mixer for mixer in mixers if isinstance(mixer, Attention)])
 
     @property
-    def recurrent(self) -> tuple[ShortConv, ...]:
+    def recurrent(self) -> tuple[Recurrent, ...]:
         """The mixers that keep a state, whatever the number of tokens; in the same order."""
         mixers = [layer.mixer for layer in self.layers]
-        return tuple([mixer for mixer in mixers if isinstance(mixer, ShortConv)])
+        return tuple([mixer for mixer in mixers if isinstance(mixer, Recurrent)])
 
     @property
     def kv_heads(self) -> int:

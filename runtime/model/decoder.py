@@ -14,7 +14,8 @@ from torch import Tensor
 from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
-from runtime.model.config import Attention, LogitShaping, ModelConfig
+from runtime.model.config import Attention, GatedDelta, LogitShaping, ModelConfig
+from runtime.model.delta_mixer import DeltaMixer
 from runtime.model.embedding import Embedding
 from runtime.model.feed_forward import GatedMlp, load_feed_forward
 from runtime.model.kv_pool import KVPool
@@ -64,9 +65,11 @@ class DecoderLayer:
             norm("input_layernorm", there=before),
             norm("after_mixer_norm", there=after),
         )
-        self._mixer: AttentionMixer | ConvMixer
+        self._mixer: AttentionMixer | ConvMixer | DeltaMixer
         if isinstance(spec.mixer, Attention):
             self._mixer = AttentionMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
+        elif isinstance(spec.mixer, GatedDelta):
+            self._mixer = DeltaMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
         else:
             self._mixer = ConvMixer(spec.mixer, prefix, hidden, loader)
         self._mlp_norms = (
@@ -122,7 +125,7 @@ class DecoderLayer:
     ) -> tuple[Tensor, Tensor]:
         """The layer's own contribution, and the sum of all before it; both [T, hidden]."""
         normed, residual = self._into(delta, residual, self._mixer_norms[0])
-        if isinstance(self._mixer, ConvMixer):
+        if not isinstance(self._mixer, AttentionMixer):
             assert inputs.states is not None
             mixed = self._mixer(normed, inputs.states, self._index)
         else:

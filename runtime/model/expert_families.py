@@ -42,7 +42,7 @@ def _read_qwen3_moe(fields: Fields, _: int | None) -> ModelConfig:
     windows = qwen_windows(fields, every=True) or (None,) * count
     layers = [
         Layer(mixer=replace(mixer, window=window), feed_forward=experts if sparse else mlp)
-        for window, sparse in zip(windows, _sparse_layers(fields, count), strict=True)
+        for window, sparse in zip(windows, sparse_layers(fields, count), strict=True)
     ]
     return read_decoder(fields, layers, context)
 
@@ -77,7 +77,7 @@ def _read_qwen2_moe(fields: Fields, _: int | None) -> ModelConfig:
             mixer=replace(mixer, window=window if has else None),
             feed_forward=experts if sparse else mlp,
         )
-        for has, sparse in zip(windowed, _sparse_layers(fields, count), strict=True)
+        for has, sparse in zip(windowed, sparse_layers(fields, count), strict=True)
     ]
     return read_decoder(fields, layers, context)
 
@@ -86,7 +86,7 @@ def _spelled(fields: Fields) -> str:
     return "num_local_experts" if "num_local_experts" in fields else "num_experts"
 
 
-def _sparse_layers(fields: Fields, count: int) -> list[bool]:
+def sparse_layers(fields: Fields, count: int) -> list[bool]:
     """Which layers have experts."""
     every = fields.size("decoder_sparse_step", 1)
     plain = fields.get("mlp_only_layers", [])
@@ -238,6 +238,6 @@ EXPERT_FAMILIES = {
     ),
     "gpt_oss": Family(
         read=_read_gpt_oss,
-        names=TensorNames(replaced=(("mlp.gate.", "mlp.router."),), stacks_experts=True),
+        names=TensorNames(replaced=(("mlp.gate.", "mlp.router."),), stacked_experts="inputs first"),
     ),
 }

@@ -1,12 +1,13 @@
 """The parts of a family: how its ``config.json`` is read, and how its checkpoints name tensors.
 
 Here is what the readers share. Which families there are is ``runtime.model.dense_families``',
-``runtime.model.expert_families``' and ``runtime.model.hybrid_families``' to say.
+``runtime.model.expert_families``', ``runtime.model.hybrid_families``' and
+``runtime.model.delta_families``' to say.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from runtime.model.config import Activation, Attention, Gated, Layer, ModelConfig
 from runtime.model.config_fields import Fields
@@ -20,8 +21,11 @@ class TensorNames:
     """Within a layer, one after the other: parts of the decoder's names, and the checkpoint's."""
     fused: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Tensors whose rows are those of several, in their order; names as the decoder's."""
-    stacks_experts: bool = False
-    """Experts are in one tensor of each kind, inputs first, gates and ups taking turns."""
+    by_head: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The same, with the rows of all parts together for each head of keys."""
+    stacked_experts: Literal["inputs first", "outputs first"] | None = None
+    """Experts are in one tensor of each kind: inputs first, gates and ups taking turns (gpt-oss);
+    or, unless a checkpoint keeps them one by one, outputs first, gates before ups (Qwen3.5)."""
     norms_from_zero: bool = False
     """Norms are kept less 1 (Gemma)."""
     last_norm: str = "model.norm"

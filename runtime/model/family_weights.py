@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from kernels.codes import Codes
-from runtime.model.config import Attention, Experts, LoadError, ModelConfig
+from runtime.model.config import Attention, Experts, GatedDelta, LoadError, ModelConfig
 from runtime.model.family import TensorNames
 from runtime.model.quantised_tensors import (
     Matrix,
@@ -79,7 +80,8 @@ class FamilyWeights:
         self._names = names
         self._config = config
         self._prefix, self._head_prefix = _text_prefix(checkpoint)
-        self._fused = {part: fused for fused, parts in names.fused for part in parts}
+        together = (*names.fused, *names.by_head)
+        self._fused = {part: fused for fused, parts in together for part in parts}
         self._read: set[str] = set()
         self._quantised: QuantisedTensors | None = None
         if config.quantisation is not None:
@@ -89,6 +91,8 @@ class FamilyWeights:
     def matrix(self, name: str, shape: tuple[int, int]) -> Tensor | Codes:
         """See ``WeightSource.matrix``."""
         if self._quantised is None or name == "model.embed_tokens.weight":
+            return self.tensor(name, shape)
+        if self._of_plain_stack(name):
             return self.tensor(name, shape)
         module, rows = self._module(name.removesuffix(".weight"), *shape)
         if self._last is None or self._last[0] != module:
@@ -113,32 +117,47 @@ class FamilyWeights:
                 name = f"{self._names.last_norm}.weight"
             return self._whole(name, shape, wide)
         layer, rest = int(within[1]), within[2]
-        expert = _OF_EXPERT.fullmatch(rest) if self._names.stacks_experts else None
-        if expert is not None:
+        expert = _OF_EXPERT.fullmatch(rest)
+        if expert is not None and self._names.stacked_experts == "inputs first":
             return self._of_stack(layer, expert, shape, wide)
+        if expert is not None and self._of_plain_stack(name):
+            return self._of_outputs_first(layer, expert, shape, wide)
         module, _, kind = rest.rpartition(".")
         if module in self._fused:
             return self._of_fused(layer, module, kind, shape, wide)
         return self._whole(self._in_layer(layer, rest), shape, wide)
 
-    def _module(self, name: str, outputs: int, inputs: int) -> tuple[Module, slice]:
+    def _module(self, name: str, outputs: int, inputs: int) -> tuple[Module, slice | Tensor]:
         """The module that holds a linear map of the decoder's, and which of its rows that is."""
         within = _IN_LAYER.fullmatch(name)
         if within is None:
             return Module(name=self._named(name), outputs=outputs, inputs=inputs), slice(None)
         layer, rest = int(within[1]), within[2]
-        expert = _OF_EXPERT.fullmatch(f"{rest}.weight") if self._names.stacks_experts else None
-        if expert is not None:
+        expert = _OF_EXPERT.fullmatch(f"{rest}.weight")
+        if expert is not None and self._names.stacked_experts == "inputs first":
             return self._module_of_stack(layer, expert, outputs, inputs)
         if rest not in self._fused:
             own = self._named(self._in_layer(layer, rest))
             return Module(name=own, outputs=outputs, inputs=inputs), slice(None)
-        fused = self._fused[rest]
-        parts = dict(self._names.fused)[fused]
+        total, rows = self._rows_of(layer, rest)
+        own = self._named(self._in_layer(layer, self._fused[rest]))
+        return Module(name=own, outputs=total, inputs=inputs), rows
+
+    def _rows_of(self, layer: int, module: str) -> tuple[int, slice | Tensor]:
+        """How many rows a tensor has that several share, and which are those of one."""
+        fused, by_head = self._fused[module], dict(self._names.by_head)
+        parts = by_head.get(fused) or dict(self._names.fused)[fused]
         sizes = [_rows(self._config, layer, part) for part in parts]
-        low = sum(sizes[: parts.index(rest)])
-        own = self._named(self._in_layer(layer, fused))
-        return Module(name=own, outputs=sum(sizes), inputs=inputs), slice(low, low + outputs)
+        place = parts.index(module)
+        if fused not in by_head:
+            low = sum(sizes[:place])
+            return sum(sizes), slice(low, low + sizes[place])
+        mixer = self._config.layers[layer].mixer
+        assert isinstance(mixer, GatedDelta)
+        each = [size // mixer.key_heads for size in sizes]
+        by_rows = torch.arange(sum(sizes)).view(mixer.key_heads, sum(each))
+        low = sum(each[:place])
+        return sum(sizes), by_rows[:, low : low + each[place]].flatten()
 
     def _module_of_stack(
         self, layer: int, expert: re.Match[str], outputs: int, inputs: int
@@ -179,17 +198,38 @@ class FamilyWeights:
         self, layer: int, module: str, kind: str, shape: tuple[int, ...], wide: bool
     ) -> Tensor:
         """Rows of a tensor that several share."""
-        fused = self._fused[module]
-        parts = dict(self._names.fused)[fused]
-        sizes = [_rows(self._config, layer, part) for part in parts]
-        place = parts.index(module)
-        low = sum(sizes[:place])
-        name = self._noted(self._in_layer(layer, f"{fused}.{kind}"))
+        total, rows = self._rows_of(layer, module)
+        name = self._noted(self._in_layer(layer, f"{self._fused[module]}.{kind}"))
         return self._checkpoint.tensor(
-            name,
-            (sum(sizes), *shape[1:]),
+            name, (total, *shape[1:]), wide=wide, part=lambda whole: whole[rows]
+        )
+
+    def _of_plain_stack(self, name: str) -> bool:
+        """Whether an expert's matrix is in a stack with its outputs first."""
+        if self._names.stacked_experts != "outputs first":
+            return False
+        within = _IN_LAYER.fullmatch(name)
+        expert = None if within is None else _OF_EXPERT.fullmatch(within[2])
+        if within is None or expert is None:
+            return False
+        stack = "down_proj" if expert[2] == "down" else "gate_up_proj"
+        return self._named(f"model.layers.{within[1]}.mlp.experts.{stack}") in self._checkpoint
+
+    def _of_outputs_first(
+        self, layer: int, expert: re.Match[str], shape: tuple[int, ...], wide: bool
+    ) -> Tensor:
+        """One expert's matrix; gates lie before ups."""
+        index, which = int(expert[1]), expert[2]
+        experts = self._config.layers[layer].feed_forward
+        assert isinstance(experts, Experts)
+        halves = 1 if which == "down" else 2
+        low = shape[0] if which == "up" else 0
+        stack = "down_proj" if which == "down" else "gate_up_proj"
+        return self._checkpoint.tensor(
+            self._noted(f"model.layers.{layer}.mlp.experts.{stack}"),
+            (experts.router.num_experts, halves * shape[0], shape[1]),
             wide=wide,
-            part=lambda whole: whole[low : low + sizes[place]],
+            part=lambda whole: whole[index, low : low + shape[0]],
         )
 
     def _of_stack(
@@ -220,7 +260,7 @@ class FamilyWeights:
         """
         read = self._read | (self._quantised.read if self._quantised is not None else set())
         left = (name for name in self._checkpoint.names() if name not in read)
-        strange = next((name for name in left if not self._is_knowingly_left(name)), None)
+        strange = next((name for name in left if self.left_as(name) is None), None)
         if strange is not None:
             raise LoadError(
                 f"{self._checkpoint.folder}: tensor {strange!r} is nothing that model_type "
@@ -228,16 +268,21 @@ class FamilyWeights:
                 "the config.json of these weights?"
             )
 
-    def _is_knowingly_left(self, name: str) -> bool:
-        if any(fnmatchcase(name, pattern) for pattern in _UNREAD):
-            return True
+    def left_as(self, name: str) -> str | None:
+        """Among which tensors a name of the checkpoint's is knowingly left, as a pattern; None: it
+        has to be read."""
+        pattern = next((each for each in _UNREAD if fnmatchcase(name, each)), None)
+        if pattern is not None:
+            return pattern
         if self._quantised is not None and self._quantised.is_knowingly_left(name):
-            return True
+            return f"*.{name.rpartition('.')[2]}"
         if self._config.tie_embeddings and name == f"{self._head_prefix}lm_head.weight":
-            return True
+            return name
         further = re.match(re.escape(self._prefix) + r"layers\.(\d+)\.", name)
         behind = further is not None and int(further[1]) >= self._config.num_layers
-        return behind and self._names.predicts_more
+        if further is None or not (behind and self._names.predicts_more):
+            return None
+        return f"{further[0]}*"
 
 
 def _text_prefix(checkpoint: NamedTensors) -> tuple[str, str]:
@@ -257,5 +302,9 @@ def _rows(config: ModelConfig, layer: int, module: str) -> int:
             "self_attn.v_proj": spec.mixer.kv_size,
         }
         return sizes[module]
+    if isinstance(spec.mixer, GatedDelta) and module.startswith("linear_attn."):
+        key, value, heads = spec.mixer.key_size, spec.mixer.value_size, spec.mixer.value_heads
+        of_part = {"q": key, "k": key, "v": value, "z": value, "b": heads, "a": heads}
+        return of_part[module.removeprefix("linear_attn.in_proj_")]
     mlp = spec.feed_forward
     return mlp.each.size if isinstance(mlp, Experts) else mlp.size

@@ -77,11 +77,6 @@ class GgufHeader:
     num_bytes: int
     """Bytes of all that stands before the data."""
 
-    @property
-    def data_bytes(self) -> int:
-        """Bytes of all tensors as they are kept."""
-        return sum(each.num_bytes for each in self.tensors.values())
-
 
 def read_gguf_header(path: Path) -> GgufHeader:
     """Read and check it.

@@ -13,15 +13,26 @@ from typing import Any
 
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.config_fields import Fields, read_json_object
+from runtime.model.delta_families import DELTA_FAMILIES
 from runtime.model.dense_families import DENSE_FAMILIES
 from runtime.model.expert_families import EXPERT_FAMILIES
 from runtime.model.family import Family
 from runtime.model.hybrid_families import HYBRID_FAMILIES
 from runtime.model.quantisation import read_quantisation
 
-FAMILIES: dict[str, Family] = {**DENSE_FAMILIES, **EXPERT_FAMILIES, **HYBRID_FAMILIES}
+FAMILIES: dict[str, Family] = {
+    **DENSE_FAMILIES,
+    **EXPERT_FAMILIES,
+    **HYBRID_FAMILIES,
+    **DELTA_FAMILIES,
+}
 
-_TEXT_PART = {"gemma3": "gemma3_text", "mistral3": "mistral"}
+_TEXT_PART = {
+    "gemma3": "gemma3_text",
+    "mistral3": "mistral",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+}
 """``model_type`` of a wrapper's text part where that does not say."""
 
 

@@ -43,6 +43,7 @@ class AttentionMixer:
         self._sinks: Tensor | None = None
         if spec.sinks:
             self._sinks = source.tensor(f"{name}.sinks", (spec.heads,), wide=True)
+        self._gate = _load_gate(spec, name, hidden, loader) if spec.gated else None
         self.output = loader.linear(
             [f"{name}.o_proj"], [hidden], spec.query_size, bias=spec.output_bias
         )
@@ -50,7 +51,7 @@ class AttentionMixer:
     @property
     def is_plain(self) -> bool:
         """Whether ``kernels.native_layers`` knows all that it does."""
-        return self._norm_of_all is None and self._sinks is None
+        return self._norm_of_all is None and self._sinks is None and self._gate is None
 
     @property
     def scale(self) -> float:
@@ -59,7 +60,8 @@ class AttentionMixer:
 
     @property
     def step_bytes(self) -> int:
-        return self.qkv.num_bytes + self.output.num_bytes
+        gate = 0 if self._gate is None else self._gate.num_bytes
+        return self.qkv.num_bytes + self.output.num_bytes + gate
 
     def __call__(
         self,
@@ -95,7 +97,10 @@ class AttentionMixer:
         mixed = paged_attention(
             queries, *blocks, layout, scale=self._scale, window=spec.window, sinks=self._sinks
         )
-        return self.output(mixed.flatten(1))
+        mixed = mixed.flatten(1)
+        if self._gate is not None:
+            mixed = mixed * torch.sigmoid(self._gate(x))
+        return self.output(mixed)
 
     def _normed(self, qkv: Tensor, query_norm: Tensor, key_norm: Tensor) -> Tensor:
         sizes = [self.spec.query_size, self.spec.kv_size, self.spec.kv_size]
@@ -138,10 +143,15 @@ def _load_qkv(
     spec: Attention, name: str, hidden: int, loader: MapLoader, order: Tensor | None
 ) -> Linear:
     names = [f"{name}.{part}_proj" for part in "qkv"]
-    outputs = [spec.query_size, spec.kv_size, spec.kv_size]
+    outputs = [_query_rows(spec), spec.kv_size, spec.kv_size]
     source = loader.source
     weights = matrices_of(source, names, outputs, hidden)
     bias = biases_of(source, names, outputs) if spec.bias else None
+    if spec.gated:
+        chosen = _rows_of(spec, 0)
+        weights[0] = _rows(weights[0], chosen)
+        if bias is not None:
+            bias = torch.cat((bias[: outputs[0]][chosen], bias[outputs[0] :]))
     if order is not None:
         weights[:2] = [_rows_reordered(each, order) for each in weights[:2]]
         if bias is not None:
@@ -150,10 +160,30 @@ def _load_qkv(
     return loader.made(weights, bias)
 
 
+def _load_gate(spec: Attention, name: str, hidden: int, loader: MapLoader) -> Linear:
+    """Load the gate of the heads' results, from the rows behind those of each head's queries."""
+    source, names, outputs = loader.source, [f"{name}.q_proj"], [_query_rows(spec)]
+    (weight,), chosen = matrices_of(source, names, outputs, hidden), _rows_of(spec, 1)
+    bias = biases_of(source, names, outputs)[chosen] if spec.bias else None
+    return loader.made([_rows(weight, chosen)], bias)
+
+
+def _query_rows(spec: Attention) -> int:
+    return spec.query_size * (2 if spec.gated else 1)
+
+
+def _rows_of(spec: Attention, half: int) -> Tensor:
+    """Where the queries (0) or the gates (1) of all heads are, which take turns head by head."""
+    return torch.arange(_query_rows(spec)).view(spec.heads, 2, spec.head_dim)[:, half].flatten()
+
+
+def _rows(weight: Matrix, chosen: Tensor) -> Matrix:
+    return weight[chosen] if isinstance(weight, Tensor) else weight.rows(chosen)
+
+
 def _rows_reordered(weight: Matrix, order: Tensor) -> Matrix:
-    if isinstance(weight, Tensor):
-        return _reordered(weight, order)
-    return weight.rows(_reordered(torch.arange(weight.outputs), order))
+    outputs = len(weight) if isinstance(weight, Tensor) else weight.outputs
+    return _rows(weight, _reordered(torch.arange(outputs), order))
 
 
 def _head_norms(spec: Attention, name: str, source: WeightSource, order: Tensor | None) -> Tensor:

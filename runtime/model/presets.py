@@ -10,6 +10,7 @@ from runtime.model.config import (
     Attention,
     Experts,
     Gated,
+    GatedDelta,
     Layer,
     LoadError,
     LogitShaping,
@@ -275,6 +276,23 @@ _PRESETS = {
         tie_embeddings=True,
         shaping=_SHAPING,
     ),
+    "qwen3.5-tiny": ModelConfig(
+        model_type="qwen3_5_text",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(
+                mixer=replace(_QWEN3_TINY, rope=RopeConfig(rotated=8), gated=True)
+                if attends
+                else GatedDelta(key_heads=2, value_heads=4, key_dim=16, value_dim=12, taps=4),
+                feed_forward=Gated(size=96),
+            )
+            for attends in (False, False, True, False, True)
+        ),
+        max_context_tokens=8192,
+        tie_embeddings=True,
+        shaping=_SHAPING,
+    ),
     "qwen3-100m": ModelConfig(
         model_type="qwen3",
         vocab_size=32768,
@@ -285,6 +303,30 @@ _PRESETS = {
             Gated(size=2048),
         ),
         max_context_tokens=32768,
+        tie_embeddings=True,
+        shaping=_SHAPING,
+    ),
+    "qwen3.5-100m": ModelConfig(
+        model_type="qwen3_5_text",
+        vocab_size=32768,
+        hidden_size=768,
+        layers=tuple(
+            Layer(
+                mixer=Attention(
+                    heads=6,
+                    kv_heads=2,
+                    head_dim=128,
+                    rope=RopeConfig(theta=1000000.0, rotated=32),
+                    norm="each",
+                    gated=True,
+                )
+                if number % 4 == 3
+                else GatedDelta(key_heads=3, value_heads=6, key_dim=128, value_dim=128, taps=4),
+                feed_forward=Gated(size=1792),
+            )
+            for number in range(12)
+        ),
+        max_context_tokens=65536,
         tie_embeddings=True,
         shaping=_SHAPING,
     ),

@@ -14,16 +14,15 @@ from torch import Tensor
 
 from kernels.dispatch import wants_triton
 from kernels.native_library import native_library, own_threads
-from kernels.quantised_kv import FP8
 from kernels.upload import upload
 from runtime.config import DeviceName, DTypeName, EngineConfig, Quantization
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.config import LoadError
 from runtime.model.cuda_graphs import CudaRecorder, Recorder, StepGraphs
 from runtime.model.decoder import StepInputs
-from runtime.model.kv_pool import KVPool, block_bytes
+from runtime.model.kv_pool import KVPool
 from runtime.model.layers import WeightBits
-from runtime.model.state_plan import plan_states
+from runtime.model.memory_plan import plan_memory
 from runtime.model.state_pool import StatePool
 from runtime.model.warm_up import chunks, draws
 from runtime.model.weights import LoadedModel, free_memory_bytes, load_model
@@ -36,13 +35,7 @@ _DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
-_BITS: dict[Quantization, WeightBits] = {"none": 16, "int8": 8, "int4": 4, "fp8": "fp8"}
-_KV_IN_8_BITS = {"int8": (torch.int8, "cpu"), "fp8": (FP8, "cuda")}
-"""How keys and values may be kept, and where."""
-_KV_SHARE_OF_FREE_MEMORY = {"cuda": 0.8, "cpu": 0.25}
-"""By default. A GPU keeps a fifth for what steps need and for what is recorded of them."""
-_KV_BYTES_ON_CPU = 4 << 30
-"""Default ceiling on a CPU, where the memory belongs to others as well."""
+BITS: dict[Quantization, WeightBits] = {"none": 16, "int8": 8, "int4": 4, "fp8": "fp8"}
 
 
 class ModelRunner:
@@ -186,48 +179,50 @@ def load_runner(
     threads = config.threads or available_cores()
     share_work(threads)
     device = resolve_device(config.device)
-    if config.quantization == "fp8" and device.type == "cpu":
-        raise LoadError("quantization fp8 is for a GPU; --quantization int8 is for a CPU")
-    if config.quantization in ("int8", "int4") and device.type == "cuda":
-        raise LoadError(
-            f"quantization {config.quantization} is for a CPU: on a GPU it would widen whole "
-            "matrices for each product; --quantization fp8 is for GPUs"
-        )
+    check_quantization(config.quantization, device)
     model = load_model(
         config.model,
         dtype=resolve_dtype(config.dtype, device),
         device=device,
-        bits=_BITS[config.quantization],
+        bits=BITS[config.quantization],
         seed=config.seed,
         max_context_tokens=config.max_context_tokens,
         progress=sys.stderr.isatty(),
         machine_folder=config.startup_profile_folder,
         folder_read=folder_read,
     )
-    kv_dtype = model.dtype
-    if config.kv_cache_dtype != "auto":
-        kv_dtype = _kv_dtype_on(device, config.kv_cache_dtype)
-    kv_bytes = _kv_budget(config, model, kv_dtype)
-    plan = plan_states(
-        config, model.config, dtype=model.dtype, kv_dtype=kv_dtype, kv_bytes=kv_bytes
+    plan = plan_memory(
+        config,
+        model.config,
+        dtype=model.dtype,
+        device=device,
+        free_bytes=lambda: free_after_loading(device),
     )
-    num_blocks = config.num_blocks
-    if num_blocks is None:
-        num_blocks = _blocks_that_fit(config, model, kv_dtype, kv_bytes - plan.num_bytes)
     share_work(threads, compiled=device.type == "cpu" and model.decoder.is_compiled)
     runner = ModelRunner(
         model,
-        num_blocks=num_blocks,
+        num_blocks=plan.num_blocks,
         block_size=config.block_size,
-        kv_dtype=kv_dtype,
+        kv_dtype=plan.kv_dtype,
         record=CudaRecorder() if _records(model, quantised=config.quantization != "none") else None,
         max_recorded_sequences=config.max_running,
         max_step_tokens=config.max_batch_tokens,
         progress=_tell,
     )
-    if plan.slots:
-        runner.hold_states(slots=plan.slots, rings=plan.rings)
+    if plan.states.slots:
+        runner.hold_states(slots=plan.states.slots, rings=plan.states.rings)
     return runner
+
+
+def check_quantization(quantization: Quantization, device: torch.device) -> None:
+    """Raises LoadError: the device has no products for it."""
+    if quantization == "fp8" and device.type == "cpu":
+        raise LoadError("quantization fp8 is for a GPU; --quantization int8 is for a CPU")
+    if quantization in ("int8", "int4") and device.type == "cuda":
+        raise LoadError(
+            f"quantization {quantization} is for a CPU: on a GPU it would widen whole "
+            "matrices for each product; --quantization fp8 is for GPUs"
+        )
 
 
 def share_work(threads: int, *, compiled: bool = False) -> None:
@@ -276,36 +271,8 @@ def resolve_dtype(name: DTypeName, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if library is not None and library.has_linear else torch.float32
 
 
-def _kv_dtype_on(device: torch.device, name: str) -> torch.dtype:
-    dtype, home = _KV_IN_8_BITS[name]
-    if device.type != home:
-        (other,) = _KV_IN_8_BITS.keys() - {name}
-        raise LoadError(
-            f"kv_cache_dtype {name} is not for {device.type}; --kv-cache-dtype {other} is"
-        )
-    return dtype
-
-
-def _kv_budget(config: EngineConfig, model: LoadedModel, kv_dtype: torch.dtype) -> int:
-    """Bytes for KV, and for states where there are any."""
-    if config.num_blocks is not None:
-        return config.num_blocks * block_bytes(model.config, config.block_size, kv_dtype)
-    if config.kv_cache_bytes is not None:
-        return config.kv_cache_bytes
-    if model.device.type == "cuda":
-        torch.cuda.empty_cache()  # what loading left behind
-    share = _KV_SHARE_OF_FREE_MEMORY[model.device.type]
-    budget = int(free_memory_bytes(model.device) * share)
-    return min(budget, _KV_BYTES_ON_CPU) if model.device.type == "cpu" else budget
-
-
-def _blocks_that_fit(
-    config: EngineConfig, model: LoadedModel, kv_dtype: torch.dtype, budget: int
-) -> int:
-    size = block_bytes(model.config, config.block_size, kv_dtype)
-    if budget < 2 * size:
-        raise LoadError(
-            f"KV memory of {budget} bytes holds {budget // size} blocks of {size} bytes, "
-            "at least 2 are needed: give a larger kv_cache_bytes or a smaller block_size"
-        )
-    return budget // size
+def free_after_loading(device: torch.device) -> int:
+    """The memory to be had now on ``device``, also of what loading left behind."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return free_memory_bytes(device)

@@ -75,6 +75,9 @@ class SafetensorsFile:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._entries[name].shape
 
+    def dtype(self, name: str) -> torch.dtype:
+        return self._entries[name].dtype
+
     def num_bytes(self, name: str) -> int:
         entry = self._entries[name]
         return entry.end - entry.begin

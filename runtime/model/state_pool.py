@@ -2,8 +2,9 @@
 
 Which slot belongs to whom is ``radix_cache``'s business; here a slot is an index, and all of its
 layers lie together, so that a slot is one copy. A running slot lags: it holds the state at a
-*committed* position and, in a ring, the inputs of the tokens behind it, so that a sequence can go
-on from any position between the two: behind a rejected draft, before a step that was begun too far.
+*committed* position and, in a ring, what takes it on by each of the tokens behind: inputs of
+convolutions, factors of matrices. So a sequence can go on from any position between the two: behind
+a rejected draft, before a step that was begun too far.
 
 Numbers are float32, or float64 for a float64 model. A state never sees a token of another sequence:
 it is zeroed when its slot begins at position 0.
@@ -19,10 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.gated_delta import DeltaRows
 from kernels.short_conv import ConvRows
 from kernels.upload import upload
 from runtime.model.batch import NO_STATE, IntArray
-from runtime.model.config import LoadError, ModelConfig
+from runtime.model.config import GatedDelta, LoadError, ModelConfig, Recurrent
+from runtime.model.delta_states import DeltaStates, DeltaStep, delta_bytes, factor_bytes
 
 RING: Final = 32
 """Tokens that a running sequence can go back."""
@@ -50,14 +53,22 @@ class StatePool:
         self.num_slots, self.num_rings = num_slots, num_rings
         self._taps, self._device = spec.taps, device
         self.state_bytes = state_bytes(config, dtype)
+        numbers = self.state_bytes // wide.itemsize
+        in_windows = layers * (spec.taps - 1) * spec.channels
+        self._deltas: DeltaStates | None = None
         try:
-            # One more that stays zero, and is the last: NO_STATE.
-            self._states = torch.zeros(
-                num_slots + 1, layers, spec.taps - 1, spec.channels, dtype=wide, device=device
-            )
+            # One more that stays zero, and is the last: of sequences without a slot.
+            self._states = torch.zeros(num_slots + 1, numbers, dtype=wide, device=device)
+            windows, rest = self._states.tensor_split([in_windows], dim=1)
+            self._windows = windows.view(num_slots + 1, layers, spec.taps - 1, spec.channels)
             self._rings = torch.zeros(
-                num_rings, layers, RING, spec.channels, dtype=wide, device=device
+                num_rings, layers, RING, spec.channels, dtype=dtype, device=device
             )
+            if isinstance(spec, GatedDelta):
+                size = spec.value_heads, spec.key_dim, spec.value_dim
+                self._deltas = DeltaStates(
+                    spec, rest.view(num_slots + 1, layers, *size), (num_rings, RING)
+                )
         except RuntimeError as error:
             raise LoadError(
                 f"{num_slots} state slots take {num_slots * self.state_bytes / (1 << 30):.1f} GiB, "
@@ -76,8 +87,13 @@ class StatePool:
 
     @property
     def states(self) -> Tensor:
-        """All of them: [slots, layers, taps - 1, channels]."""
+        """All of them: [slots, numbers], windows of convolutions first."""
         return self._states[: self.num_slots]
+
+    @property
+    def windows(self) -> Tensor:
+        """[slots, layers, taps - 1, channels] within the states."""
+        return self._windows[: self.num_slots]
 
     def begin(self, slot: int, *, source: int | None, position: int) -> None:
         """A sequence runs on ``slot`` from ``position`` on: with the state of ``source``, which
@@ -114,11 +130,16 @@ class StatePool:
         """Begin a step: each sequence's state is brought to where its tokens begin.
 
         Args:
-            slots: [S], ``NO_STATE`` among them.
+            slots: [S], ``NO_STATE`` and ``TRIAL_STATE`` among them.
             positions: [S] of the first token of each.
             query_starts: [S + 1] where the tokens of each begin.
+
+        Raises:
+            ValueError: a sequence without a state that does not begin.
         """
-        runs = slots != NO_STATE
+        runs = slots >= 0
+        if (positions[slots == NO_STATE] > 0).any():
+            raise ValueError("a sequence goes on from a state, and has no slot with one")
         self._commit(slots[runs], positions[runs])
         rows = ConvRows(
             slots=upload(np.where(runs, slots, self.num_slots), self._device),
@@ -131,12 +152,27 @@ class StatePool:
         committed = np.where(long, np.maximum(positions + before, ends - RING), positions)
         firsts = (query_starts[:-1] + committed - positions)[long]
         tokens = firsts[:, None] + np.arange(-before, 0)
+        kept = self._kept(slots, committed, ends, query_starts, counts)
+        moved = upload(slots[long], self._device)
+        deltas = None
+        if self._deltas is not None:
+            places = zip(
+                np.flatnonzero(long).tolist(), (committed - positions)[long].tolist(), strict=True
+            )
+            delta_rows = DeltaRows(
+                slots=np.where(runs, slots, self.num_slots),
+                starts=query_starts,
+                positions=positions,
+                handed=tuple(places),
+            )
+            deltas = self._deltas.step(delta_rows, kept, moved)
         return StateStep(
-            states=self._states,
+            states=self._windows,
             rings=self._rings,
             rows=rows,
-            kept=self._kept(slots, committed, ends, query_starts, counts),
-            moved_slots=upload(slots[long], self._device),
+            deltas=deltas,
+            kept=kept,
+            moved_slots=moved,
             moved_rows=upload(tokens.ravel(), self._device),
             settle=lambda: self._settle(slots[runs], committed[runs], ends[runs]),
         )
@@ -153,7 +189,7 @@ class StatePool:
         counts: IntArray,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Rings, places in them and tokens of a step whose inputs go there."""
-        lengths = np.where(slots != NO_STATE, ends - committed, 0)
+        lengths = np.where(slots >= 0, ends - committed, 0)
         sequence = np.repeat(np.arange(len(slots)), lengths)
         first = np.cumsum(lengths) - lengths
         position = np.arange(lengths.sum()) - first[sequence] + committed[sequence]
@@ -174,16 +210,18 @@ class StatePool:
         if (positions < committed).any() or (positions > self._reached[slots]).any():
             spans = list(zip(committed.tolist(), self._reached[slots].tolist(), strict=True))
             raise ValueError(f"states within {spans} cannot be brought to {positions.tolist()}")
+        if self._deltas is not None:
+            self._deltas.commit(slots, self._ring_of[slots], committed, positions)
         before = self._taps - 1
         wanted = positions[:, None] + np.arange(-before, 0)
         in_ring = wanted >= committed[:, None]
         window = np.where(in_ring, 0, wanted - committed[:, None] + before)
         there = upload(slots, self._device)
         rings = upload(self._ring_of[slots], self._device)
-        old = self._states[there[:, None], :, upload(window, self._device)]
-        new = self._rings[rings[:, None], :, upload(wanted % RING, self._device)]
+        old = self._windows[there[:, None], :, upload(window, self._device)]
+        new = self._rings[rings[:, None], :, upload(wanted % RING, self._device)].to(old.dtype)
         chosen = torch.where(upload(in_ring, self._device)[:, :, None, None], new, old)
-        self._states[there] = chosen.transpose(1, 2)
+        self._windows[there] = chosen.transpose(1, 2)
         self._committed[slots] = positions
 
 
@@ -194,13 +232,23 @@ def state_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def state_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Memory of one slot; 0 for a model without recurrent layers."""
-    numbers = sum((spec.taps - 1) * spec.channels for spec in config.recurrent)
-    return numbers * state_dtype(dtype).itemsize
+    itemsize = state_dtype(dtype).itemsize
+    return sum(_layer_bytes(spec, itemsize) for spec in config.recurrent)
+
+
+def _layer_bytes(spec: Recurrent, itemsize: int) -> int:
+    window = (spec.taps - 1) * spec.channels * itemsize
+    return window + (delta_bytes(spec, itemsize) if isinstance(spec, GatedDelta) else 0)
 
 
 def ring_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Memory that a running sequence takes beside its slot."""
-    return RING * sum(spec.channels for spec in config.recurrent) * state_dtype(dtype).itemsize
+    total = 0
+    for spec in config.recurrent:
+        total += spec.channels * dtype.itemsize
+        if isinstance(spec, GatedDelta):
+            total += factor_bytes(spec, state_dtype(dtype).itemsize)
+    return RING * total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +259,7 @@ class StateStep:
     states: Tensor
     rings: Tensor
     rows: ConvRows
+    deltas: DeltaStep | None
     kept: tuple[Tensor, Tensor, Tensor]
     moved_slots: Tensor
     """[M] slots of sequences with more tokens than a ring has."""
@@ -237,4 +286,6 @@ class StateStep:
             count, layers = len(self.moved_slots), len(self.moved)
             new = torch.stack(self.moved).view(layers, count, -1, self.states.shape[-1])
             self.states[self.moved_slots] = new.transpose(0, 1)
+        if self.deltas is not None:
+            self.deltas.done()
         self.settle()

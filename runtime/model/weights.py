@@ -7,23 +7,27 @@ memory twice.
 
 import contextlib
 import logging
+import math
 import os
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.config import LoadError, ModelConfig
+from runtime.model.contents import Contents, counted, held_bytes, held_of_gguf, told
 from runtime.model.decoder import Decoder
 from runtime.model.family_weights import FamilyWeights
+from runtime.model.gguf_header import GgufHeader
 from runtime.model.gguf_weights import GgufWeights
 from runtime.model.hf_config import FAMILIES
 from runtime.model.layers import WeightBits, WeightSource
+from runtime.model.memory_plan import WIDTHS, weight_bytes
 from runtime.model.product_choice import ProductChoice
 from runtime.model.product_timing import measured_choice
 from runtime.model.random_weights import RandomWeights
@@ -84,7 +88,7 @@ def load_model(
     found = find_source(name, max_context_tokens=max_context_tokens)
     config, tokenizer_folder = found.config, found.tokenizer_folder
     check_context(name, config, max_context_tokens)
-    _check_memory(name, config, dtype, device, bits)
+    check_memory(name, config, dtype, device, bits)
     with contextlib.ExitStack() as stack:
         weights: WeightSource = RandomWeights(seed, dtype, device)
         if found.folder is not None:
@@ -119,7 +123,7 @@ def _stored_weights(
     """The checkpoint's weights; closes it, and looks at what is left over when all are taken."""
     config = found.config
     if found.gguf is not None:
-        _check_stored(config, found.gguf.path, found.gguf.data_bytes, device)
+        check_stored(config, found.gguf.path, _contents_of_gguf(found.gguf, dtype), device)
         size = config.head_dim
         file = GgufWeights(found.gguf, dtype, device, head_dim=size, progress=progress)
         with contextlib.closing(file):
@@ -129,10 +133,55 @@ def _stored_weights(
     assert found.folder is not None
     stored = Checkpoint(found.folder, dtype, device, progress=progress)
     with contextlib.closing(stored):
-        _check_stored(config, found.folder, stored.num_bytes, device)
         weights = FamilyWeights(stored, FAMILIES[config.model_type].names, config)
+        check_stored(config, found.folder, _contents_of(stored, weights, config, dtype), device)
         yield weights
         weights.check_all_read()
+
+
+def contents_of(found: ModelSource, dtype: torch.dtype, bits: WeightBits) -> Contents:
+    """Contents of the model's files, as far as headers tell.
+
+    Raises:
+        LoadError: weights are missing, or a header is damaged.
+    """
+    held = weight_bytes(found.config, dtype, bits)
+    if found.folder is None:
+        return Contents(form="drawn from a seed", held_bytes=held)
+    if found.gguf is not None:
+        return _contents_of_gguf(found.gguf, dtype)
+    names = FAMILIES[found.config.model_type].names
+    with contextlib.closing(Checkpoint(found.folder, dtype, torch.device("cpu"))) as stored:
+        weights = FamilyWeights(stored, names, found.config)
+        contents = _contents_of(stored, weights, found.config, dtype)
+    return contents if found.config.quantisation is not None else replace(contents, held_bytes=held)
+
+
+def _contents_of(
+    stored: Checkpoint, weights: FamilyWeights, config: ModelConfig, dtype: torch.dtype
+) -> Contents:
+    quantisation, left, kinds, held = config.quantisation, [], [], 0
+    for name in stored.names():
+        pattern = weights.left_as(name)
+        if pattern is not None:
+            left.append(pattern)
+            continue
+        extent = stored.extent(name)
+        kinds.append(extent.kind)
+        held += held_bytes(name, extent, quantisation, dtype.itemsize)
+    form = counted(kinds) if quantisation is None else told(quantisation)
+    return Contents(form=f"safetensors, {form}", left=counted(left), held_bytes=held)
+
+
+def _contents_of_gguf(header: GgufHeader, dtype: torch.dtype) -> Contents:
+    tensors = header.tensors.values()
+    return Contents(
+        form=f"GGUF, {counted(each.kind for each in tensors)}",
+        held_bytes=sum(
+            held_of_gguf(each.kind, math.prod(each.shape), each.num_bytes, dtype.itemsize)
+            for each in tensors
+        ),
+    )
 
 
 def peak_rss_bytes() -> int:
@@ -173,19 +222,30 @@ def _products(
     )
 
 
-def _check_stored(config: ModelConfig, place: Path, stored: int, device: torch.device) -> None:
-    """A quantised model is in memory about as it lies in its folder."""
+def check_stored(
+    config: ModelConfig, place: Path, contents: Contents, device: torch.device
+) -> None:
+    """Whether there is room for a quantised model, which cannot be made smaller while it is loaded.
+
+    Raises:
+        LoadError: there is not.
+    """
     free = free_memory_bytes(device)
-    if config.quantisation is not None and stored > free:
+    if config.quantisation is not None and contents.held_bytes > free:
         raise LoadError(
-            f"{place}: its weights take {stored / (1 << 30):.1f} GiB as they are, "
-            f"{free / (1 << 30):.1f} GiB are free on {device.type}"
+            f"{place}: its weights take {contents.held_bytes / (1 << 30):.1f} GiB once they are "
+            f"loaded ({contents.form}), {free / (1 << 30):.1f} GiB are free on {device.type}"
         )
 
 
-def _check_memory(
+def check_memory(
     name: str, config: ModelConfig, dtype: torch.dtype, device: torch.device, bits: WeightBits
 ) -> None:
+    """Whether there is room for a model in these bits; of a quantised one, whether that is asked.
+
+    Raises:
+        LoadError: it does not fit, or it would have to be quantised anew.
+    """
     if config.quantisation is not None:
         if bits == 16:
             return
@@ -197,7 +257,7 @@ def _check_memory(
     def gib(width: float) -> float:
         return config.num_parameters * width / (1 << 30)
 
-    width = {16: dtype.itemsize, 8: 1, 4: 0.5, "fp8": 1}[bits]
+    width = WIDTHS.get(bits, dtype.itemsize)
     free = free_memory_bytes(device) / (1 << 30)
     if gib(width) <= free:
         return

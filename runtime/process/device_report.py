@@ -1,7 +1,8 @@
 """The report of torch and the compiled kernels on this machine, for ``keepwarm doctor``.
 
-Runs in a process of its own (``python -m runtime.process.device_report``), so that a broken torch
-is a report and not a crash; prints one JSON object.
+Runs in a process of its own (``python -m runtime.process.device_report [CONFIG]``), so that a
+broken torch is a report and not a crash; prints one JSON object. With an engine's configuration, in
+JSON, it has what ``runtime.process.model_report`` finds as ``model``.
 """
 
 import importlib.metadata
@@ -12,6 +13,8 @@ from dataclasses import asdict, dataclass
 import torch
 
 from kernels.native_library import build_name
+from runtime.config import EngineConfig
+from runtime.process.model_report import model_report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,4 +60,7 @@ def _triton() -> str | None:
 
 
 if __name__ == "__main__":
-    json.dump(asdict(device_report()), sys.stdout)
+    told: dict[str, object] = asdict(device_report())
+    if len(sys.argv) > 1:
+        told["model"] = asdict(model_report(EngineConfig(**json.loads(sys.argv[1]))))
+    json.dump(told, sys.stdout)

@@ -25,7 +25,7 @@ from collections.abc import Callable
 import numpy as np
 
 from runtime.messages import TokenArray
-from runtime.model.batch import SequenceInput
+from runtime.model.batch import TRIAL_STATE, SequenceInput
 from runtime.model.runner import ModelRunner
 from runtime.process.stored_profile import StoredProfile, Times
 from runtime.scheduling.costs import ROWS, TOKENS, CostProfile, CostTable
@@ -268,4 +268,5 @@ def _input(
         start=position,
         block_table=(blocks % runner.num_blocks).astype(np.int32),
         num_logits=1,
+        state_slot=TRIAL_STATE,
     )

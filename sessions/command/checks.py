@@ -15,13 +15,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from runtime.config import EngineConfig
 from runtime.machine_files import cache_folder
 from runtime.model.config import LoadError
-from runtime.model.sources import ModelSource
+from sessions.command.finding import Finding
 from sessions.command.journal_options import (
     MEMORY,
     JournalOptions,
@@ -30,37 +31,24 @@ from sessions.command.journal_options import (
     journal_path,
     look_at_journal,
 )
+from sessions.command.model_checks import read_model, speech, spoken_to
 from sessions.command.options import ServeOptions
-from sessions.command.preflight import fault_of_context, fault_of_model, known_source
+from sessions.command.preflight import known_source
 from sessions.command.settings import OptionError
-from sessions.command.speech import Speech, speech_of
 from sessions.journal.errors import JournalDamaged, JournalError, JournalInUse, JournalNewer
 from sessions.journal.inspection import LOOK_S
+from sessions.wire.descriptors import KEPT, OWN
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.version import __version__
 
-Verdict = Literal["ok", "note", "fault"]
 DEVICE_TIMEOUT_S = 180.0
 """Loading torch, and compiling the CPU kernels for the first time."""
 _LEAST_FREE_MIB = 256
-_SPARE_FILES = 64
-"""Files that a server has open beside its connections."""
 _MIB = 1024 * 1024
 _PACKAGES = (
     *("torch", "numpy", "xxhash", "tokenizers", "safetensors", "llguidance", "h11", "jinja2"),
     *("websockets", "orjson", "pydantic", "prometheus-client", "uvloop", "click"),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at."""
-
-    what: str
-    verdict: Verdict
-    found: str
-    advice: str = ""
-    """The remedy; empty where nothing is."""
 
 
 def findings(options: ServeOptions, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -75,7 +63,7 @@ def findings(options: ServeOptions, environment: Mapping[str, str]) -> Iterator[
         wanted = options.engine.disk_kv_bytes // _MIB
         yield folder("KV on disk", Path(options.engine.disk_kv_folder), wanted)
     yield from journal(options)
-    yield from device()
+    yield from device(options.engine)
 
 
 def versions() -> Finding:
@@ -106,60 +94,6 @@ def foreign_kernels() -> Finding:
     )
 
 
-def model(name: str) -> Finding:
-    """Whether there is a model of that name, as far as its small files tell."""
-    fault = fault_of_model(name)
-    if fault is None:
-        return Finding(what="model", verdict="ok", found=name)
-    advice = "--model default is the model that comes along"
-    return Finding(what="model", verdict="fault", found=fault, advice=advice)
-
-
-def spoken_to(options: ServeOptions) -> Iterator[Finding]:
-    """The model, and if it is there its context and how it is spoken to."""
-    name, asked = options.engine.model, options.engine.max_context_tokens
-    found = model(name)
-    yield found
-    source = known_source(name) if found.verdict == "ok" else None
-    if source is not None:
-        yield context(name, source, asked)
-        yield chat_format(options, source)
-
-
-def context(name: str, source: ModelSource, asked: int | None) -> Finding:
-    """Whether the model has so long a context as is to be served."""
-    fault = fault_of_context(name, asked)
-    if fault is None:
-        most = source.config.max_context_tokens
-        found = f"{most} tokens" if asked is None else f"{asked} of {most} tokens"
-        return Finding(what="context", verdict="ok", found=found)
-    advice = "--max-context-tokens makes a context shorter, never longer"
-    return Finding(what="context", verdict="fault", found=fault, advice=advice)
-
-
-def chat_format(options: ServeOptions, source: ModelSource) -> Finding:
-    """Which format the model's own template says, and how that was found out."""
-    try:
-        speech = _speech(options, source)
-    except OptionError as error:
-        advice = "docs/chat_formats.md says how a format is chosen, and which there are"
-        return Finding(what="chat format", verdict="fault", found=str(error), advice=advice)
-    found = speech.chat_format.name + (f": {speech.how}" if speech.how else "")
-    if speech.warning is None:
-        return Finding(what="chat format", verdict="ok", found=found)
-    advice = f"the server starts; {speech.warning}"
-    return Finding(what="chat format", verdict="note", found=found, advice=advice)
-
-
-def _speech(options: ServeOptions, source: ModelSource) -> Speech:
-    engine = options.engine
-    return speech_of(
-        engine.model,
-        source,
-        chat_format=engine.chat_format,
-    )
-
-
 def port(host: str, number: int) -> Finding:
     """Whether a server could listen there."""
     try:
@@ -180,11 +114,13 @@ def port(host: str, number: int) -> Finding:
 
 
 def open_files() -> Finding:
-    """Whether as many connections may be open as the server lets in."""
+    """Whether as many connections may be open as the server lets in: it raises its soft limit as
+    far as the hard one, and lets in fewer where that is less."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DEFAULT_LIMITS.max_open_connections + _SPARE_FILES
+    most = DEFAULT_LIMITS.max_open_connections + DEFAULT_LIMITS.max_unread_connections
+    wanted = most + OWN + KEPT
     found = f"{_limit(soft)} open files (hard limit {_limit(hard)})"
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if hard == resource.RLIM_INFINITY or hard >= wanted:
         return Finding(what="limits", verdict="ok", found=found)
     advice = f"{DEFAULT_LIMITS.max_open_connections} connections need {wanted}: ulimit -n {wanted}"
     return Finding(what="limits", verdict="note", found=found, advice=advice)
@@ -207,7 +143,7 @@ def journal(options: ServeOptions) -> Iterator[Finding]:
         source = None
     if source is not None:
         with contextlib.suppress(OptionError):  # which is told of the chat format
-            made_of = fingerprint(source, _speech(options, source).description)
+            made_of = fingerprint(source, speech(options, source).description)
             yield _journal_of(options.journal, made_of)
 
 
@@ -268,9 +204,11 @@ def folder(what: str, path: Path, wanted_mib: int) -> Finding:
 # What torch says
 
 
-def device() -> list[Finding]:
-    """The device that a model would run on, asked of a child process."""
-    command = [sys.executable, "-m", "runtime.process.device_report"]
+def device(engine: EngineConfig) -> list[Finding]:
+    """The device that a model would run on and the memory it would take, asked of a child
+    process."""
+    config = json.dumps(asdict(engine))
+    command = [sys.executable, "-m", "runtime.process.device_report", config]
     try:
         asked = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=DEVICE_TIMEOUT_S
@@ -278,7 +216,8 @@ def device() -> list[Finding]:
     except subprocess.TimeoutExpired:
         return [_no_torch(f"no answer within {DEVICE_TIMEOUT_S:g} s")]
     with contextlib.suppress(ValueError):
-        return read_device(json.loads(asked.stdout))
+        report = json.loads(asked.stdout)
+        return [*read_device(report), *read_model(report["model"])]
     lines = asked.stderr.strip().splitlines()
     return [_no_torch(lines[-1] if lines else f"exit status {asked.returncode}")]
 

@@ -8,15 +8,18 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import xxhash
 
 from sessions.command.settings import OptionError, Setting, Values
 from sessions.command.speech import Tokenised
+from sessions.durable.store import Store
+from sessions.ground import JOURNAL
 from sessions.journal.adoption import Loader
 from sessions.journal.errors import (
     JournalAbsent,
@@ -26,8 +29,8 @@ from sessions.journal.errors import (
 )
 from sessions.journal.inspection import Seen, look_at
 from sessions.journal.journal import Journal
-from sessions.journal.records import TENANT_ACCOUNT
-from sessions.journal.shares import spent_on
+from sessions.journal.records import TENANT_ACCOUNT, Account, TurnRecord
+from sessions.journal.rescue import Rescue
 from sessions.journal.sqlite import SqliteJournal
 from sessions.turns.commits import Commits
 from sessions.turns.recollection import Recollection
@@ -54,6 +57,12 @@ class JournalOptions:
     """Take over what other tokenizers' turns said."""
     keep_s: float
     state_folder: Path
+    compaction_key: str | None = None
+    """A file with the key that signs compaction items; None: one beside the journal's file."""
+    rescue_folder: Path | None = None
+    """Where a journal is saved whose path names it no more; None: beside it."""
+    ready_without: bool = False
+    """A server is ready also while the shared journal is out of reach."""
 
 
 JOURNAL_SETTINGS: tuple[Setting, ...] = (
@@ -89,6 +98,29 @@ JOURNAL_SETTINGS: tuple[Setting, ...] = (
         group="journal",
         help="turns that are older are deleted once nothing continues them",
     ),
+    Setting(
+        name="compaction_key",
+        metavar="FILE",
+        group="journal",
+        help="the key that signs compaction items, at least 32 bytes, the same for all servers "
+        "that are to take each other's; default: a file beside the journal's, made at the "
+        "first start",
+    ),
+    Setting(
+        name="journal_rescue_folder",
+        metavar="FOLDER",
+        group="journal",
+        help="where the journal is saved if its file is removed, moved or replaced under a running "
+        "server; default: beside it",
+    ),
+    Setting(
+        name="ready_without_journal",
+        kind="switch",
+        default=False,
+        group="journal",
+        help="leave a journal that servers share out of /readyz: else all of them would leave "
+        "their balancer at once while it is out of reach, and reading with them",
+    ),
 )
 
 
@@ -107,12 +139,24 @@ def read_journal_options(values: Values, environment: Mapping[str, str]) -> Jour
             f"{values.label('journal_shared')} needs a journal that others can reach, "
             f"{values.label('journal')} names none"
         )
+    shared = values["journal_shared"] or (place is not None and in_postgres(place))
+    if values["ready_without_journal"] and not shared:
+        raise OptionError(
+            f"{values.label('ready_without_journal')} is for a journal that servers share: a "
+            "server that has its own to itself is of no use without"
+        )
+    rescue = values["journal_rescue_folder"]
+    if rescue and not Path(rescue).expanduser().is_dir():
+        raise OptionError(f"{values.label('journal_rescue_folder')} {rescue} is no folder")
     return JournalOptions(
         place=place,
         shared=values["journal_shared"],
+        rescue_folder=Path(rescue).expanduser() if rescue else None,
+        ready_without=values["ready_without_journal"],
         retokenise=values["journal_foreign"] == "retokenise",
         keep_s=values["journal_keep_days"] * 86_400,
         state_folder=state_folder(environment),
+        compaction_key=values["compaction_key"] or None,
     )
 
 
@@ -184,7 +228,7 @@ def open_journal(options: JournalOptions, of: bytes) -> Journal | None:
         return None
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     if options.place is not None and in_postgres(options.place):
-        return open_postgres(options.place, fingerprint=of, owner=owner)
+        return open_postgres(options.place, fingerprint=of, owner=owner, patient=True)
     try:
         file = journal_file(options, of)
     except OSError as error:
@@ -192,7 +236,7 @@ def open_journal(options: JournalOptions, of: bytes) -> Journal | None:
             f"the folder {options.state_folder} cannot be made: {error.strerror}; name a file with "
             f"--journal, or keep nothing with '--journal {MEMORY}'"
         ) from error
-    return SqliteJournal(file, fingerprint=of, owner=owner, shared=options.shared)
+    return SqliteJournal(file, fingerprint=of, owner=owner, shared=options.shared, patient=True)
 
 
 def in_postgres(place: str) -> bool:
@@ -200,7 +244,9 @@ def in_postgres(place: str) -> bool:
     return place.startswith(_POSTGRES)
 
 
-def open_postgres(address: str, *, fingerprint: bytes, owner: str, beside: bool = False) -> Journal:
+def open_postgres(
+    address: str, *, fingerprint: bytes, owner: str, beside: bool = False, patient: bool = False
+) -> Journal:
     """As ``PostgresJournal``, where the extra is installed.
 
     Raises:
@@ -212,7 +258,9 @@ def open_postgres(address: str, *, fingerprint: bytes, owner: str, beside: bool 
         raise JournalError(
             "a journal in PostgreSQL needs the extra 'postgres': pip install 'keepwarm[postgres]'"
         ) from error
-    return PostgresJournal(address, fingerprint=fingerprint, owner=owner, beside=beside)
+    return PostgresJournal(
+        address, fingerprint=fingerprint, owner=owner, beside=beside, patient=patient
+    )
 
 
 def with_journal(
@@ -232,15 +280,39 @@ def with_journal(
     loader = Loader(journal, fingerprint=of, retokenise=renderer if options.retokenise else None)
     recollection = Recollection(journal=journal, loader=loader, store=store, commits=commits)
     store.lasting = store.logs.lasting = True
+    rescue = Rescue(journal, options.rescue_folder) if isinstance(journal, SqliteJournal) else None
+    desk = JournalDesk(
+        journal,
+        recollection,
+        store,
+        keep_s=options.keep_s,
+        ground=service.ground,
+        rescue=None if rescue is None else rescue.save,
+    )
+
+    def left_behind() -> Callable[[], None]:
+        left = journal.settle_left()
+        return partial(_begin, store, desk, left, journal.accounts_named(TENANT_ACCOUNT))
+
     try:
-        left = journal.settle_left()
-    except JournalUnavailable:  # a database may have hung up while the model was loaded
-        left = journal.settle_left()
-    if left:
-        log.warning("turns were cut short by a server that died turns=%d", len(left))
-    for tenant, account in journal.accounts_named(TENANT_ACCOUNT).items():
-        store.tenant_accounts.of(tenant).spent = spent_on(account)
-    desk = JournalDesk(journal, recollection, store, keep_s=options.keep_s)
-    desk.left = left
+        left_behind()()
+    except JournalUnavailable:
+        try:  # a database may have hung up while the model was loaded
+            left_behind()()
+        except JournalUnavailable as error:
+            desk.to_begin = left_behind
+            desk.not_opened(str(error))
+    if options.ready_without:
+        service.ground.left_out = frozenset({JOURNAL})
     commits.awake = desk.awake
     return replace(service, commits=commits), desk
+
+
+def _begin(
+    store: Store, desk: JournalDesk, left: Sequence[TurnRecord], spent: Mapping[str, Account]
+) -> None:
+    if left:
+        log.warning("turns were cut short by a server that died turns=%d", len(left))
+    for tenant, account in spent.items():
+        store.tenant_accounts.of(tenant).spent = account.spent
+    desk.begin_with(left)

@@ -25,17 +25,18 @@ from runtime.messages import EngineInfo
 from runtime.process.engine_process import EngineProcess, EngineStartError, engine_command
 from runtime.tokenizer import TokenizerError
 from sessions.command.beforehand import Beforehand, at_once, loaded_first, names_of, place
+from sessions.command.compaction_key import seal_for
 from sessions.command.journal_options import with_journal
 from sessions.command.options import ServeOptions
 from sessions.command.prices import check_budgets
 from sessions.command.reload import reload_tenants
 from sessions.command.settings import OptionError
-from sessions.command.speech import Speech
 from sessions.command.tracing import Tracing
 from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
+from sessions.ground import READER
 from sessions.http.front_door import OriginPolicy
 from sessions.journal.errors import JournalError
 from sessions.pages.dashboard import Dashboard
@@ -45,6 +46,7 @@ from sessions.quotas import Quotas
 from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
 from sessions.turns.service import ServedModel, Service, unguessable_id
+from sessions.wire.descriptors import raise_limit, within
 from sessions.wire.errands import LongWork
 from sessions.wire.fair_reading import CpuAllowance, Reading, TenantTurns
 from sessions.wire.http_api import HttpApi
@@ -190,7 +192,8 @@ def _service(
 ) -> Service:
     clock, prices = time.monotonic, before.prices
     terms = TenantTerms(tenants, prices)
-    limits = replace(DEFAULT_LIMITS, default_output_tokens=options.default_output_tokens)
+    limits = within(DEFAULT_LIMITS, raise_limit())
+    limits = replace(limits, default_output_tokens=options.default_output_tokens)
     store = Store(
         limits=limits,
         prices=prices,
@@ -199,7 +202,7 @@ def _service(
         tenant_budget=terms.budget,
     )
     return Service(
-        model=_served_model(options, info, before.speech),
+        model=_served_model(options, info, before),
         store=store,
         limits=limits,
         clock=clock,
@@ -284,6 +287,8 @@ def _assemble(
     clock, store = service.clock, service.store
     text_of = service.model.tokenizer.text_of
     dashboard = Dashboard(store=store, clock=clock, version=__version__, text_of=text_of)
+    dashboard.ground = metrics.ground = service.ground
+    service.ground.stands_on(READER, reader.trouble)
     if desk is not None:
         dashboard.history.recorder = Recorder(service.wall_clock)
     hub = Hub(
@@ -298,6 +303,7 @@ def _assemble(
             planners=_PLANNERS,
             reading=_reading(service, reader),
             journal=desk,
+            ground=service.ground,
         ),
         metrics=metrics,
         dashboard=dashboard,
@@ -330,14 +336,15 @@ def _reload_on_hangup(
     )
 
 
-def _served_model(options: ServeOptions, info: EngineInfo, speech: Speech) -> ServedModel:
-    name, aliases = names_of(options)
+def _served_model(options: ServeOptions, info: EngineInfo, before: Beforehand) -> ServedModel:
+    (name, aliases), speech = names_of(options), before.speech
     return ServedModel(
         name=name,
         aliases=aliases,
         tokenizer=speech.tokenizer,
         chat_format=speech.chat_format,
         max_context_tokens=info.max_context_tokens,
+        seal=seal_for(options.journal, before.fingerprint, name),
     )
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from sessions.durable.transcript import Entry, chain
 from tools_api.items import (
+    Compaction,
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
@@ -29,8 +30,9 @@ _PREFIXES: dict[type[Item], str] = {
     CustomToolCall: "ctc",
     CustomToolCallOutput: "ctco",
     Reasoning: "rs",
+    Compaction: "cmp",
 }
-_LISTED = re.compile(r"(?:msg|fc|fco|ctc|ctco|rs)_(\d{1,9})_(.+)", re.ASCII)
+_LISTED = re.compile(r"(?:msg|fc|fco|ctc|ctco|rs|cmp)_(\d{1,9})_(.+)", re.ASCII)
 _RESPONSE = "resp"
 
 

@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple
 from sessions.durable.account import NOTHING, Account, Amount, is_bound
 from sessions.durable.miss_reasons import Miss
 
+COMPACTION = "compaction"
+"""The status of what is no turn: the summary that was written for one."""
 _NANO = 1_000_000_000
 _MILLION = 1_000_000
 
@@ -282,12 +284,12 @@ class Ledger:
         unsettled, self.unsettled = self.unsettled, NOTHING_UNSETTLED
         return unsettled
 
-    def settled(self, usage: TurnUsage, cost: int) -> None:
-        """A turn has ended and its reservation was settled."""
+    def settled(self, usage: TurnUsage, cost: int, *, is_turn: bool = True) -> None:
+        """A turn has ended and its reservation was settled; or what was computed for one."""
         self.usage = self.usage + usage
         self.cost += cost
         self.saved += self.prices.saved(usage)
-        self.turns += 1
+        self.turns += is_turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +302,8 @@ class TurnReport:
     """1 for the first turn of its session."""
     response_id: str
     status: str
-    """``completed``, ``incomplete``, ``failed`` or ``cancelled``."""
+    """``completed``, ``incomplete``, ``failed`` or ``cancelled``; ``compaction``: no turn, but the
+    summary that was written for one."""
     reason: str | None
     """Why it did not complete, None if it did."""
     usage: TurnUsage
@@ -326,6 +329,20 @@ class TurnReport:
     """As the client called it."""
     traceparent: str | None = None
     """The client's span above this turn, in W3C Trace Context's words."""
+    context: dict[str, Any] | None = None
+    """The fate of its context, as ``response.keepwarm.context`` says it; None: nothing."""
+
+    @property
+    def is_turn(self) -> bool:
+        """Or a summary that was written for one."""
+        return self.status != COMPACTION
+
+    @property
+    def recast(self) -> str | None:
+        """How its context was recast; None: it was not."""
+        if self.context is None:
+            return None
+        return "summarised" if self.context["summarised"]["turns"] else "cleared"
 
     @property
     def miss_causes(self) -> dict[str, int]:

@@ -28,6 +28,8 @@ class MissReason(enum.StrEnum):
     EXPIRED = "expired"
     """Evicted after its lease had run out."""
     FORKED = "forked"
+    STATE_MISSING = "state_missing"
+    """Keys and values are there, and no state of the recurrent layers to go on from."""
     RESTARTED = "restarted"
     """The engine was replaced and its memory with it."""
     MODEL_CHANGED = "model_changed"
@@ -49,6 +51,7 @@ _WORDS = {
     MissReason.EVICTED: "evicted",
     MissReason.EXPIRED: "evicted after its lease ran out",
     MissReason.FORKED: "forked inside a block",
+    MissReason.STATE_MISSING: "behind the last state that was kept",
     MissReason.RESTARTED: "engine restarted",
     MissReason.MODEL_CHANGED: "model changed",
     MissReason.PARTIAL_BLOCK: "last block was not full",

@@ -10,9 +10,9 @@ is closed holds no more than its account needs.
 """
 
 import enum
+from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator
 
-from sessions.durable.activity import ByActivity
 from sessions.durable.ledger import Ledger
 
 
@@ -73,7 +73,7 @@ class Session:
         self._closed = False
         self._granted: Hashable | None = None
         self._waiting: tuple[Hashable, ...] = ()
-        self._order: ByActivity[Session] | None = None
+        self._order: ByActivity | None = None
 
     @property
     def state(self) -> SessionState:
@@ -152,7 +152,7 @@ class Session:
         self.last_active_s = now
         self.stand_in(order)
 
-    def stand_in(self, order: "ByActivity[Session] | None") -> None:
+    def stand_in(self, order: "ByActivity | None") -> None:
         """Keep the session's place in ``order`` from now on, and in no other."""
         if self._order is not None:
             self._order.remove(self)
@@ -175,6 +175,38 @@ class Session:
         self._granted, *others = self._waiting
         self._waiting = tuple(others)
         return self._granted
+
+
+class ByActivity:
+    """Sessions in the order of their last activity, for whoever lists them. To find or to move one
+    costs some comparisons, however many there are.
+
+    Always true: they are sorted, as long as nobody changes the time of one that is here.
+    """
+
+    def __init__(self) -> None:
+        self._sorted: list[Session] = []
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def add(self, each: Session) -> None:
+        """One that is not here."""
+        insort(self._sorted, each, key=_place)
+
+    def remove(self, each: Session) -> None:
+        """One that is here."""
+        place = bisect_left(self._sorted, _place(each), key=_place)
+        assert self._sorted[place] is each
+        del self._sorted[place]
+
+    def newest(self) -> Iterator[Session]:
+        """The most recently active first."""
+        return reversed(self._sorted)
+
+
+def _place(each: Session) -> tuple[float, str]:
+    return each.last_active_s, each.name
 
 
 def _without(several: tuple[Hashable, ...], one: Hashable) -> tuple[Hashable, ...]:

@@ -16,7 +16,6 @@ from functools import partial
 
 from runtime.messages import ReleaseBranch
 from sessions.durable.account import NO_BUDGET, Budget
-from sessions.durable.activity import ByActivity
 from sessions.durable.branches import Branches
 from sessions.durable.budgets import TenantAccounts, take_budgets
 from sessions.durable.ledger import Ledger, PriceTable
@@ -24,9 +23,9 @@ from sessions.durable.packing import pack
 from sessions.durable.residents import Residents
 from sessions.durable.response_table import PrivateResponses, ResponseTable, StoredResponse
 from sessions.durable.running_turns import RunningTurns
-from sessions.durable.session import Session
+from sessions.durable.session import ByActivity, Session
 from sessions.durable.session_view import SessionView, view_of
-from sessions.durable.transcript import Entry
+from sessions.durable.transcript import Entry, by_model
 from sessions.durable.turn_logs import TurnLogs
 from sessions.durable.turn_stats import Pace
 from sessions.durable.weights import open_requests
@@ -45,7 +44,7 @@ class _Tenant:
         """Those that its newest session began with."""
         self.sessions: OrderedDict[str, Session] = OrderedDict()
         """The one that was used last, by itself or by others, stands last."""
-        self.active = ByActivity[Session]()
+        self.active = ByActivity()
         """The same sessions."""
 
 
@@ -356,6 +355,8 @@ class ConnectionStore:
         of being the same conversation.
         """
         for length in range(len(items), 0, -1):
+            if not by_model(items[length - 1]):
+                continue
             for table in (self._private, self._shared):
                 if not table.knows(digests[length]):
                     continue

@@ -20,6 +20,7 @@ import orjson
 from runtime.messages import TokenArray
 from runtime.text_encoder import UnsplittableText
 from runtime.tokenizer import Tokenizer
+from sessions.durable.compaction import expanded, standing
 from sessions.durable.shortened import is_shortened
 from sessions.durable.weights import item_bytes, text_held, tool_bytes
 from tools_api import errors
@@ -28,6 +29,7 @@ from tools_api.item_identity import normalised
 from tools_api.items import (
     Call,
     CallOutput,
+    Compaction,
     CustomToolCall,
     FunctionCall,
     Item,
@@ -37,6 +39,8 @@ from tools_api.items import (
 from tools_api.tools import FunctionTool
 
 ROOT_DIGEST = b""
+_MOST_BYTES = 4
+"""The most bytes of a character."""
 _NO_TOKENS: TokenArray = np.empty(0, dtype=np.int32)
 
 
@@ -179,7 +183,7 @@ def check_calls(parent: Entry | None, items: Sequence[Item], *, complete: bool) 
     pending = dict.fromkeys(parent.open_calls if parent is not None else ())
     seen = set(pending)
     before: set[str] | None = None
-    for item in items:
+    for item in expanded(items):
         if isinstance(item, Call):
             seen.add(item.call_id)
             if item.status != "incomplete":
@@ -199,17 +203,20 @@ def _called_before(entry: Entry | None) -> set[str]:
     return {
         item.call_id
         for link in chain(entry)
-        for item in (*link.input_items, *link.output_items)
+        for item in expanded((*link.input_items, *link.output_items))
         if isinstance(item, Call)
     }
 
 
 def roll(digest: bytes, item: Item) -> bytes:
     """The digest one item further. Ids, status, annotations and reasoning do not count, so
-    that a client's copy of a history gives the digest of ours."""
+    that a client's copy of a history gives the digest of ours; nor what was said before a
+    compaction that stands for all of it, which a client may leave out."""
     normal = normalised(item)
     if normal is None:
         return digest
+    if isinstance(item, Compaction) and item.kind == "whole":
+        digest = ROOT_DIGEST
     return hashlib.blake2b(digest + orjson.dumps(normal), digest_size=16).digest()
 
 
@@ -222,8 +229,9 @@ def roll_all(digest: bytes, items: Iterable[Item]) -> bytes:
 def holds(entry: Entry, items: Sequence[Item]) -> bool:
     """Whether ``items`` end like the chain up to ``entry``, compared one by one from the end.
     Together with an equal digest: whether they are its history, of which the chain may lack what
-    truncation left out, and the middle of what it cut."""
-    ours = _normals(item for link in chain(entry) for item in _backwards(link))
+    truncation left out, and the middle of what it cut. What is before a compaction is not
+    compared: there the digest alone says so."""
+    ours = _normals(_since_compaction(entry))
     theirs = _normals(reversed(items))
     if entry.left_out == NOTHING:
         return all(_is_left_of(own, next(theirs, None)) for own in ours)
@@ -232,6 +240,15 @@ def holds(entry: Entry, items: Sequence[Item]) -> bool:
 
 def _normals(items: Iterable[Item]) -> Iterator[tuple[str, ...]]:
     return (normal for item in items if (normal := normalised(item)) is not None)
+
+
+def _since_compaction(entry: Entry) -> Iterator[Item]:
+    """Items from the newest back to a compaction that stands for all before it."""
+    for link in chain(entry):
+        for item in _backwards(link):
+            yield item
+            if isinstance(item, Compaction) and item.kind != "part":
+                return
 
 
 def _backwards(entry: Entry) -> Iterator[Item]:
@@ -329,7 +346,10 @@ class Renderer:
         )
 
     def _refuse_hopeless(self, segments: Sequence[Segment], most: int, *advice: str) -> None:
-        least = self._tokenizer.least_tokens(_text(segments))
+        text = _text(segments)
+        if len(text) * _MOST_BYTES <= most:
+            return  # the bound on its tokens is never above its bytes
+        least = self._tokenizer.least_tokens(text)
         if least > most:
             raise errors.context_length_exceeded(least, most, *advice)
 
@@ -373,7 +393,7 @@ class Renderer:
         self, items: tuple[Item, ...], tail: Tail, *, generate: bool, options: TemplateOptions
     ) -> list[Segment]:
         segments = self._format.items(
-            items,
+            expanded(items),
             first=tail is Tail.START,
             open_output=tail is Tail.OPEN_OUTPUT,
             after_output=tail in (Tail.CLOSED_OUTPUT, Tail.OPEN_OUTPUT),
@@ -402,6 +422,9 @@ def text_bytes(item: Item) -> int:
             text = item.full_name + item.arguments
         case CustomToolCall():
             text = item.full_name + item.input
+        case Compaction():
+            opened = () if item.stands_for is None else standing(item).items
+            return sum(map(text_bytes, opened))
         case _:
             text = item.output
     return len(text.encode("utf-8", "surrogatepass"))

@@ -40,6 +40,8 @@ class TurnLog:
     """The job that gets the events as they come; None: nobody, the client is gone."""
     followed_on: str = ""
     """The connection of ``follower``."""
+    asked_s: float = 0.0
+    """When the request of ``follower`` came in."""
     frames: deque[bytes] = field(default_factory=deque)
     first: int = 0
     """Number of the oldest event that is kept."""

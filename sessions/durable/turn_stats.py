@@ -103,6 +103,8 @@ class TurnStats:
     """Truncation left something out for this turn."""
     warnings: tuple[str, ...] = ()
     """Warnings to the client about the turn, a short sentence each."""
+    context: Event | None = None
+    """The fate of the context, if it was recast."""
     exhausted: bool = field(default=False)
     """The budget ended or refused this turn."""
     stop: str | None = None
@@ -206,6 +208,8 @@ class TurnStats:
         }
         if self.stop is not None:
             brief["stop"] = self.stop
+        if self.context is not None:
+            brief["context"] = self.context
         return brief if reason is None else brief | {"reason": reason}
 
     def _miss_causes(self) -> dict[str, int]:

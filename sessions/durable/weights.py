@@ -17,7 +17,7 @@ from sys import getsizeof
 from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.exact_json import dumps
-from tools_api.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
+from tools_api.items import Compaction, CustomToolCall, FunctionCall, Item, Message, Reasoning
 from tools_api.limits import MIB, Limits
 from tools_api.requests import CreateRequest
 from tools_api.tools import FunctionTool
@@ -45,6 +45,10 @@ def item_bytes(item: Item) -> int:
             texts += [item.call_id, item.name, item.namespace, item.input]
         case Reasoning():
             texts += [item.encrypted_content, *item.content, *item.summary]
+        case Compaction():
+            texts.append(item.encrypted_content)
+            if item.stands_for is not None:
+                return sum(map(item_bytes, item.stands_for.items)) + getsizeof(texts[-1]) + 512
         case _:
             texts += [item.call_id, item.output]
     held = _OBJECT_BYTES + parts * _PART_BYTES

@@ -98,11 +98,13 @@ class Loader:
             return self._foreign(tenant, response_id)
         rows = self._journal.chain(tenant, response_id, known)
         session = self._journal.session(tenant, head.session)
-        return LoadedChain(turns=tuple(map(self._read, rows)), session=session)
+        return LoadedChain(turns=tuple(map(self.read, rows)), session=session)
 
     def read(self, row: StoredTurn) -> LoadedTurn:
         """One row on its own."""
-        return self._read(row)
+        links = decode_links(row)
+        headers = tuple([self._header(link.header) for link in links])
+        return LoadedTurn(row=row, links=links, headers=headers)
 
     def with_history(self, tenant: str, digest: bytes, most: int) -> list[str]:
         """Responses whose history has the digest and whose ids mean something here, the newest
@@ -151,11 +153,6 @@ class Loader:
         items = read[place.response_id]
         return None if items is None else item_at(items, place, id_)
 
-    def _read(self, row: StoredTurn) -> LoadedTurn:
-        links = decode_links(row)
-        headers = tuple([self._header(link.header) for link in links])
-        return LoadedTurn(row=row, links=links, headers=headers)
-
     def _header(self, digest: bytes) -> Header:
         found = self._headers.get(digest)
         if found is None:
@@ -170,7 +167,7 @@ class Loader:
     def _foreign(self, tenant: str, response_id: str) -> LoadedChain | None:
         if self._retokenise is None:
             return None
-        turns = tuple(map(self._read, self._journal.chain(tenant, response_id)))
+        turns = tuple(map(self.read, self._journal.chain(tenant, response_id)))
         entry = rendered_anew(link_up(turns, lambda _: None), self._retokenise)
         session = self._journal.session(tenant, turns[-1].row.session)
         return LoadedChain(turns=turns[-1:], session=session, foreign=entry)

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
-from typing import TypeVar
 
 import orjson
 
@@ -25,11 +24,7 @@ from sessions.journal.encoding import decode_reservation, encode_reservation
 from sessions.journal.errors import JournalParentGone
 from sessions.journal.records import Account, TurnRecord, session_account
 from sessions.journal.rows import Row, SessionRow
-from sessions.journal.tables import FIRST_EPOCH, Cursor, SqlTables, check_account, marks
-
-_MOST_ROWS = 64
-"""The most rows of one statement."""
-T = TypeVar("T")
+from sessions.journal.tables import FIRST_EPOCH, Cursor, SqlTables, check_account, marks, slices
 
 
 class Batch:
@@ -324,12 +319,6 @@ def _insertion(table: str, columns: str, key: tuple[str, ...], count: int) -> st
     update = f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}" if key else ""
     values = ", ".join([f"({marks(len(names))})"] * count)
     return f"INSERT INTO {table} ({columns}) VALUES {values}{update}"
-
-
-def slices(found: Sequence[T]) -> Iterator[Sequence[T]]:
-    """In parts that one statement takes."""
-    for first in range(0, len(found), _MOST_ROWS):
-        yield found[first : first + _MOST_ROWS]
 
 
 def drop_empty(tables: SqlTables, cursor: Cursor, tenant: str, session: str) -> bool:

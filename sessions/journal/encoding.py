@@ -20,6 +20,7 @@ import xxhash
 from pydantic import TypeAdapter, ValidationError
 
 from runtime.messages import TokenArray
+from sessions.durable.compaction import opened
 from sessions.durable.ledger import PriceTable, TurnUsage
 from sessions.durable.packing import deflate
 from sessions.durable.transcript import NOTHING, Entry, Header, LeftOut, Tail
@@ -28,7 +29,7 @@ from sessions.journal.records import DIGEST_BYTES, SERVER_DIED, StoredTurn, Turn
 from tools_api import exact_json
 from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
-from tools_api.items import Item, Message, parse_items
+from tools_api.items import Compaction, Item, Message, parse_items
 from tools_api.tools import FunctionTool
 
 VERSION = 1
@@ -321,7 +322,7 @@ def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[Link, ...]:
             Link(
                 header=header,
                 opening=_opening(part["opening"]),
-                input_items=parse_items(part["input"], "input"),
+                input_items=_opened(parse_items(part["input"], "input")),
                 input_ids=ids[before:middle],
                 output_items=parse_items(part["output"], "output"),
                 output_ids=ids[middle:after],
@@ -335,6 +336,10 @@ def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[Link, ...]:
     if at != len(ids):
         raise ValueError("there are ids that belong to nothing")
     return tuple(links)
+
+
+def _opened(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    return tuple(opened(item) if isinstance(item, Compaction) else item for item in items)
 
 
 def _left_out(part: dict[str, Any]) -> LeftOut:

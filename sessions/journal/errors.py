@@ -21,6 +21,11 @@ class JournalUnavailable(JournalError):
     """Locked, full, read-only or out of reach: the same call may succeed later."""
 
 
+class JournalDisplaced(JournalUnavailable):
+    """The open file is not the one that its path names, or is spoilt: nothing more is written into
+    it."""
+
+
 class JournalAbsent(JournalUnavailable):
     """There is none yet where somebody only looks; the first server makes it."""
 

@@ -4,6 +4,8 @@ Whoever opens it asks the same: the server that is going to write, and those who
 """
 
 import contextlib
+import errno
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,8 @@ _LATER = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
     | {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 )
+
+_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
 def file_beside(path: Path, what: str) -> Path:
@@ -65,6 +69,56 @@ def first_row(cursor: Cursor, path: Path, mark: Mark | None) -> tuple[bytes, int
     if mark is not None and (mark.identity != identity or commits < mark.commits):
         raise lost(path, commits if mark.identity == identity else 0, mark.commits)
     return identity, commits
+
+
+def by_the_disk(error: BaseException, path: Path) -> bool:
+    """It is the disk that keeps a journal from being opened: full, failing, or only to be read."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _OF_THE_DISK:
+            return True
+        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY):
+            return True
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+            return _takes_nothing(path.parent)
+        cause = cause.__cause__
+    return False
+
+
+def _takes_nothing(folder: Path) -> bool:
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return bool(disk.f_flag & os.ST_RDONLY) or not disk.f_bavail
+
+
+def read_only(path: Path) -> sqlite3.Connection:
+    """A connection to a file that may not be written, nor anything beside it.
+
+    Raises:
+        JournalUnavailable: there is nothing that can be read.
+    """
+    log = Path(f"{path}-wal")
+    for how in ("mode=ro", "mode=ro&immutable=1"):
+        if "immutable" in how and log.exists() and log.stat().st_size:
+            break
+        try:
+            connection = sqlite3.connect(
+                f"{path.resolve().as_uri()}?{how}",
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+        except sqlite3.OperationalError:
+            continue
+        if version == VERSION:
+            return connection
+        connection.close()
+        break
+    raise JournalUnavailable(f"{path} cannot be read before it can be written")
 
 
 def unusable(path: Path, why: str | None) -> JournalUnavailable:

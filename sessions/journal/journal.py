@@ -83,6 +83,16 @@ class Journal(Protocol):
         """Heartbeats and what others want, of one that is shared."""
         ...
 
+    def look(self) -> None:
+        """Find out whether turns could be written now. Waits for seconds at most, unless disk or
+        network do not answer at all.
+
+        Raises:
+            JournalDisplaced: what is open is not what its path names.
+            JournalError: they could not.
+        """
+        ...
+
     def append(
         self, turns: Sequence[TurnRecord], reserved: Sequence[TurnRecord] = ()
     ) -> list[bool]:

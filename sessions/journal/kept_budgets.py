@@ -5,21 +5,18 @@ A tenant's budget is in the tenants file and not here. What turns hold that run 
 Always true: a budget that was set stays with its session's row, until another one replaces it.
 """
 
-from typing import Any, Protocol
+from typing import Protocol
 
-import orjson
-
-from sessions.durable.account import NO_BUDGET, Account, Budget
+from sessions.durable.account import NO_BUDGET, Account
 from sessions.durable.budgets import HeldBudget, held_budget
 from sessions.journal.records import (
     Account as SpentAccount,
 )
 from sessions.journal.records import (
     SessionRecord,
-    parent_in,
+    options_kept,
     tree_account,
 )
-from sessions.journal.shares import spent_on
 
 
 class Accounts(Protocol):
@@ -34,17 +31,6 @@ class Accounts(Protocol):
         ...
 
 
-def budgets_told(options: bytes) -> dict[str, tuple[Budget, Budget]]:
-    """From ``SessionRecord.options``: of ``session`` and ``tree`` those that were told, the bounds
-    and the soft ones."""
-    told: dict[str, Any] = orjson.loads(options) if options else {}
-    return {
-        scope: (Budget(**told[scope][0]), Budget(**told[scope][1]))
-        for scope in ("session", "tree")
-        if scope in told
-    }
-
-
 def budgets_kept(journal: Accounts, record: SessionRecord) -> list[HeldBudget]:
     """All that hold for the session, the nearest first: its own, its tree's, those of the trees
     that it is a part of."""
@@ -57,12 +43,12 @@ def budgets_kept(journal: Accounts, record: SessionRecord) -> list[HeldBudget]:
         spent = journal.account(above.tenant, tree_account(above.name))
         tree = _held("tree", above, spent)
         found += [] if tree is None else [tree]
-        parent = parent_in(above.options)
+        parent = options_kept(above.options).parent
         above = None if parent is None else journal.session(above.tenant, parent)
     return found
 
 
 def _held(scope: str, record: SessionRecord, spent: SpentAccount) -> HeldBudget | None:
-    budget, soft = budgets_told(record.options).get(scope, (NO_BUDGET, NO_BUDGET))
-    account = Account(scope=scope, budget=budget, soft=soft, spent=spent_on(spent))
+    budget, soft = options_kept(record.options).budgets.get(scope, (NO_BUDGET, NO_BUDGET))
+    account = Account(scope=scope, budget=budget, soft=soft, spent=spent.spent)
     return held_budget(scope, record.name, account)

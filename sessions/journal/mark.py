@@ -57,6 +57,8 @@ class MarkFile:
         self._identity = identity
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._lock = threading.Lock()
+        self._doubtful = False
+        """A sync has failed: another one would not tell what of it is on the disk."""
         if os.fstat(self._descriptor).st_size < _SLOTS * _SLOT_BYTES:
             os.truncate(self._descriptor, _SLOTS * _SLOT_BYTES)
 
@@ -81,7 +83,25 @@ class MarkFile:
 
     def sync(self) -> None:
         """Wait until what was written is on the disk."""
+        doubtful, self._doubtful = self._doubtful, True
+        if doubtful:
+            self._write_anew()
         os.fdatasync(self._descriptor)
+        self._doubtful = False
+
+    def _write_anew(self) -> None:
+        with self._lock:
+            flock(self._descriptor, LOCK_EX)
+            try:
+                size = _SLOTS * _SLOT_BYTES
+                os.pwrite(self._descriptor, os.pread(self._descriptor, size, 0), 0)
+            finally:
+                flock(self._descriptor, LOCK_UN)
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the open file."""
+        return self._descriptor
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -5,7 +5,8 @@ not exist yet is made under a lock on its name, so that two servers do not make 
 connection that breaks is thrown away with whatever it was doing: the call can be made again,
 because a turn that is there already is not written twice.
 
-Always true: no statement and no transaction waits for ever; both have a time limit.
+Always true: no statement and no transaction waits for ever; both have a time limit. A connection
+that was made anew is used only where the same journal is behind the address.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from sessions.journal.bell import CHANNEL, Bell
 from sessions.journal.errors import (
     JournalAbsent,
     JournalDamaged,
+    JournalDisplaced,
     JournalError,
     JournalNewer,
     JournalOlder,
@@ -66,11 +68,18 @@ class PostgresJournal(SqlJournal):
     request_in = "position(? IN amount) > 0"
 
     def __init__(
-        self, address: str, *, fingerprint: bytes, owner: str, beside: bool = False
+        self,
+        address: str,
+        *,
+        fingerprint: bytes,
+        owner: str,
+        beside: bool = False,
+        patient: bool = False,
     ) -> None:
         """Make the tables if they are not there.
 
         Args:
+            patient: a database that does not answer is asked again with each call.
             beside: to look at it or delete something, also while servers use it: no table is made
                 or changed, and no turn appended.
 
@@ -84,19 +93,43 @@ class PostgresJournal(SqlJournal):
         self._local = threading.local()
         self._connections: list[psycopg.Connection[Any]] = []
         self._bell = Bell(self._connect, owner)
+        self._identity: bytes | None = None
+        """The identity of the journal that was found there first."""
+        self._preparing = threading.Lock()
         try:
             self._prepare()
-        except JournalError:
+        except JournalError as error:
             self._close_connections()
-            raise
+            if not (patient and _silent(error)):
+                raise
         self._ownership = Ownership(
             journal=self,
             now_ms=lambda cursor: cursor.execute(_NOW).fetchone()[0],
             waiter=self._bell,
         )
 
+    def look(self) -> None:
+        """See ``Journal``."""
+        sql = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'"
+        with self.reading() as cursor:
+            (only_read,) = cursor.execute(sql).fetchone()
+            if only_read:
+                raise JournalUnavailable("PostgreSQL: it can only be read")
+            self._refuse_another(cursor)
+
+    def _refuse_another(self, cursor: Cursor) -> None:
+        try:
+            row = cursor.execute("SELECT identity FROM journal WHERE id = 1").fetchone()
+        except psycopg.errors.UndefinedTable:
+            row = None
+        if row is None or bytes(row[0]) != self._identity:
+            raise JournalDisplaced(
+                "another journal, or none, is at this address of PostgreSQL since it was reached "
+                "again"
+            )
+
     def _prepare(self) -> None:
-        with self.writing() as cursor:
+        with self._said(), self._transaction(self._connection(), synced=True) as cursor:
             cursor.execute(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
             (found,) = cursor.execute("SELECT to_regclass('journal')::text").fetchone()
             if found is None and self._beside:
@@ -107,7 +140,8 @@ class PostgresJournal(SqlJournal):
                     "INSERT INTO journal (id, identity, commits) VALUES (1, ?, ?)",
                     (secrets.token_bytes(16), VERSION),
                 )
-            row = cursor.execute("SELECT commits FROM journal WHERE id = 1").fetchone()
+            sql = "SELECT commits, identity FROM journal WHERE id = 1"
+            row = cursor.execute(sql).fetchone()
             if row is None:
                 raise JournalDamaged("the journal in PostgreSQL has lost its first row")
             if row[0] > VERSION:
@@ -123,6 +157,8 @@ class PostgresJournal(SqlJournal):
             if row[0] < VERSION:
                 self._migrate(cursor, row[0])
                 cursor.execute("UPDATE journal SET commits = ? WHERE id = 1", (VERSION,))
+            identity = bytes(row[1])
+        self._identity = identity
 
     def _migrate(self, cursor: Cursor, version: int) -> None:
         for script in MIGRATIONS[version:]:
@@ -134,10 +170,29 @@ class PostgresJournal(SqlJournal):
         connection: psycopg.Connection[Any] | None = getattr(self._local, "connection", None)
         if connection is None or connection.closed:
             connection = self._connect()
+            if self._identity is not None:
+                self._ask_identity(connection)
             self._local.connection = connection
             self._connections = [each for each in self._connections if not each.closed]
             self._connections.append(connection)
         return connection
+
+    def _ask_identity(self, connection: psycopg.Connection[Any]) -> None:
+        try:
+            with connection.cursor() as cursor:
+                self._refuse_another(_Cursor(cursor))
+            connection.rollback()
+        except BaseException:
+            connection.close()
+            raise
+
+    def _prepared(self) -> None:
+        """A journal that could not be reached at the start is made ready when it is reached
+        first."""
+        if self._identity is None:
+            with self._preparing:
+                if self._identity is None:
+                    self._prepare()
 
     def _connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(
@@ -151,22 +206,29 @@ class PostgresJournal(SqlJournal):
     def writing(self, *, synced: bool = True) -> Iterator[Cursor]:
         """See ``SqlTables``. What is not synced is on the disk within three of PostgreSQL's
         ``wal_writer_delay``."""
-        with self._said():
-            connection = self._connection()
-            try:
-                with connection.cursor() as cursor:
-                    if not synced:
-                        cursor.execute("SET LOCAL synchronous_commit TO off")
-                    yield _Cursor(cursor)
-                connection.commit()
-            except BaseException:
-                with contextlib.suppress(psycopg.Error):
-                    connection.rollback()
-                raise
+        self._prepared()
+        with self._said(), self._transaction(self._connection(), synced=synced) as cursor:
+            yield cursor
+
+    @contextlib.contextmanager
+    def _transaction(
+        self, connection: psycopg.Connection[Any], *, synced: bool
+    ) -> Iterator[Cursor]:
+        try:
+            with connection.cursor() as cursor:
+                if not synced:
+                    cursor.execute("SET LOCAL synchronous_commit TO off")
+                yield _Cursor(cursor)
+            connection.commit()
+        except BaseException:
+            with contextlib.suppress(psycopg.Error):
+                connection.rollback()
+            raise
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Cursor]:
         """See ``SqlTables``."""
+        self._prepared()
         with self._said():
             connection = self._connection()
             try:
@@ -261,6 +323,16 @@ def _absent(cursor: Cursor) -> JournalUnavailable:
     return JournalUnavailable(
         "there is no journal at this address of PostgreSQL, and this user may not make one: grant "
         "CREATE on the schema"
+    )
+
+
+def _silent(error: JournalError) -> bool:
+    """Nobody answered at the address; who answers and refuses does so tomorrow."""
+    said = str(error)
+    if "FATAL" in said:
+        return "starting up" in said or "shutting down" in said
+    return (
+        isinstance(error, JournalUnavailable) and "resolve" not in said and "translate" not in said
     )
 
 

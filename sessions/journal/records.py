@@ -8,12 +8,16 @@ Always true: a record of a turn whose client asked for ``store: false``, and of 
 cannot be continued, has neither links nor a terminal event: nothing that was said.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
-from sessions.durable.ledger import PriceTable, TurnUsage
+from sessions.durable.account import NO_BUDGET, Amount, Budget
+from sessions.durable.ledger import COMPACTION, PriceTable, TurnUsage
+from sessions.durable.reservation import amount_of
+from sessions.durable.session import Session
 from sessions.durable.transcript import Entry
 
 DIGEST_BYTES = 16
@@ -33,6 +37,8 @@ UNFENCED = 0
 
 RESIDENCY = "residency"
 """The status of a record that is no turn's: what a session's KV was charged after its last one."""
+NO_TURNS = frozenset({RESIDENCY, COMPACTION})
+"""Statuses of records that are of no turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,7 +57,7 @@ class TurnRecord:
     request_digest: bytes = b""
     """A digest of the request's body: the same id with another one is refused."""
     status: str
-    """``completed``, ``incomplete``, ``failed`` or ``cancelled``; or ``RESIDENCY``."""
+    """``completed``, ``incomplete``, ``failed`` or ``cancelled``; or one of ``NO_TURNS``."""
     reason: str | None
     """Why it did not complete, None if it did."""
     usage: TurnUsage
@@ -90,8 +96,8 @@ class TurnRecord:
 
     @property
     def is_turn(self) -> bool:
-        """Or what a session's KV was charged while nobody did anything in it."""
-        return self.status != RESIDENCY
+        """Or what a session's KV was charged while nobody did anything in it, or a summary cost."""
+        return self.status not in NO_TURNS
 
     @property
     def holds(self) -> bool:
@@ -160,6 +166,12 @@ class Account:
     cost: int = 0
     saved: int = 0
 
+    @property
+    def spent(self) -> Amount:
+        """The same as budgets count it."""
+        spent = amount_of(self.usage, self.cost)
+        return spent._replace(residency=self.usage.residency)
+
     def plus(self, record: TurnRecord) -> "Account":
         return Account(
             turns=self.turns + record.is_turn,
@@ -188,7 +200,18 @@ class SessionRecord:
     """When its last turn ended; 0: it has had none."""
     account: Account
     options: bytes = b""
-    """JSON that the accounts' keeper wants back: budgets, the parent session."""
+    """Options for its later turns: see ``options_kept``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptOptions:
+    """Options of a session that hold for its later turns."""
+
+    parent: str | None
+    """The session that it is a part of."""
+    outlives_sockets: bool
+    budgets: Mapping[str, tuple[Budget, Budget]]
+    """Budgets among ``session`` and ``tree`` that were told, the bounds and the soft ones."""
 
 
 TENANT_ACCOUNT = "tenant"
@@ -205,10 +228,44 @@ def tree_account(session: str) -> str:
     return f"tree/{session}"
 
 
-def parent_in(options: bytes) -> str | None:
-    """The session that one with these options is a part of."""
-    parent: str | None = orjson.loads(options).get("parent") if options else None
-    return parent
+def account_names(session: Session) -> tuple[str, ...]:
+    """Names of the accounts that the session draws on besides its own, in the order of
+    ``Ledger.accounts`` behind that."""
+    own = tree_account(session.name)
+    if session.parent is None:
+        return own, TENANT_ACCOUNT
+    return own, *(tree_account(above.name) for above in session.parents()), TENANT_ACCOUNT
+
+
+def options_told(session: Session) -> bytes:
+    """The session's options that hold for its later turns, as its row keeps them; empty:
+    nothing."""
+    options: dict[str, Any] = {}
+    for scope, account in (("session", session.ledger.account), ("tree", session.ledger.tree)):
+        if account.budget is not NO_BUDGET or account.soft is not NO_BUDGET:
+            bounds = [account.budget.bounds(), account.soft.bounds()]
+            if any(bounds):
+                options[scope] = bounds
+    if session.outlives_sockets:
+        options["outlives_sockets"] = True
+    if session.parent is not None:
+        options["parent"] = session.parent.name
+    # A copy of its own size: it is kept, and what encoded it made room for several thousand bytes.
+    return bytes(memoryview(orjson.dumps(options))) if options else b""
+
+
+def options_kept(options: bytes) -> KeptOptions:
+    """Read what ``options_told`` wrote."""
+    told: dict[str, Any] = orjson.loads(options) if options else {}
+    return KeptOptions(
+        parent=told.get("parent"),
+        outlives_sockets=told.get("outlives_sockets", False),
+        budgets={
+            scope: (Budget(**told[scope][0]), Budget(**told[scope][1]))
+            for scope in ("session", "tree")
+            if scope in told
+        },
+    )
 
 
 def new_session(tenant: str, name: str) -> SessionRecord:

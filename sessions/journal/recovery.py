@@ -29,7 +29,7 @@ from sessions.journal.errors import (
     JournalUnavailable,
 )
 from sessions.journal.mark import read_mark
-from sessions.journal.records import RESIDENCY, Account, StoredTurn, session_account
+from sessions.journal.records import NO_TURNS, Account, StoredTurn, session_account
 from sessions.journal.rows import Row, SessionRow
 from sessions.journal.sqlite import SqliteJournal
 
@@ -43,6 +43,8 @@ class Recovered:
 
     turns: int = 0
     sessions: int = 0
+    gone: int = 0
+    """Turns that sessions had, as far as these are there, and that cannot be read."""
     lost: list[str] = field(default_factory=list)
     """A line for each thing that could not be saved."""
 
@@ -79,7 +81,14 @@ def recover(source: Path, target: Path) -> Recovered:
             raise JournalDamaged(f"{source}: {error}; nothing can be read") from error
         with contextlib.closing(connection):
             _count_commits(connection, Path(f"{copy}.mark"), report)
-            found = _read(connection, report)
+            return save(connection, target, report)
+
+
+def save(connection: sqlite3.Connection, target: Path, report: Recovered) -> Recovered:
+    """Save what of an open journal can be read and is whole; returns ``report``."""
+    found = _read(connection, report)
+    known = sum(session.head_seq - session.gone for session in found.sessions.values())
+    report.gone = max(known - len(found.turns), 0)
     _keep_whole(found, report)
     _write(found, target, report)
     return report
@@ -255,7 +264,7 @@ def _session(
     heads = [turn for turn in turns if turn.continuable]
     head = max(heads, key=lambda turn: turn.seq).response_id if heads else None
     bodies = [(turn, decode_turn(turn)) for turn in turns]
-    ended_s = [turn.created_s for turn, body in bodies if body.status != RESIDENCY]
+    ended_s = [turn.created_s for turn, body in bodies if body.status not in NO_TURNS]
     return replace(
         row,
         head_id=head,
@@ -270,7 +279,7 @@ def _added_up(turns: Sequence[StoredTurn]) -> Account:
     total = Account()
     for body in map(decode_turn, turns):
         mine = Account(
-            turns=body.status != RESIDENCY, usage=body.usage, cost=body.cost, saved=body.saved
+            turns=body.status not in NO_TURNS, usage=body.usage, cost=body.cost, saved=body.saved
         )
         total = _sum(total, mine)
     return total

@@ -15,7 +15,7 @@ import orjson
 
 from sessions.journal import rows
 from sessions.journal.encoding import decode_turn
-from sessions.journal.records import parent_in, session_account, tree_account
+from sessions.journal.records import options_kept, session_account, tree_account
 from sessions.journal.rows import Row
 from sessions.journal.sql import SqlJournal
 from sessions.journal.tables import Cursor
@@ -113,7 +113,7 @@ def _named_above(cursor: Cursor, empty: Set[tuple[str, str]]) -> set[tuple[str, 
     """Sessions that others than those which are ``empty``, or turns that run, are a part of."""
     sql = f"SELECT {rows.SESSION} FROM session WHERE options <> ?"
     found = map(rows.read_session, cursor.execute(sql, (b"",)).fetchall())
-    parents = {(row.tenant, row.name): parent_in(row.options) for row in found}
+    parents = {(row.tenant, row.name): options_kept(row.options).parent for row in found}
     named = set[tuple[str, str]]()
     for (tenant, name), parent in parents.items():
         if (tenant, name) not in empty:

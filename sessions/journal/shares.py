@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import orjson
 
 from sessions.durable.account import NOTHING, Account, Amount, Budget, is_bound
-from sessions.durable.reservation import amount_of
 from sessions.journal import rows
 from sessions.journal.records import Account as SpentAccount
 from sessions.journal.tables import Cursor, SqlTables, marks
@@ -43,19 +42,13 @@ class Share:
     """By all servers."""
 
 
-def spent_on(account: SpentAccount) -> Amount:
-    """The amount that a journal's account says was spent, as budgets count it."""
-    spent = amount_of(account.usage, account.cost)
-    return spent._replace(residency=account.usage.residency)
-
-
 def take(
     tables: SqlTables, cursor: Cursor, tenant: str, wants: Sequence[Want]
 ) -> tuple[Share, ...]:
     """Take shares; of kinds that a budget does not bound nothing."""
     given = []
     for want in sorted(wants, key=lambda each: each.name):
-        spent = spent_on(locked_account(tables, cursor, tenant, want.name))
+        spent = locked_account(tables, cursor, tenant, want.name).spent
         shares = _shares(cursor, tenant, want.name)
         left = Account(scope="", budget=want.budget).limits.minus(spent)
         for each in shares.values():

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sessions.journal import rows, samples
-from sessions.journal.batch import Batch, reservations, sessions_with_reservations, slices
+from sessions.journal.batch import Batch, reservations, sessions_with_reservations
 from sessions.journal.encoding import request_in_reservation
 from sessions.journal.errors import contradiction
 from sessions.journal.records import (
@@ -26,7 +26,7 @@ from sessions.journal.records import (
 )
 from sessions.journal.rows import Row
 from sessions.journal.samples import Sample
-from sessions.journal.tables import Cursor, SqlTables, marks
+from sessions.journal.tables import Cursor, SqlTables, marks, slices
 
 CHAIN = """
 WITH RECURSIVE link (response_id, base_id) AS (

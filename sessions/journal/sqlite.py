@@ -5,8 +5,12 @@ it. Beside it lie its lock, and the mark of how far it has come (``mark``). One 
 file to itself unless it is opened as shared. Writers take turns under a lock of this process
 and then under SQLite's own; readers have a connection for each thread and wait for nobody.
 
+A file that cannot be written just now, as on a full disk, is opened to be read, and for good as
+soon as that can be done. What a failed sync covered is written anew: another one proves nothing.
+
 Always true: the mark is written between a commit and its being told of; a file that knows of
-fewer commits than its mark is not opened.
+fewer commits than its mark is not opened; no commit is told of that is not in the file which the
+path names.
 """
 
 import contextlib
@@ -15,22 +19,32 @@ import os
 import secrets
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from functools import partial
 from pathlib import Path
 
 from sessions.journal import retention
-from sessions.journal.errors import JournalDamaged, JournalError, JournalInUse, JournalUnavailable
+from sessions.journal.errors import (
+    JournalDamaged,
+    JournalDisplaced,
+    JournalError,
+    JournalInUse,
+    JournalUnavailable,
+)
 from sessions.journal.file_state import (
+    by_the_disk,
     file_beside,
     first_row,
     lost,
+    read_only,
     said,
     unopened,
     unusable,
     version_of,
 )
+from sessions.journal.files import DiskReserve, JournalFiles
 from sessions.journal.mark import MarkFile, read_mark
 from sessions.journal.ownership import Ownership, SystemWaiter
 from sessions.journal.records import SessionRecord, TurnRecord
@@ -46,6 +60,13 @@ CHECKPOINT_BYTES = 4 * 1024 * 1024
 this when it begins anew: a commit that writes over old ones waits for less of the file system."""
 UPKEEP_S = 0.02
 """Between two looks at what commits have left to be done beside them: it takes the same disk."""
+LOOK_S = 1.0
+"""So long a look waits for a commit that is under way; and so long after one that was written the
+disk is believed."""
+LOCKED_S = 0.5
+"""So long a look waits for another program's lock."""
+_LARGE = 64 * 1024 * 1024
+"""A file that another program has written into is looked through at once unless it is larger."""
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 
 
@@ -60,11 +81,13 @@ class SqliteJournal(SqlJournal):
         owner: str = "",
         shared: bool = False,
         beside: bool = False,
+        patient: bool = False,
         synchronous: str = "FULL",
     ) -> None:
         """
         Args:
             beside: to delete something, also while a server has the file: no turn is appended.
+            patient: where the disk is what keeps it from being written it is only read until then.
             synchronous: SQLite's word; less than FULL is for tests of what that would lose.
 
         Raises:
@@ -79,31 +102,88 @@ class SqliteJournal(SqlJournal):
         self._closed = False
         self.damage: str | None = None
         self._beside = beside
-        self._lock_file = _locked(path, None if beside else LOCK_SH if shared else LOCK_EX)
-        try:
-            with said(path):
-                self._commits, identity, self._whole = self._prepare()
-                self._checking = None if self._whole or beside else self._connect()
-            self._mark = MarkFile(file_beside(path, "mark"), identity)
-            self._mark.write(self._commits)
-        except (OSError, JournalUnavailable) as error:
-            self._close_files()
-            raise unopened(path, error) from error
-        except BaseException:
-            self._close_files()
-            raise
+        self._whole = False
+        self._commits = 0
+        self._lock_file: int | None = None
+        self._mark: MarkFile | None = None
+        self._upkeep: threading.Thread | None = None
+        self._check: threading.Thread | None = None
+        self._checking: sqlite3.Connection | None = None
         self._unsynced, self._closing = threading.Event(), threading.Event()
-        self._upkeep, self._check = _begun("upkeep", self._keep_up), None
-        if self._checking is not None:
-            work = partial(self._guarded, partial(self._look_through, self._checking))
-            self._check = _begun("check", work)
+        self._files, self._reserve = JournalFiles(), DiskReserve(path)
+        self._moving = threading.Lock()
+        """The log is being moved into the database."""
+        self._unsure = False
+        """A sync has failed: what is in the log may not be on the disk, and nothing would tell."""
+        self._spoilt: str | None = None
+        """Another program has spoilt the file: what it says is not believed any more."""
+        self._wrote: sqlite3.Connection | None = None
+        """The connection that wrote last."""
+        self._committed_s = 0.0
+        self._unopened: str | None = None
+        """Why it can only be read so far."""
         self._ownership = Ownership(
             journal=self,
             now_ms=lambda cursor: cursor.execute(f"SELECT {_NOW}").fetchone()[0],
             waiter=SystemWaiter(),
         )
+        try:
+            self._open()
+        except JournalUnavailable as error:
+            if not (patient and by_the_disk(error, path)):
+                raise
+            self._closed, self._unopened = False, str(error)
 
     # Opening
+
+    def _open(self) -> None:
+        """Have it for writing. Raises JournalError: it is closed as before."""
+        try:
+            if self._lock_file is None:
+                how = None if self._beside else LOCK_SH if self.shared else LOCK_EX
+                self._lock_file = _locked(self.path, how)
+            with said(self.path):
+                self._commits, identity, self._whole = self._prepare()
+                self._checking = None if self._whole or self._beside else self._connect()
+            self._mark = MarkFile(file_beside(self.path, "mark"), identity)
+            self._mark.write(self._commits)
+            self._note_files()
+        except (OSError, JournalUnavailable) as error:
+            self._close_files()
+            raise unopened(self.path, error) from error
+        except BaseException:
+            self._close_files()
+            raise
+        self._upkeep = _begun("upkeep", self._keep_up)
+        if self._checking is not None:
+            work = partial(self._guarded, partial(self._look_through, self._checking))
+            self._check = _begun("check", work)
+
+    def _note_files(self) -> None:
+        if self._beside:
+            return
+        assert self._lock_file is not None
+        assert self._mark is not None
+        self._files = JournalFiles()
+        self._files.note(self.path, "file")
+        self._files.note(Path(f"{self.path}-wal"), "log")
+        self._files.note(file_beside(self.path, "mark"), "mark", self._mark.descriptor)
+        self._files.note(file_beside(self.path, "lock"), "lock", self._lock_file)
+
+    def _open_late(self) -> None:
+        """Have for writing what could only be read so far. Raises JournalUnavailable: not yet."""
+        with self._write_lock:
+            self._reserve.spend()  # SQLite itself needs a little to open
+            self._close_connections()
+            try:
+                self._open()
+            except JournalError as error:
+                self._closed = False
+                if not isinstance(error, JournalUnavailable):
+                    self.damage = str(error)
+                raise
+            self._unopened = None
+            self._local = threading.local()  # what was opened to be read is used no more
 
     def _prepare(self) -> tuple[int, bytes, bool]:
         """Make or check the file: its commits, its identity, whether it is known to be whole."""
@@ -146,14 +226,21 @@ class SqliteJournal(SqlJournal):
         if connection is None:
             if self._closed:
                 raise JournalUnavailable(f"{self.path} is closed")
-            connection = self._local.connection = self._connect()
+            if self._unopened is not None:
+                connection = read_only(self.path)
+                self._connections.append(connection)
+            else:
+                self._refuse_displaced()
+                connection = self._connect()
+            self._local.connection = connection
         return connection
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, *, kept: bool = True) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
-        self._connections.append(connection)
+        if kept:
+            self._connections.append(connection)
         for pragma in (
             f"synchronous={self._synchronous}",
             "secure_delete=ON",
@@ -172,7 +259,12 @@ class SqliteJournal(SqlJournal):
         """See ``SqlTables``. What is not synced is in no mark either: it may be gone one day."""
         with self._write_lock, said(self.path):
             self._refuse_damaged()
-            cursor = self._connection().cursor()
+            if self._unopened is not None:
+                raise JournalUnavailable(self._unopened)
+            self._refuse_displaced()
+            self._write_anew()
+            connection = self._connection()
+            cursor = connection.cursor()
             if not synced and self._synchronous != "OFF":
                 cursor.execute("PRAGMA synchronous=NORMAL")
             try:
@@ -180,17 +272,49 @@ class SqliteJournal(SqlJournal):
                 commits = self._count_commit(cursor) if synced else self._commits
                 yield cursor
                 cursor.execute("COMMIT")
-            except BaseException:
-                if cursor.connection.in_transaction:
+            except BaseException as error:
+                if connection.in_transaction:
                     cursor.execute("ROLLBACK")
+                self._note_failure(error)
                 raise
             finally:
                 if not synced:
                     cursor.execute(f"PRAGMA synchronous={self._synchronous}")
+            self._wrote = connection
             if synced:
                 self._commits = commits  # not before: a commit may fail, as on a full disk
-                self._mark.write(commits)
-                self._unsynced.set()
+                self._committed(commits)
+
+    def _committed(self, commits: int) -> None:
+        """Before a commit is told of. Raises JournalUnavailable: it is there and must not be."""
+        assert self._mark is not None
+        try:
+            self._mark.write(commits)
+        except OSError as error:
+            raise JournalUnavailable(f"{self.path}: its mark: {error.strerror}") from error
+        self._refuse_displaced()
+        self._committed_s = time.monotonic()
+        self._unsynced.set()
+
+    def _note_failure(self, error: BaseException) -> None:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_FULL:
+            self._reserve.spend()
+        elif code == sqlite3.SQLITE_IOERR:
+            self._unsure = True
+
+    def _write_anew(self) -> None:
+        """After a sync that failed: all that the log holds goes into the database, and the log
+        begins anew. For who has the lock."""
+        if not self._unsure:
+            return
+        with self._moving:
+            cursor = self._connection().cursor()
+            (busy, *_) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._files.changed_here()
+        if busy:
+            raise JournalUnavailable(f"{self.path} is being read: its log cannot be written anew")
+        self._unsure = False
 
     def _count_commit(self, cursor: Cursor) -> int:
         sql = "UPDATE journal SET commits = commits + 1 WHERE id = 1 RETURNING commits"
@@ -216,6 +340,81 @@ class SqliteJournal(SqlJournal):
         if self.damage is not None:
             raise JournalDamaged(self.damage)
 
+    def _refuse_displaced(self) -> None:
+        if self._unopened is not None:
+            return
+        reason = self._spoilt or self._files.displaced()
+        if reason is None and (reason := self._files.emptied()) is not None:
+            self._spoilt = reason
+        if reason is not None:
+            raise JournalDisplaced(reason)
+
+    # Whether it could be written
+
+    def look(self) -> None:
+        """See ``Journal``."""
+        if self._unopened is not None:
+            self._open_late()
+        with said(self.path):
+            self._refuse_damaged()
+            self._refuse_displaced()
+            if self._moving.acquire(blocking=False):
+                try:
+                    if self._files.changed_elsewhere:
+                        self._verify()
+                finally:
+                    self._moving.release()
+            try:
+                self._reserve.renew()
+                if self._unsure or time.monotonic() - self._committed_s > LOOK_S:
+                    self._reserve.sync()
+            except OSError as error:
+                raise JournalUnavailable(f"{self.path}: {error.strerror}") from error
+            self._try_lock()
+
+    def _try_lock(self) -> None:
+        if not self._write_lock.acquire(timeout=LOOK_S):
+            raise JournalUnavailable(f"{self.path}: a commit takes longer than {LOOK_S:g} s")
+        try:
+            cursor = self._connection().cursor()
+            cursor.execute(f"PRAGMA busy_timeout={LOCKED_S * 1000:.0f}")
+            cursor.execute("BEGIN IMMEDIATE")
+            cursor.execute("ROLLBACK")
+            self._write_anew()
+        finally:
+            self._write_lock.release()
+
+    def _verify(self) -> None:
+        """Another program has written into the file: what it holds has to be ours still."""
+        commits = self._commits
+        try:
+            with contextlib.closing(self._connect(kept=False)) as connection:
+                sql = "SELECT identity, commits FROM journal WHERE id = 1"
+                found = connection.execute(sql).fetchone()
+                ours = found is not None and found[1] >= commits
+                if ours and not self.shared and self.path.stat().st_size <= _LARGE:
+                    ours = connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+        except (sqlite3.DatabaseError, OSError) as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+                return
+            ours = False
+        if not ours:
+            self._spoilt = f"the journal {self.path} was written over"
+            raise JournalDisplaced(self._spoilt)
+        self._files.changed_here()
+
+    @property
+    def commits(self) -> int:
+        """How many there have been."""
+        return self._commits
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[sqlite3.Connection]:
+        """The connection that wrote last, which nobody uses meanwhile: of a file that no path
+        names any more it still reads what was committed."""
+        with self._write_lock:
+            yield self._wrote or self._connections[0]
+
     # Beside the commits
 
     def _keep_up(self) -> None:
@@ -223,6 +422,7 @@ class SqliteJournal(SqlJournal):
         while not self._closed:
             self._unsynced.wait()
             self._unsynced.clear()
+            assert self._mark is not None
             self._guarded(self._mark.sync)
             self._guarded(self._checkpoint)
             self._closing.wait(UPKEEP_S)
@@ -235,8 +435,8 @@ class SqliteJournal(SqlJournal):
             self.damage = str(error)
             log.error("journal is damaged reason=%s", error)
         except (JournalError, OSError) as error:
-            if not self._closed:
-                log.warning("journal upkeep failed reason=%s", error)
+            # It is tried again behind the next commit, and ``look`` says what does not hold.
+            log.debug("journal upkeep failed reason=%s", error)
 
     def _checkpoint(self) -> None:
         """Most of the log is moved beside the commits, what has come meanwhile between two of
@@ -244,13 +444,18 @@ class SqliteJournal(SqlJournal):
         log_file = Path(f"{self.path}-wal")
         if not log_file.exists() or log_file.stat().st_size <= CHECKPOINT_BYTES:
             return
+        self._refuse_displaced()
         connection = self._connection()
-        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-        if self._write_lock.acquire(timeout=UPKEEP_S):
+        with self._moving:
             try:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                if self._write_lock.acquire(timeout=UPKEEP_S):
+                    try:
+                        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                    finally:
+                        self._write_lock.release()
             finally:
-                self._write_lock.release()
+                self._files.changed_here()
 
     def _look_through(self, connection: sqlite3.Connection) -> None:
         """Read all of a file that was not closed, and look each row up in each index, which alone
@@ -311,7 +516,9 @@ class SqliteJournal(SqlJournal):
         with self._write_lock, said(self.path):
             cursor = self._connection().cursor()
             cursor.execute("VACUUM")
-            (busy, *_) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            with self._moving:
+                (busy, *_) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                self._files.changed_here()
             if busy:
                 raise JournalUnavailable(f"{self.path} is being read: its log could not be emptied")
         return before - self.path.stat().st_size
@@ -328,23 +535,49 @@ class SqliteJournal(SqlJournal):
         self._unsynced.set()
         self._closing.set()
         self._give_up_check()
-        self._upkeep.join()
+        if self._upkeep is not None:
+            self._upkeep.join()
+        if self._mark is not None:
+            self._leave(self._mark)
+            self._mark.close()
+        self._close_files()
+
+    def _leave(self, mark: MarkFile) -> None:
+        """A journal that was displaced is left as it is: its path may name what is another's."""
+        try:
+            self._refuse_displaced()
+        except JournalDisplaced:
+            # SQLite deletes, as it closes the last connection, what the log's path names.
+            _begun("kept", partial(_keep_for_ever, list(self._connections)))
+            self._connections.clear()
+            return
         with contextlib.suppress(sqlite3.Error):
             self._connection_to_close().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        if self._whole and not (self.shared or self._beside) and self.damage is None:
-            self._mark.write(self._commits, clean=True)
-        self._mark.sync()
-        self._mark.close()
-        self._close_files()
+        with contextlib.suppress(OSError):  # then the next start looks the file through
+            if self._whole and not (self.shared or self._beside) and self.damage is None:
+                mark.write(self._commits, clean=True)
+            mark.sync()
 
     def _connection_to_close(self) -> sqlite3.Connection:
         return self._connections[0]
 
     def _close_files(self) -> None:
         self._closed = True
+        self._close_connections()
+        self._reserve.close()
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def _close_connections(self) -> None:
         for connection in self._connections:
             connection.close()
-        os.close(self._lock_file)
+        self._connections.clear()
+
+
+def _keep_for_ever(_: object) -> None:
+    """For a thread that nobody waits for: what it holds is not closed before the process ends."""
+    threading.Event().wait()
 
 
 def _begun(name: str, work: Callable[[], None]) -> threading.Thread:

@@ -8,8 +8,8 @@ Always true: a session's rows and its ``gone`` are together ``head_seq``; its ep
 
 import abc
 import contextlib
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 from sessions.journal import rows
 from sessions.journal.encoding import HeaderCache
@@ -186,6 +186,17 @@ def check_account(session: SessionRow, account: Account | None) -> None:
         raise contradiction(f"the account of session {session.name!r} is missing")
 
 
+_MOST_ROWS = 64
+"""The most rows of one statement."""
+T = TypeVar("T")
+
+
 def marks(count: int) -> str:
     """So many placeholders."""
     return ", ".join("?" * count)
+
+
+def slices(found: Sequence[T]) -> Iterator[Sequence[T]]:
+    """In parts that one statement takes."""
+    for first in range(0, len(found), _MOST_ROWS):
+        yield found[first : first + _MOST_ROWS]

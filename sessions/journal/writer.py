@@ -123,6 +123,9 @@ class JournalWriter:
         """Consumption of refused turns, not yet written; the thread's own."""
         self.lost = 0
         """Refused turns whose usage was not kept, or cannot be written."""
+        self.trouble: str | None = None
+        """Why the journal could not be written twice in a row; until it could, something waits."""
+        self._failures = 0
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -245,11 +248,12 @@ class JournalWriter:
             self._pay()
             self._journal.reserve(list(self._reserved.values()))
         except JournalUnavailable as error:
-            log.warning("journal is out of reach running=%d reason=%s", len(self._reserved), error)
+            self._out_of_reach(error)
         except Exception:
             log.exception("journal cannot be written running=%d", len(self._reserved))
             self._reserved.clear()
         else:
+            self._in_reach()
             self._reserved.clear()
 
     def _write_samples(self) -> None:
@@ -257,7 +261,7 @@ class JournalWriter:
         try:
             self._journal.keep_samples(list(self._samples.values()))
         except JournalUnavailable as error:
-            log.warning("samples of the curves wait rows=%d reason=%s", len(self._samples), error)
+            log.debug("samples of the curves wait rows=%d reason=%s", len(self._samples), error)
             for key in list(self._samples)[:-MOST_SAMPLES]:
                 del self._samples[key]
         except Exception:
@@ -275,13 +279,14 @@ class JournalWriter:
                 self._pay()
                 owned = self._journal.append(records, reserved)
             except JournalUnavailable as error:
-                log.warning("journal is out of reach turns=%d reason=%s", len(batch), error)
+                self._out_of_reach(error)
                 if self._clock() >= give_up:
                     for record in records:
                         self._owe(record, JOURNAL_UNAVAILABLE)
                     return [_failed("unavailable", error)] * len(batch)
                 self._pause(RETRY_S)
             except Exception as error:
+                self._in_reach()
                 if not isinstance(error, JournalParentGone):
                     log.exception("journal cannot be written turns=%d", len(batch))
                 if len(batch) == 1 and not reserved:
@@ -290,9 +295,20 @@ class JournalWriter:
                 singly = (self._written([ticket], with_reserved=False) for ticket in batch)
                 return [verdict for verdicts in singly for verdict in verdicts]
             else:
+                self._in_reach()
                 if with_reserved:
                     self._reserved.clear()
                 return [WRITTEN if mine else STALE for mine in owned]
+
+    def _out_of_reach(self, error: JournalUnavailable) -> None:
+        """``JournalDesk`` says when that begins and ends."""
+        log.debug("journal is out of reach reason=%s", error)
+        self._failures += 1
+        if self._failures > 1:
+            self.trouble = str(error)
+
+    def _in_reach(self) -> None:
+        self._failures, self.trouble = 0, None
 
     def _refused(self, ticket: Ticket, error: Exception) -> Verdict:
         gone = isinstance(error, JournalParentGone)
@@ -320,6 +336,7 @@ class JournalWriter:
             except Exception:
                 some = some[:1]  # what cannot be written takes nothing with it that can
                 self._pay_one(some[0])
+            self._in_reach()
             log.info("usage of refused turns is written turns=%d", len(some))
             del self._unpaid[: len(some)]
 
@@ -340,9 +357,8 @@ class JournalWriter:
         try:
             self._pay()
         except JournalUnavailable as error:
-            waiting = len(self._unpaid)
-            log.warning("usage of refused turns waits turns=%d reason=%s", waiting, error)
-            self.lost += waiting if ended else 0
+            self._out_of_reach(error)
+            self.lost += len(self._unpaid) if ended else 0
         if ended and self.lost:
             log.error("usage of refused turns is not in the journal turns=%d", self.lost)
 

@@ -73,13 +73,15 @@ class TurnBucket:
     def add(self, report: TurnReport) -> None:
         """Count a turn."""
         usage = report.usage
-        self.turns += 1
+        self.turns += report.is_turn
         self.failed += report.status == "failed"
         self.input += usage.input_tokens
         self.cached += usage.cached_tokens
         self.output += usage.output_tokens
         self.cost += report.cost
         self.saved += report.saved
+        if not report.is_turn:
+            return
         if report.ttft_s is not None:
             self.first_token.add(report.ttft_s)
         self.whole.add(report.total_s)

@@ -19,6 +19,7 @@ from runtime.messages import EngineInfo, StepStats
 from sessions.durable.ledger import TurnReport, TurnUsage, dollars
 from sessions.durable.miss_reasons import MissReason
 from sessions.durable.store import Store
+from sessions.ground import Ground
 from sessions.http.message import HttpResponse
 from sessions.journal.samples import Sample
 from sessions.pages.cache_picture import CachePictures
@@ -52,7 +53,7 @@ class Totals:
 
     def add(self, report: TurnReport) -> None:
         """Count a turn that has ended."""
-        self.turns += 1
+        self.turns += report.is_turn
         self.failed += report.status == "failed"
         self.usage = self.usage + report.usage
         self.cost += report.cost
@@ -105,6 +106,8 @@ class Dashboard(Watcher):
         self.history = History()
         self.pictures = CachePictures(session_of_branch=self.log.session_of_branch, text_of=text_of)
         self.restarts = 0
+        self.ground = Ground()
+        """The ground under the server."""
         self._clock = clock
         self._version = version
         self._started = clock()
@@ -215,10 +218,11 @@ class Dashboard(Watcher):
         )
 
     def server_facts(self, principal: Principal) -> dict[str, Any]:
-        """Facts that change only when the engine does."""
+        """Facts that change only when the engine does, or when the ground gives way."""
         facts: dict[str, Any] = {
             "version": self._version,
             "engine_up": self._engine_up,
+            "not_ready": dict(self.ground.reasons) if principal.operator else {},
             "operator": principal.operator,
         }
         if self._engine is not None:

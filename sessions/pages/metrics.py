@@ -7,6 +7,7 @@ chose. ``docs/metrics.md`` explains each one, and a test holds the two together.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -14,9 +15,11 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from runtime.messages import EngineInfo, StepStats
-from sessions.durable.ledger import TurnReport, TurnUsage, Unsettled, dollars
+from sessions.durable.ledger import COMPACTION, TurnReport, TurnUsage, Unsettled, dollars
 from sessions.durable.miss_reasons import MissReason
+from sessions.ground import PARTS, Ground
 from sessions.journal.records import SESSION_MOVED, TurnRecord
+from sessions.pages.state_metrics import StateMetrics
 from sessions.pages.watcher import Watcher
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -29,6 +32,7 @@ _RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2, 4, 8, 16)
 _STEP_TOKENS = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _BLOCK_STATES = ("free", "evictable", "protected", "reserved")
 _STATUSES = ("completed", "incomplete", "failed", "cancelled")
+_RECASTS = ("cleared", "summarised")
 _BUDGET_OUTCOMES = ("refused", "cut")
 _AHEAD_OUTCOMES = ("held", "second_pass", "dropped")
 _FORWARDS = (
@@ -51,6 +55,8 @@ class Metrics(Watcher):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.ground = Ground()
+        """The ground under the server."""
         self._turns()
         self._tokens()
         self._engine()
@@ -65,6 +71,11 @@ class Metrics(Watcher):
         )
         for outcome in _BUDGET_OUTCOMES:
             self._out_of_budget.labels(outcome)
+        self._recasts = self._counter(
+            "context_recasts", "Turns whose context was recast before them, by how.", "kind"
+        )
+        for kind in _RECASTS:
+            self._recasts.labels(kind)
         self._first_token = self._histogram(
             "turn_time_to_first_token_seconds",
             "From a turn's arrival to its first token.",
@@ -151,6 +162,7 @@ class Metrics(Watcher):
         self._preemptions = self._counter("preemptions", "Turns put back to free KV blocks.")
         self._evicted = self._counter("evicted_blocks", "KV blocks forgotten to make room.")
         self._tiers()
+        self._states = StateMetrics(self.registry)
         self._grammar_checks = self._histogram(
             "grammar_check_seconds", "From asking about a grammar to the verdict.", _SHORT_SECONDS
         )
@@ -206,6 +218,14 @@ class Metrics(Watcher):
         self._journal_damaged = self._gauge(
             "journal_damaged", "1 once the journal was found damaged, else 0."
         )
+        reasons = self._gauge(
+            "not_ready", "1 while a part that the server stands on does not hold, else 0.", "part"
+        )
+        for part in PARTS:
+            reasons.labels(part).set_function(partial(self._fails, part))
+
+    def _fails(self, part: str) -> bool:
+        return part in self.ground.reasons
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"keepwarm_{name}", text, labels, registry=self.registry)
@@ -229,6 +249,7 @@ class Metrics(Watcher):
             each.set(0)
         for series in self._blocks_series:
             series.set(0)
+        self._states.engine_died()
 
     def engine_restarted(self) -> None:
         self._restarts.inc()
@@ -277,6 +298,7 @@ class Metrics(Watcher):
         _add(self._evicted, stats.evicted_blocks_delta)
         _add(self._mask, stats.mask_s_delta)
         self._tiers_changed(stats)
+        self._states.step_finished(stats)
 
     def _tiers_changed(self, stats: StepStats) -> None:
         tiers = (
@@ -323,7 +345,13 @@ class Metrics(Watcher):
         if report.reason == SESSION_MOVED:
             report = replace(report, usage=TurnUsage(), cost=0, saved=0, misses=())
         usage = report.usage
+        if report.status == COMPACTION:
+            self._missed_tokens(report)
+            self._spent(usage, report.cost, report.saved)
+            return
         self._finished.labels(report.status).inc()
+        if report.recast is not None:
+            self._recasts.labels(report.recast).inc()
         if report.out_of_budget is not None:
             self._out_of_budget.labels(report.out_of_budget).inc()
         self._queue.observe(report.queue_s)
@@ -332,8 +360,7 @@ class Metrics(Watcher):
             self._first_token.observe(report.ttft_s)
         if usage.input_tokens:
             self._hit_ratio.observe(usage.cached_tokens / usage.input_tokens)
-        for miss in report.misses:
-            self._missed.labels(miss.reason.value).inc(miss.tokens)
+        self._missed_tokens(report)
         self._forced.inc(usage.forced_tokens)
         self._drafted.inc(usage.drafted_tokens)
         self._accepted.inc(usage.accepted_tokens)
@@ -341,6 +368,10 @@ class Metrics(Watcher):
         if usage.forwards:
             self._per_forward.observe(usage.output_tokens / usage.forwards)
         self._spent(usage, report.cost, report.saved)
+
+    def _missed_tokens(self, report: TurnReport) -> None:
+        for miss in report.misses:
+            self._missed.labels(miss.reason.value).inc(miss.tokens)
 
     def residency_settled(self, unsettled: Unsettled) -> None:
         """The charge for a session's KV after its last turn was recorded."""

@@ -128,6 +128,7 @@ def logged_row(turn: LoggedTurn, began_at: float) -> dict[str, Any]:
         "tool_wait_s": turn.tool_wait_s,
         "open_calls": report.open_calls,
         "misses": [miss_row(miss) for miss in report.misses],
+        "context": report.context,
     }
 
 

@@ -53,7 +53,7 @@ class SessionLog:
         """Take a turn in."""
         report = turn.report
         self.turns.append(turn)
-        self.ended += 1
+        self.ended += report.is_turn
         self.failed += report.status == "failed"
         for miss in report.misses:
             self.missed[miss.reason] += miss.tokens

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
-import orjson
-
-from sessions.durable.account import NO_BUDGET, Amount
+from sessions.durable.account import Amount
 from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage, Unsettled
 from sessions.durable.session import Session
 from sessions.durable.store import Store
@@ -28,9 +26,11 @@ from sessions.journal.records import (
     SERVER_DIED,
     SESSION_MOVED,
     TurnRecord,
+    account_names,
+    options_told,
 )
 from sessions.journal.writer import Verdict
-from sessions.turns.sharing import Bounded, SharedAccounts, account_names
+from sessions.turns.sharing import Bounded, SharedAccounts
 from sessions.turns.turn_plan import TurnPlan
 from tools_api import exact_json
 from tools_api.events import encode
@@ -186,7 +186,7 @@ def _whose(plan: TurnPlan, session: Session, *, created_s: float, repeatable: bo
         "accounts": account_names(session),
         "created_s": created_s,
         "epoch": session.epoch,
-        "options": session_options(session),
+        "options": options_told(session),
         "private": plan.private,
     }
 
@@ -211,22 +211,6 @@ def residency_record(
         created_s=created_s,
         epoch=session.epoch,
     )
-
-
-def session_options(session: Session) -> bytes:
-    """Options of a session that hold for its later turns."""
-    options: dict[str, Any] = {}
-    for scope, account in (("session", session.ledger.account), ("tree", session.ledger.tree)):
-        if account.budget is not NO_BUDGET or account.soft is not NO_BUDGET:
-            bounds = [account.budget.bounds(), account.soft.bounds()]
-            if any(bounds):
-                options[scope] = bounds
-    if session.outlives_sockets:
-        options["outlives_sockets"] = True
-    if session.parent is not None:
-        options["parent"] = session.parent.name
-    # A copy of its own size: it is kept, and what encoded it made room for several thousand bytes.
-    return bytes(memoryview(orjson.dumps(options))) if options else b""
 
 
 def refused(ending: Ending, verdict: Verdict) -> Ending:

@@ -19,9 +19,8 @@ from sessions.durable.turn_logs import TurnLog
 from sessions.durable.weights import request_bytes
 from sessions.turns.effects import Cancel, Effects, Outbox
 from sessions.turns.following import Following
-from sessions.turns.intake import Waiting, place
 from sessions.turns.jobs import Job, Jobs, Way, shutting_down
-from sessions.turns.lanes import Lane, Lanes
+from sessions.turns.lanes import Lane, Lanes, Waiting, place
 from sessions.turns.reading import Read, read_frame
 from sessions.turns.running import Running
 from sessions.turns.service import Service
@@ -128,7 +127,7 @@ class Connection:
     def running(self, response_id: str) -> Turn | None:
         """The turn of that response, if it runs here."""
         job = self._jobs.of_response(response_id)
-        return None if job is None else job.turn
+        return None if job is None else job.followed
 
     def output(self, output: SequenceOutput) -> Effects:
         """Take what one engine step gave one of this connection's requests."""
@@ -240,8 +239,8 @@ class Connection:
     def _refuse_steering(self, request: SteerRequest) -> None:
         job = self._jobs.of_response(request.previous_response_id)
         number, stream_id = 0, None
-        if job is not None and job.turn is not None:
-            number, stream_id = job.turn.events.take_number(), job.lane.stream_id
+        if job is not None and job.followed is not None:
+            number, stream_id = job.followed.events.take_number(), job.lane.stream_id
         failed = events.steer_failed(
             number,
             request,
@@ -287,10 +286,8 @@ class Connection:
         """A newer request bears this one's id: it gets the turn, or what comes of it."""
         if job.turn is None:
             self._end_early(job, Way.NEWER_REQUEST)
-            return
-        job.displaced = True
-        self._lanes.done(job.lane)
-        self._running.send_error(errors.followed_elsewhere(), job.lane.stream_id)
+        else:
+            self._running.overtaken(job)
 
     def _disconnected(self, job: Job) -> None:
         """Nobody is there for a request any more, or it has lost its connection: it goes on for

@@ -9,6 +9,7 @@ a value or an exception. What is ``asked`` says who answers, and with what:
 - ``Work``: whoever has a thread for it, with what the call gives;
 - ``GrammarSpec``: the probe, with ``GrammarRefused`` or None;
 - ``TurnRecord``: the journal, with a ``Verdict``;
+- ``Footing``: the ground, with whether a turn may begin, after a while if not at once;
 - ``SessionTurn``: the session's other turns, by a ``Granted``; it is not among the effects;
 - ``EngineOutputs``: the turn itself, when it has ended; it is not among the effects either.
 """
@@ -43,7 +44,12 @@ class EngineOutputs:
     """All that the engine says of a turn, to its end."""
 
 
-Asked = Wanted | Work | GrammarSpec | TurnRecord | SessionTurn | EngineOutputs
+@dataclass(frozen=True, slots=True)
+class Footing:
+    """Whether the server stands, so that what a turn leaves can be kept."""
+
+
+Asked = Wanted | Work | GrammarSpec | TurnRecord | Footing | SessionTurn | EngineOutputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 
 from sessions.durable.turn_logs import Follow, TurnLog, TurnLogs
 from sessions.turns.effects import Notice, Outbox
-from sessions.turns.intake import Waiting
 from sessions.turns.jobs import Job
-from sessions.turns.lanes import Lane, Lanes
+from sessions.turns.lanes import Lane, Lanes, Waiting
 from tools_api import errors
 from tools_api.events import ResumeTurn, encode
 
@@ -64,7 +63,8 @@ class Following:
         started; a request that only waits gives way to this one.
 
         Raises:
-            ApiError: the id was used for another body, or what its turn said was deleted.
+            ApiError: the id was used for another body, what its turn said was deleted, or a newer
+                request has it.
         """
         request_id = job.request.keepwarm.request_id
         if request_id is None:
@@ -82,22 +82,24 @@ class Following:
             raise errors.request_id_reused()
         elif log.deleted:
             raise errors.response_deleted()
-        elif log.response_id is not None:
+        _take_newest(log, job.frame.arrival_s)
+        if log.response_id is not None:
             return log
         self._hand_over(log, job)
         log.owner, job.log = self._id, log
         return None
 
-    def found(self, asked: ResumeTurn) -> TurnLog:
+    def found(self, asked: ResumeTurn, arrival_s: float) -> TurnLog:
         """The log of the turn that a client asks for.
 
         Raises:
-            ApiError: there is none that has started, or it was deleted.
+            ApiError: there is none that has started, it was deleted, or a newer request has it.
         """
         log = self.known(request_id=asked.request_id, response_id=asked.response_id)
         if log is None or log.response_id is None or log.deleted:
             param = "response_id" if asked.request_id is None else "request_id"
             raise errors.no_such_turn(param, asked.response_id or asked.request_id or "")
+        _take_newest(log, arrival_s)
         return log
 
     def begin(self, job: Job, response_id: str, *, private: bool) -> None:
@@ -167,3 +169,14 @@ class Following:
     def _end(self, log: TurnLog, lane: Lane[Waiting]) -> None:
         del self._follows[log]
         self._lanes.done(lane)
+
+
+def _take_newest(log: TurnLog, arrival_s: float) -> None:
+    """The turn's events are for a request that came in then, unless a newer one gets them.
+
+    Raises:
+        ApiError: one does. While this one waited for what the journal knows it was overtaken.
+    """
+    if log.follower is not None and arrival_s < log.asked_s:
+        raise errors.followed_elsewhere()
+    log.asked_s = arrival_s

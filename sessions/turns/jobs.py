@@ -20,9 +20,9 @@ from sessions.durable.account import NOTHING, Amount
 from sessions.durable.session import Session
 from sessions.durable.turn_logs import TurnLog
 from sessions.turns.commits import Ending
+from sessions.turns.compacting import Recasting
 from sessions.turns.effects import EngineOutputs, Outbox, Question, SessionTurn
-from sessions.turns.intake import Waiting
-from sessions.turns.lanes import Lane
+from sessions.turns.lanes import Lane, Waiting
 from sessions.turns.sharing import Bounded
 from sessions.turns.turn import Turn, TurnStep
 from tools_api import errors
@@ -102,8 +102,19 @@ class Job:
     """The amount that the journal was told the turn may consume."""
     ending: Ending | None = None
     """The turn has ended: nothing ends the request earlier any more."""
+    early: EndedEarly | None = None
+    """It was ended early while its context was summed up: the turn itself is to end so."""
+    recasting: Recasting | None = None
+    """The recasting of a context that is too long."""
+    main: Turn | None = None
+    """The turn that a client follows, while ``turn`` sums up its context."""
     displaced: bool = False
     """The lane has been answered: a newer request follows the turn."""
+
+    @property
+    def followed(self) -> Turn | None:
+        """The turn that a client follows, once it has started."""
+        return self.main or self.turn
 
     @property
     def creates(self) -> bool:
@@ -199,7 +210,7 @@ class Jobs:
     def of_response(self, response_id: str) -> Job | None:
         """The job whose turn runs under this id."""
         for job in self._jobs:
-            if job.turn is not None and job.turn.plan.response_id == response_id:
+            if job.turn is not None and job.turn.plan.answers == response_id:
                 return job
         return None
 

@@ -11,7 +11,7 @@ Always true: what memory knows is not asked for, unless it may have been deleted
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate
 
-from sessions.durable.account import Account, Amount
+from sessions.durable.account import NOTHING, Account, Amount
 from sessions.durable.response_table import StoredResponse
 from sessions.durable.session import Session
 from sessions.durable.store import ConnectionStore
@@ -132,10 +132,14 @@ class Memory:
             store.delete_response(known.tenant, known.response_id)
             store.logs.delete(known)
 
-    async def take_shares(self, lacking: Sequence[tuple[Account, Amount]]) -> None:
-        """Have what there is of what is lacking of accounts that other servers draw on too."""
+    async def take_shares(self, lacking: Sequence[tuple[Account, Amount]]) -> bool:
+        """Have what there is of what is lacking of accounts that other servers draw on too.
+        Returns whether there was any of it: what was in reach beside it, a turn that ran
+        meanwhile may have had, so that something lacks again."""
         commits = self._service.commits
         assert commits is not None
         accounts: Mapping[str, Account] = {account.name: account for account, _ in lacking}
-        for share in (await self._ask(Wanted(shares=wants(lacking)))).shares:
+        shares = (await self._ask(Wanted(shares=wants(lacking)))).shares
+        for share in shares:
             commits.shared.got(accounts[share.name], share)
+        return any(share.amount != NOTHING for share in shares)

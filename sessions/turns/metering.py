@@ -49,8 +49,10 @@ class Written(Protocol):
 class Meter:
     """From a turn's start to its end."""
 
-    def __init__(self, needs: Needs, ledger: Ledger) -> None:
+    def __init__(self, needs: Needs, ledger: Ledger, *, is_turn: bool = True) -> None:
+        """``is_turn``: what it consumes counts as one of the session's turns."""
         self._needs = needs
+        self._is_turn = is_turn
         self._ledger = ledger
         self._cut = False
         self._open = False
@@ -161,7 +163,7 @@ class Meter:
             unsettled = self._ledger.take_unsettled()
             usage = replace(usage, residency=unsettled.block_us)
             cost += unsettled.cost
-        self._ledger.settled(usage, cost)
+        self._ledger.settled(usage, cost, is_turn=self._is_turn)
         return usage, cost
 
     def _set_mark(self, *, told: int) -> None:

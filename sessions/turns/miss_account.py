@@ -1,9 +1,9 @@
 """Which tokens of a turn's prompt had to be computed, and for which reason.
 
-Joins the cache's account (``SequenceStart.miss_causes``: evicted, expired, forked, another
-header, first sight) with what the session knows of the turn: what it continues, what it adds,
-what the client changed. Nothing here tells a tenant of another one: what others have cached
-counts as never seen.
+Joins the cache's account (``SequenceStart.miss_causes``: evicted, expired, forked, behind the
+last state that was kept, another header, first sight) with what the session knows of the turn:
+what it continues, what it adds, what the client changed. Nothing here tells a tenant of another
+one: what others have cached counts as never seen.
 
 Always true: the misses of a turn add up to its prompt less what was cached.
 """
@@ -22,7 +22,9 @@ _ENGINE_REASONS = {
     "evicted": MissReason.EVICTED,
     "expired": MissReason.EXPIRED,
     "forked": MissReason.FORKED,
+    "state_missing": MissReason.STATE_MISSING,
 }
+_GONE = frozenset({MissReason.EVICTED, MissReason.EXPIRED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,7 +75,7 @@ def account(prompt: Prompt, start: SequenceStart) -> tuple[Miss, ...]:
     for cause, reason in _ENGINE_REASONS.items():
         tokens = min(start.miss_causes.get(cause, 0), left)
         left -= tokens
-        kept_s = None if reason is MissReason.FORKED else _kept_s(prompt, start)
+        kept_s = _kept_s(prompt, start) if reason in _GONE else None
         misses += [Miss(reason=reason, tokens=tokens, kept_s=kept_s)] if tokens else []
     own = min(left, _own_tokens(prompt))
     changed = _changed(prompt, start.miss_causes)

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from runtime.messages import TokenArray, TokenLogprob
 from runtime.tokenizer import IncrementalDecoder, Tokenizer
 from sessions.turns.response_events import Piece
-from sessions.turns.stop_strings import StopStrings
 from sessions.turns.text_logprobs import TextLogprobs
 from tools_api.call_parser import CallParser, ParsedEvent, TextDelta
-from tools_api.chat_format import REASONING_CLOSERS, REASONING_OPENERS, ChatFormat, Segment
+from tools_api.chat_format import ChatFormat, Segment
 from tools_api.events import Event
+from tools_api.reasoning_spans import ReasoningSpan, reasoning_span
 from tools_api.responses import logprob
 from tools_api.tools import FunctionTool
 
@@ -48,13 +48,12 @@ class OutputReader:
             reasons_first=reasons_first,
             tools=tools,
         )
-        self._thinking = thinking and chat_format.thinking
-        self._in_reasoning = reasons_first or (self._thinking and chat_format.opens_reasoning)
+        self._span = reasoning_span(chat_format, thinking=thinking, reasons_first=reasons_first)
         self._logprobs: TextLogprobs | None = None
         """None: there are none."""
         self.tokens: list[int] = []
         self.num_reasoning = 0
-        """Tokens between the think markers, the closing one included."""
+        """Tokens of reasoning, those that close it included."""
 
     @property
     def stop(self) -> str | None:
@@ -86,7 +85,8 @@ class OutputReader:
             if upcoming is not None and upcoming.token == token:
                 found, upcoming = upcoming, next(known, None)
             self._note(found, segments, special=special is not None)
-            self._count_reasoning(special)
+            self.num_reasoning += self._span.counts(special)
+            self._span = self._behind(self._span, token, special)
             parsed = self._parser.push(self._trimmed(segments, stopped and place == last))
             pieces += self._attributed(parsed, special=special is not None)
         return pieces
@@ -108,14 +108,14 @@ class OutputReader:
     def before_reasoning(self, tokens: Iterable[int], most: int) -> int:
         """How many of the next tokens come before reasoning would be more than ``most`` tokens
         in all."""
-        count, inside, place = self.num_reasoning, self._in_reasoning, 0
+        count, span, place = self.num_reasoning, self._span, 0
         for token in map(int, tokens):
             special = self._tokenizer.special_text(token)
-            counts = inside and special not in REASONING_OPENERS
+            counts = span.counts(special)
             if counts and count >= most:
                 break
             count += counts
-            inside = self._reasoning_behind(special, inside)
+            span = self._behind(span, token, special)
             place += 1
         return place
 
@@ -146,15 +146,12 @@ class OutputReader:
                 out.append(Segment(self._stops.push(segment.text)))
         return [segment for segment in out if segment.text]
 
-    def _count_reasoning(self, special: str | None) -> None:
-        self.num_reasoning += self._in_reasoning and special not in REASONING_OPENERS
-        self._in_reasoning = self._reasoning_behind(special, self._in_reasoning)
-
-    def _reasoning_behind(self, special: str | None, inside: bool) -> bool:
-        """Whether reasoning is open behind a token with this name."""
-        if self._thinking and special in REASONING_OPENERS | REASONING_CLOSERS:
-            return special in REASONING_OPENERS
-        return inside
+    def _behind(self, span: ReasoningSpan, token: int, special: str | None) -> ReasoningSpan:
+        """The place behind a token."""
+        text = ""
+        if span.reads_text and special is None:
+            text = self._tokenizer.token_bytes(token).decode("utf-8", "replace")
+        return span.behind(special, text)
 
     def _attributed(self, parsed: list[ParsedEvent], *, special: bool) -> list[Piece]:
         """Give log-probabilities to the text that their tokens became."""
@@ -177,3 +174,63 @@ class OutputReader:
             found.logprob,
             [(self._tokenizer.token_bytes(token), value) for token, value in found.top],
         )
+
+
+class StopStrings:
+    """One turn's text up to the stop string that ended it, though it arrives in pieces.
+
+    Where stop strings count, and which token completes one, the engine says (``StopSearch``): a
+    call or a strict schema's output may contain them. What stands before it in the same text is
+    the client's, the stop string itself is not. Because one may begin in a piece and end in a
+    later one, the longest suffix that could still become one is held back. Without stop strings
+    text passes as it is.
+
+    Always true: what was let out and what is held back are the text pushed.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.stop: str | None = None
+        """The stop string that ended the text."""
+
+    @property
+    def any(self) -> bool:
+        """There are stop strings; without any, text passes as it is."""
+        return bool(self._stops)
+
+    def push(self, text: str) -> str:
+        """Return what can be let out."""
+        if not self._stops:
+            return text
+        text = self._held + text
+        keep = max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def end(self, text: str) -> str:
+        """Return what stands before the stop string that ``text`` completes."""
+        text, self._held = self._held + text, ""
+        hits = [
+            (start + len(stop), start, stop)
+            for stop in self._stops
+            if (start := text.find(stop)) >= 0
+        ]
+        if not hits:
+            return text
+        # The one that is complete first, as the engine sees them come.
+        _, start, self.stop = min(hits)
+        return text[:start]
+
+    def flush(self) -> str:
+        """Let out what is held back: no stop string can reach over this point."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest suffix of ``text`` that begins ``stop``."""
+    for length in range(min(len(stop) - 1, len(text)), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0

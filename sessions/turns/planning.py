@@ -11,9 +11,10 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runtime.messages import TokenArray
+from sessions.durable.compaction import opened_input
 from sessions.durable.session import Session
 from sessions.durable.transcript import (
     NOTHING,
@@ -29,20 +30,21 @@ from sessions.durable.transcript import (
     split_opening,
     text_bytes,
 )
+from sessions.turns.compacting import due
 from sessions.turns.continuing import Lineage
 from sessions.turns.placing import placed
 from sessions.turns.reading import options_of
 from sessions.turns.service import ServedModel, Service
 from sessions.turns.shortening import Room
 from sessions.turns.truncation import Context, truncations, without_lost
-from sessions.turns.turn_plan import Past, TurnPlan
+from sessions.turns.turn_plan import Due, Past, TurnPlan
 from tools_api import errors
 from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec, param_at, place_of
-from tools_api.items import CallOutput
+from tools_api.items import CallOutput, Compaction, Item
 from tools_api.limits import Limits
 from tools_api.output_checks import OutputChecks, output_checks
-from tools_api.requests import INT64_MAX, CreateRequest
+from tools_api.requests import CreateRequest
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]+")
 _MAX_KEY_CHARS = 100
@@ -63,6 +65,8 @@ class _Prompt:
     tail: Tail
     num_tokens: int
     """Header, held chain and new part together."""
+    due: Due | None = None
+    """It is of the whole context, which is to be recast."""
 
 
 def template_options(model: ServedModel, request: CreateRequest) -> TemplateOptions:
@@ -125,15 +129,12 @@ def plan_turn(
     grammar: GrammarSpec | None,
     arrival_s: float,
 ) -> TurnPlan:
-    """Render the new part of the context and settle the turn's own limit.
-
-    Raises:
-        ApiError: calls and outputs do not match, the prompt is empty or does not fit.
-    """
+    """Render the new part of the context and settle the turn's own limit. Raises ApiError: calls
+    and outputs do not match, the prompt is empty or does not fit."""
     model = service.model
     options = template_options(model, request)
-    whole = _whole_context(request, lineage, model, options)
-    prompt = _fitting_prompt(whole, request, model, options)
+    whole = _whole_context(request, lineage, model, options, tenant)
+    prompt = _prompt(whole, request, model, options)
     context = prompt.context
     private = not request.store or (lineage.parent is not None and lineage.parent.private)
     max_output, context_limited = _output_bound(request, prompt, service)
@@ -158,6 +159,7 @@ def plan_turn(
         digest=context.digest,
         left_out=context.left_out,
         cut=context is not whole,
+        due=prompt.due,
         max_output=max_output,
         context_limited=context_limited,
         grammar=grammar,
@@ -183,14 +185,14 @@ def _banned_tokens(
     return model.renderer.banned_tokens(thinking=options.thinking, calls=calls)
 
 
-def count_prompt(request: CreateRequest, lineage: Lineage, model: ServedModel) -> int:
+def count_prompt(request: CreateRequest, lineage: Lineage, model: ServedModel, tenant: str) -> int:
     """Tokens that the model would read, whether they fit or not.
 
     Raises:
         ApiError: calls and outputs do not match, or no context could hold the input.
     """
     options = template_options(model, request)
-    whole = _whole_context(request, lineage, model, options)
+    whole = _whole_context(request, lineage, model, options, tenant)
     return _render(whole, model.renderer, request, options).num_tokens
 
 
@@ -212,37 +214,38 @@ def _warnings(
     """Warnings about fields of the request that have no effect here."""
     idle_stops = bool(request.keepwarm.sampling.stop) and grammar is not None and grammar.binds_all
     stops = (_NO_FREE_TEXT,) if idle_stops else ()
-    return (*request.warnings, *stops, *prompt.context.cuts, *_compaction(request, prompt))
+    return (*request.warnings, *stops, *prompt.context.cuts)
 
 
-def _compaction(request: CreateRequest, prompt: _Prompt) -> tuple[str, ...]:
-    """The fate of ``context_management``: nothing below its threshold.
-
-    Raises:
-        ApiError: the context has reached the threshold.
-    """
-    entries = request.context_management
-    if not entries:
-        return ()
-    thresholds = [entry.compact_threshold or INT64_MAX for entry in entries]
-    if prompt.num_tokens >= min(thresholds):
-        raise errors.unsupported_parameter(
-            "context_management",
-            f"the context has {prompt.num_tokens} tokens, its threshold is {min(thresholds)}, and "
-            "nothing is compacted here; leave it out, or set truncation to 'auto'",
-        )
-    return ("context_management: no effect, the context is below the threshold",)
+def _prompt(
+    whole: Context, request: CreateRequest, model: ServedModel, options: TemplateOptions
+) -> _Prompt:
+    """``whole`` as it is where it is due to be recast, else as ``_fitting_prompt``. Raises as
+    that, and as ``due``."""
+    if request.may_compact:
+        prompt = _render(whole, model.renderer, request, options)
+        found = due(request, prompt.num_tokens, whole, model)
+        if found is not None and prompt.num_tokens:
+            return replace(prompt, due=found)
+    return _fitting_prompt(whole, request, model, options)
 
 
 def _whole_context(
-    request: CreateRequest, lineage: Lineage, model: ServedModel, options: TemplateOptions
+    request: CreateRequest,
+    lineage: Lineage,
+    model: ServedModel,
+    options: TemplateOptions,
+    tenant: str,
 ) -> Context:
     """The context before any truncation.
 
     Raises:
-        ApiError: calls and outputs do not match, or the input is hopelessly long.
+        ApiError: calls and outputs do not match, the input is hopelessly long, or a compaction
+            in it is not this tenant's or not for this model.
     """
     held = lineage.parent.entry if lineage.parent is not None else None
+    if any(isinstance(item, Compaction) for item in lineage.items):
+        return _compacted_context(request, lineage, model, options, tenant)
     given, lost = (lineage.items, ()) if held is None else without_lost(held, lineage.items)
     put = placed(held, given, complete=request.generate)
     parent, items = put.parent, put.items
@@ -256,7 +259,7 @@ def _whole_context(
         digest = ROOT_DIGEST if opening is None else roll(ROOT_DIGEST, opening)
     open_calls = check_calls(parent, items, complete=request.generate)
     if request.truncation == "disabled":
-        _refuse_hopeless(model, request)
+        _refuse_hopeless(model, request.input)
     header = model.renderer.header(
         instructions=request.instructions,
         opening=opening,
@@ -272,6 +275,44 @@ def _whole_context(
         digest=roll_all(digest, lineage.items if lost else items),
         left_out=NOTHING if parent is None else parent.left_out,
         cuts=lost + put.warnings,
+    )
+
+
+def _compacted_context(
+    request: CreateRequest,
+    lineage: Lineage,
+    model: ServedModel,
+    options: TemplateOptions,
+    tenant: str,
+) -> Context:
+    """The context of a request with compactions: what stands before the newest that stands for
+    all of it does not count. Raises as ``_whole_context``."""
+    held = lineage.parent.entry if lineage.parent is not None else None
+    opening, rest = (None if held is None else held.opening), lineage.items
+    if held is None:
+        opening, rest = split_opening(rest)
+    items, alone = opened_input(rest, model.seal, tenant)
+    parent = None if alone else held
+    if parent is None:
+        digest = ROOT_DIGEST if opening is None else roll(ROOT_DIGEST, opening)
+    else:
+        digest = parent.digest
+    if request.truncation == "disabled":
+        _refuse_hopeless(model, items)
+    header = model.renderer.header(
+        instructions=request.instructions,
+        opening=opening,
+        tools=request.tools,
+        options=options,
+        parent=held,
+    )
+    return Context(
+        parent=parent,
+        items=items,
+        header=header,
+        open_calls=check_calls(parent, items, complete=request.generate),
+        digest=roll_all(digest, items),
+        left_out=NOTHING if parent is None else parent.left_out,
     )
 
 
@@ -351,9 +392,9 @@ def _wanted_room(request: CreateRequest, model: ServedModel) -> int:
     return min(request.max_output_tokens or eighth, eighth)
 
 
-def _refuse_hopeless(model: ServedModel, request: CreateRequest) -> None:
+def _refuse_hopeless(model: ServedModel, items: Sequence[Item]) -> None:
     """Refuse by its length what cannot fit, before seconds go into tokenising it."""
-    num_bytes = sum(map(text_bytes, request.input))
+    num_bytes = sum(map(text_bytes, items))
     least_tokens = num_bytes // model.longest_token_bytes
     if least_tokens > model.max_context_tokens:
         raise errors.context_length_exceeded(least_tokens, model.max_context_tokens)
@@ -367,7 +408,8 @@ def takes_long(
     parent = lineage.parent
     if parent is None:
         return frame_bytes > most
-    if request.truncation == "auto" and parent.entry.num_tokens > most // 4:
+    cut_short = request.truncation == "auto" or request.may_compact
+    if cut_short and parent.entry.num_tokens > most // 4:
         return True  # what is left of a chain that is cut short is rendered anew
     answers = any(isinstance(item, CallOutput) for item in lineage.items)
     if answers and _warmed(parent.entry) > most // 4:

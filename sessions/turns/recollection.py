@@ -14,9 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
-
-import orjson
 
 from sessions.durable.ledger import dollars
 from sessions.durable.packing import pack
@@ -26,6 +23,7 @@ from sessions.durable.store import Store
 from sessions.durable.transcript import holds
 from sessions.durable.turn_logs import TurnLog
 from sessions.durable.turn_stats import wire_usage
+from sessions.ground import RETRY_AFTER_S
 from sessions.journal.adoption import LoadedChain, Loader, link_up
 from sessions.journal.encoding import TurnBody, decode_turn
 from sessions.journal.errors import (
@@ -35,17 +33,15 @@ from sessions.journal.errors import (
     JournalUnavailable,
 )
 from sessions.journal.journal import Journal, Owner
-from sessions.journal.kept_budgets import budgets_told
 from sessions.journal.records import (
     SERVER_DIED,
     SessionRecord,
     StoredTurn,
     new_session,
-    parent_in,
+    options_kept,
     tree_account,
 )
 from sessions.journal.records import Account as SpentAccount
-from sessions.journal.shares import spent_on
 from sessions.turns.commits import Commits
 from sessions.turns.sharing import SharedAccounts
 from sessions.turns.wanted import Recalled, Wanted
@@ -152,7 +148,7 @@ class Recollection:
             sessions.append(self._session(tenant, wanted.parent))
         return Recalled(
             sessions=tuple(self._with_parents(sessions)),
-            chains=tuple((chain, _packed(chain)) for chain in chains),
+            chains=tuple((chain, pack(response_of(chain.head.body.terminal))) for chain in chains),
             ended=ended,
             head_id=head_id,
             taken_id=taken_id,
@@ -227,7 +223,7 @@ class Recollection:
             record: SessionRecord | None = each
             while record is not None and record not in line:
                 line.append(record)
-                parent = parent_in(record.options)
+                parent = options_kept(record.options).parent
                 record = None if parent is None else self._session(each.tenant, parent)
         return [
             (record, self._journal.account(record.tenant, tree_account(record.name)))
@@ -319,15 +315,15 @@ class Recollection:
         ledger, account = session.ledger, record.account
         ledger.usage, ledger.cost, ledger.saved = account.usage, account.cost, account.saved
         ledger.turns = account.turns
-        ledger.account.spent = spent_on(account)
-        ledger.tree.spent = ledger.tree.spent.most(spent_on(tree))  # below it turns may have run
-        options = _options(record)
+        ledger.account.spent = account.spent
+        ledger.tree.spent = ledger.tree.spent.most(tree.spent)  # below it turns may have run
+        options = options_kept(record.options)
         accounts = {"session": ledger.account, "tree": ledger.tree}
-        for scope, bounds in budgets_told(record.options).items():
+        for scope, bounds in options.budgets.items():
             accounts[scope].budget, accounts[scope].soft = bounds
-        session.outlives_sockets = options.get("outlives_sockets", False)
-        if "parent" in options:
-            session.parent = self._store.session(record.tenant, options["parent"])
+        session.outlives_sockets = options.outlives_sockets
+        if options.parent is not None:
+            session.parent = self._store.session(record.tenant, options.parent)
 
     def _take_chain(self, tenant: str, chain: LoadedChain, packed: bytes) -> None:
         table, head = self._store.tenant_responses(tenant), chain.head
@@ -378,24 +374,16 @@ def _nothing_left(row: StoredTurn, body: TurnBody) -> bytes:
     return encode(failed(_BEYOND_ANY, wire))
 
 
-def _options(record: SessionRecord) -> dict[str, Any]:
-    options: dict[str, Any] = orjson.loads(record.options) if record.options else {}
-    return options
-
-
 def journal_error(error: Exception) -> Exception:
     """The error for a client where the journal could not be asked."""
     if isinstance(error, JournalElsewhere):
         return errors.runs_elsewhere()
     if isinstance(error, JournalUnavailable):
         busy = isinstance(error, JournalBusy)
-        why = "another server holds the session" if busy else "its journal is out of reach"
-        return errors.overloaded(why)
+        if busy:
+            return errors.overloaded("another server holds the session")
+        return errors.overloaded("its journal is out of reach", retry_after_s=RETRY_AFTER_S)
     if isinstance(error, JournalError):
         log.error("journal cannot be read reason=%s", error)
         return errors.internal_error()
     return error
-
-
-def _packed(chain: LoadedChain) -> bytes:
-    return pack(response_of(chain.head.body.terminal))

@@ -25,6 +25,7 @@ from tools_api.call_parser import (
 from tools_api.custom_input import InputText
 from tools_api.events import Event
 from tools_api.items import (
+    Compaction,
     CustomToolCall,
     FunctionCall,
     Item,
@@ -103,8 +104,38 @@ class ResponseEvents:
         self._new_id = new_id
         self._number = 0
         self._open: _Open | None = None
+        self.in_progress_told = False
+        self._compacting = ""
+        """The id of the item that was announced by ``compacting``."""
         self.items: list[Item] = []
         """Finished output items, in order."""
+
+    @property
+    def begun(self) -> bool:
+        """Some event was written."""
+        return self._number > 0
+
+    def compacting(self, item: Compaction) -> list[Event]:
+        """An item is being made that stands for what was said before it."""
+        index, zero = len(self.items), item.to_wire() | {"encrypted_content": ""}
+        added = events.output_item_added(self.take_number(), index, zero, self._stream_id)
+        self._compacting = item.id or ""
+        number = self.take_number()
+        told = events.compacting(number, self._compacting, index, self._stream_id)
+        return [added, told]
+
+    def leading(self, items: Iterable[Item]) -> list[Event]:
+        """Finished items, before the model says anything."""
+        out = list[Event]()
+        for item in items:
+            index, wire = len(self.items), item.to_wire()
+            if item.id is None or item.id != self._compacting:
+                number = self.take_number()
+                out.append(events.output_item_added(number, index, wire, self._stream_id))
+            self.items.append(item)
+            number = self.take_number()
+            out.append(events.output_item_done(number, index, wire, self._stream_id))
+        return out
 
     def take_number(self) -> int:
         """The next sequence number; also for events that are not written here."""
@@ -121,6 +152,7 @@ class ResponseEvents:
         return events.queued(self.take_number(), wire, self._stream_id)
 
     def in_progress(self, keepwarm: Event | None) -> Event:
+        self.in_progress_told = True
         wire = self._response.wire(status="in_progress", keepwarm=keepwarm)
         return events.in_progress(self.take_number(), wire, self._stream_id)
 

@@ -25,12 +25,15 @@ from sessions.durable.account import NOTHING, Amount
 from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import TurnLog
+from sessions.ground import RETRY_AFTER_S
 from sessions.journal.writer import Verdict
 from sessions.turns.commits import Ending, refused
+from sessions.turns.compacting import Recasting
 from sessions.turns.continuing import find_lineage
 from sessions.turns.effects import (
     Ended,
     EngineOutputs,
+    Footing,
     Freed,
     Granted,
     Outbox,
@@ -40,9 +43,8 @@ from sessions.turns.effects import (
     Work,
 )
 from sessions.turns.following import Following, to_be_asked
-from sessions.turns.intake import Waiting
 from sessions.turns.jobs import EndedEarly, Job, Jobs, Way
-from sessions.turns.lanes import Lanes
+from sessions.turns.lanes import Lanes, Waiting
 from sessions.turns.memory import Memory
 from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import grammar_param, plan_turn, takes_long
@@ -95,6 +97,7 @@ class Running:
         try:
             followed = await self._claim_id(job, memory)
             if followed is None:
+                await self._may_begin(job)
                 grammar = self._check(job)
                 if job.request.references:
                     await self._find_items(job, memory, grammar)
@@ -142,8 +145,15 @@ class Running:
                 wanted.takes_id = wanted.takes_id and known is None
                 await memory.look_for_turn(known, wanted)
         if isinstance(asked, ResumeTurn):
-            return self._following.found(asked)
+            return self._following.found(asked, job.frame.arrival_s)
         return self._following.claim(job)
+
+    async def _may_begin(self, job: Job) -> None:
+        """Nothing is computed whose record could not be kept: that is waited for, for a while."""
+        ground = self._service.ground
+        if not ground.writable and not await self._ask(job, Footing()):
+            ground.turn_lost()
+            raise errors.overloaded("its journal cannot be written", retry_after_s=RETRY_AFTER_S)
 
     def _check(self, job: Job) -> GrammarSpec | None:
         """Check what can be checked without knowing what the turn continues; returns its
@@ -195,6 +205,7 @@ class Running:
             plan = await self._plan(job, memory, session, grammar)
             if grammar is not None:
                 await self._try_grammar(job, grammar)
+            await self._may_begin(job)
             if self._lost(plan, session):
                 return False
             return await self._with_shares(job, memory, plan, session, ticket)
@@ -222,6 +233,8 @@ class Running:
         )
         long = takes_long(service, request, lineage, job.frame.num_bytes)
         plan: TurnPlan = await self._ask(job, Work(work)) if long else work()
+        if plan.due is not None:
+            plan = await self._begin_recasting(job, plan)
         repeats = len(lineage.items) < len(request.input)
         known = lineage.parent is not None and lineage.parent.entry is plan.continued
         return replace(
@@ -229,6 +242,21 @@ class Running:
             frame_bytes=0 if repeats else job.frame.num_bytes,
             continued_id=plan.previous_response_id if known else None,
         )
+
+    async def _begin_recasting(self, job: Job, plan: TurnPlan) -> TurnPlan:
+        """Decide what becomes of a context that is too long; returns the plan of a turn that runs
+        as it is where nothing can be gained."""
+        service = self._service
+        work = partial(
+            Recasting,
+            plan,
+            service=service,
+            summary_id=service.new_id("resp"),
+            item_id=service.new_id("cmp"),
+        )
+        recasting: Recasting = await self._ask(job, Work(work))
+        job.recasting = None if recasting.idle else recasting
+        return recasting.without() if recasting.idle else plan
 
     async def _try_grammar(self, job: Job, grammar: GrammarSpec) -> None:
         """Last before the turn, so that no probe works for a prompt that does not fit."""
@@ -253,9 +281,11 @@ class Running:
         try:
             if commits is not None and commits.has_others:
                 job.shares = commits.shared.follow(session)
-                lacking = Meter(needs_of(plan), session.ledger).lacking_to_start()
-                if lacking:
-                    await memory.take_shares(lacking)
+                gives = True
+                while gives and (
+                    lacking := Meter(needs_of(plan), session.ledger).lacking_to_start()
+                ):
+                    gives = await memory.take_shares(lacking)
                     if self._lost(plan, named):
                         return False
                     session = self._take_budgets(job, plan)
@@ -289,6 +319,8 @@ class Running:
             job.turn = turn = Turn(
                 plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id
             )
+            if job.recasting is not None:
+                job.turn = turn = await self._recast(job, memory, turn, session)
             ending = await self._record(job, turn, await self._play(job, memory, turn))
             self._tell_end(job, turn, ending)
         finally:
@@ -301,23 +333,91 @@ class Running:
     async def _play(self, job: Job, memory: Memory, turn: Turn) -> Ending:
         """Its events and requests, while the engine says something; most of that comes in by
         ``receive``."""
-        self._carry_out(job, turn.start())
+        if job.early is not None:
+            self._carry_out(job, job.early.stop(turn, self._service.clock()))
+        elif job.ending is None:
+            self._carry_out(job, turn.start())
         while job.ending is None:
             try:
                 await Question(self._new_id(), EngineOutputs())
                 while job.stalled and job.ending is None:
                     await self._spend(job, memory, turn, job.stalled.popleft())
             except EndedEarly as early:
+                job.early = early
                 self._carry_out(job, early.stop(turn, self._service.clock()))
             job.stalled = None
         return job.ending
 
+    async def _recast(self, job: Job, memory: Memory, first: Turn, session: Session) -> Turn:
+        """Have the context summed up, if that is needed; returns the turn behind it, which goes on
+        with the events of the ``first`` one. One that was ended early meanwhile is that one."""
+        assert job.recasting is not None
+        recasting, job.main = job.recasting, first
+        self._carry_out(job, first.announce(recasting.announced))
+        text: str | None = None
+        cost: dict[str, Any] = {}
+        if recasting.summary is not None:
+            summary = Turn(
+                recasting.summary, service=self._service, ledger=session.ledger, stream_id=None
+            )
+            job.turn = summary
+            ending = await self._record_summary(
+                job, summary, await self._play(job, memory, summary)
+            )
+            job.turn, job.ending, job.noted = first, None, NOTHING
+            text, cost = recasting.read(summary.text, ending.outcome.report)
+        if job.early is not None:
+            return first
+        try:
+            plan: TurnPlan = await self._ask(job, Work(partial(recasting.finish, text)))
+        except EndedEarly as early:
+            job.early = early
+            return first
+        except ApiError as error:
+            self._carry_out(job, first.refuse(error))
+            return first
+        assert plan.recast is not None
+        plan.recast.report.update(cost)
+        plan = replace(plan, number=first.plan.number)
+        return Turn(
+            plan,
+            service=self._service,
+            ledger=session.ledger,
+            stream_id=job.lane.stream_id,
+            events=first.events,
+        )
+
+    async def _record_summary(self, job: Job, turn: Turn, ending: Ending) -> Ending:
+        """Record what the summary consumed before its turn goes on."""
+        commits, report = self._service.commits, ending.outcome.report
+        self._jobs.withdrawn(turn.request_id)
+        if report.usage.input_tokens or report.cost:
+            if commits is not None:
+                assert job.session is not None
+                at_s = self._service.wall_clock()
+                record = commits.record(
+                    turn.plan, job.session, ending, created_s=at_s, shares=job.shares
+                )
+                try:
+                    await self._ask(job, record)
+                except EndedEarly as early:
+                    job.early = early
+                except Exception:
+                    log.exception("record failed response=%s", turn.plan.response_id)
+            usage = report.usage
+            self._service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
+            self._outbox.ended.append(Ended(report=report, terminal=ending.terminal))
+            log.info("context summed up", extra={"fields": report.log_fields()})
+        elif job.noted is not NOTHING:
+            self._note(job, turn, NOTHING)
+        return ending
+
     async def _spend(self, job: Job, memory: Memory, turn: Turn, output: SequenceOutput) -> None:
         """Take what waited for more of a shared account, whether the journal had enough or not."""
-        lacking = turn.lacking(output)
+        gives = True
         try:
-            if lacking:
-                await memory.take_shares(lacking)
+            while gives and (lacking := turn.lacking(output)):
+                gives = await memory.take_shares(lacking)
         except Exception:
             message = "The server could not ask what is left of a budget."
             now = self._service.clock()
@@ -330,7 +430,6 @@ class Running:
         returns how it has ended then."""
         commits, report = self._service.commits, ending.outcome.report
         spent = report.usage.input_tokens or report.cost
-        self._jobs.withdrawn(turn.request_id)
         if commits is None or not (spent or ending.outcome.entry is not None):
             if job.noted is not NOTHING:
                 self._note(job, turn, NOTHING)
@@ -349,6 +448,8 @@ class Running:
             job.log.recorded = verdict.written
         if verdict.written:
             return ending
+        if verdict.reason == "unavailable":
+            self._service.ground.turn_lost()
         if ending.outcome.entry is not None:
             self._service.store.branches.drop(ending.outcome.entry)
         commits.forget(self._service.store, turn.plan, job.session, verdict)
@@ -359,7 +460,9 @@ class Running:
         service, plan = self._service, turn.plan
         outcome, terminal = ending.outcome, ending.terminal
         self._following.tell(job, [terminal])
-        if outcome.entry is not None:
+        if job.log is not None and job.log.follower not in (job, None) and not job.displaced:
+            self.overtaken(job)  # before the notice that says so
+        if outcome.entry is not None and plan.request.compacts != "alone":
             assert job.session is not None
             wire = response_of(terminal)
             self._visible.keep(
@@ -383,7 +486,6 @@ class Running:
     async def _ask(self, job: Job, asked: Any) -> Any:
         answer = await Question(self._new_id(), asked)
         if job.turn is None and job.log is not None and job.log.follower is not job:
-            self.unwanted(answer)
             raise EndedEarly(Way.NEWER_REQUEST)  # before the notice that says so
         return answer
 
@@ -445,6 +547,8 @@ class Running:
         now = self._service.clock()
         if self._jobs.of_request(output.request_id) is not job:
             return
+        if output.finish is not None:
+            self._jobs.withdrawn(output.request_id)
         try:
             step = turn.receive(output, now)
         except Exception:
@@ -457,7 +561,7 @@ class Running:
         frames = list(map(encode, step.events))
         if step.outcome is not None:
             job.ending = Ending(outcome=step.outcome, terminal=frames.pop())
-        if frames:
+        if frames and (job.turn is None or job.turn.plan.sums_up is None):
             self._following.tell(job, frames)
         self._outbox.requests += step.requests
         for message in step.requests:
@@ -482,6 +586,12 @@ class Running:
             self._outbox.notes.append(Reserve(record=record, urgent=urgent))
 
     # What others are told
+
+    def overtaken(self, job: Job) -> None:
+        """A newer request gets the events of the turn that this one has become."""
+        job.displaced = True
+        self._lanes.done(job.lane)
+        self.send_error(errors.followed_elsewhere(), job.lane.stream_id)
 
     def send_error(self, error: ApiError, stream_id: str | None) -> None:
         """Answer with an error in a lane of the connection."""

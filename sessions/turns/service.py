@@ -6,11 +6,13 @@ decides both.
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.tokenizer import Tokenizer
+from sessions.durable.compaction import KEY_BYTES, Seal
 from sessions.durable.store import Store
 from sessions.durable.transcript import Renderer
+from sessions.ground import Ground
 from sessions.quotas import Quotas
 from sessions.turns.commits import Commits
 from sessions.turns.reading import ReadContext
@@ -35,12 +37,14 @@ class ServedModel:
         tokenizer: Tokenizer,
         chat_format: ChatFormat,
         max_context_tokens: int,
+        seal: Seal | None = None,
     ) -> None:
         """
         Args:
             name: echoed in ``response.model`` when the request names none.
             aliases: all ids a request may use.
             max_context_tokens: the smaller of the model's context and the KV capacity.
+            seal: of compaction items; None: one that ends with this object.
         """
         self.name = name
         self.aliases = aliases | {name}
@@ -49,6 +53,7 @@ class ServedModel:
         self.max_context_tokens = max_context_tokens
         self.longest_token_bytes = tokenizer.most_bytes_per_token
         """No text has fewer tokens than its bytes divided by this."""
+        self.seal = seal or Seal(secrets.token_bytes(KEY_BYTES), name.encode())
         self.renderer = Renderer(tokenizer, chat_format, max_tokens=max_context_tokens)
 
 
@@ -69,6 +74,8 @@ class Service:
     """The quotas of tenants."""
     commits: Commits | None = None
     """The records of turns, where there is a journal that lasts."""
+    ground: Ground = field(default_factory=Ground)
+    """The ground under the server."""
 
     def check_model(self, tenant: str, asked: str | None) -> None:
         """``asked``: the name in the request, None if it has none.

@@ -17,21 +17,13 @@ from dataclasses import dataclass, field
 from sessions.durable.account import NOTHING, Account, Amount
 from sessions.durable.ledger import Ledger
 from sessions.durable.session import Session
-from sessions.journal.records import TENANT_ACCOUNT, tree_account
+from sessions.journal.records import account_names
 from sessions.journal.shares import Share, Want
 
 Key = tuple[str, str]
 """Tenant and name of an account."""
 Bounded = tuple[tuple[str, tuple[str, ...]], ...]
 """Names of accounts, and the kinds of each that are bounded."""
-
-
-def account_names(session: Session) -> tuple[str, ...]:
-    """Names of the accounts that the session draws on besides its own, as ``above_own``."""
-    own = tree_account(session.name)
-    if session.parent is None:
-        return own, TENANT_ACCOUNT
-    return own, *(tree_account(above.name) for above in session.parents()), TENANT_ACCOUNT
 
 
 def above_own(ledger: Ledger) -> tuple[Account, ...]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
+from sessions.durable.compaction import expanded
 from sessions.durable.transcript import (
     NOTHING,
     Entry,
@@ -54,7 +55,7 @@ def without_lost(
         return items, ()
     called = set(parent.open_calls)
     for entry in chain(parent):
-        called |= _called((*entry.input_items, *entry.output_items))
+        called |= _called(expanded((*entry.input_items, *entry.output_items)))
     called |= _called(items)
     kept, cuts = list[Item](), list[str]()
     for item in items:
@@ -75,6 +76,7 @@ def truncations(
     """The contexts that may be left of ``context``, the longest first: the first that is as
     short as a cut leaves it (``Room.left_by_cut``) is to be taken. The last has no more than has
     to stay."""
+    context = spelled_out(context)
     history = _History(context, Sizes(renderer, options, room), room)
     for start in history.starts():
         kept = history.kept(start)
@@ -82,6 +84,22 @@ def truncations(
         rebuilt = _rebuilt(context, history.text.items, kept, left_out, renderer)
         cuts = history.text.sentences(kept) + _sentence(context.left_out, left_out)
         yield replace(rebuilt, left_out=left_out, cuts=(*context.cuts, *cuts))
+
+
+def spelled_out(context: Context) -> Context:
+    """``context`` with what its compactions stand for in their places."""
+    whole = reversed(list(chain(context.parent)))
+    parent: Entry | None = None
+    for entry in whole:
+        inputs = expanded(entry.input_items)
+        if inputs is entry.input_items and parent is entry.parent:
+            parent = entry
+        else:
+            parent = replace(entry, parent=parent, input_items=inputs)
+    items = expanded(context.items)
+    if parent is context.parent and items is context.items:
+        return context
+    return replace(context, parent=parent, items=items)
 
 
 class _History:

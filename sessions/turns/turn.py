@@ -24,7 +24,7 @@ from runtime.messages import (
 )
 from sessions.durable.account import Account, Amount, BudgetExceeded
 from sessions.durable.branches import Claim
-from sessions.durable.ledger import Ledger, TurnReport, TurnUsage
+from sessions.durable.ledger import COMPACTION, Ledger, TurnReport, TurnUsage
 from sessions.durable.transcript import Entry, Tail, chain_ids, roll_all
 from sessions.durable.turn_stats import TurnClock, TurnStats, wire_usage
 from sessions.turns.commits import Outcome
@@ -33,9 +33,10 @@ from sessions.turns.miss_account import account, prompt_of
 from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import ResponseEvents
 from sessions.turns.service import Service
-from sessions.turns.turn_plan import TurnPlan
+from sessions.turns.turn_plan import Recast, TurnPlan
+from tools_api.errors import ApiError
 from tools_api.events import Event
-from tools_api.items import Call, Item, Message
+from tools_api.items import Call, Compaction, Item, Message
 from tools_api.responses import FailureCode, ResponseObject
 
 _MAX_ATTEMPTS = 4
@@ -58,28 +59,23 @@ class Turn:
     """Runs a plan once."""
 
     def __init__(
-        self, plan: TurnPlan, *, service: Service, ledger: Ledger, stream_id: str | None
+        self,
+        plan: TurnPlan,
+        *,
+        service: Service,
+        ledger: Ledger,
+        stream_id: str | None,
+        events: ResponseEvents | None = None,
     ) -> None:
+        """``events``: of the response, where some of them were told before this plan was made."""
         self.plan = plan
         self.request_id = ""
         """The id of the engine request that is open; outputs of earlier ones are to be dropped."""
         self._service = service
         self._ledger = ledger
         self._branches = service.store.branches
-        request = plan.request
-        sampling = plan.sampling()
-        response = ResponseObject(
-            id=plan.response_id,
-            request=request,
-            model=plan.model,
-            created_at=int(service.wall_clock()),
-            previous_response_id=plan.previous_response_id,
-            service_tier=plan.service_tier,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            max_output_tokens=request.max_output_tokens,
-        )
-        self.events = ResponseEvents(response, stream_id=stream_id, new_id=service.new_id)
+        request, sampling = plan.request, plan.sampling()
+        self.events = events or _events(plan, service, stream_id)
         self._reader = OutputReader(
             tokenizer=service.model.tokenizer,
             chat_format=service.model.chat_format,
@@ -101,9 +97,10 @@ class Turn:
             own=needs.own,
             cut=plan.cut,
             warnings=plan.warnings,
+            context=None if plan.recast is None else plan.recast.report,
         )
         self._attempts = 0
-        self._meter = Meter(needs, ledger)
+        self._meter = Meter(needs, ledger, is_turn=plan.sums_up is None)
         self._claim: Claim | None = None
         self._branch_id = ""
         self._queue_reported = False
@@ -111,7 +108,11 @@ class Turn:
     def start(self) -> TurnStep:
         """``response.created`` and the engine request; or, if the session's budget does not
         hold the prompt, ``response.failed``."""
-        step = TurnStep(events=[self.events.created(self._stats.brief())])
+        step = TurnStep()
+        if not self.events.begun:
+            step.events.append(self.events.created(self._stats.brief()))
+        if self.plan.recast is not None:
+            step.events += self.events.leading(self.plan.recast.items)
         if self.plan.prompt_tokens == 0:
             self._stats.start = SequenceStart(input_tokens=0, cached_tokens=0, queue_s=0.0)
             step.events.append(self.events.in_progress(self._stats.brief()))
@@ -120,6 +121,19 @@ class Turn:
         held = 0 if self.plan.rebuilt else self._branches.held_tokens(self.plan.continued)
         self._submit(step, cached=min(held, self.plan.prompt_tokens - 1))
         return step
+
+    def announce(self, item: Compaction | None) -> TurnStep:
+        """``response.created`` before its context is recast; ``item`` will stand for that."""
+        step = TurnStep(events=[self.events.created(self._stats.brief())])
+        if item is not None:
+            step.events.append(self.events.in_progress(self._stats.brief()))
+            step.events += self.events.compacting(item)
+        return step
+
+    @property
+    def text(self) -> str:
+        """The text of the turn's finished messages so far."""
+        return "".join(item.text for item in self.events.items if isinstance(item, Message))
 
     def lacking(self, output: SequenceOutput) -> list[tuple[Account, Amount]]:
         """The accounts that other servers draw on too of which more is needed to take that."""
@@ -160,6 +174,13 @@ class Turn:
         step = TurnStep(requests=[CancelRequest(request_id=self.request_id)])
         self._clock.end(now)
         self._fail(step, "server_error", message, reason)
+        return step
+
+    def refuse(self, error: ApiError) -> TurnStep:
+        """Refuse a turn the rest of whose context cannot be read: end with ``response.failed``."""
+        step = TurnStep()
+        self._clock.end(self._service.clock())
+        self._fail(step, "invalid_prompt", error.message, error.code or "invalid_prompt")
         return step
 
     def stop(self, now: float) -> TurnStep:
@@ -261,7 +282,8 @@ class Turn:
         self._clock.admitted(start.queue_s)
         if not start.ending_known:
             self._stats.warnings += (_ENDING_UNKNOWN,)
-        step.events.append(self.events.in_progress(self._stats.brief()))
+        if not self.events.in_progress_told:
+            step.events.append(self.events.in_progress(self._stats.brief()))
 
     def _finish(self, output: SequenceOutput, step: TurnStep) -> None:
         match output.finish:
@@ -305,7 +327,7 @@ class Turn:
         self._stats.stop = self._reader.stop
         violation = self.plan.checks.violation(self.events.items)
         if violation is not None:
-            self._fail(step, "server_error", violation, "output_invalid")
+            self._fail(step, "output_invalid", violation, "output_invalid")
             return
         self._end(step, "completed", None)
 
@@ -400,7 +422,7 @@ class Turn:
             session=plan.session,
             turn=plan.number,
             response_id=plan.response_id,
-            status=status,
+            status=status if plan.sums_up is None else COMPACTION,
             reason=reason,
             usage=usage,
             cost=self._stats.cost,
@@ -414,12 +436,18 @@ class Turn:
             parent_response_id=plan.previous_response_id,
             open_calls=0 if entry is None else len(entry.open_calls),
             branch_id=self._branch_id,
+            context=None if plan.recast is None else plan.recast.report,
         )
         return Outcome(report=report, entry=entry)
 
+    def _said(self, recast: Recast) -> list[Item]:
+        """The items that the model said itself."""
+        return self.events.items[len(recast.items) :]
+
     def _entry(self) -> Entry:
         plan, tokens = self.plan, self._reader.tokens
-        output_items = tuple(_without_logprobs(item) for item in self.events.items)
+        said = self.events.items if plan.recast is None else self._said(plan.recast)
+        output_items = tuple(_without_logprobs(item) for item in said)
         tail = plan.tail
         if tokens:
             closed = tokens[-1] in self._service.model.tokenizer.end_of_turn_ids
@@ -446,6 +474,22 @@ class Turn:
             frame_bytes=plan.frame_bytes,
             left_out=plan.left_out,
         )
+
+
+def _events(plan: TurnPlan, service: Service, stream_id: str | None) -> ResponseEvents:
+    request, sampling = plan.request, plan.sampling()
+    response = ResponseObject(
+        id=plan.response_id,
+        request=request,
+        model=plan.model,
+        created_at=int(service.wall_clock()),
+        previous_response_id=plan.previous_response_id,
+        service_tier=plan.service_tier,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        max_output_tokens=request.max_output_tokens,
+    )
+    return ResponseEvents(response, stream_id=stream_id, new_id=service.new_id)
 
 
 def _default_limit(tokens: int) -> str:

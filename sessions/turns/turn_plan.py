@@ -8,7 +8,8 @@ engine already holds.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from runtime.messages import GenerationRequest, SamplingParams, TokenArray
 from sessions.durable.branches import Claim
@@ -18,7 +19,7 @@ from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec
 from tools_api.items import Item
 from tools_api.output_checks import OutputChecks
-from tools_api.requests import CreateRequest
+from tools_api.requests import ContextManagement, CreateRequest
 
 NO_CHECKS = OutputChecks()
 _TIERS = {
@@ -44,6 +45,28 @@ class Past:
 
 
 NO_PAST = Past()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Due:
+    """The context is to be recast before the turn (``sessions.turns.compacting``)."""
+
+    threshold: int
+    """The tokens that it has reached; what remains is half of them."""
+    entry: ContextManagement | None
+    """The entry of the request by which it is due; None: it is asked for without a threshold."""
+    inner: bool
+    """Clients see nothing of it but the report: no item stands for what is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recast:
+    """The change to the context for this turn."""
+
+    items: tuple[Item, ...] = ()
+    """That lead the output."""
+    report: dict[str, Any] = field(default_factory=dict)
+    """``response.keepwarm.context``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,8 +120,18 @@ class TurnPlan:
     """Truncation left something out for this turn, or cut a text."""
     frame_bytes: int = 0
     """Bytes of the frame that asked for it, unless that repeated a history."""
+    due: Due | None = None
+    """The context is too long, and was rendered as it is; another plan is to be made of it."""
+    recast: Recast | None = None
+    sums_up: str | None = None
+    """The response for whose context this turn writes the summary: no client sees it."""
     warnings: tuple[str, ...] = ()
     """Warnings to the client about the turn, a short sentence each: ``keepwarm.warnings``."""
+
+    @property
+    def answers(self) -> str:
+        """The response that a client waits for."""
+        return self.sums_up or self.response_id
 
     @property
     def options(self) -> TemplateOptions:
@@ -164,7 +197,17 @@ class TurnPlan:
             priority=options.priority + _TIERS[self.request.service_tier][1],
             deadline_s=deadline_s,
             expected_tool_s=None if tool_ms is None else tool_ms / 1000,
+            resume_points=self._resume_points(claim),
         )
+
+    def _resume_points(self, claim: Claim) -> tuple[int, ...]:
+        """Where others will begin: behind instructions and tools, and where a fork leaves the
+        branch that it comes from, as far as a turn that ends there is computed."""
+        points = {len(self.header.ids)}
+        if claim.branch_id != claim.base_branch_id:
+            points.add(claim.base_offset - 1)
+        inner = self.prompt_tokens - 1
+        return tuple(sorted(point for point in points if 0 < point <= inner))
 
 
 def or_default(value: float | None, default: float) -> float:

@@ -25,6 +25,8 @@ SPEAK_S = 0.25
 """Between connecting and the first byte: a client's process may have to wait for its core."""
 REST_S = 1.0
 """Until the next try where the system has no descriptor or memory for a client."""
+FULL_S = 0.02
+"""Until the next try where there are as many sockets as may be."""
 _OUT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -36,6 +38,7 @@ class Acceptor:
         *,
         greet: Callable[[], asyncio.Protocol],
         taken: Callable[[], None],
+        room: Callable[[], int],
         head_s: float,
         clock: Callable[[], float],
     ) -> None:
@@ -43,10 +46,12 @@ class Acceptor:
         Args:
             greet: makes the protocol of a client that has begun to speak.
             taken: is called when clients were taken in.
+            room: how many sockets more there may be; those that are here count.
             head_s: who has said nothing for so long is closed.
         """
         self._greet = greet
         self._taken = taken
+        self._room = room
         self._head_s = head_s
         self._clock = clock
         self._silent: dict[socket.socket, float] = {}
@@ -117,27 +122,32 @@ class Acceptor:
         assert self._bound is not None
         now = self._clock()
         for _ in range(ACCEPTED_AT_ONCE):
+            if self._room() <= len(self._opening) and not self._silent:
+                self._pause(FULL_S)
+                break
             try:
                 client, _ = self._bound.accept()
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
                 if error.errno in _OUT_OF:  # ``DescriptorWatch`` says so
-                    self._pause()
+                    self._pause(REST_S)
                     break
                 continue  # that client is gone
             client.setblocking(False)
             self._heard.register(client, selectors.EVENT_READ)
             self._silent[client] = now
+            if self._room() < len(self._opening):
+                self._cut(1, 0.0)  # who has said nothing goes, however short a time it had
         self._hand_over(ACCEPTED_AT_ONCE)
         self._taken()
 
-    def _pause(self) -> None:
+    def _pause(self, rest_s: float) -> None:
         """The listening socket stays readable: without a rest the loop would do nothing else."""
         assert self._bound is not None
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._bound.fileno())
-        self._rest = loop.call_later(REST_S, self._go_on)
+        self._rest = loop.call_later(rest_s, self._go_on)
 
     def _go_on(self) -> None:
         self._rest = None

@@ -1,17 +1,65 @@
-"""Whether this process still has file descriptors, and the one log line when it has not.
+"""How many file descriptors this process has for sockets, and whether there are any left.
+
+Bounds on sockets follow from what the system allows: so many are kept that another engine can be
+started, the journal opened and a health check answered, however many clients come.
 
 Without one no client is accepted, no child is started and nothing is read from disk, and the
 event loop says nothing of it by itself. So it is tried, once a second.
 """
 
+import contextlib
 import errno
 import logging
 import os
+import resource
 from collections.abc import Callable
+from dataclasses import replace
+
+from tools_api.limits import Limits
 
 log = logging.getLogger(__name__)
 
 SAY_EVERY_S = 60.0
+_MANY = 1 << 20
+OWN = 64
+"""Files that a server has open beside its connections."""
+KEPT = 32
+"""For the engine's next process, the journal and health checks."""
+
+
+def raise_limit() -> int:
+    """Have as many descriptors as this process may have; returns how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS names more than it gives
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return _MANY if soft == resource.RLIM_INFINITY else soft
+
+
+def most_sockets() -> int:
+    """How many there may be now."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max((_MANY if soft == resource.RLIM_INFINITY else soft) - OWN - KEPT, 2)
+
+
+def within(limits: Limits, descriptors: int) -> Limits:
+    """The bounds on sockets that so many descriptors allow, each at least one."""
+    sockets = descriptors - OWN - KEPT
+    wanted = limits.max_open_connections + limits.max_unread_connections
+    if sockets >= wanted:
+        return limits
+    share = max(sockets, 2) / wanted
+    log.warning(
+        "fewer sockets than could be served, for want of descriptors sockets=%d descriptors=%d",
+        *(max(sockets, 2), descriptors),
+    )
+    return replace(
+        limits,
+        max_open_connections=max(int(limits.max_open_connections * share), 1),
+        max_unread_connections=max(int(limits.max_unread_connections * share), 1),
+        max_connections_per_tenant=max(int(limits.max_connections_per_tenant * share), 1),
+        max_connections_per_address=max(int(limits.max_connections_per_address * share), 1),
+    )
 
 
 class DescriptorWatch:
@@ -24,6 +72,11 @@ class DescriptorWatch:
         self._clock = clock
         self._take = take
         self._said_at: float | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        """There is none left; None: there was when it was looked for last."""
+        return None if self._said_at is None else "file descriptors have run out"
 
     def tick(self) -> None:
         """Look whether there is one left."""

@@ -13,15 +13,16 @@ the garbage collector.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from runtime.grammar.refusal import GrammarRefused
 from sessions.fair_slots import FairSlots
+from sessions.ground import Ground
 from sessions.journal.records import TurnRecord
 from sessions.pages.metrics import Metrics
-from sessions.turns.effects import Effects, Question, Reserve, Work
+from sessions.turns.effects import Effects, Footing, Question, Reserve, Work
 from sessions.turns.wanted import Recalled, Wanted
 from sessions.wire.fair_reading import Reading
 from sessions.wire.journal_desk import JournalDesk
@@ -48,6 +49,8 @@ class LongWork:
     """Reads large frames and bodies."""
     journal: JournalDesk | None = None
     """Keeps what turns leave; None: memory alone does."""
+    ground: Ground = field(default_factory=Ground)
+    """The ground under the server."""
 
 
 class Errands:
@@ -128,6 +131,8 @@ class Errands:
                 async with link.planner:
                     link.planned = question.id
                     return await self.beside(link.tenant, call)
+            case Footing():
+                return await self._long_work.ground.wait_writable()
             case GrammarSpec() as spec:
                 return await self._try(link, spec)
         raise AssertionError(f"nobody answers {question.asked!r}")

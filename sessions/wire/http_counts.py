@@ -48,7 +48,7 @@ async def count_tokens(
         digests = (await hub.beside(tenant, partial(digested, request))).digests
     parent, items = await find_parent(request, memory, digests)
     lineage = Lineage(parent=parent, session=None, session_name="", items=items)
-    work = partial(count_prompt, request, lineage, service.model)
+    work = partial(count_prompt, request, lineage, service.model, tenant)
     if takes_long(service, request, lineage, num_bytes):
         return await hub.beside(tenant, work)
     return work()

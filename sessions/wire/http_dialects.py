@@ -14,6 +14,7 @@ from tools_api import errors
 from tools_api.dialects.anthropic_messages import MESSAGES, count_tokens, token_count
 from tools_api.dialects.chat_completions import CHAT_COMPLETIONS
 from tools_api.dialects.dialect import Dialect
+from tools_api.dialects.responses_compact import COMPACT
 from tools_api.dialects.responses_http import RESPONSES, input_tokens_body
 from tools_api.errors import ApiError
 from tools_api.requests import TRACEPARENT, parse_create
@@ -53,6 +54,7 @@ DIALECTS: tuple[Served, ...] = (
             body=input_tokens_body,
         ),
     ),
+    Served(path="/v1/responses/compact", dialect=COMPACT),
     Served(path="/v1/chat/completions", dialect=CHAT_COMPLETIONS, whole_histories=True),
     Served(
         path="/v1/messages",

@@ -34,6 +34,7 @@ from runtime.messages import (
 from runtime.process.engine_process import EngineDied, EngineLink, EngineStartError
 from sessions.durable.session import Session
 from sessions.durable.store import Store
+from sessions.ground import DRAINING, ENGINE
 from sessions.journal.writer import Ticket, Verdict
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
@@ -113,6 +114,10 @@ class Hub:
         self._awaited: dict[str, list[asyncio.Future[bytes]]] = {}
         """Those who wait for the terminal event of a response."""
         self.journal = long_work.journal
+        self.ground = long_work.ground
+        starting, ending = "the engine is starting", "the server is shutting down"
+        self.ground.stands_on(ENGINE, lambda: starting if self._ready_since is None else None)
+        self.ground.stands_on(DRAINING, lambda: ending if self.draining else None)
         if self.journal is not None:
             self.journal.start(self._committed, dashboard.samples, metrics.turn_cut_short)
 

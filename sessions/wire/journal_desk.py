@@ -4,7 +4,8 @@ One thread appends, a few others read, for tenants in turn; the event loop waits
 and none of them for another server. Where servers share sessions this one says that it lives, and
 lets go of what another asks for, and of all that is idle when it drains, in a thread of its own: a
 disk may keep every reader for seconds. A server that the others may have taken for dead asks for
-its sessions anew.
+its sessions anew. Another thread looks twice a second whether the journal could be written; while
+it could not, no turn begins (``ground``), and who wants to read waits for a second.
 
 Always true: nothing of a journal is asked in the event loop; no thread waits until another server
 lets go of a session; what was handed over is written before ``close`` returns, unless the journal
@@ -27,8 +28,10 @@ from sessions.durable.ledger import Unsettled
 from sessions.durable.session import Session
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
+from sessions.ground import JOURNAL, PATIENCE_S, Ground
 from sessions.journal.errors import (
     JournalBusy,
+    JournalDisplaced,
     JournalElsewhere,
     JournalError,
     JournalUnavailable,
@@ -50,6 +53,11 @@ EXPIRE_EVERY_S = 600.0
 RETRY_S = 0.25
 GIVE_UP_S = 10.0
 """The time after which a journal that cannot be read is given up; then the request is refused."""
+
+LOOK_EVERY_S, LOOK_AGAIN_S = 0.5, 0.25
+"""Between two looks at whether the journal could be written: while it could, and while not."""
+LOOK_PATIENCE_S = 1.25
+"""How long a look may take; then the journal does not answer."""
 
 ELSEWHERE_S = 10.0
 """How long the end of a turn is waited for that runs at another server."""
@@ -79,12 +87,16 @@ class JournalDesk:
         store: Store,
         *,
         keep_s: float,
+        ground: Ground | None = None,
+        rescue: Callable[[], None] | None = None,
         wall_clock: Callable[[], float] = time.time,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """
         Args:
             keep_s: rows are deleted when they are older and nothing stands on them.
+            ground: is told whether the journal could be written; None: nobody is.
+            rescue: saves what is committed of a journal whose path names it no more.
             pause: waits so many seconds before another server is asked again.
         """
         self.left: Sequence[TurnRecord] = ()
@@ -94,12 +106,22 @@ class JournalDesk:
         self._recollection = recollection
         self._store = store
         self._keep_s = keep_s
+        self._ground = ground
+        self._rescue = rescue
+        self._cut_short: Callable[[TurnRecord], None] | None = None
+        self._found: str | None = None
+        """Why the journal could not be written when it was looked at last."""
+        self._readable = True
+        self.to_begin: Callable[[], Callable[[], None]] | None = None
+        """The parts still to be read of a journal that could not be opened for writing at the
+        start; it is called beside the event loop, and what it returns in it."""
         self._wall_clock = wall_clock
         self._pause = pause
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="journal reader")
         self._places = FairSlots(READERS)
         """With a reader each."""
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="journal ownership")
+        self._looker = ThreadPoolExecutor(1, thread_name_prefix="journal look")
         self._share_reader = ThreadPoolExecutor(1, thread_name_prefix="journal shares")
         """Not behind those who wait for other servers' sessions."""
         self._writer: JournalWriter | None = None
@@ -122,6 +144,23 @@ class JournalDesk:
         """The journal was found damaged: nothing is read or written any more."""
         return self._journal.damage is not None
 
+    def begin_with(self, left: Sequence[TurnRecord]) -> None:
+        """These turns were cut short by a server that died; they are settled."""
+        self.left = left
+        if self._cut_short is not None:
+            for record in left:
+                self._cut_short(record)
+
+    def not_opened(self, why: str) -> None:
+        """The journal could not be opened for writing so far."""
+        self._found = why
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the journal cannot be written; None: it can."""
+        told = None if self._writer is None else self._writer.trouble
+        return self._journal.damage or self._found or told
+
     def start(self, tell: Tell, samples: Samples, cut_short: Callable[[TurnRecord], None]) -> None:
         """``tell`` hears what became of each record; ``samples`` is asked every second for what
         is to be kept of the curves, and at the end for the rest; ``cut_short`` hears of the turns
@@ -136,9 +175,13 @@ class JournalDesk:
 
         self._writer = JournalWriter(self._journal, told)
         self._samples = samples
+        self._cut_short = cut_short
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._sample()))
         self._tasks.append(loop.create_task(self._expire()))
+        if self._ground is not None:
+            self._ground.stands_on(JOURNAL, lambda: self.trouble)
+            self._tasks.append(loop.create_task(self._look_at_journal(self._ground)))
         ownership = self._journal.ownership
         if ownership is not None:
             self._tasks.append(loop.create_task(self._live(ownership, cut_short)))
@@ -245,6 +288,7 @@ class JournalDesk:
                 self._writer.keep(samples)
             await asyncio.to_thread(self._writer.close)
         self._readers.shutdown(wait=True)
+        self._looker.shutdown(wait=False)
         self._keeper.shutdown(wait=True)
         self._share_reader.shutdown(wait=True)
         await asyncio.to_thread(self._journal.close)
@@ -261,17 +305,47 @@ class JournalDesk:
 
     async def _patiently(self, make: Callable[[], Awaitable[Answer]]) -> Answer:
         loop = asyncio.get_running_loop()
-        until = loop.time() + GIVE_UP_S
+        asked = loop.time()
         while True:
             try:
+                if not self._readable:  # a thread that asks might hang as long as that lasts
+                    raise JournalUnavailable(self._found or "it does not answer")
                 return await make()
             except JournalBusy:
                 raise
             except JournalUnavailable as error:
-                if loop.time() >= until:
+                patience_s = GIVE_UP_S if self._found is None else PATIENCE_S
+                if loop.time() >= asked + patience_s:
                     raise
-                log.warning("journal is out of reach, asking again reason=%s", error)
+                log.debug("journal is out of reach, asking again reason=%s", error)
                 await asyncio.sleep(RETRY_S)
+
+    async def _look_at_journal(self, ground: Ground) -> None:
+        loop = asyncio.get_running_loop()
+        looking: asyncio.Future[Callable[[], None] | None] | None = None
+        displaced = False
+        while True:
+            looking = looking or loop.run_in_executor(self._looker, self._looked)
+            await asyncio.wait({looking}, timeout=LOOK_PATIENCE_S)
+            if looking.done():
+                error = looking.exception()
+                if error is None and (begin := looking.result()) is not None:
+                    self.to_begin = None
+                    begin()
+                self._found = None if error is None else str(error)
+                # What is open can be read, on a disk that is full too.
+                self._readable = not (self._has_others and isinstance(error, JournalUnavailable))
+                if displaced and isinstance(error, JournalDisplaced) and self._rescue is not None:
+                    await loop.run_in_executor(self._looker, self._rescue)
+                displaced, looking = isinstance(error, JournalDisplaced), None
+            else:
+                self._found, self._readable = "the journal does not answer", False
+            ground.look()
+            await asyncio.sleep(LOOK_EVERY_S if self._found is None else LOOK_AGAIN_S)
+
+    def _looked(self) -> Callable[[], None] | None:
+        self._journal.look()
+        return None if self.to_begin is None else self.to_begin()
 
     async def _sample(self) -> None:
         assert self._writer is not None
@@ -379,6 +453,8 @@ class JournalDesk:
     def _logged(self, what: str) -> Iterator[None]:
         try:
             yield
+        except JournalUnavailable as error:
+            log.debug("journal failed at=%s reason=%s", what, error)  # ``trouble`` says so
         except JournalError as error:
             log.warning("journal failed at=%s reason=%s", what, error)
         except Exception:  # a heartbeat that ends loses every session to other servers

@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import orjson
 
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 
 READ_LIMIT_S = 10.0
 """A job that is not done by then has hung: the largest frame takes under a second."""
+STOPPED_S = 1.0
+"""So long a child that has nothing to read may be stopped; then it is given up."""
 _PREFIX = struct.Struct("<4sBI")
 _MAGIC = b"KWR1"
 _CONFIG, _FRAME, _BODY, _STYLE, _END, _NO_TEXT, _DATA = range(32, 39)
@@ -99,6 +102,9 @@ class ReadProcess:
         self._config = config
         self._limit_s = limit_s
         self._process: subprocess.Popen[bytes] | None = None
+        self._busy = False
+        self._stopped_s: float | None = None
+        """Since when the child is seen to be stopped."""
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -106,6 +112,19 @@ class ReadProcess:
     def process_id(self) -> int | None:
         """The child's process id while there is one."""
         return None if self._process is None else self._process.pid
+
+    def trouble(self) -> str | None:
+        """Why it does not read, looked at again and again; None: it does, or the next job gets
+        another child. One that was stopped is given up after a while."""
+        if self._process is None or not _is_stopped(self._process.pid):
+            self._stopped_s = None
+            return None
+        now = time.monotonic()
+        self._stopped_s = self._stopped_s or now
+        if now - self._stopped_s > STOPPED_S and not self._busy:
+            log.error("reader was stopped, the next job gets another")
+            self._process.kill()
+        return "the process that reads large requests is stopped"
 
     async def start(self) -> None:
         """Start the child, without waiting until it has loaded what it needs."""
@@ -146,7 +165,7 @@ class ReadProcess:
         Raises:
             ReaderLost: there is no answer. NoText: the frame is none of text.
         """
-        done = False
+        done, self._busy = False, True
         try:
             if self._process is None or self._process.poll() is not None:
                 await self.stop()
@@ -163,6 +182,7 @@ class ReadProcess:
             log.error("reader lost, the next job gets another reason=%s", reason[:200])
             raise ReaderLost(reason) from error
         finally:
+            self._busy = False
             if not done:  # also where the caller is cancelled in mid-answer
                 await asyncio.shield(self.stop())
 
@@ -190,6 +210,16 @@ class ReadProcess:
         assert self._reader is not None
         kind, size = _sizes(await self._reader.readexactly(_PREFIX.size))
         return kind, await self._reader.readexactly(size)
+
+
+def _is_stopped(process_id: int) -> bool:
+    """By a signal, where the system tells."""
+    try:
+        stat = Path(f"/proc/{process_id}/stat").read_bytes()
+    except OSError:
+        return False
+    state: bytes = stat.rpartition(b")")[2].lstrip()
+    return state.startswith(b"T")
 
 
 def _frame(kind: int, data: bytes) -> bytes:

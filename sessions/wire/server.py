@@ -14,6 +14,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
+from sessions.ground import DESCRIPTORS, Ground
 from sessions.http.exchange import at_once
 from sessions.http.front_door import Access, FrontDoor, OriginPolicy, Route
 from sessions.http.message import HttpResponse
@@ -28,7 +29,7 @@ from sessions.tenants import Principal, Tenants
 from sessions.turns.service import Service
 from sessions.wire.acceptor import Acceptor
 from sessions.wire.arriving import TENANT_S, Arriving
-from sessions.wire.descriptors import DescriptorWatch
+from sessions.wire.descriptors import DescriptorWatch, most_sockets
 from sessions.wire.fair_reading import TenantTurns
 from sessions.wire.http_api import HttpApi
 from sessions.wire.http_connection import HttpConnection
@@ -51,7 +52,7 @@ def routes(
     """Everything the port answers to."""
     live = _live_pages(hub, dashboard, service)
     table = [
-        *_pages(hub, metrics, dashboard),
+        *_pages(hub, metrics, dashboard, service.ground),
         *_dashboard_routes(live, _archive(hub, service)),
         *api.routes(),
     ]
@@ -60,11 +61,11 @@ def routes(
     return [Route(path="/", access=Access.PUBLIC, calls=calls), *table]
 
 
-def _pages(hub: Hub, metrics: Metrics, dashboard: Dashboard) -> list[Route]:
+def _pages(hub: Hub, metrics: Metrics, dashboard: Dashboard, ground: Ground) -> list[Route]:
     return [
         Route(path="/health", access=Access.PUBLIC, page=lambda _: _text("ok\n")),
         Route(path="/healthz", access=Access.PUBLIC, page=lambda _: _text("ok\n")),
-        Route(path="/readyz", access=Access.PUBLIC, page=lambda _: _readiness(hub)),
+        Route(path="/readyz", access=Access.PUBLIC, page=lambda _: _readiness(ground)),
         Route(
             path="/metrics",
             access=Access.OPERATOR,
@@ -165,10 +166,13 @@ class Server:
         self._thinning = False
         """Silent connections are about to be cut."""
         self._descriptors = DescriptorWatch(clock)
+        hub.ground.stands_on(DESCRIPTORS, lambda: self._descriptors.trouble)
+        self._looking: asyncio.Task[None] | None = None
         self._all_gone = asyncio.Event()
         self._acceptor = Acceptor(
             greet=self._greet,
             taken=self._look_for_room,
+            room=lambda: most_sockets() - self.num_sockets,
             head_s=self._times.head_s,
             clock=clock,
         )
@@ -182,7 +186,9 @@ class Server:
     async def start(self, bound: socket.socket) -> None:
         """Accept connections on a bound socket, from here on owned by the server."""
         self._acceptor.start(bound)
-        self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
+        loop = asyncio.get_running_loop()
+        self._ticker = loop.create_task(self._tick_forever())
+        self._looking = loop.create_task(self._hub.ground.keep_looking())
 
     async def stop(self, drain_s: float) -> None:
         """Accept nobody, let running turns end within ``drain_s``, close every socket."""
@@ -196,10 +202,10 @@ class Server:
                 await asyncio.wait_for(self._all_gone.wait(), self._times.close_s)
         for left in list(self._sockets):
             left.abort()
-        if self._ticker is not None:
-            self._ticker.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._ticker
+        tasks = [task for task in (self._ticker, self._looking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def revoke(self, principals: Collection[Principal]) -> int:
         """End what the holders of revoked keys have open; returns how many sockets that were."""
@@ -306,7 +312,14 @@ def _text(text: str, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
     return HttpResponse(status=status, content_type="text/plain; charset=utf-8", body=text.encode())
 
 
-def _readiness(hub: Hub) -> HttpResponse:
-    if hub.ready:
-        return _text("ready\n")
-    return _text("not ready: the engine is starting\n", HTTPStatus.SERVICE_UNAVAILABLE)
+def _readiness(ground: Ground) -> HttpResponse:
+    """A line for each reason; those that do not count stand there too."""
+    ground.look()
+    left_out = ground.left_out
+    lines = [
+        f"{'degraded' if part in left_out else 'not ready'}: {reason} ({part})\n"
+        for part, reason in ground.reasons.items()
+    ]
+    if ground.ready:
+        return _text("".join(["ready\n", *lines]))
+    return _text("".join(lines), HTTPStatus.SERVICE_UNAVAILABLE)

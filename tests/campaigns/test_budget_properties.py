@@ -37,7 +37,6 @@ from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.writer import Verdict
 from sessions.pages.metrics import Metrics
 from sessions.tenants import TenantPolicy, Tenants
-from sessions.turns.recollection import spent_on
 from tests.support.journal_rig import JournalRig
 from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import END, Client, token_ids
@@ -163,7 +162,7 @@ class World:
         rig.journal = self.open_journal()
         rig.restart()
         for limits, key in bounds:
-            spent = spent_on(rig.journal.account(*key))
+            spent = rig.journal.account(*key).spent
             assert all(getattr(spent, kind) <= limit for kind, limit in limits.items()), key
         self.start()
         self.check_journal()

@@ -73,6 +73,15 @@ OWN: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"full_attn_idxs": [1, 3, 5], "num_experts": 8, "num_experts_per_tok": 2,
                  "moe_intermediate_size": 16, "num_dense_layers": 2, "use_expert_bias": True,
                  "routed_scaling_factor": 1.0},
+    **{name: {"layer_types": ["linear_attention", "full_attention"] * 3, "head_dim": 16,
+              "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+              "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4, "attn_output_gate": True,
+              "partial_rotary_factor": 0.25, **experts}
+       for name, experts in (
+           ("qwen3_5", {}), ("qwen3_5_text", {"full_attention_interval": 4}),
+           ("qwen3_next", {"num_experts": 8, "norm_topk_prob": True, "mlp_only_layers": [1]}),
+           ("qwen3_5_moe", {"num_experts": 8, "moe_intermediate_size": 16}),
+           ("qwen3_5_moe_text", {"num_experts": 8, "shared_expert_intermediate_size": 16}))},
 }  # fmt: skip
 STRANGE: list[Any] = [
     None, True, False, 0, 1, -1, 3, 7, 10**6, 2**31, 2**63, 10**400, 0.0, -0.5, 0.3, 1.5, 1e-320,

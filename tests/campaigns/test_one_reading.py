@@ -35,6 +35,8 @@ from tools_api.requests import CreateRequest
 
 REQUESTS = int(os.environ.get("KEEPWARM_ONE_READING", "10000"))
 SEED = int(os.environ.get("KEEPWARM_ONE_READING_SEED", "0"))
+PATIENCE_S = 120.0
+"""A busy machine may be slow: what is compared is what was read."""
 SENT_TWICE = 500 + REQUESTS // 200
 SERVED = {each.path: each for each in DIALECTS}
 CONFIG = ReadConfig(
@@ -101,7 +103,7 @@ def weight(found: ReadBody | None) -> int:
 
 @pytest.mark.timeout(300 + REQUESTS // 100)
 async def test_a_request_is_the_same_whichever_process_reads_it() -> None:
-    reader = ReadProcess(CONFIG)
+    reader = ReadProcess(CONFIG, limit_s=PATIENCE_S)
     await reader.start()
     seen: Counter[str] = Counter()
     try:

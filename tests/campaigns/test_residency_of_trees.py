@@ -18,7 +18,6 @@ from sessions.durable.session import Session
 from sessions.journal.records import TENANT_ACCOUNT, TurnRecord, session_account, tree_account
 from sessions.turns.commits import residency_record
 from sessions.turns.metering import Meter, Needs
-from sessions.turns.recollection import spent_on
 from tests.support.memory_journal import MemoryJournal
 
 OPERATIONS = int(os.environ.get("KEEPWARM_BUDGET_OPERATIONS", "10000"))
@@ -138,10 +137,10 @@ class World:
             written = self.journal.account(TENANT, session_account(session.name))
             assert (ledger.usage, ledger.cost) == (written.usage, written.cost)
             assert ledger.turns == written.turns
-            assert ledger.account.spent == spent_on(written)
+            assert ledger.account.spent == written.spent
             tree = self.journal.account(TENANT, tree_account(session.name))
-            assert ledger.tree.spent == spent_on(tree)
-        assert self.tenant.spent == spent_on(self.journal.account(TENANT, TENANT_ACCOUNT))
+            assert ledger.tree.spent == tree.spent
+        assert self.tenant.spent == self.journal.account(TENANT, TENANT_ACCOUNT).spent
         assert self.tenant.spent.residency == self.told_us
 
 

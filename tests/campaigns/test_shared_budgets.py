@@ -138,7 +138,7 @@ class World:
             reserved = Amount()
             for each in shares._shares(cursor, "acme", name).values():
                 reserved = reserved.plus(each)
-        return shares.spent_on(journal.account("acme", name)), reserved
+        return journal.account("acme", name).spent, reserved
 
     def check(self) -> None:
         for name, bounds in (

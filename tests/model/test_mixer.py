@@ -42,6 +42,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "sinks": {"sinks": True},
     "sinks and a window": {"sinks": True, "window": 7},
     "a scale": {"scale": 0.05},
+    "gates": {"gated": True, "norm": "each"},
+    "gates, a part turned, biases": {"gated": True, "rope": RopeConfig(rotated=6), "bias": True},
 }
 
 

@@ -14,8 +14,7 @@ from runtime.model import presets
 from runtime.model import runner as model_runner
 from runtime.model.batch import NO_STATE, SequenceInput
 from runtime.model.config import LoadError
-from runtime.model.kv_pool import block_bytes
-from runtime.model.runner import ModelRunner, _records, load_runner
+from runtime.model.runner import ModelRunner, _records, free_after_loading, load_runner
 from runtime.model.sampler import SampleRow, sample
 from runtime.model.weights import load_model
 from tests.support.model_shapes import changed
@@ -219,28 +218,6 @@ def test_steps_are_recorded_where_nothing_in_them_asks_the_host(
     assert _records(elsewhere, quantised=quantised) is expected
 
 
-def test_a_gpu_gives_most_of_what_is_free_to_keys_and_values(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = load_model("random:qwen3-tiny", dtype=torch.float32, device=CPU)
-    order: list[str] = []
-
-    def free(device: torch.device) -> int:
-        order.append(device.type)
-        return 1 << 40
-
-    monkeypatch.setattr(model_runner, "free_memory_bytes", free)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: order.append("emptied"))
-    on_gpu = replace(model, device=torch.device("cuda"))
-    config = EngineConfig(model="random:qwen3-tiny")
-    given = model_runner._kv_budget(config, on_gpu, torch.float32)
-    assert given == pytest.approx(0.8 * (1 << 40), rel=1e-3)
-    assert order == ["emptied", "cuda"]
-    assert model_runner._kv_budget(config, model, torch.float32) == 4 << 30
-    block = block_bytes(model.config, 16, torch.float32)
-    assert model_runner._blocks_that_fit(config, on_gpu, torch.float32, given) == given // block
-
-
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
 def test_what_has_no_kernel_on_a_gpu_is_refused_before_anything_is_loaded(
     quantization: Literal["int8", "int4"], monkeypatch: pytest.MonkeyPatch
@@ -282,3 +259,13 @@ def test_torch_has_one_thread_where_compiled_kernels_have_the_others(
     )
     load_runner(config)
     assert (torch.get_num_threads(), theirs) == ((1, [None, 3]) if own else (3, [None, None]))
+
+
+def test_what_loading_left_behind_on_a_gpu_is_let_go_of_before_it_is_asked_what_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: order.append("emptied"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (order.append("asked"), 0))
+    free_after_loading(torch.device("cuda"))
+    assert order == ["emptied", "asked"]

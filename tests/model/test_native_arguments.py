@@ -19,6 +19,8 @@ STRUCTURES = (
     arguments.PackArgs,
     arguments.QkvArgs,
     arguments.ShortConvArgs,
+    arguments.DeltaArgs,
+    arguments.DeltaFoldArgs,
     layers._ProductArgs,
     layers._LayerArgs,
     layers._LayersArgs,
@@ -41,8 +43,8 @@ def test_sizes_and_places_are_those_of_the_headers(tmp_path: Path) -> None:
     folder = Path(native_library.__file__).parent / "native"
     source = tmp_path / "claims.cpp"
     source.write_text(
-        f'#include "{folder}/layers.cpp"\n#include "{folder}/short_conv.h"\n#include <cstddef>\n'
-        + "\n".join(claims)
+        f'#include "{folder}/layers.cpp"\n#include "{folder}/short_conv.h"\n'
+        f'#include "{folder}/gated_delta.h"\n#include <cstddef>\n' + "\n".join(claims)
     )
     command = [str(COMPILER), *native_library._FLAGS, "-fsyntax-only", str(source)]
     result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)

@@ -39,8 +39,8 @@ def test_orders_are_carried_out_one_after_the_other_tails_included() -> None:
         ]
     )
     assert spoiled == []
-    assert torch.equal(states.states[0], states.states[2])
-    assert (states.states[0][:, -1] == 5.0).all()
+    assert torch.equal(states.windows[0], states.windows[2])
+    assert (states.windows[0][:, -1] == 5.0).all()
     assert (blocks.blocks[:, :, 3] == 7.0).all()
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.model.batch import NO_STATE
+from runtime.model.batch import NO_STATE, TRIAL_STATE
 from runtime.model.presets import random_model_config
 from runtime.model.state_pool import RING, StatePool, ring_bytes, state_bytes, state_dtype
 
@@ -51,7 +51,7 @@ def test_a_state_is_had_at_every_position_within_the_ring(request: pytest.Fixtur
     for _ in range(300):
         back = int(random.integers(committed, position + 1))
         assert pool.save(2, target=0, position=back)
-        assert torch.equal(pool.states[0], window(inputs, back)), f"seed {seed}, at {back}"
+        assert torch.equal(pool.windows[0], window(inputs, back)), f"seed {seed}, at {back}"
         count = int(random.choice([1, 2, 5, RING - 1, RING, RING + 1, RING + 2, RING + 3, 90]))
         compute(pool, [(2, back, inputs[back : back + count])])
         position = back + count
@@ -69,20 +69,20 @@ def test_a_step_that_fails_leaves_every_state_where_it_was() -> None:
     compute(pool, [(0, 40, inputs_of(2, 100))], done=False)
     compute(pool, [(0, 40, inputs[40:140])])
     assert pool.end(0, position=140)
-    assert torch.equal(pool.states[0], window(inputs, 140))
+    assert torch.equal(pool.windows[0], window(inputs, 140))
 
 
 def test_sequences_of_a_step_keep_apart_and_a_trial_leaves_nothing() -> None:
     pool, first, second = made(), inputs_of(1, 60), inputs_of(2, 60)
     for slot in (3, 1):
         pool.begin(slot, source=None, position=0)
-    trial = (NO_STATE, 0, torch.full((7, LAYERS, CHANNELS), torch.nan, dtype=torch.float64))
+    trial = (TRIAL_STATE, 9, torch.full((7, LAYERS, CHANNELS), torch.nan, dtype=torch.float64))
     compute(pool, [(3, 0, first[:50]), trial, (1, 0, second[:3])])
     compute(pool, [trial, (1, 3, second[3:4]), (3, 50, first[50:60])])
     assert pool.end(3, position=60)
     assert pool.end(1, position=4)
-    assert torch.equal(pool.states[3], window(first, 60))
-    assert torch.equal(pool.states[1], window(second, 4))
+    assert torch.equal(pool.windows[3], window(first, 60))
+    assert torch.equal(pool.windows[1], window(second, 4))
     assert not pool._states[-1].any()
 
 
@@ -92,9 +92,16 @@ def test_a_slot_that_begins_at_zero_has_nothing_of_who_was_there_before() -> Non
     compute(pool, [(1, 0, torch.full((3, LAYERS, CHANNELS), torch.nan, dtype=torch.float64))])
     assert not pool.end(1, position=3)
     pool.begin(1, source=None, position=0)
-    assert not pool.states[1].any()
+    assert not pool.windows[1].any()
     compute(pool, [(1, 0, inputs_of(1, 1))])
     assert pool.end(1, position=1)
+
+
+def test_a_sequence_that_goes_on_without_a_state_is_an_error() -> None:
+    pool = made()
+    compute(pool, [(NO_STATE, 0, inputs_of(1, 3))])
+    with pytest.raises(ValueError, match="has no slot"):
+        compute(pool, [(TRIAL_STATE, 7, inputs_of(1, 3)), (NO_STATE, 3, inputs_of(1, 3))])
 
 
 def test_a_position_that_a_state_cannot_be_brought_to_is_an_error() -> None:
@@ -118,7 +125,7 @@ def test_a_state_goes_on_in_another_slot_and_rings_come_back() -> None:
         pool.end(2, position=6)
         pool.begin(3, source=2, position=6)
         pool.end(3, position=None)
-    assert torch.equal(pool.states[2], window(inputs, 6).float())
+    assert torch.equal(pool.windows[2], window(inputs, 6).float())
 
 
 def test_sizes_follow_from_the_layers() -> None:

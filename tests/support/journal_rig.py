@@ -20,7 +20,7 @@ from sessions.journal.records import (
 from sessions.journal.writer import STALE, WRITTEN, Verdict
 from sessions.turns.commits import Commits
 from sessions.turns.effects import Effects, Question, Reserve
-from sessions.turns.recollection import Recollection, spent_on
+from sessions.turns.recollection import Recollection
 from sessions.turns.wanted import Recalled, Wanted
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.sessions_rig import Client, Rig, make_service
@@ -75,7 +75,7 @@ class JournalRig(Rig):
         )
         self.store.lasting = self.store.logs.lasting = True
         for tenant, account in self.journal.accounts_named(TENANT_ACCOUNT).items():
-            self.store.tenant_accounts.of(tenant).spent = spent_on(account)
+            self.store.tenant_accounts.of(tenant).spent = account.spent
         loader = Loader(
             self.journal,
             fingerprint=self.fingerprint,

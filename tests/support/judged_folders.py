@@ -8,7 +8,11 @@ from tests.support.hf_models import make_model, save
 
 
 def template_folder(
-    folder: Path, template: str | None, *, specials: Sequence[str] = SPECIAL_TOKENS
+    folder: Path,
+    template: str | None,
+    *,
+    specials: Sequence[str] = SPECIAL_TOKENS,
+    ends: Sequence[str] = ("<|im_end|>", "<|endoftext|>"),
 ) -> Path:
     """A folder of Qwen3's shape.
 
@@ -16,9 +20,10 @@ def template_folder(
         folder: where it is written.
         template: its own; None: it has none.
         specials: of its tokenizer.
+        ends: those of them that end a turn.
     """
     save(make_model("qwen3"), folder)
-    for name, text in files(specials).items():
+    for name, text in files(specials, ends).items():
         (folder / name).write_text(text, encoding="utf-8")
     path = folder / "chat_template.jinja"
     path.unlink(missing_ok=True)

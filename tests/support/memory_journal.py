@@ -15,7 +15,7 @@ from sessions.journal.records import (
     StoredTurn,
     TurnRecord,
     new_session,
-    parent_in,
+    options_kept,
     session_account,
     tree_account,
 )
@@ -45,6 +45,9 @@ class MemoryJournal:
         self._headers: dict[bytes, bytes] = {}
         self._cache = HeaderCache()
         self._samples: dict[tuple[int, str, int], Sample] = {}
+
+    def look(self) -> None:
+        """It can always be written."""
 
     def append(
         self, turns: Sequence[TurnRecord], reserved: Sequence[TurnRecord] = ()
@@ -267,7 +270,7 @@ class MemoryJournal:
                 above: SessionRecord | None = session if session.name in used else None
                 while above is not None:
                     used.add(above.name)
-                    above = state.sessions.get(parent_in(above.options) or "")
+                    above = state.sessions.get(options_kept(above.options).parent or "")
             for session in list(state.sessions.values()):
                 if session.name not in used:
                     self._forget(state, session.name)

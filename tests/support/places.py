@@ -15,7 +15,6 @@ from sessions.durable.account import NOTHING
 from sessions.durable.ledger import PriceTable
 from sessions.durable.session import Session
 from sessions.journal.records import TENANT_ACCOUNT, TurnRecord
-from sessions.journal.shares import spent_on
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.writer import Verdict
 from sessions.tenants import TenantPolicy, Tenants
@@ -44,8 +43,6 @@ class PlaceRig(JournalRig):
         """The journal, asked there, reads at once, and only its answer is late."""
         self.given: Recalled | None = None
         self.lives = lives
-        self.sent_anew: set[str] = set()
-        """Engine requests whose turn has sent another one."""
         self.made: list[Session] = []
         """Every session that there ever was."""
         shared = SqliteJournal(
@@ -128,7 +125,6 @@ class PlaceRig(JournalRig):
 
     def lose_base(self) -> None:
         """The engine does not know what the newest request goes on from."""
-        self.sent_anew.add(self.engine.last.request_id)
         self.deliver(self.engine.forget(self.engine.last))
 
     def play_out(self) -> None:
@@ -153,7 +149,7 @@ def held(rig: PlaceRig) -> dict[str, Any]:
         connection = client.connection
         jobs, lanes = connection._jobs, connection._lanes
         found[f"jobs of {name}"] = [*jobs._jobs, *jobs._by_question]
-        found[f"engine requests of {name}"] = jobs._by_request.keys() - rig.sent_anew
+        found[f"engine requests of {name}"] = list(jobs._by_request)
         found[f"lanes of {name}"] = [lanes.num_active, lanes.num_waiting] != [0, 0]
         found[f"a lane of {name}"] = [n for n, lane in lanes._lanes.items() if lane.active]
         found[f"followed by {name}"] = list(connection._following._follows)
@@ -203,7 +199,7 @@ def _of_journal(rig: PlaceRig) -> dict[str, Any]:
         ids = cursor.execute("SELECT request_id FROM request").fetchall()
         reserved = cursor.execute("SELECT response_id FROM reservation").fetchall()
     in_memory = rig.store.tenant_accounts.of(TENANT).spent
-    in_journal = spent_on(journal.account(TENANT, TENANT_ACCOUNT))
+    in_journal = journal.account(TENANT, TENANT_ACCOUNT).spent
     return {
         "shares": [*shared._uses, *shared._idle, *shares],
         "ids in the journal": ids,

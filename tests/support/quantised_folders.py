@@ -5,6 +5,7 @@ layout, with random codes, scales and zero points: every bit pattern occurs.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,16 +245,26 @@ def plain_model(seed: int) -> transformers.PreTrainedModel:
     return transformers.Qwen3ForCausalLM(config).eval()
 
 
-def write_folder(folder: Path, form: Format, *, seed: int, kept: tuple[str, ...] = KEPT) -> Tensors:
+_MATRIX = re.compile(r".+_proj(_qkvz?|_z)?\.weight")
+
+
+def write_folder(
+    folder: Path,
+    form: Format,
+    *,
+    seed: int,
+    kept: tuple[str, ...] = KEPT,
+    make: Callable[[int], transformers.PreTrainedModel] = plain_model,
+) -> Tensors:
     """A folder in the format; returns the numbers of each quantised module, in float32."""
-    plain_model(seed).save_pretrained(folder)
+    make(seed).save_pretrained(folder)
     for name, text in files().items():
         (folder / name).write_text(text, encoding="utf-8")
     draw = torch.Generator().manual_seed(seed)
     kept_tensors, found = {}, {}
     for name, tensor in load_file(folder / "model.safetensors").items():
         module = name.removesuffix(".weight")
-        if not name.endswith("_proj.weight") or module in kept:
+        if not _MATRIX.fullmatch(name) or module in kept:
             kept_tensors[name] = tensor
             continue
         parts = form.write(*tensor.shape, draw)
@@ -269,16 +280,19 @@ def edit_config(folder: Path, settings: Mapping[str, Any]) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": settings}))
 
 
-def widened_folder(folder: Path, numbers: Tensors, to: Path) -> Path:
+def widened_folder(
+    folder: Path,
+    numbers: Tensors,
+    to: Path,
+    make: Callable[[int], transformers.PreTrainedModel] = plain_model,
+) -> Path:
     """The same model with these numbers in float32."""
-    plain = plain_model(0)
-    stored = load_file(folder / "model.safetensors")
-    state = plain.state_dict()
+    make(0).save_pretrained(to)
+    stored, state = load_file(folder / "model.safetensors"), load_file(to / "model.safetensors")
     for name in state:
         module = name.removesuffix(".weight")
         state[name] = numbers[module] if module in numbers else stored[name]
-    plain.load_state_dict(state)
-    plain.save_pretrained(to)
+    save_file(state, to / "model.safetensors", metadata={"format": "pt"})
     for name, text in files().items():
         (to / name).write_text(text, encoding="utf-8")
     return to

@@ -16,7 +16,16 @@ import torch
 from torch import Tensor
 
 from runtime.messages import SamplingParams
-from runtime.model.config import Gated, Layer, ModelConfig, RopeConfig, Router, ShortConv
+from runtime.model.config import (
+    Attention,
+    Gated,
+    GatedDelta,
+    Layer,
+    ModelConfig,
+    RopeConfig,
+    Router,
+    ShortConv,
+)
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 
@@ -96,8 +105,50 @@ class ReferenceModel:
         return x + self._get(f"{name}.bias", size) if bias else x
 
     def _mixer(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
-        mixes = self._convolution if isinstance(layer.mixer, ShortConv) else self._attention
-        return mixes(layer, prefix, x)
+        kinds = {
+            ShortConv: self._convolution,
+            GatedDelta: self._gated_delta,
+            Attention: self._attention,
+        }
+        return kinds[type(layer.mixer)](layer, prefix, x)
+
+    def _gated_delta(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
+        spec, name = layer.mixer, f"{prefix}.linear_attn"
+        sizes = {"q": spec.key_size, "k": spec.key_size, "v": spec.value_size}
+        parts = [self._linear(f"{name}.in_proj_{each}", x, sizes[each], False) for each in "qkv"]
+        inputs = torch.cat(parts, 1)
+        taps = self._get(f"{name}.conv1d.weight", spec.channels, 1, spec.taps)
+        mixed = torch.zeros_like(inputs)
+        for back in range(min(len(x), spec.taps)):
+            mixed[back:] += inputs[: len(x) - back] * taps[:, 0, spec.taps - 1 - back]
+        mixed = mixed / (1 + (-mixed).exp())
+        queries, keys, values = mixed.split(list(sizes.values()), 1)
+        heads, each = spec.value_heads, spec.value_heads // spec.key_heads
+        gates = self._linear(f"{name}.in_proj_z", x, spec.value_size, False)
+        betas = self._linear(f"{name}.in_proj_b", x, heads, False)
+        paces = self._linear(f"{name}.in_proj_a", x, heads, False)
+        paces = (1 + (paces + self._get(f"{name}.dt_bias", heads)).exp()).log()
+        kept = (-self._get(f"{name}.A_log", heads).exp() * paces).exp()
+        scale = self._get(f"{name}.gated_norm.scale", spec.value_dim)
+        queries, keys = (
+            y.view(len(x), spec.key_heads, spec.key_dim).repeat_interleave(each, 1)
+            for y in (queries, keys)
+        )
+        queries, keys = (
+            y / (y.pow(2).sum(-1, keepdim=True) + 1e-6).sqrt() for y in (queries, keys)
+        )
+        values = values.view(len(x), heads, spec.value_dim)
+        matrix, rows = x.new_zeros(heads, spec.key_dim, spec.value_dim), []
+        for at in range(len(x)):
+            matrix = kept[at, :, None, None] * matrix
+            missing = values[at] - (keys[at, :, :, None] * matrix).sum(1)
+            missing = missing / (1 + (-betas[at, :, None]).exp())
+            matrix = matrix + keys[at, :, :, None] * missing[:, None, :]
+            rows.append((queries[at, :, :, None] * matrix).sum(1) / math.sqrt(spec.key_dim))
+        output = torch.stack(rows)
+        output = output / (output.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt()
+        output = (output * scale).flatten(1) * gates / (1 + (-gates).exp())
+        return self._linear(f"{name}.out_proj", output, x.shape[1], False)
 
     def _convolution(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
         spec, name = layer.mixer, f"{prefix}.conv"
@@ -116,8 +167,13 @@ class ReferenceModel:
     def _attention(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
         spec, name = layer.mixer, f"{prefix}.self_attn"
         parts = []
+        gates = None
         for part, heads in (("q", spec.heads), ("k", spec.kv_heads), ("v", spec.kv_heads)):
-            y = self._linear(f"{name}.{part}_proj", x, heads * spec.head_dim, spec.bias)
+            taken = 2 if spec.gated and part == "q" else 1
+            y = self._linear(f"{name}.{part}_proj", x, taken * heads * spec.head_dim, spec.bias)
+            if taken == 2:
+                both = y.view(len(x), heads, 2, spec.head_dim)
+                y, gates = both[:, :, 0].flatten(1), both[:, :, 1].flatten(1)
             if spec.norm == "all" and part != "v":
                 y = self._norm(f"{name}.{part}_norm", y)
             y = y.view(len(x), heads, spec.head_dim)
@@ -146,9 +202,10 @@ class ReferenceModel:
             if spec.sinks:
                 total = total + (self._get(f"{name}.sinks", spec.heads)[head] - most).exp()
             outputs.append(weights / total @ values[:, shared])
-        return self._linear(
-            f"{name}.o_proj", torch.cat(outputs, -1), self.config.hidden_size, spec.output_bias
-        )
+        output = torch.cat(outputs, -1)
+        if gates is not None:
+            output = output / (1 + (-gates).exp())
+        return self._linear(f"{name}.o_proj", output, self.config.hidden_size, spec.output_bias)
 
     def _feed_forward(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
         spec, name = layer.feed_forward, f"{prefix}.mlp"

@@ -136,8 +136,8 @@ RELEASES: list[Release] = [
     _at(
         "the record of a first turn | failed | alone",
         Running,
-        "_record",
-        "self._jobs.withdrawn(turn.request_id)",
+        "_take",
+        "self._jobs.withdrawn(output.request_id)",
     ),
     _at("the engine | newer_gone | alone", Running, "_record", "self._note(job, turn, NOTHING)"),
     _at(
@@ -169,6 +169,12 @@ RELEASES: list[Release] = [
     ),
     _at("its id | gone, before it was read | alone", Running, "unwanted", "self._free(id_)"),
     _at(
+        "the engine, asked anew | answered | alone",
+        Running,
+        "_take",
+        "self._jobs.withdrawn(output.request_id)",
+    ),
+    _at(
         "the engine, asked for less | answered | alone",
         Running,
         "_carry_out",
@@ -180,8 +186,12 @@ RELEASES: list[Release] = [
         "answer",
         "self._running.unwanted(answer)",
     ),
+    _at("the engine | newer_id | alone", Running, "overtaken", "self._lanes.done(job.lane)"),
     _at(
-        "its id | newer_id_unnoticed | alone", Connection, "_give_way", "self._lanes.done(job.lane)"
+        "its record | newer_id_unnoticed | alone",
+        Running,
+        "_tell_end",
+        "self.overtaken(job)",
     ),
     _at("its id | gone | both", Connection, "close", "self._drop_waiting()"),
     _at("the engine | newer_gone | alone", Connection, "close", "self._following.leave()"),
@@ -193,8 +203,8 @@ RELEASES: list[Release] = [
         "self._out.requests += self._service.store.branches.take_releases()",
     ),
     _at("its id | gone | both", connection, "_let_go", "waiting.hold.give_back()"),
-    _at("its id | newer_id_unnoticed | alone", Following, "_end", "del self._follows[log]"),
-    _at("its id | newer_id_unnoticed | alone", Following, "_end", "self._lanes.done(lane)"),
+    _at("the engine | newer_id | alone", Following, "_end", "del self._follows[log]"),
+    _at("the engine | newer_id | alone", Following, "_end", "self._lanes.done(lane)"),
     _at("the engine | newer_gone | alone", Following, "leave", "log.follower = None"),
     _at("items | gone | alone", Jobs, "end_early", "del self._by_question[question.id]"),
     _at(

@@ -82,7 +82,9 @@ class RunningServer:
             store=store,
             connect=self._connect,  # type: ignore[arg-type]
             long_work=LongWork(
-                check_grammar=self._check, reading=inline_reading(self.service.read_context)
+                check_grammar=self._check,
+                reading=inline_reading(self.service.read_context),
+                ground=self.service.ground,
             ),
             metrics=self.metrics,
             dashboard=self.dashboard,

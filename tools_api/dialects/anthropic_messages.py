@@ -20,6 +20,7 @@ class _Messages:
             settings = {
                 "thinking_shown": anthropic_messages_request.thinking_shown(fields),
                 "generates": "generate" not in create,
+                "edits": anthropic_messages_request.edits_asked(fields),
             }
             return DialectRequest(
                 create=create,

@@ -12,10 +12,11 @@ from typing import Any
 
 from tools_api import exact_json
 from tools_api.dialects import dialect_events
-from tools_api.dialects.anthropic_messages_request import NAMES
+from tools_api.dialects.anthropic_messages_request import CLEAR_USES, NAMES
 from tools_api.dialects.dialect_events import retold
 from tools_api.errors import ApiError, told_lengths
 from tools_api.events import Event
+from tools_api.items import summary_in
 
 Block = dict[str, Any]
 _TYPES = {
@@ -64,14 +65,16 @@ def error_event(error: ApiError) -> bytes:
 class MessageWriter:
     """Writes one message."""
 
-    def __init__(self, *, thinking_shown: bool, generates: bool) -> None:
+    def __init__(self, *, thinking_shown: bool, generates: bool, edits: bool = False) -> None:
         """
         Args:
+            edits: the context may have been edited, which the answer says.
             thinking_shown: thinking blocks hold their text; otherwise they are empty.
             generates: false for a warm-up, which ends at its limit of 0 tokens.
         """
         self._thinking_shown = thinking_shown
         self._generates = generates
+        self._edits = edits
         self._opened = False
         self._told = False
         """Some item of the output has come."""
@@ -91,7 +94,7 @@ class MessageWriter:
                 self._told = True
                 return self._open(self._response) + self._start(event["item"])
             case "response.output_item.done":
-                return self._stop()
+                return self._whole_block(event["item"]) + self._stop()
             case "response.completed" | "response.incomplete":
                 response = event["response"]
                 return self._open(response) + self._untold(response) + self._end(response)
@@ -113,7 +116,22 @@ class MessageWriter:
             raise dialect_events.failure(response)
         blocks = [self._block(item) for item in response["output"]]
         message = _message(response) | {"content": blocks, "usage": _usage(response)}
-        return message | self._ending(response) | _vendor(response)
+        return message | self._ending(response) | self._applied(response) | _vendor(response)
+
+    def _applied(self, response: Event) -> Block:
+        """Which edits were made of the context for this turn."""
+        if not self._edits:
+            return {}
+        context = response.get("keepwarm", {}).get("context")
+        applied: list[Block] = []
+        if context is not None and context["cleared"]:
+            cleared = {
+                "type": CLEAR_USES,
+                "cleared_tool_uses": len(context["cleared"]),
+                "cleared_input_tokens": max(context["before"] - context["after"], 0),
+            }
+            applied.append(cleared)
+        return {"context_management": {"applied_edits": applied}}
 
     def _open(self, response: Event) -> bytes:
         """The message without content, once."""
@@ -142,6 +160,14 @@ class MessageWriter:
         part = {"type": "content_block_delta", "index": self._next, "delta": delta}
         return dialect_events.named(part)
 
+    def _whole_block(self, item: Event) -> bytes:
+        """The block of a compaction, which comes at once."""
+        if item["type"] != "compaction":
+            return b""
+        delta = {"type": "compaction_delta"} | _compacted(item)
+        part = {"type": "content_block_delta", "index": self._next, "delta": delta}
+        return dialect_events.named(part)
+
     def _stop(self) -> bytes:
         stop = {"type": "content_block_stop", "index": self._next}
         self._next += 1
@@ -152,11 +178,15 @@ class MessageWriter:
         return b"" if self._told else b"".join(map(self.feed, retold(response["output"])))
 
     def _end(self, response: Event) -> bytes:
-        delta = {
-            "type": "message_delta",
-            "delta": self._ending(response),
-            "usage": _usage(response),
-        } | _vendor(response)
+        delta = (
+            {
+                "type": "message_delta",
+                "delta": self._ending(response),
+                "usage": _usage(response),
+            }
+            | self._applied(response)
+            | _vendor(response)
+        )
         return dialect_events.named(delta) + dialect_events.named({"type": "message_stop"})
 
     def _block(self, item: Event) -> Block:
@@ -164,6 +194,8 @@ class MessageWriter:
         match item["type"]:
             case "function_call":
                 block["input"] = _input(item["arguments"])
+            case "compaction":
+                block |= _compacted(item)
             case "message":
                 block["text"] = "".join(part["text"] for part in item["content"])
             case _ if self._thinking_shown:
@@ -179,6 +211,8 @@ class MessageWriter:
             reason = "refusal" if cut == {"reason": "content_filter"} else "max_tokens"
         elif not self._generates:
             reason = "max_tokens"
+        elif response["output"] and response["output"][-1]["type"] == "compaction":
+            reason = "compaction"
         elif any(item["type"] == "function_call" for item in response["output"]):
             reason = "tool_use"
         elif stop is not None:
@@ -204,7 +238,15 @@ def _empty(item: Event) -> Block:
             return {"type": "tool_use", "id": item["call_id"], "name": item["name"], "input": {}}
         case "reasoning":
             return {"type": "thinking", "thinking": "", "signature": ""}
+        case "compaction":
+            return {"type": "compaction", "content": None, "encrypted_content": None}
     return {"type": "text", "text": ""}
+
+
+def _compacted(item: Event) -> Block:
+    """The summary, which clients may show, and what stands for it; None: there is no summary."""
+    sealed = item["encrypted_content"]
+    return {"content": summary_in(sealed), "encrypted_content": sealed}
 
 
 def _input(arguments: str) -> Block:
@@ -220,11 +262,22 @@ def _input(arguments: str) -> Block:
 def _usage(response: Event) -> Block:
     usage = response["usage"]
     read = usage["input_tokens_details"]["cached_tokens"]
-    return _NOTHING_USED | {
+    told = _NOTHING_USED | {
         "input_tokens": usage["input_tokens"] - read,
         "cache_read_input_tokens": read,
         "output_tokens": usage["output_tokens"],
     }
+    context = response.get("keepwarm", {}).get("context")
+    if context is None or not context["computed"] + context["cached"]:
+        return told
+    summary = {
+        "type": "compaction",
+        "input_tokens": context["computed"],
+        "cache_read_input_tokens": context["cached"],
+        "cache_creation_input_tokens": 0,
+        "output_tokens": context["output"],
+    }
+    return told | {"iterations": [summary, {"type": "message"} | told]}
 
 
 def _vendor(response: Event) -> Block:

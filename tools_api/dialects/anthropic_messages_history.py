@@ -31,7 +31,7 @@ Item = dict[str, Any]
 _ROLES = ("user", "assistant", "system")
 _BLOCKS = {
     "user": ("text", "tool_result"),
-    "assistant": ("text", "tool_use", "thinking", "redacted_thinking"),
+    "assistant": ("text", "tool_use", "thinking", "redacted_thinking", "compaction"),
     "system": ("text", "tool_addition", "tool_removal"),
 }
 _ACCOUNTING = "x-anthropic-billing-header:"
@@ -105,6 +105,9 @@ def _items_of(role: str, content: object, path: str, said: _Said) -> list[Item]:
                 _add_text(items, role, said.tools.withdraw(*_changed(block, at)))
             case "thinking":
                 items.append(_thinking(block, at))
+            case "compaction":
+                sealed = a_name(block.get("encrypted_content"), join(at, "encrypted_content"))
+                items.append({"type": "compaction", "encrypted_content": sealed})
     return items
 
 

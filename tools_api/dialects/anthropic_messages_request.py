@@ -18,6 +18,7 @@ from tools_api.dialects.dialect_fields import (
     a_count,
     a_flag,
     a_name,
+    a_string,
     an_array,
     an_object,
     known_fields,
@@ -48,9 +49,11 @@ _REFUSED = {
     "mcp_servers": "this server calls no other; list their tools in tools",
     "thread": "send the messages themselves",
 }
-_EDITS = ("clear_thinking_20251015",)
-"""The edits that are allowed: thinking of earlier turns is shown to a model only where its template
+_CLEAR_THINKING = "clear_thinking_20251015"
+"""Nothing is to be done: thinking of earlier turns is shown to a model only where its template
 wants it."""
+CLEAR_USES = "clear_tool_uses_20250919"
+COMPACT = "compact_20260112"
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _EFFORT = "medium"
 """The effort of a model that is to think, where the body does not say how hard."""
@@ -64,6 +67,7 @@ NAMES = FieldNames(
         (r"text\.format\b.*", "output_config.format"),
         (r"max_output_tokens", "max_tokens"),
         (r"user", "metadata.user_id"),
+        (r"context_management\[\d+\].*", "context_management.edits"),
         (r"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
         (r"keepwarm\.sampling\.stop\b(.*)", r"stop_sequences\1"),
         (r"keepwarm\.sampling\.top_k", "top_k"),
@@ -102,8 +106,7 @@ def counted_fields(body: object) -> Fields:
 def _create(fields: Fields) -> Fields:
     create = picked(fields, _SAME)
     create |= _who(fields) | _pace(fields) | _tool_choice(fields)
-    create |= _thought(fields) | _system(fields)
-    _refuse_edits(fields)
+    create |= _thought(fields) | _system(fields) | _edits(fields)
     sampling = picked(fields, ("top_k",))
     if "stop_sequences" in fields:
         sampling["stop"] = an_array(fields["stop_sequences"], "stop_sequences")
@@ -194,9 +197,66 @@ def thinking_shown(fields: Fields) -> bool:
     return display != "omitted"
 
 
-def _refuse_edits(fields: Fields) -> None:
+def edits_asked(fields: Fields) -> bool:
+    """Whether the answer is to say which edits were made."""
+    return bool(fields.get("context_management"))
+
+
+def _edits(fields: Fields) -> Fields:
     path = "context_management"
     management = an_object(fields.get(path, {}), path)
     refuse_others(management, frozenset({"edits"}), path)
+    made = []
     for at, edit in objects(management.get("edits", []), join(path, "edits")):
-        one_of(edit.get("type"), join(at, "type"), "edit", _EDITS)
+        kinds = (_CLEAR_THINKING, CLEAR_USES, COMPACT)
+        match one_of(edit.get("type"), join(at, "type"), "edit", kinds):
+            case "clear_tool_uses_20250919":
+                made.append(_clearing(edit, at))
+            case "compact_20260112":
+                made.append(_compaction(edit, at))
+    return {path: made} if made else {}
+
+
+def _clearing(edit: Fields, path: str) -> Fields:
+    known = {"type", "trigger", "keep", "clear_at_least", "exclude_tools", "clear_tool_inputs"}
+    refuse_others(edit, frozenset(known), path)
+    made: Fields = {"type": "clear_tool_uses"}
+    kind, value = _amount(edit, "trigger", path, ("input_tokens", "tool_uses"))
+    if value is not None:
+        made["compact_threshold" if kind == "input_tokens" else "trigger_uses"] = value
+    _, kept = _amount(edit, "keep", path, ("tool_uses",), least=0)
+    _, least = _amount(edit, "clear_at_least", path, ("input_tokens",), least=0)
+    made |= {} if kept is None else {"keep_uses": kept}
+    made |= {} if least is None else {"clear_at_least": least}
+    at = join(path, "exclude_tools")
+    names = an_array(edit.get("exclude_tools", []), at)
+    made["exclude_tools"] = [a_name(name, join(at, n)) for n, name in enumerate(names)]
+    flag = "clear_tool_inputs"
+    made[flag] = a_flag(edit.get(flag), join(path, flag))
+    return made
+
+
+def _compaction(edit: Fields, path: str) -> Fields:
+    known = {"type", "trigger", "instructions", "pause_after_compaction"}
+    refuse_others(edit, frozenset(known), path)
+    made: Fields = {"type": "compaction"}
+    _, value = _amount(edit, "trigger", path, ("input_tokens",))
+    made |= {} if value is None else {"compact_threshold": value}
+    if edit.get("instructions") is not None:
+        made["instructions"] = a_string(edit["instructions"], join(path, "instructions"))
+    flag = "pause_after_compaction"
+    made["pause"] = a_flag(edit.get(flag), join(path, flag))
+    return made
+
+
+def _amount(
+    edit: Fields, name: str, path: str, kinds: tuple[str, ...], *, least: int = 1
+) -> tuple[str, int | None]:
+    """The kind of thing that is counted, and how many there are; None: it is not said."""
+    raw = edit.get(name)
+    if raw is None:
+        return kinds[0], None
+    at = join(path, name)
+    amount = an_object(raw, at)
+    kind = one_of(amount.get("type"), join(at, "type"), "count", kinds)
+    return kind, a_count(amount.get("value"), join(at, "value"), least=least)

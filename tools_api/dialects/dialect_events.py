@@ -15,6 +15,7 @@ from tools_api.exact_json import dumps
 _FAILURES = {
     "rate_limit_exceeded": (429, "rate_limit_error"),
     "invalid_prompt": (400, "invalid_request_error"),
+    "output_invalid": (422, "invalid_request_error"),
 }
 """Status and type of a failed response by its code; any other is the server's own."""
 

@@ -19,6 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from tools_api.items import Item
+from tools_api.sdk.agent_spans import begin_turn, response_attributes
 from tools_api.sdk.answers import StreamEvent
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.environment import KEY_VARIABLE
@@ -150,26 +151,36 @@ class Connection:
         Raises:
             Refused, TurnFailed, ConnectionLost: there was no way to send it again, or too many.
         """
+        turn.span = span = begin_turn(turn.span_above, turn.request)
         tries = waits = 0
-        while True:
-            try:
-                async with aclosing(self._attempt(turn)) as events:
-                    async for event in events:
-                        yield event
-                return
-            except (Refused, TurnFailed, ConnectionLost) as error:
-                again = turn.recover(error) if tries < self._retries.tries else None
-                if again is None:
-                    raise
-                asked_s, reason = getattr(error, "retry_after_s", None), str(error)
-            tries += 1
-            _LOG.info("turn sent again %s try=%d reason=%s", again.value, tries, reason)
-            if again is Again.ON_A_NEW_SOCKET:
-                self._retire()
-            elif again is Again.LATER:
-                wait_s = self._retries.wait_s(waits, self._draw)
-                waits += 1
-                await self._sleep(max(wait_s, asked_s or 0.0))
+        try:
+            while True:
+                try:
+                    async with aclosing(self._attempt(turn)) as events:
+                        async for event in events:
+                            yield event
+                    break
+                except (Refused, TurnFailed, ConnectionLost) as error:
+                    again = turn.recover(error) if tries < self._retries.tries else None
+                    if again is None:
+                        raise
+                    asked_s, reason = getattr(error, "retry_after_s", None), str(error)
+                tries += 1
+                _LOG.info("turn sent again %s try=%d reason=%s", again.value, tries, reason)
+                if span is not None:
+                    span.tell("turn sent again", reason=reason)
+                if again is Again.ON_A_NEW_SOCKET:
+                    self._retire()
+                elif again is Again.LATER:
+                    wait_s = self._retries.wait_s(waits, self._draw)
+                    waits += 1
+                    await self._sleep(max(wait_s, asked_s or 0.0))
+        except BaseException as error:
+            if span is not None:
+                span.end({}, error)
+            raise
+        if span is not None and turn.response is not None:
+            span.end(response_attributes(turn.response))
 
     def _retire(self) -> None:
         """Leave the present socket to the turns that still run on it."""

@@ -30,7 +30,7 @@ class ToolCancelled(Exception):
 
 
 async def uncancelled(work: Awaitable[Any]) -> Any:
-    """What ``work`` gives. Only a cancel of the task that waits for it may cancel that task.
+    """The result of ``work``. Only a cancel of the task that waits for it may cancel that task.
 
     Raises:
         ToolCancelled: ``work`` ended as cancelled, and nobody had asked that of the task.
@@ -45,7 +45,7 @@ async def uncancelled(work: Awaitable[Any]) -> Any:
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
-    """What ``work`` gives, from a thread of its own that ends with the program.
+    """The result of ``work``, from a thread of its own that ends with the program.
 
     A pool would run out of threads where tools never return, and its end would wait for them.
     """

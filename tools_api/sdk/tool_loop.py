@@ -11,6 +11,7 @@ also after an error, a cancel or Ctrl-C.
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from tools_api.items import Call, CustomToolCall, FunctionCall
+from tools_api.sdk.agent_spans import AgentSpan, begin_agent, result_attributes
 from tools_api.sdk.answers import (
     AnyCall,
     CallRecord,
@@ -157,6 +159,7 @@ class Run:
         self._occupancy = occupancy
         self._done = _Progress()
         self._turn: Turn | None = None
+        self._span: AgentSpan | None = None
 
     def cancel(self) -> None:
         """End the turn on the server, and its tools here; the run then ends with its result."""
@@ -176,6 +179,7 @@ class Run:
             ToolExit: a tool wants the program to end.
             HookEnded: a hook refused a turn, or failed.
         """
+        self._span = begin_agent(self._chain.name)
         try:
             async with aclosing(self._play(input)) as events:
                 async for event in events:
@@ -188,6 +192,9 @@ class Run:
             raise
         finally:
             await self._leave()
+            if self._span is not None:
+                done, failed = self._done, sys.exception()
+                self._span.end(result_attributes(done.responses, self._result().status), failed)
 
     async def _play(self, input: Input) -> RunEvents:
         number = 0
@@ -229,6 +236,7 @@ class Run:
         if self._done.cancelled:
             return
         self._turn = turn = Turn(self._chain, input, options, traits=self._connection.traits)
+        turn.span_above = self._span
         async with aclosing(self._connection.play(turn)) as events:
             async for event in events:
                 if isinstance(event, Response):
@@ -273,7 +281,7 @@ class Run:
     def _start(self, call: FunctionCall) -> None:
         if call.call_id not in self._done.tasks:
             self._done.tasks[call.call_id] = asyncio.create_task(
-                self._runner.run(call), context=self._occupancy.inside()
+                self._runner.run(call, self._span), context=self._occupancy.inside()
             )
 
     async def _run_tools(self) -> RunEvents:
@@ -372,7 +380,8 @@ class Run:
 
 
 def _unfinished(task: asyncio.Task[CallRecord] | None, reason: str) -> str:
-    """What the model reads of a call whose tool gave no record; ``reason`` if it never began."""
+    """The text that the model reads of a call whose tool gave no record; ``reason`` if it never
+    began."""
     if task is None:
         return reason
     error = task.exception() if task.done() and not task.cancelled() else None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tools_api.items import FunctionCall, FunctionCallOutput
+from tools_api.sdk.agent_spans import AgentSpan, begin_tool, record_attributes
 from tools_api.sdk.answers import CallRecord
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.failures import HookEnded
@@ -85,37 +86,49 @@ class ToolRunner:
         found = self._tools.get(call.full_name)
         return found is not None and found.conduct.may_start_early
 
-    async def run(self, call: FunctionCall) -> CallRecord:
-        """Run one call, when there is room.
+    async def run(self, call: FunctionCall, above: AgentSpan | None = None) -> CallRecord:
+        """Run one call, when there is room; its span lies beneath ``above``.
 
         Raises:
             ToolExit: the tool wants the program to end.
             HookEnded: a hook failed.
         """
         async with self._room:
-            started_at = self._clock()
-            found = self._tools.get(call.full_name)
-            if found is None:
-                error = LookupError(f"there is no tool {call.full_name!r}")
-                text, failed, attempts = error_text(error), True, 0
-            else:
-                text, failed, attempts = await self._run(found, call)
-            bound = DEFAULT_MAX_OUTPUT_BYTES if found is None else found.conduct.max_output_bytes
-            output, cut_bytes = cut(text, bound)
-            record = CallRecord(
-                call=call,
-                output=output,
-                failed=failed,
-                duration_s=self._clock() - started_at,
-                attempts=attempts,
-                cut_bytes=cut_bytes,
-            )
-            if failed:
-                _LOG.info("call failed tool=%s call_id=%s", call.full_name, call.call_id)
-            if (shown := await self._equipment.hooks.record_of(record)) is record:
+            if (span := begin_tool(above, call)) is None:
+                return await self._record(call)
+            with span.entered():
+                try:
+                    record = await self._record(call)
+                except BaseException as error:
+                    span.end({}, error)
+                    raise
+                span.end(record_attributes(record), "tool failed" if record.failed else None)
                 return record
-            output, cut_bytes = cut(shown.output, bound)
-            return replace(shown, output=output, cut_bytes=cut_bytes)
+
+    async def _record(self, call: FunctionCall) -> CallRecord:
+        started_at = self._clock()
+        found = self._tools.get(call.full_name)
+        if found is None:
+            error = LookupError(f"there is no tool {call.full_name!r}")
+            text, failed, attempts = error_text(error), True, 0
+        else:
+            text, failed, attempts = await self._run(found, call)
+        bound = DEFAULT_MAX_OUTPUT_BYTES if found is None else found.conduct.max_output_bytes
+        output, cut_bytes = cut(text, bound)
+        record = CallRecord(
+            call=call,
+            output=output,
+            failed=failed,
+            duration_s=self._clock() - started_at,
+            attempts=attempts,
+            cut_bytes=cut_bytes,
+        )
+        if failed:
+            _LOG.info("call failed tool=%s call_id=%s", call.full_name, call.call_id)
+        if (shown := await self._equipment.hooks.record_of(record)) is record:
+            return record
+        output, cut_bytes = cut(shown.output, bound)
+        return replace(shown, output=output, cut_bytes=cut_bytes)
 
     async def _run(self, tool: Tool, call: FunctionCall) -> tuple[str, bool, int]:
         """Output, whether it is a failure, and attempts."""

@@ -18,6 +18,7 @@ from typing import Any
 from tools_api.errors import ApiError
 from tools_api.exact_json import dumps
 from tools_api.items import Call, parse_items
+from tools_api.sdk.agent_spans import AgentSpan
 from tools_api.sdk.answers import (
     ArgumentsDelta,
     CallStarted,
@@ -94,6 +95,11 @@ class Turn:
         """The server has sent an event of this turn."""
         self.over = False
         """The server has sent the last event of this turn."""
+        self.response: Response | None = None
+        """How it ended, if it did not fail."""
+        self.span_above: AgentSpan | None = None
+        """The run's, for whoever traces; the server's span lies beneath ``span``."""
+        self.span: AgentSpan | None = None
         self.cancel: Callable[[], None] | None = None
         """Ends the turn on the server; None while it is not on its way there, or was told."""
 
@@ -101,6 +107,11 @@ class Turn:
     def text(self) -> str:
         """The text of the turn so far."""
         return "".join(self._text)
+
+    @property
+    def request(self) -> Mapping[str, Any]:
+        """The request, without the fields that make it run once."""
+        return self._request
 
     def frame(self, stream_id: str | None = None) -> str:
         """The request to send now, in the lane ``stream_id``."""
@@ -119,6 +130,8 @@ class Turn:
         kept = {"request_id": self._request_id, **self._request.get("keepwarm", {})}
         if self._request.get("store", True):
             kept.setdefault("on_disconnect", "continue")
+        if self.span is not None:
+            kept.setdefault("traceparent", self.span.traceparent)
         return kept
 
     def cancel_frame(self, stream_id: str | None = None) -> str:
@@ -204,6 +217,7 @@ class Turn:
             raise TurnFailed(response)
         missed = self._missed(response) if self._resumed else []
         self._chain.advance(self._items, response)
+        self.response = response
         return (*missed, response)
 
     def _missed(self, response: Response) -> list[StreamEvent]:

@@ -68,9 +68,10 @@ function onState(state) {
   if (told) status(...told);
 }
 
-function status(word, shade) {
+function status(word, shade, why = "") {
   put(byId("status"), word);
   byId("status").className = "chip " + shade;
+  byId("status").title = why;
 }
 
 function onParts(parts, news) {
@@ -89,7 +90,9 @@ function header(server) {
   facts = [...told, "v" + server.version].join(" · ");
   uptime();
   for (const part of document.querySelectorAll("[data-operator]")) part.hidden = !server.operator;
-  status(server.engine_up ? "engine up" : "engine restarting", server.engine_up ? "good" : "bad");
+  const reasons = Object.entries(server.not_ready).map(([part, reason]) => `${part}: ${reason}`);
+  if (server.engine_up && reasons.length) status("not ready", "bad", reasons.join("; "));
+  else status(server.engine_up ? "engine up" : "engine restarting", server.engine_up ? "good" : "bad");
 }
 
 function uptime() {

@@ -122,6 +122,31 @@ def plain_tools(loop: Loop) -> tuple[Callable[[str], str], Callable[[int, int], 
     return get_price, multiply
 
 
+class Forced:
+    """Notes what came of turns whose calls were asked for: of each question any call, one of
+    ``multiply``, then an answer without calls."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self.turns: list[dict[str, Any]] = []
+        self.cached: list[int] = []
+        """Tokens of each turn's prompt that the server found."""
+
+    def choices(self) -> tuple[str, ...]:
+        return ("required", "multiply", "none")
+
+    def room(self, choice: str) -> int:
+        """Tokens that a turn may write."""
+        return 24 if choice == "none" else 400
+
+    def took(self, calls: list[tuple[str, str | dict[str, Any]]], text: str) -> list[str]:
+        """Run a turn's calls; what came out of each."""
+        outputs = [self._loop.run(name, arguments) for name, arguments in calls]
+        self.turns.append({"calls": self._loop.calls[:], "text": text})
+        self._loop.calls.clear()
+        return outputs
+
+
 class Conversation:
     """Asks the ``QUESTIONS`` one after the other, and notes what came of each."""
 

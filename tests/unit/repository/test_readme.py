@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from keepwarm.commands.main import COMMANDS
+from runtime.model.hf_config import FAMILIES
 from tests.support.architecture import PACKAGES, ROOT
 from tools import draw_overview
 from tools.line_ledger import measure_folder
@@ -48,6 +49,15 @@ def test_every_client_of_the_table_is_one_that_is_tried() -> None:
     for row in rows:
         for name in re.findall(r"`([^`]+)`", row.split("|")[1]):
             assert f"| `{name}` (" in CLIENTS, name
+
+
+def test_every_family_that_is_read_is_in_the_table_of_what_runs_and_no_other() -> None:
+    table = README.split("## A model of your own")[1].split("## Clients")[0]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| ")][2:]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row[1])}
+    assert named - {"mistral3", "gemma3"} == set(FAMILIES)
+    assert all(re.fullmatch(r" \d{4}-\d\d-\d\d ", row[4]) for row in rows)
+    assert all(row[3].strip() for row in rows)
 
 
 def test_every_command_it_names_is_there() -> None:

@@ -9,7 +9,7 @@ from openai.types.responses.responses_client_event_param import ResponseCreate
 
 from tests.support.architecture import ROOT
 from tools_api.limits import DEFAULT_LIMITS
-from tools_api.request_warnings import DECIDED_LATER, REFUSED, WITHOUT_EFFECT, WORKING
+from tools_api.request_warnings import REFUSED, WITHOUT_EFFECT, WORKING
 from tools_api.requests import parse_create
 
 PUBLISHED = {*get_type_hints(ResponseCreateParamsStreaming), *get_type_hints(ResponseCreate)}
@@ -21,7 +21,7 @@ def warnings(**fields: Any) -> tuple[str, ...]:
 
 
 def test_every_published_field_is_in_one_group() -> None:
-    groups = [WORKING, REFUSED, DECIDED_LATER, frozenset(WITHOUT_EFFECT)]
+    groups = [WORKING, REFUSED, frozenset(WITHOUT_EFFECT)]
     assert frozenset().union(*groups) - {"keepwarm"} == PUBLISHED
     assert sum(map(len, groups)) == len(frozenset().union(*groups))
 

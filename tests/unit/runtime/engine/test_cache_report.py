@@ -1,9 +1,13 @@
 """Totals of the cache and of its transfers become what happened since the last step."""
 
+import pytest
+
+from radix_cache.slot_pool import OutOfSlots
 from runtime.engine.cache_report import CacheReport
 from runtime.messages import StepStats
 from tests.support.cache_turns import open_turn, run_turn, transcript
 from tests.support.caches import make_cache
+from tests.support.state_turns import begin, stateful, turn
 from tests.support.tiered_driver import ContentMover
 
 BLOCK = 4
@@ -72,3 +76,22 @@ def _noting() -> ContentMover:
     mover = ContentMover(BLOCK)
     mover.copy = lambda move: None  # type: ignore[method-assign]
     return mover
+
+
+def test_of_state_slots_is_told_what_is_and_what_was_since() -> None:
+    cache = stateful(3)
+    report = CacheReport(cache, None)
+    for name in ("a", "b"):
+        turn(cache, name, [*range(9), ord(name)])
+    stats = StepStats(**report.take())
+    assert (stats.state_slots_total, stats.state_slots_free, stats.state_snapshots) == (3, 1, 2)
+    assert stats.snapshots_taken_delta["end"] == 2
+    assert (stats.snapshots_lost_delta, stats.slot_waits_delta) == ({}, 0)
+    for name in "cde":
+        begin(cache, name, [ord(name)])
+    with pytest.raises(OutOfSlots):
+        begin(cache, "f", [5])
+    stats = StepStats(**report.take())
+    assert (stats.state_slots_free, stats.state_snapshots) == (0, 0)
+    assert (stats.snapshots_taken_delta, stats.snapshots_lost_delta) == ({}, {"end": 2})
+    assert stats.slot_waits_delta == 1

@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from sessions.durable.activity import ByActivity
 from sessions.durable.ledger import Ledger, PriceTable
-from sessions.durable.session import Session
+from sessions.durable.session import ByActivity, Session
 
 
 def session(name: str, now: float) -> Session:
@@ -15,7 +14,7 @@ def session(name: str, now: float) -> Session:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_begins_ends_comes_and_goes_the_newest_come_first(seed: int) -> None:
-    chance, order, here = random.Random(seed), ByActivity[Session](), list[Session]()
+    chance, order, here = random.Random(seed), ByActivity(), list[Session]()
     for number in range(400):
         now = float(chance.randrange(50))  # many at the same time, and some from before
         what = chance.choice(("come", "go", "begin", "end", "recall"))

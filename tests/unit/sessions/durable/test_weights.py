@@ -47,6 +47,8 @@ items = st.one_of(
          content=some.map(lambda texts: [{"type": "refusal", "refusal": t} for t in texts])),
     item(type=st.just("reasoning"), summary=parts("summary_text"), content=parts("reasoning_text")),
     item(type=st.just("reasoning"), encrypted_content=text),
+    item(type=st.just("compaction"),
+         encrypted_content=st.integers(1, 3000).map(lambda n: f"kw1w.{'A' * n}.")),
     item(type=st.just("function_call"), call_id=text.map(lambda t: ("c" + t)[:512]),
          name=text.map(lambda t: "f" + t), arguments=text),
     item(type=st.just("function_call"), call_id=st.just("c"), name=st.just("f"),

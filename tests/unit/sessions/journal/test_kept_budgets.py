@@ -3,18 +3,18 @@
 from dataclasses import replace
 
 from sessions.durable.account import NO_BUDGET, Budget
-from sessions.journal.kept_budgets import budgets_kept, budgets_told
-from sessions.journal.records import new_session
+from sessions.journal.kept_budgets import budgets_kept
+from sessions.journal.records import new_session, options_kept
 from tests.support.journals import record
 from tests.support.memory_journal import MemoryJournal
 
 
 def test_options_without_budgets_tell_none() -> None:
-    assert budgets_told(b"") == {}
-    assert budgets_told(b'{"outlives_sockets":true,"parent":"p"}') == {}
-    told = budgets_told(b'{"tree":[{"output":9},{"output":3}]}')
+    assert options_kept(b"").budgets == {}
+    assert options_kept(b'{"outlives_sockets":true,"parent":"p"}').budgets == {}
+    told = options_kept(b'{"tree":[{"output":9},{"output":3}]}').budgets
     assert told == {"tree": (Budget(output=9), Budget(output=3))}
-    assert budgets_told(b'{"session":[{},{}]}') == {"session": (NO_BUDGET, NO_BUDGET)}
+    assert options_kept(b'{"session":[{},{}]}').budgets == {"session": (NO_BUDGET, NO_BUDGET)}
 
 
 def test_a_session_keeps_to_its_own_budget_and_to_those_of_all_its_trees() -> None:

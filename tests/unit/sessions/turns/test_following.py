@@ -161,6 +161,36 @@ def test_the_newest_follower_gets_the_turn_and_the_others_are_told(rig: Rig) -> 
     assert [event["sequence_number"] for event in third.events] == list(range(9))
 
 
+@pytest.mark.parametrize("comes_back", ["create", "resume"])
+def test_an_older_request_takes_no_turn_from_a_newer_one(rig: Rig, comes_back: str) -> None:
+    resumes = comes_back == "resume"
+    again = {"type": "keepwarm:response.resume", "request_id": "r1"}
+    old, new = rig.connect(), rig.connect()
+    old.create(input="Something long.")
+    old.send(**again if resumes else {"type": "response.create"} | CREATE)
+    rig.clock.advance(0.001)
+    new.create(**CREATE)
+    rig.reply("done" + END, rig.engine.requests[0])
+    assert code(old) == "response_followed_elsewhere"
+    assert old.connection.num_active == 0
+    play(rig, STEPS)
+    assert new.last["type"] == "response.completed"
+    old.send(**again)
+    assert old.last["type"] == "response.completed"
+
+
+def test_an_older_request_gets_the_turn_that_a_newer_one_has_left(rig: Rig) -> None:
+    old, new = rig.connect(), rig.connect()
+    old.create(input="Something long.")
+    old.create(**CREATE)
+    rig.clock.advance(0.001)
+    new.create(**CREATE)
+    new.disconnect()
+    rig.reply("done" + END, rig.engine.requests[0])
+    play(rig, STEPS)
+    assert old.last["type"] == "response.completed"
+
+
 def test_without_continue_a_cut_ends_the_turn_and_its_end_can_be_read(rig: Rig) -> None:
     fields = CREATE | {"keepwarm": {"request_id": "r1"}}
     first = rig.connect()

@@ -8,9 +8,8 @@ from typing import Any, cast
 import pytest
 
 from sessions.turns.effects import Outbox, Question, SessionTurn, Work
-from sessions.turns.intake import Waiting
 from sessions.turns.jobs import EndedEarly, Job, Jobs, Way
-from sessions.turns.lanes import Lane
+from sessions.turns.lanes import Lane, Waiting
 from sessions.turns.turn import Turn
 from tools_api.requests import CreateRequest
 
@@ -144,6 +143,6 @@ def test_a_response_leads_to_the_job_whose_turn_runs_under_it() -> None:
     jobs = Jobs(Outbox())
     begun(jobs)
     running, _ = begun(jobs, "b")
-    running.turn = cast(Turn, SimpleNamespace(plan=SimpleNamespace(response_id="resp_1")))
+    running.turn = cast(Turn, SimpleNamespace(plan=SimpleNamespace(answers="resp_1")))
     assert jobs.of_response("resp_1") is running
     assert jobs.of_response("resp_2") is None

@@ -7,7 +7,7 @@ import pytest
 
 from runtime.messages import SequenceStart
 from sessions.durable.ledger import TurnReport
-from sessions.durable.miss_reasons import MissReason
+from sessions.durable.miss_reasons import Miss, MissReason
 from sessions.durable.transcript import Entry, Header, Tail
 from sessions.turns.miss_account import Prompt, account
 from tests.support.sessions_rig import Rig, tool
@@ -180,3 +180,13 @@ def test_little_that_is_left_is_a_block_that_was_not_full_and_much_is_not_kept()
     long = entry(HEAD, *range(100))
     found = missed(0, {"first_sight": 105}, continued=long, parent=long, header=HEAD)
     assert found == {"not_kept": (103, None), "new_input": (2, None)}
+
+
+def test_what_lies_behind_the_last_state_is_named_and_was_not_evicted() -> None:
+    prompt = {"continued": SAID, "parent": SAID, "header": HEAD}
+    assert missed(2, {"state_missing": 4, "first_sight": 2}, **prompt) == {
+        "state_missing": (4, None),
+        "new_input": (2, None),
+    }
+    words = Miss(reason=MissReason.STATE_MISSING, tokens=4).words()
+    assert words == "behind the last state that was kept"

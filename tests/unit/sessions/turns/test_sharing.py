@@ -14,8 +14,11 @@ from sessions.journal.records import TENANT_ACCOUNT, tree_account
 from sessions.journal.shares import Share
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.writer import STALE, WRITTEN
+from sessions.turns.effects import Question
 from sessions.turns.sharing import SharedAccounts, account_names, wants
+from sessions.turns.wanted import Wanted
 from tests.support.journal_rig import FINGERPRINT, JournalRig
+from tests.support.sessions_rig import END, Client
 
 BUDGET = Budget(output=12, cost=10**9)
 
@@ -132,4 +135,39 @@ def test_a_turn_that_cannot_ask_for_more_fails_and_says_why(
     assert account.usage.output_tokens == 700
     left = client.response["keepwarm"]["budget"]["tree"]["output"]
     assert left == 300
+    journal.close()
+
+
+class HoldsShares(JournalRig):
+    """Answers the first question of ``held_for`` about shares only when it is told to."""
+
+    held_for: Client | None = None
+    late: Question | None = None
+
+    def ask(self, client: Client, question: Question) -> None:
+        of_shares = isinstance(question.asked, Wanted) and question.asked.shares
+        if client is self.held_for and self.late is None and of_shares:
+            self.late = question
+        else:
+            super().ask(client, question)
+
+
+def test_a_turn_whose_share_a_neighbour_used_before_it_began_asks_again(tmp_path: Path) -> None:
+    """What was in reach when it asked it did not ask for."""
+    journal = SqliteJournal(tmp_path / "j", fingerprint=FINGERPRINT, owner="a", shared=True)
+    rig = HoldsShares(journal)
+    first, waiting, neighbour = rig.connect(), rig.connect(), rig.connect()
+    budget = {"scope": "tree", "input_uncached": 10_000}
+    first.create(input="a", keepwarm={"session": "s", "budget": budget})
+    rig.deliver(rig.engine.output(rig.engine.last, cached=len(rig.engine.last.new_tokens) - 1))
+    rig.held_for = waiting
+    waiting.create(input="b", keepwarm={"session": "t", "parent_session": "s"})
+    neighbour.create(input="c", keepwarm={"session": "u", "parent_session": "s"})
+    assert neighbour.last["type"] == "response.created"
+    assert waiting.events == []
+    assert rig.late is not None
+    rig.ask(waiting, rig.late)
+    assert waiting.last["type"] == "response.created"
+    rig.reply("x" + END)
+    assert waiting.response["status"] == "completed"
     journal.close()

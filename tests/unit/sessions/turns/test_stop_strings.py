@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from sessions.turns.stop_strings import StopStrings
+from sessions.turns.output_reader import StopStrings
 
 
 def run(stops: list[str], pieces: list[str]) -> tuple[str, bool]:

@@ -356,7 +356,7 @@ def test_an_answer_that_breaks_its_schema_fails_the_turn(rig: Rig, client: Clien
     rig.reply("[1, 1]" + END)
     response = client.response
     assert client.types()[-2:] == ["output_item.done", "failed"]
-    assert response["error"]["code"] == "server_error"
+    assert response["error"]["code"] == "output_invalid"
     assert "uniqueItems" in response["error"]["message"]
     assert response["keepwarm"]["reason"] == "output_invalid"
     assert response["output"][0]["content"][0]["text"] == "[1, 1]"

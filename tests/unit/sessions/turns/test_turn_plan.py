@@ -70,3 +70,33 @@ def test_a_plan_carries_what_its_schemas_leave_open(generate: bool, warned: int)
     plan = a_plan(text_format=text_format, generate=generate)
     assert len(plan.warnings) == warned
     assert plan.warnings == plan.checks.warnings()
+
+
+def test_a_request_says_where_others_will_begin() -> None:
+    """Behind instructions and tools; and a fork, where it leaves its branch."""
+    plan = a_plan(instructions="You keep the books of a shop. " * 3)
+    header = len(plan.header.ids)
+    assert 0 < header < plan.prompt_tokens
+    branches = Branches()
+    claim = branches.claim(None)
+    request = plan.generation_request(request_id="r", claim=claim, limit=5, now=10.0)
+    assert request.resume_points == (header,)
+    parent = object()
+    branches.place(claim, parent, header + 4)
+    branches.claim(parent)
+    fork = branches.claim(parent)
+    assert fork.branch_id != fork.base_branch_id
+    request = plan.generation_request(request_id="r", claim=fork, limit=5, now=10.0)
+    assert request.resume_points == (header, header + 3)
+
+
+def test_a_position_that_is_not_inside_the_prompt_is_not_named() -> None:
+    plan = a_plan()
+    claim = Branches().claim(None)
+    far = replace(claim, base_branch_id="b", base_offset=plan.prompt_tokens + 9)
+    for each in (claim, far):
+        request = plan.generation_request(request_id="r", claim=each, limit=5, now=10.0)
+        assert all(0 < point < plan.prompt_tokens for point in request.resume_points)
+    bare = replace(plan, header=replace(plan.header, ids=plan.header.ids[:0]))
+    request = bare.generation_request(request_id="r", claim=claim, limit=5, now=10.0)
+    assert request.resume_points == ()

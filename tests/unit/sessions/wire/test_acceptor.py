@@ -39,8 +39,13 @@ class Bench:
         self.now = 0.0
         self.open: list[Spoken] = []
         self.taken = 0
+        self.most = 1000
         self.acceptor = Acceptor(
-            greet=lambda: Spoken(self), taken=self._count, head_s=HEAD_S, clock=lambda: self.now
+            greet=lambda: Spoken(self),
+            taken=self._count,
+            room=lambda: self.most - len(self.open) - self.acceptor.num_silent,
+            head_s=HEAD_S,
+            clock=lambda: self.now,
         )
         self.bound = socket.create_server(("127.0.0.1", 0))
         self.port = self.bound.getsockname()[1]
@@ -131,6 +136,26 @@ def test_the_oldest_go_that_had_time_to_speak_and_have_not() -> None:
         assert ended(clients[4])
         assert bench.acceptor.thin_out(0) == bench.acceptor.thin_out(-1) == 0
         await bench.until(lambda: len(bench.open) == 1 and bench.open[0].said == b"x")
+
+    play(scenario)
+
+
+def test_where_there_is_no_room_who_is_silent_goes_and_who_speaks_is_waited_for() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.most = 3
+        bench.connect(b"first")
+        await bench.until(lambda: len(bench.open) == 1)
+        silent = [bench.connect() for _ in range(6)]
+        await bench.until(lambda: sum(map(ended, silent)) == 4 and bench.acceptor.num_silent == 2)
+        for words in (b"second", b"third"):
+            bench.connect(words)
+        await bench.until(lambda: len(bench.open) == 3 and bench.acceptor.num_silent == 0)
+        late = bench.connect(b"late")
+        await asyncio.sleep(0)
+        assert len(bench.open) == 3
+        bench.open.pop(0).transport.abort()
+        await bench.until(lambda: bench.open[-1].said == b"late")
+        assert not ended(late)
 
     play(scenario)
 

@@ -2,11 +2,13 @@
 
 import errno
 import os
+import resource
 
 import pytest
 
-from sessions.wire.descriptors import SAY_EVERY_S, DescriptorWatch
+from sessions.wire.descriptors import KEPT, OWN, SAY_EVERY_S, DescriptorWatch, raise_limit, within
 from tests.support.clock import FakeClock
+from tools_api.limits import DEFAULT_LIMITS
 
 
 def test_it_is_said_once_a_minute_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
@@ -44,3 +46,23 @@ def test_other_faults_are_not_hidden() -> None:
 
     with pytest.raises(OSError, match="broken"):
         DescriptorWatch(FakeClock(), take).tick()
+
+
+@pytest.mark.parametrize("descriptors", [1, 97, 98, 256, 1024, 1631, 1632, 1 << 20])
+def test_bounds_on_sockets_leave_descriptors_for_what_must_go_on(descriptors: int) -> None:
+    limits = within(DEFAULT_LIMITS, descriptors)
+    sockets = limits.max_open_connections + limits.max_unread_connections
+    assert sockets <= max(descriptors - OWN - KEPT, 2)
+    assert min(limits.max_open_connections, limits.max_unread_connections) >= 1
+    assert 1 <= limits.max_connections_per_tenant <= limits.max_open_connections
+    assert (limits == DEFAULT_LIMITS) == (descriptors >= 1632)
+
+
+def test_the_soft_limit_is_raised_as_far_as_it_may_be() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, before[1]), before[1]))
+        assert raise_limit() >= min(200, before[1])
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -217,7 +217,7 @@ REFUSED = [
     ({"output_config": {"task_budget": {}}}, "output_config.task_budget"),
     ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
     ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
-    ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+    ({"context_management": {"edits": [{"type": "clear_everything"}]}},
      "context_management.edits[0].type"),
     ({"context_management": {"rules": []}}, "context_management.rules"),
     ({"tools": {}}, "tools"),

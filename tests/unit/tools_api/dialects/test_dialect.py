@@ -78,7 +78,9 @@ def test_unknown_keys_of_our_extension_are_refused_by_their_path(dialect: Dialec
 
 
 @DIALECTS
-@pytest.mark.parametrize("code", ["server_error", "rate_limit_exceeded", "invalid_prompt"])
+@pytest.mark.parametrize(
+    "code", ["server_error", "rate_limit_exceeded", "invalid_prompt", "output_invalid"]
+)
 def test_a_failed_response_is_an_error_in_both_forms(dialect: Dialect, code: str) -> None:
     events = failed(code, "It broke.")
     with pytest.raises(ApiError) as raised:

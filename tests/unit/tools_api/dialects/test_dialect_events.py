@@ -18,6 +18,7 @@ def test_an_event_is_one_block_whatever_stands_in_it() -> None:
     ("code", "status", "kind"),
     [
         ("server_error", 500, "server_error"),
+        ("output_invalid", 422, "invalid_request_error"),
         ("rate_limit_exceeded", 429, "rate_limit_error"),
         ("invalid_prompt", 400, "invalid_request_error"),
     ],

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sessions.turns.intake import Waiting, place
-from sessions.turns.lanes import Lanes
+from sessions.turns.lanes import Lanes, Waiting, place
 from tools_api.errors import ApiError
 from tools_api.events import decode
 from tools_api.limits import Limits

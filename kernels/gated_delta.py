@@ -1,0 +1,323 @@
+"""The gated delta rule (Yang et al. 2024, arXiv:2412.06464): a matrix for each head that forgets,
+and of each token takes up the difference between its value and what the matrix has for its key.
+
+    S_t = exp(g_t) S_{t-1} + k_t u_t^T,    u_t = beta_t (v_t - exp(g_t) S_{t-1}^T k_t)
+    o_t = S_t^T q_t
+
+Keys, the corrected values u and the decays g of a few tokens, its *factors*, take a matrix from
+before these tokens to any place among them (``fold``), so that a sequence can go back.
+
+Chunks are cut at absolute multiples of ``CHUNK``, and matrices are folded at multiples of ``FOLD``:
+where a step begins at one of these changes no bit. Matrices are in float32, or in float64 for a
+float64 model, and everything else is computed in their type.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kernels.native_arguments import DeltaArgs, DeltaFoldArgs
+from kernels.native_library import NativeLibrary, native_library
+from kernels.upload import upload
+
+CHUNK: Final = 64
+FOLD: Final = 32
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaRows:
+    """Which tokens of a step belong together: S sequences, T tokens."""
+
+    slots: IntArray
+    """[S]: where in the matrices each one's is."""
+    starts: IntArray
+    """[S + 1] where each one's tokens begin."""
+    positions: IntArray
+    """[S] of the first token of each in its transcript."""
+    handed: tuple[tuple[int, int], ...] = ()
+    """Sequences and, behind so many of their tokens, places at which their matrices are handed
+    out; one for a sequence at most, in their order."""
+
+    def tokens(self, sequence: int) -> slice:
+        return slice(int(self.starts[sequence]), int(self.starts[sequence + 1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaInputs:
+    """Inputs of a step's tokens, in the dtype of matrices: K heads of keys, each of which serves V
+    / K neighbouring heads of values."""
+
+    queries: Tensor
+    """[T, K, key_dim], scaled."""
+    keys: Tensor
+    """[T, K, key_dim]"""
+    values: Tensor
+    """[T, V, value_dim]"""
+    decays: Tensor
+    """[T, V]: logarithms, at most 0."""
+    betas: Tensor
+    """[T, V]"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaOutputs:
+    mixed: Tensor
+    """[T, V, value_dim]"""
+    corrected: Tensor
+    """[T, V, value_dim]: of the factors, what is not among the inputs."""
+    handed: Tensor
+    """[M, V, key_dim, value_dim]"""
+
+
+def gated_delta_reference(inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows) -> DeltaOutputs:
+    """Token by token.
+
+    Args:
+        inputs: of the step's tokens.
+        matrices: [slots, V, key_dim, value_dim] before them; not changed.
+        rows: whose they are.
+    """
+    shared = inputs.values.shape[1] // inputs.keys.shape[1]
+    queries = inputs.queries.repeat_interleave(shared, 1)
+    keys = inputs.keys.repeat_interleave(shared, 1)
+    mixed, corrected = torch.empty_like(inputs.values), torch.empty_like(inputs.values)
+    wanted, handed = dict(rows.handed), []
+    for sequence, slot in enumerate(rows.slots.tolist()):
+        state, span = matrices[slot].clone(), rows.tokens(sequence)
+        for token in range(span.start, span.stop):
+            state = state * inputs.decays[token].exp()[:, None, None]
+            known = (state * keys[token][:, :, None]).sum(1)
+            difference = (inputs.values[token] - known) * inputs.betas[token][:, None]
+            state = state + keys[token][:, :, None] * difference[:, None, :]
+            corrected[token] = difference
+            mixed[token] = (state * queries[token][:, :, None]).sum(1)
+            if wanted.get(sequence) == token - span.start + 1:
+                handed.append(state.clone())
+    return DeltaOutputs(mixed=mixed, corrected=corrected, handed=_stacked(handed, matrices))
+
+
+def gated_delta(inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows) -> DeltaOutputs:
+    """See ``gated_delta_reference``."""
+    library = _compiled(matrices)
+    if library is None:
+        return gated_delta_chunked(inputs, matrices, rows)
+    given = (inputs.queries, inputs.keys, inputs.values, inputs.decays, inputs.betas)
+    queries, keys, values, decays, betas = (each.contiguous() for each in given)
+    mixed, corrected = torch.empty_like(values), torch.empty_like(values)
+    handed = matrices.new_empty(len(rows.handed), *matrices.shape[1:])
+    places = np.zeros((2, len(rows.slots)), dtype=np.int64)
+    for number, (sequence, place) in enumerate(rows.handed):
+        places[:, sequence] = place, number
+    library.gated_delta(
+        DeltaArgs(
+            queries=queries.data_ptr(),
+            keys=keys.data_ptr(),
+            values=values.data_ptr(),
+            decays=decays.data_ptr(),
+            betas=betas.data_ptr(),
+            matrices=matrices.data_ptr(),
+            slots=rows.slots.ctypes.data,
+            starts=rows.starts.ctypes.data,
+            positions=rows.positions.ctypes.data,
+            handed_at=places[0].ctypes.data,
+            handed_to=places[1].ctypes.data,
+            mixed=mixed.data_ptr(),
+            corrected=corrected.data_ptr(),
+            handed=handed.data_ptr(),
+            sequences=len(rows.slots),
+            key_heads=keys.shape[1],
+            value_heads=values.shape[1],
+            key_dim=keys.shape[2],
+            value_dim=values.shape[2],
+            slot_stride=matrices.stride(0),
+        )
+    )
+    return DeltaOutputs(mixed=mixed, corrected=corrected, handed=handed)
+
+
+def _compiled(matrices: Tensor) -> NativeLibrary | None:
+    """The kernels for these matrices, each of which lies in one piece."""
+    if matrices.device.type != "cpu" or matrices.dtype != torch.float32:
+        return None
+    return native_library(torch.float32)
+
+
+def gated_delta_chunked(inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows) -> DeltaOutputs:
+    """``gated_delta_reference`` chunk by chunk."""
+    mixed, corrected = torch.empty_like(inputs.values), torch.empty_like(inputs.values)
+    wanted, handed = dict(rows.handed), []
+    for sequence, slot in enumerate(rows.slots.tolist()):
+        span, state = rows.tokens(sequence), matrices[slot]
+        position, place = int(rows.positions[sequence]), wanted.get(sequence)
+        low = span.start
+        while low < span.stop:
+            at = position + low - span.start
+            high = min(span.stop, low + CHUNK - at % CHUNK)
+            within = None if place is None else span.start + place
+            found = _chunk(inputs, slice(low, high), state, mixed, corrected)
+            if within is not None and low < within <= high:
+                handed.append(_advanced(found, state, at, within - low))
+            if high < span.stop:
+                state = _advanced(found, state, at, high - low)
+            low = high
+    return DeltaOutputs(mixed=mixed, corrected=corrected, handed=_stacked(handed, matrices))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Factors:
+    """Factors of some tokens in a row."""
+
+    keys: Tensor
+    """[n, K, key_dim]"""
+    corrected: Tensor
+    """[n, V, value_dim]"""
+    decays: Tensor
+    """[n, V]"""
+
+
+def _chunk(
+    inputs: DeltaInputs, span: slice, state: Tensor, mixed: Tensor, corrected: Tensor
+) -> _Factors:
+    """Mix the tokens of one chunk, in ``state`` [V, key_dim, value_dim] before them."""
+    keys, values = inputs.keys[span], inputs.values[span]
+    heads, shared = values.shape[1], values.shape[1] // keys.shape[1]
+    decays, betas = inputs.decays[span], inputs.betas[span].T[:, :, None]
+    by_head = keys.transpose(0, 1).contiguous()
+    queries = inputs.queries[span].transpose(0, 1).contiguous()
+    reach = decays.T.cumsum(1)
+    between = reach[:, :, None] - reach[:, None, :]
+    lower = torch.ones_like(between[0]).tril().bool()
+    between = between.masked_fill(~lower, -torch.inf).exp()
+    alike = (by_head @ by_head.mT).repeat_interleave(shared, 0)
+    seen = (queries @ by_head.mT).repeat_interleave(shared, 0)
+    before = reach.exp()[:, :, None]
+    grouped = state.view(keys.shape[1], shared, *state.shape[1:])
+    known = before * (by_head[:, None] @ grouped).view(heads, len(keys), -1)
+    old = before * (queries[:, None] @ grouped).view(heads, len(keys), -1)
+    system = (betas * between * alike).tril(-1)
+    system = system + torch.eye(len(keys), dtype=system.dtype, device=system.device)
+    wanted = betas * (values.transpose(0, 1) - known)
+    found = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+    mixed[span] = (old + (between * seen) @ found).transpose(0, 1)
+    corrected[span] = found.transpose(0, 1)
+    return _Factors(keys=keys, corrected=corrected[span], decays=decays)
+
+
+def _advanced(factors: _Factors, state: Tensor, at: int, count: int) -> Tensor:
+    """``state``, which is at position ``at``, behind ``count`` of the chunk's tokens."""
+    low = 0
+    while low < count:
+        high = min(count, low + FOLD - (at + low) % FOLD)
+        state = fold(
+            state[None],
+            factors.keys[None, low:high],
+            factors.corrected[None, low:high],
+            factors.decays[None, low:high],
+        )[0]
+        low = high
+    return state
+
+
+def fold(matrices: Tensor, keys: Tensor, corrected: Tensor, decays: Tensor) -> Tensor:
+    """Take matrices behind some tokens.
+
+    Args:
+        matrices: [N, V, key_dim, value_dim], not changed.
+        keys: [N, n, K, key_dim] of the tokens, and so on: their factors.
+        corrected: [N, n, V, value_dim]
+        decays: [N, n, V]
+    """
+    many, heads, key_dim, value_dim = matrices.shape
+    shared = heads // keys.shape[2]
+    reach = decays.cumsum(1)
+    last = reach[:, -1]
+    weights = (last[:, None] - reach).exp()
+    keys = keys.repeat_interleave(shared, 2) * weights[..., None]
+    added = keys.permute(0, 2, 3, 1).reshape(-1, key_dim, keys.shape[1])
+    corrected = corrected.permute(0, 2, 1, 3).reshape(-1, keys.shape[1], value_dim)
+    added = (added @ corrected).view(many, heads, key_dim, value_dim)
+    return last.exp()[:, :, None, None] * matrices + added
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaRings:
+    """For each running sequence and layer, the factors of its last tokens, each in the place of its
+    position."""
+
+    keys: Tensor
+    """[rings, layers, ring, K, key_dim]"""
+    corrected: Tensor
+    """[rings, layers, ring, V, value_dim]"""
+    decays: Tensor
+    """[rings, layers, ring, V]"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSpans:
+    """Spans of some sequences: where each one's matrices are, at which position, and by how many
+    tokens they are to be taken on; all int64 [N]."""
+
+    slots: IntArray
+    rings: IntArray
+    committed: IntArray
+    counts: IntArray
+
+
+def fold_rings(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
+    """``fold`` of all layers by what is in rings, in place; at most ``FOLD`` tokens each.
+
+    Args:
+        matrices: [slots, layers, V, key_dim, value_dim].
+        rings: of those that run.
+        spans: which, and how far.
+    """
+    library = _compiled(matrices)
+    if library is None:
+        return fold_rings_reference(matrices, rings, spans)
+    library.delta_fold(
+        DeltaFoldArgs(
+            matrices=matrices.data_ptr(),
+            keys=rings.keys.data_ptr(),
+            corrected=rings.corrected.data_ptr(),
+            decays=rings.decays.data_ptr(),
+            slots=spans.slots.ctypes.data,
+            rings=spans.rings.ctypes.data,
+            committed=spans.committed.ctypes.data,
+            counts=spans.counts.ctypes.data,
+            sequences=len(spans.slots),
+            layers=matrices.shape[1],
+            ring=rings.keys.shape[2],
+            key_heads=rings.keys.shape[3],
+            value_heads=matrices.shape[2],
+            key_dim=matrices.shape[3],
+            value_dim=matrices.shape[4],
+            slot_stride=matrices.stride(0),
+        )
+    )
+    return None
+
+
+def fold_rings_reference(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
+    """See ``fold_rings``: those that go equally far together."""
+    device, size = matrices.device, rings.keys.shape[2]
+    for count in set(spans.counts.tolist()) - {0}:
+        chosen = spans.counts == count
+        there = upload(spans.slots[chosen], device)
+        ring = upload(spans.rings[chosen], device)[:, None]
+        places = (spans.committed[chosen][:, None] + np.arange(count)) % size
+        place, old = upload(places, device), matrices[there]
+        keys, corrected, decays = (
+            kept[ring, :, place].transpose(1, 2).flatten(0, 1)
+            for kept in (rings.keys, rings.corrected, rings.decays)
+        )
+        matrices[there] = fold(old.flatten(0, 1), keys, corrected, decays).view_as(old)
+
+
+def _stacked(handed: list[Tensor], matrices: Tensor) -> Tensor:
+    return torch.stack(handed) if handed else matrices[:0]

@@ -1,0 +1,283 @@
+// The gated delta rule: chunks of up to 64 tokens cut at absolute multiples, any number of sequences.
+//
+// A chunk reads its matrix for all of its tokens together; the small triangular system between them is
+// solved row by row. Sums are in one order whatever else is in the step, and matrices are taken on by
+// one function wherever that is asked for: a step that begins at a multiple of 64 has the bits of one
+// that came by there.
+
+#include "gated_delta.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "team.h"
+
+namespace {
+
+constexpr int64_t kChunk = 64;
+constexpr int64_t kFold = 32;
+constexpr int64_t kRows = 4;
+constexpr int64_t kWorthNumbers = 1 << 15;
+
+#ifdef __AVX512F__
+constexpr int64_t kWide = 16;
+constexpr int kAcross = 8;
+#else
+constexpr int64_t kWide = 8;
+constexpr int kAcross = 4;
+#endif
+typedef float Wide __attribute__((vector_size(kWide * sizeof(float)), aligned(4)));
+
+Wide load(const float* from) {
+  Wide values;
+  std::memcpy(&values, from, sizeof(values));
+  return values;
+}
+void store(const Wide& values, float* to) { std::memcpy(to, &values, sizeof(values)); }
+
+// A matrix within others: rows stride apart.
+struct Rows {
+  const float* at;
+  int64_t stride;
+};
+
+// c[r][.] = scale * c[r][.] + sum over j of a[r][j] * b[j][.], for kCount rows and some vectors.
+template <int kCount, int kVectors>
+void tile(Rows a, Rows b, float* c, int64_t c_stride, int64_t inner, float scale) {
+  Wide sums[kCount][kVectors];
+  for (int r = 0; r < kCount; ++r)
+    for (int v = 0; v < kVectors; ++v)
+      sums[r][v] = scale == 0 ? Wide{} : scale * load(c + r * c_stride + v * kWide);
+  for (int64_t j = 0; j < inner; ++j) {
+    Wide row[kVectors];
+    for (int v = 0; v < kVectors; ++v) row[v] = load(b.at + j * b.stride + v * kWide);
+    for (int r = 0; r < kCount; ++r) {
+      float factor = a.at[r * a.stride + j];
+      for (int v = 0; v < kVectors; ++v) sums[r][v] += factor * row[v];
+    }
+  }
+  for (int r = 0; r < kCount; ++r)
+    for (int v = 0; v < kVectors; ++v) store(sums[r][v], c + r * c_stride + v * kWide);
+}
+
+template <int kVectors>
+void tile_of(int64_t count, Rows a, Rows b, float* c, int64_t c_stride, int64_t inner, float scale) {
+  switch (count) {
+    case 1: return tile<1, kVectors>(a, b, c, c_stride, inner, scale);
+    case 2: return tile<2, kVectors>(a, b, c, c_stride, inner, scale);
+    case 3: return tile<3, kVectors>(a, b, c, c_stride, inner, scale);
+    default: return tile<4, kVectors>(a, b, c, c_stride, inner, scale);
+  }
+}
+
+// The same of [rows, columns]. Each number is one sum in the order of j. For a, of which all is small:
+// c is gone through once, row by row.
+void add_to(Rows a, Rows b, float* c, int64_t c_stride, int64_t rows, int64_t columns, int64_t inner,
+            float scale);
+
+// Where b is large: it is gone through in pieces that stay in the nearest cache, or, for the one or two
+// rows of a decode, once.
+void multiply(Rows a, Rows b, float* c, int64_t c_stride, int64_t rows, int64_t columns, int64_t inner,
+              float scale) {
+  int64_t column = 0;
+  if (rows == 2)
+    for (; column + kAcross * kWide <= columns; column += kAcross * kWide)
+      tile<2, kAcross>(a, {b.at + column, b.stride}, c + column, c_stride, inner, scale);
+  for (; column + 2 * kWide <= columns; column += 2 * kWide)
+    for (int64_t r = 0; r < rows; r += kRows)
+      tile_of<2>(std::min(kRows, rows - r), {a.at + r * a.stride, a.stride}, {b.at + column, b.stride},
+                 c + r * c_stride + column, c_stride, inner, scale);
+  for (; column + kWide <= columns; column += kWide)
+    for (int64_t r = 0; r < rows; r += kRows)
+      tile_of<1>(std::min(kRows, rows - r), {a.at + r * a.stride, a.stride}, {b.at + column, b.stride},
+                 c + r * c_stride + column, c_stride, inner, scale);
+  for (; column < columns; ++column)
+    for (int64_t r = 0; r < rows; ++r) {
+      float sum = scale == 0 ? 0.0f : scale * c[r * c_stride + column];
+      for (int64_t j = 0; j < inner; ++j)
+        sum += a.at[r * a.stride + j] * b.at[j * b.stride + column];
+      c[r * c_stride + column] = sum;
+    }
+}
+
+void add_to(Rows a, Rows b, float* c, int64_t c_stride, int64_t rows, int64_t columns, int64_t inner,
+            float scale) {
+  for (int64_t r = 0; r < rows; r += kRows)
+    multiply({a.at + r * a.stride, a.stride}, b, c + r * c_stride, c_stride, std::min(kRows, rows - r),
+             columns, inner, scale);
+}
+
+// Rows of one head, of tokens in a row.
+struct Factors {
+  Rows keys, corrected;
+  const float* decays;
+  int64_t decay_stride;
+};
+
+// Takes a matrix behind count tokens, at most kFold; weighted has room for key_dim * kFold numbers.
+void fold(const Factors& factors, int64_t count, int64_t key_dim, int64_t value_dim, float* matrix,
+          float* weighted) {
+  float reach[kFold], last = 0;
+  for (int64_t i = 0; i < count; ++i) reach[i] = last += factors.decays[i * factors.decay_stride];
+  for (int64_t i = 0; i < count; ++i) {
+    float weight = std::exp(last - reach[i]);
+    const float* key = factors.keys.at + i * factors.keys.stride;
+    for (int64_t k = 0; k < key_dim; ++k) weighted[k * kFold + i] = weight * key[k];
+  }
+  // a decay that leaves nothing still has to forget what was there
+  float kept = std::exp(last);
+  add_to({weighted, kFold}, factors.corrected, matrix, value_dim, key_dim, value_dim, count, kept);
+}
+
+struct Scratch {
+  std::vector<float> state, transposed, weighted, rows, known, between, seen;
+};
+
+Scratch& scratch(int64_t key_dim, int64_t value_dim) {
+  thread_local Scratch own;
+  own.state.resize(key_dim * value_dim);
+  own.transposed.resize(key_dim * kChunk);
+  own.weighted.resize(key_dim * kFold);
+  own.rows.resize(2 * kChunk * key_dim);
+  own.known.resize(2 * kChunk * value_dim);
+  own.between.resize(kChunk * kChunk);
+  own.seen.resize(kChunk * kChunk);
+  return own;
+}
+
+// Mixes the tokens of one chunk for one head.
+void chunk(const DeltaArgs* args, int64_t first, int64_t count, int64_t head, const float* matrix,
+           Scratch& own) {
+  int64_t key_dim = args->key_dim, value_dim = args->value_dim;
+  int64_t key_stride = args->key_heads * key_dim, value_stride = args->value_heads * value_dim;
+  int64_t key_head = head / (args->value_heads / args->key_heads);
+  int64_t key_at = first * key_stride + key_head * key_dim;
+  int64_t value_at = first * value_stride + head * value_dim;
+  Rows keys{args->keys + key_at, key_stride}, queries{args->queries + key_at, key_stride};
+  const float* decays = args->decays + first * args->value_heads + head;
+  const float* betas = args->betas + first * args->value_heads + head;
+  float* mixed = args->mixed + value_at;
+  float* corrected = args->corrected + value_at;
+  Rows state{matrix, value_dim};
+  // keys, then queries: the matrix is gone through once for both
+  float *both = own.rows.data(), *known_by_queries = own.known.data() + count * value_dim;
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(both + i * key_dim, keys.at + i * key_stride, key_dim * sizeof(float));
+    std::memcpy(both + (count + i) * key_dim, queries.at + i * key_stride, key_dim * sizeof(float));
+  }
+  multiply({both, key_dim}, state, own.known.data(), value_dim, 2 * count, value_dim, key_dim, 0);
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t k = 0; k < key_dim; ++k) own.transposed[k * kChunk + i] = keys.at[i * key_stride + k];
+  Rows transposed{own.transposed.data(), kChunk};
+  multiply(keys, transposed, own.between.data(), kChunk, count, count, key_dim, 0);
+  multiply(queries, transposed, own.seen.data(), kChunk, count, count, key_dim, 0);
+  float reach[kChunk], last = 0;
+  for (int64_t i = 0; i < count; ++i) reach[i] = last += decays[i * args->value_heads];
+  for (int64_t i = 0; i < count; ++i) {
+    float before = std::exp(reach[i]), beta = betas[i * args->value_heads];
+    float* between = own.between.data() + i * kChunk;
+    float* seen = own.seen.data() + i * kChunk;
+    for (int64_t j = 0; j <= i; ++j) {
+      float weight = std::exp(reach[i] - reach[j]);
+      between[j] *= weight;
+      seen[j] *= weight;
+    }
+    const float* value = args->values + value_at + i * value_stride;
+    const float* known = own.known.data() + i * value_dim;
+    float* out = corrected + i * value_stride;
+    multiply({between, 0}, {corrected, value_stride}, out, value_stride, 1, value_dim, i, 0);
+    for (int64_t v = 0; v < value_dim; ++v) out[v] = beta * (value[v] - before * known[v] - out[v]);
+    float* mix = mixed + i * value_stride;
+    std::memcpy(mix, known_by_queries + i * value_dim, value_dim * sizeof(float));
+    multiply({seen, 0}, {corrected, value_stride}, mix, value_stride, 1, value_dim, i + 1,
+             before == 0 ? 0 : before);
+  }
+}
+
+// One sequence's tokens for one head.
+void sequence(const DeltaArgs* args, int64_t number, int64_t head) {
+  int64_t key_dim = args->key_dim, value_dim = args->value_dim, size = key_dim * value_dim;
+  Scratch& own = scratch(key_dim, value_dim);
+  const float* matrix = args->matrices + args->slots[number] * args->slot_stride + head * size;
+  int64_t start = args->starts[number], end = args->starts[number + 1];
+  int64_t at = args->positions[number] - start;  // what a token's place lacks to its position
+  int64_t handed = args->handed_at[number] ? start + args->handed_at[number] : -1;
+  int64_t key_head = head / (args->value_heads / args->key_heads);
+  auto factors = [&](int64_t token) {
+    return Factors{{args->keys + (token * args->key_heads + key_head) * key_dim, args->key_heads * key_dim},
+                   {args->corrected + (token * args->value_heads + head) * value_dim,
+                    args->value_heads * value_dim},
+                   args->decays + token * args->value_heads + head,
+                   args->value_heads};
+  };
+  for (int64_t low = start; low < end;) {
+    int64_t high = std::min(end, low + kChunk - (at + low) % kChunk);
+    chunk(args, low, high - low, head, matrix, own);
+    bool hands = low < handed && handed <= high;
+    if (high == end && !hands) break;
+    for (int64_t from = low; from < high;) {
+      int64_t to = std::min(high, from + kFold - (at + from) % kFold);
+      if (from < handed && handed <= to) {
+        float* out = args->handed + (args->handed_to[number] * args->value_heads + head) * size;
+        std::memcpy(out, matrix, size * sizeof(float));
+        fold(factors(from), handed - from, key_dim, value_dim, out, own.weighted.data());
+      }
+      if (matrix != own.state.data()) {
+        std::memcpy(own.state.data(), matrix, size * sizeof(float));
+        matrix = own.state.data();
+      }
+      fold(factors(from), to - from, key_dim, value_dim, own.state.data(), own.weighted.data());
+      from = to;
+    }
+    low = high;
+  }
+}
+
+// Copies one head's factors out of its ring, and folds them.
+void fold_ring(const DeltaFoldArgs* args, int64_t number, int64_t layer, int64_t head) {
+  int64_t key_dim = args->key_dim, value_dim = args->value_dim;
+  int64_t key_head = head / (args->value_heads / args->key_heads), count = args->counts[number];
+  thread_local std::vector<float> own;
+  own.resize(kFold * (key_dim + value_dim + 1) + key_dim * kFold);
+  float* keys = own.data();
+  float* corrected = keys + kFold * key_dim;
+  float* decays = corrected + kFold * value_dim;
+  int64_t ring = (args->rings[number] * args->layers + layer) * args->ring;
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t place = ring + (args->committed[number] + i) % args->ring;
+    std::memcpy(keys + i * key_dim, args->keys + (place * args->key_heads + key_head) * key_dim,
+                key_dim * sizeof(float));
+    std::memcpy(corrected + i * value_dim,
+                args->corrected + (place * args->value_heads + head) * value_dim,
+                value_dim * sizeof(float));
+    decays[i] = args->decays[place * args->value_heads + head];
+  }
+  float* matrix = args->matrices + args->slots[number] * args->slot_stride +
+                  (layer * args->value_heads + head) * key_dim * value_dim;
+  fold({{keys, key_dim}, {corrected, value_dim}, decays, 1}, count, key_dim, value_dim, matrix,
+       decays + kFold);
+}
+
+}  // namespace
+
+extern "C" {
+
+void keepwarm_gated_delta(const DeltaArgs* args) {
+  int64_t pieces = args->sequences * args->value_heads;
+  bool worth = pieces * args->key_dim * args->value_dim >= kWorthNumbers;
+  team::each_of(pieces, worth, [=](int64_t piece) {
+    sequence(args, piece / args->value_heads, piece % args->value_heads);
+  });
+}
+
+void keepwarm_delta_fold(const DeltaFoldArgs* args) {
+  int64_t heads = args->layers * args->value_heads, pieces = args->sequences * heads;
+  bool worth = pieces * args->key_dim * args->value_dim >= kWorthNumbers;
+  team::each_of(pieces, worth, [=](int64_t piece) {
+    int64_t within = piece % heads;
+    fold_ring(args, piece / heads, within / args->value_heads, within % args->value_heads);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,37 @@
+// The arguments of the gated delta rule; kernels/native_arguments.py has the same.
+
+#pragma once
+
+#include <cstdint>
+
+// Tokens of a step, by sequences. Rows are contiguous, numbers single precision.
+struct DeltaArgs {
+  const float* queries;    // [tokens, key_heads, key_dim]
+  const float* keys;       // the same
+  const float* values;     // [tokens, value_heads, value_dim]
+  const float* decays;     // [tokens, value_heads], logarithms
+  const float* betas;      // the same
+  const float* matrices;   // of one layer, slots slot_stride apart; not changed
+  const int64_t* slots;    // [sequences]
+  const int64_t* starts;   // [sequences + 1]
+  const int64_t* positions;  // [sequences] of first tokens
+  const int64_t* handed_at;  // [sequences] tokens behind which a matrix is handed out; 0: none
+  const int64_t* handed_to;  // [sequences] where
+  float* mixed;            // like values
+  float* corrected;        // like values
+  float* handed;           // [handed, value_heads, key_dim, value_dim]
+  int64_t sequences, key_heads, value_heads, key_dim, value_dim, slot_stride;
+};
+
+// Matrices of all layers, taken on by the factors in rings.
+struct DeltaFoldArgs {
+  float* matrices;         // [slots, layers, value_heads, key_dim, value_dim], slots slot_stride apart
+  const float* keys;       // [rings, layers, ring, key_heads, key_dim]
+  const float* corrected;  // [rings, layers, ring, value_heads, value_dim]
+  const float* decays;     // [rings, layers, ring, value_heads]
+  const int64_t* slots;    // [sequences]
+  const int64_t* rings;    // the same, and so on
+  const int64_t* committed;
+  const int64_t* counts;
+  int64_t sequences, layers, ring, key_heads, value_heads, key_dim, value_dim, slot_stride;
+};

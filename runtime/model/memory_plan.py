@@ -1,0 +1,104 @@
+"""Memory of a model and of its keys and values: arithmetic, whether or not it is loaded.
+
+``ModelRunner`` holds what is planned here; ``keepwarm doctor`` tells it of models that are not
+loaded. What is free is asked of whoever calls.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from kernels.quantised_kv import FP8
+from runtime.config import EngineConfig
+from runtime.model.config import LoadError, ModelConfig
+from runtime.model.kv_pool import block_bytes
+from runtime.model.layers import WeightBits
+from runtime.model.state_plan import StatePlan, plan_states
+
+WIDTHS: dict[WeightBits, float] = {8: 1, 4: 0.5, "fp8": 1}
+"""Bytes of a weight that is quantised while it is loaded."""
+_KV_IN_8_BITS = {"int8": (torch.int8, "cpu"), "fp8": (FP8, "cuda")}
+"""How keys and values may be kept, and where."""
+_KV_SHARE_OF_FREE_MEMORY = {"cuda": 0.8, "cpu": 0.25}
+"""By default. A GPU keeps a fifth for what steps need and for what is recorded of them."""
+_KV_BYTES_ON_CPU = 4 << 30
+"""Default ceiling on a CPU, where the memory belongs to others as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Beside the weights."""
+
+    num_blocks: int
+    block_bytes: int
+    kv_dtype: torch.dtype
+    kv_bytes: int
+    """For KV, and for states where there are any."""
+    states: StatePlan
+
+
+def plan_memory(
+    config: EngineConfig,
+    model: ModelConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    free_bytes: Callable[[], int],
+) -> MemoryPlan:
+    """How much of what is free once the weights are there is for KV and states.
+
+    Raises:
+        LoadError: it is too little, or KV cannot be kept so on this device.
+    """
+    kv_dtype = dtype
+    if config.kv_cache_dtype != "auto":
+        kv_dtype = _kv_dtype_on(device, config.kv_cache_dtype)
+    block = block_bytes(model, config.block_size, kv_dtype)
+    budget = _budget(config, block, device, free_bytes)
+    states = plan_states(config, model, dtype=dtype, kv_dtype=kv_dtype, kv_bytes=budget)
+    num_blocks = config.num_blocks
+    if num_blocks is None:
+        num_blocks = _blocks_that_fit(block, budget - states.num_bytes)
+    return MemoryPlan(
+        num_blocks=num_blocks,
+        block_bytes=block,
+        kv_dtype=kv_dtype,
+        kv_bytes=budget,
+        states=states,
+    )
+
+
+def weight_bytes(model: ModelConfig, dtype: torch.dtype, bits: WeightBits) -> int:
+    """Memory of a model's weights that no checkpoint keeps in few bits; scales are not counted."""
+    return int(model.num_parameters * WIDTHS.get(bits, dtype.itemsize))
+
+
+def _kv_dtype_on(device: torch.device, name: str) -> torch.dtype:
+    dtype, home = _KV_IN_8_BITS[name]
+    if device.type != home:
+        (other,) = _KV_IN_8_BITS.keys() - {name}
+        raise LoadError(
+            f"kv_cache_dtype {name} is not for {device.type}; --kv-cache-dtype {other} is"
+        )
+    return dtype
+
+
+def _budget(
+    config: EngineConfig, block: int, device: torch.device, free_bytes: Callable[[], int]
+) -> int:
+    if config.num_blocks is not None:
+        return config.num_blocks * block
+    if config.kv_cache_bytes is not None:
+        return config.kv_cache_bytes
+    budget = int(free_bytes() * _KV_SHARE_OF_FREE_MEMORY[device.type])
+    return min(budget, _KV_BYTES_ON_CPU) if device.type == "cpu" else budget
+
+
+def _blocks_that_fit(block: int, budget: int) -> int:
+    if budget < 2 * block:
+        raise LoadError(
+            f"KV memory of {budget} bytes holds {budget // block} blocks of {block} bytes, "
+            "at least 2 are needed: give a larger kv_cache_bytes or a smaller block_size"
+        )
+    return budget // block

@@ -1,0 +1,80 @@
+"""A report on a model's files and the memory that it would take here, for ``keepwarm doctor``.
+
+Headers alone are read. What is free is what is free now: beside a server that runs it is less.
+"""
+
+from dataclasses import dataclass
+
+from runtime.config import EngineConfig
+from runtime.model.config import LoadError
+from runtime.model.memory_plan import plan_memory
+from runtime.model.runner import BITS, check_quantization, resolve_device, resolve_dtype
+from runtime.model.sources import check_context, find_source
+from runtime.model.weights import check_memory, check_stored, contents_of, free_memory_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReport:
+    """A model as a server with some configuration would have it."""
+
+    fault: str | None = None
+    """Why there is none; then nothing else is said."""
+    form: str = ""
+    """How its weights are kept."""
+    left: str = ""
+    """Parts of its files that are knowingly not read."""
+    dtype: str = ""
+    device: str = ""
+    weight_bytes: int = 0
+    free_bytes: int = 0
+    kv_bytes: int = 0
+    """Memory for keys and values, states included."""
+    token_bytes: int = 0
+    """Bytes of a token's keys and values."""
+    tokens: int = 0
+    """That there is room for on the device."""
+    host_tokens: int = 0
+    """And in host memory."""
+    context: int = 0
+    """The longest transcript."""
+    state_slots: int | None = None
+    """State slots of a model with recurrent layers."""
+
+
+def model_report(config: EngineConfig) -> ModelReport:
+    """Look at headers and work it out."""
+    try:
+        return _report(config)
+    except LoadError as error:
+        return ModelReport(fault=str(error))
+
+
+def _report(config: EngineConfig) -> ModelReport:
+    device = resolve_device(config.device)
+    dtype = resolve_dtype(config.dtype, device)
+    found = find_source(config.model, max_context_tokens=config.max_context_tokens)
+    check_context(config.model, found.config, config.max_context_tokens)
+    bits = BITS[config.quantization]
+    check_quantization(config.quantization, device)
+    check_memory(config.model, found.config, dtype, device, bits)
+    contents = contents_of(found, dtype, bits)
+    check_stored(found.config, found.folder or found.tokenizer_folder, contents, device)
+    free = free_memory_bytes(device)
+    left = max(0, free - contents.held_bytes)
+    plan = plan_memory(config, found.config, dtype=dtype, device=device, free_bytes=lambda: left)
+    tokens = plan.num_blocks * config.block_size
+    token_bytes = plan.block_bytes // config.block_size
+    return ModelReport(
+        form=contents.form,
+        left=contents.left,
+        dtype=str(dtype).removeprefix("torch."),
+        device=device.type,
+        weight_bytes=contents.held_bytes,
+        free_bytes=free,
+        kv_bytes=plan.kv_bytes,
+        token_bytes=token_bytes,
+        tokens=tokens,
+        host_tokens=config.host_kv_bytes // plan.block_bytes * config.block_size,
+        context=config.max_context_tokens or found.config.max_context_tokens,
+        state_slots=plan.states.slots or None,
+    )

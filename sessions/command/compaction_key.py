@@ -1,0 +1,77 @@
+"""The key that signs compaction items: an option's file, else one beside the journal's.
+
+Always true: a key that is made is readable by its user alone; without a file the key, and with it
+every item, ends with the process, which is said.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+from pathlib import Path
+
+from sessions.command.journal_options import MEMORY, JournalOptions, in_postgres, journal_file
+from sessions.command.settings import OptionError
+from sessions.durable.compaction import KEY_BYTES, Seal
+
+log = logging.getLogger(__name__)
+
+
+def seal_for(options: JournalOptions, fingerprint: bytes, model: str) -> Seal:
+    """A key that signs for a model by that name, and for everything that decides the token ids of
+    its texts.
+
+    Raises:
+        OptionError: the option's file is no key, or cannot be read.
+    """
+    return Seal(_key(options, fingerprint), fingerprint + model.encode("utf-8", "surrogatepass"))
+
+
+def _key(options: JournalOptions, fingerprint: bytes) -> bytes:
+    if options.compaction_key is not None:
+        return _given(Path(options.compaction_key).expanduser())
+    place = options.place
+    if place == MEMORY or (place is not None and in_postgres(place)):
+        log.warning(
+            "compaction items end with this process: give --compaction-key FILE, so that they are "
+            "taken after a restart and by other servers"
+        )
+        return secrets.token_bytes(KEY_BYTES)
+    file = journal_file(options, fingerprint).with_suffix(".key")
+    try:
+        return _beside(file)
+    except OSError as error:
+        log.warning(
+            "compaction items end with this process: %s cannot be used: %s", file, error.strerror
+        )
+        return secrets.token_bytes(KEY_BYTES)
+
+
+def _given(file: Path) -> bytes:
+    try:
+        key = file.read_bytes()
+    except OSError as error:
+        raise OptionError(f"--compaction-key {file}: {error.strerror}") from error
+    if len(key) < KEY_BYTES:
+        raise OptionError(f"--compaction-key {file}: fewer than {KEY_BYTES} bytes")
+    return key
+
+
+def _beside(file: Path) -> bytes:
+    """The key in that file, which is made whole or not at all."""
+    if not file.exists():
+        made = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as out:
+                out.write(secrets.token_bytes(KEY_BYTES))
+                out.flush()
+                os.fsync(out.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(made, file)  # whoever comes second takes the first one's
+        finally:
+            made.unlink()
+    key = file.read_bytes()
+    if len(key) < KEY_BYTES:
+        raise OSError(0, f"fewer than {KEY_BYTES} bytes")
+    return key

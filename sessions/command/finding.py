@@ -1,0 +1,17 @@
+"""A finding of ``keepwarm doctor`` about one thing that it looked at."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["ok", "note", "fault"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+    """The remedy; empty where nothing is."""

@@ -1,0 +1,60 @@
+"""Slots for states of recurrent layers in Prometheus' format: of whom they are, what is kept.
+
+Always true: for a model without recurrent layers all of it is 0.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from runtime.messages import StepStats
+
+KINDS = ("end", "header", "junction", "pause")
+"""Kinds of snapshots, as ``radix_cache.snapshots`` names them."""
+
+
+class StateMetrics:
+    """Metrics of state slots, from steps."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        slots = Gauge(
+            "keepwarm_state_slots",
+            "Slots for states of recurrent layers, by use.",
+            ["use"],
+            registry=registry,
+        )
+        self._slots = [slots.labels(use) for use in ("free", "running", "snapshot")]
+        self._taken = Counter(
+            "keepwarm_state_snapshots_taken",
+            "States kept for others to resume from, by where.",
+            ["kind"],
+            registry=registry,
+        )
+        self._lost = Counter(
+            "keepwarm_state_snapshots_evicted",
+            "Of these, the ones that are gone.",
+            ["kind"],
+            registry=registry,
+        )
+        for kind in KINDS:
+            self._taken.labels(kind)
+            self._lost.labels(kind)
+        self._waits = Counter(
+            "keepwarm_state_slot_waits",
+            "Times a turn was looked at and could not begin for want of a state slot.",
+            registry=registry,
+        )
+
+    def engine_died(self) -> None:
+        for series in self._slots:
+            series.set(0)
+
+    def step_finished(self, stats: StepStats) -> None:
+        free, snapshots = stats.state_slots_free, stats.state_snapshots
+        uses = free, stats.state_slots_total - free - snapshots, snapshots
+        for series, slots in zip(self._slots, uses, strict=True):
+            series.set(slots)
+        for kind, count in stats.snapshots_taken_delta.items():
+            self._taken.labels(kind).inc(count)
+        for kind, count in stats.snapshots_lost_delta.items():
+            self._lost.labels(kind).inc(count)
+        if stats.slot_waits_delta:
+            self._waits.inc(stats.slot_waits_delta)

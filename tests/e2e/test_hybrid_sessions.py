@@ -1,0 +1,77 @@
+"""Sessions of a model with recurrent layers over real sockets: what their turns find again."""
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from keepwarm import Client, Response
+from keepwarm.demo.child_server import ChildServer, child_server
+from tools_api.sdk.sync_session import Session
+
+MODELS = ("lfm2-tiny", "qwen3.5-tiny")
+INSTRUCTIONS = "You keep the books of a small shop, and say what you do in a few words. " * 3
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def serving(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ChildServer]:
+    options = ["--model", f"random:{request.param}", "--kv-cache-mib", "64", "--threads", "1"]
+    log = tmp_path_factory.mktemp("hybrid") / "server.log"
+    with child_server([*options, "--max-running", "4"], log=log) as server:
+        yield server
+
+
+def said(session: Session, text: str) -> Response:
+    return session.respond(text, instructions=INSTRUCTIONS, max_output_tokens=5, temperature=0)
+
+
+def recomputed(before: Response, response: Response) -> int:
+    """Tokens that an earlier turn has run through the model and this one ran again: the last one
+    drawn was not."""
+    held = before.usage.input_tokens + before.usage.output_tokens - 1
+    assert response.usage.input_tokens > held
+    return max(0, held - response.usage.cached_tokens)
+
+
+def test_turns_and_forks_of_sessions_recompute_nothing(serving: ChildServer) -> None:
+    """The second turn of each, the twentieth, the hundredth of one; and of forks the first."""
+    longest = 100 if "lfm2" in serving.ready_line else 20
+    with Client(serving.url) as client:
+        sessions = [client.session(name=f"s{number}") for number in range(3)]
+        last = [said(session, f"begin {number}") for number, session in enumerate(sessions)]
+        assert last[2].usage.cached_tokens > 0.8 * len(INSTRUCTIONS), "a header is found"
+        for turn in range(longest):
+            for number, session in enumerate(sessions):
+                if number and turn >= 20:
+                    continue
+                response = said(session, f"turn {turn}")
+                assert recomputed(last[number], response) == 0, (turn, number)
+                last[number] = response
+            if turn % 10 == 5:
+                fork = said(sessions[1].fork(), f"another way {turn}")
+                assert recomputed(last[1], fork) == 0, turn
+                once_more = said(sessions[1].fork(), f"a third one {turn}")
+                assert recomputed(last[1], once_more) == 0, turn
+
+
+def test_slots_and_what_is_kept_in_them_are_in_the_metrics(serving: ChildServer) -> None:
+    with Client(serving.url) as client:
+        session = client.session()
+        said(session, "first")
+        said(session, "second")
+    text = httpx.get(f"{serving.url.removesuffix('/v1')}/metrics", timeout=30).text
+    found = {
+        name: float(value)
+        for name, value in re.findall(
+            r"^(keepwarm_state_\S+|keepwarm_missed\S+) (\S+)$", text, re.M
+        )
+    }
+    assert found['keepwarm_state_slots{use="snapshot"}'] >= 2
+    assert found['keepwarm_state_slots{use="running"}'] == 0
+    assert found['keepwarm_state_snapshots_taken_total{kind="end"}'] >= 2
+    assert found['keepwarm_state_snapshots_taken_total{kind="header"}'] >= 1
+    assert 'keepwarm_missed_tokens_total{cause="state_missing"}' in found
+    assert "keepwarm_state_slot_waits_total" in found

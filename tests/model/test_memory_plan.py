@@ -1,0 +1,63 @@
+"""Keys and values get what is left of the memory, by rules that need no model in it."""
+
+import pytest
+import torch
+
+from runtime.config import EngineConfig
+from runtime.model.config import LoadError
+from runtime.model.kv_pool import block_bytes
+from runtime.model.memory_plan import MemoryPlan, plan_memory, weight_bytes
+from runtime.model.presets import random_model_config
+
+CONFIG = random_model_config("qwen3-tiny")
+BLOCK = block_bytes(CONFIG, 16, torch.float32)
+
+
+def planned(device: str, free: int = 1 << 40, **own: object) -> MemoryPlan:
+    return plan_memory(
+        EngineConfig(model="random:qwen3-tiny", **own),  # type: ignore[arg-type]
+        CONFIG,
+        dtype=torch.float32,
+        device=torch.device(device),
+        free_bytes=lambda: free,
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "free", "own", "kv_bytes"),
+    [
+        ("cuda", 1 << 40, {}, int(0.8 * (1 << 40))),
+        ("cpu", 1 << 40, {}, 4 << 30),
+        ("cpu", 8 << 30, {}, 2 << 30),
+        ("cpu", 0, {"kv_cache_bytes": 5 << 20}, 5 << 20),
+        ("cpu", 0, {"num_blocks": 7}, 7 * BLOCK),
+    ],
+)
+def test_a_share_of_what_is_free_is_for_kv_unless_it_is_said(
+    device: str, free: int, own: dict[str, object], kv_bytes: int
+) -> None:
+    plan = planned(device, free, **own)
+    assert plan.kv_bytes == kv_bytes
+    assert plan.num_blocks == kv_bytes // BLOCK
+    assert plan.states.slots == 0
+
+
+def test_too_little_is_refused_with_what_is_needed() -> None:
+    with pytest.raises(LoadError, match="at least 2 are needed: give a larger kv_cache_bytes"):
+        planned("cpu", 4 * BLOCK)
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "other"), [("cpu", "fp8", "int8"), ("cuda", "int8", "fp8")]
+)
+def test_kv_in_8_bits_has_a_kind_for_each_device(device: str, name: str, other: str) -> None:
+    with pytest.raises(LoadError, match=f"--kv-cache-dtype {other} is"):
+        planned(device, kv_cache_dtype=name)
+    assert planned(device, kv_cache_dtype=other).block_bytes < BLOCK
+
+
+def test_weights_are_as_wide_as_they_are_loaded() -> None:
+    count = CONFIG.num_parameters
+    assert weight_bytes(CONFIG, torch.float32, 16) == 4 * count
+    assert weight_bytes(CONFIG, torch.bfloat16, 8) == count
+    assert weight_bytes(CONFIG, torch.bfloat16, 4) == count // 2

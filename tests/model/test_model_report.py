@@ -1,0 +1,86 @@
+"""What doctor says of a model's memory is what a server with the same options would have."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from runtime.config import EngineConfig
+from runtime.model.runner import load_runner
+from runtime.process.model_report import model_report
+from tests.support.architecture import ROOT
+from tests.support.quantised_folders import FORMATS, edit_config, write_folder
+
+
+@pytest.mark.parametrize("name", ["random:qwen3-tiny", "random:gemma3-tiny", "random:lfm2-tiny"])
+def test_room_for_tokens_is_what_a_runner_has(name: str) -> None:
+    config = EngineConfig(model=name, kv_cache_bytes=32 << 20, dtype="float32", max_running=8)
+    report, runner = model_report(config), load_runner(config)
+    assert report.fault is None
+    assert report.tokens == runner.num_blocks * 16
+    assert report.token_bytes * 16 == runner.pool.num_bytes // runner.num_blocks
+    assert report.weight_bytes == runner.model.config.num_parameters * 4
+    assert report.state_slots == (None if runner.states is None else runner.states.num_slots)
+    assert report.context == runner.model.config.max_context_tokens
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_memory_of_a_quantised_folder_is_told_within_a_seventh(form: str, tmp_path: Path) -> None:
+    write_folder(tmp_path, FORMATS[form], seed=0)
+    config = EngineConfig(model=str(tmp_path), num_blocks=4, dtype="bfloat16")
+    report = model_report(config)
+    decoder = load_runner(config).model.decoder
+    beside = 320 * 128 * 2  # the embedding, of which a step reads a row
+    held = decoder.step_weight_bytes + beside
+    assert report.weight_bytes == pytest.approx(held, rel=1 / 7)
+    assert FORMATS[form].settings["quant_method"] in report.form
+    assert report.left == ""
+
+
+def test_what_is_knowingly_left_is_told_by_kind_and_not_counted(tmp_path: Path) -> None:
+    write_folder(tmp_path, FORMATS["fp8 blocks"], seed=0)
+    config = EngineConfig(model=str(tmp_path), num_blocks=4)
+    before = model_report(config)
+    file = tmp_path / "model.safetensors"
+    more = {f"mtp.layers.{each}.weight": torch.zeros(500, 500) for each in range(3)}
+    more["model.layers.0.self_attn.k_proj.k_scale"] = torch.ones(())
+    save_file({**load_file(file), **more}, file)
+    after = model_report(config)
+    assert after.left == "*.k_scale (1), mtp.* (3)"
+    assert after.weight_bytes == before.weight_bytes
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"quantization": "int8"}, "quantised already"),
+        ({"max_context_tokens": 513}, "512"),
+        ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype int8 is"),
+        ({"num_blocks": None, "kv_cache_bytes": 1 << 16, "block_size": 256}, "at least 2 are"),
+    ],
+)
+def test_what_a_server_would_refuse_is_the_reports_fault(
+    own: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    write_folder(tmp_path, FORMATS["fp8 blocks"], seed=0)
+    fields = {"model": str(tmp_path), "num_blocks": 4, **own}
+    report = model_report(EngineConfig(**fields))  # type: ignore[arg-type]
+    assert report.fault is not None
+    assert said in report.fault
+
+
+def test_a_damaged_shard_is_the_reports_fault_in_a_process_of_its_own(tmp_path: Path) -> None:
+    write_folder(tmp_path, FORMATS["fp8 blocks"], seed=0)
+    (tmp_path / "model.safetensors").write_bytes(b"\x01" * 100)
+    edit_config(tmp_path, dict(FORMATS["fp8 blocks"].settings))
+    config = json.dumps(asdict(EngineConfig(model=str(tmp_path))))
+    command = [sys.executable, "-m", "runtime.process.device_report", config]
+    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    told = json.loads(asked.stdout)
+    assert told["torch"] == torch.__version__
+    assert str(tmp_path / "model.safetensors") in told["model"]["fault"]

@@ -1,0 +1,361 @@
+"""A context that has grown too long is recast, in a turn and by itself."""
+
+from typing import Any
+
+import pytest
+
+from sessions.turns.compacting import INSTRUCTION
+from tests.support.sessions_rig import END, Client, Rig, call, spelled, tool
+from tools_api.dialects.anthropic_messages import MESSAGES
+from tools_api.dialects.responses_compact import COMPACT
+
+G = tool("g")
+LONG = "x" * 600
+
+
+def connect(max_context_tokens: int = 8000) -> tuple[Rig, Client]:
+    rig = Rig(max_context_tokens=max_context_tokens)
+    return rig, rig.connect()
+
+
+def prompt(rig: Rig) -> str:
+    return spelled(rig.engine.prompt(rig.engine.last))
+
+
+def result(call_id: str, output: str = LONG) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+def threshold(tokens: int) -> list[dict[str, Any]]:
+    return [{"type": "compaction", "compact_threshold": tokens}]
+
+
+def sums_up(rig: Rig) -> bool:
+    """Whether a summary is being written."""
+    last = rig.engine.last
+    return last.request_id in rig.engine.open and INSTRUCTION in prompt(rig)
+
+
+def play(rig: Rig, client: Client, reply: str, summary: str = "a summary", **fields: Any) -> Any:
+    """A turn whose context is summed up before, if that is due."""
+    client.create(**fields)
+    if sums_up(rig):
+        rig.reply(summary + END if summary != "endless" else "endless")
+    read = prompt(rig) if rig.engine.last.request_id in rig.engine.open else ""
+    rig.reply(reply)
+    return client.response, read
+
+
+def loop(rig: Rig, client: Client, turns: int, tokens: int = 3000, **more: Any) -> list[Any]:
+    """Turns of a tool loop, each with a call; a summary is answered with one. Responses, and what
+    the model read."""
+    fields = {"tools": [G], "context_management": threshold(tokens)} | more
+    summary = fields.pop("summary", "a summary")
+    done = [play(rig, client, call("g") + END, input="the task", **fields)]
+    for number in range(turns):
+        last = done[-1][0]
+        answer = result(last["output"][-1]["call_id"], f"{number} {LONG}")
+        follows = {"previous_response_id": last["id"], "input": [answer]}
+        done.append(play(rig, client, call("g") + END, summary, **fields, **follows))
+    return done
+
+
+def recast_of(done: list[Any]) -> list[Any]:
+    return [each for each in done if "context" in each[0]["keepwarm"]]
+
+
+def test_a_loop_goes_on_behind_cuts() -> None:
+    rig, client = connect()
+    done = loop(rig, client, 24)
+    assert {turn["status"] for turn, _ in done} == {"completed"}
+    assert all("the task" in read for _, read in done)
+    recast = recast_of(done)
+    assert 3 <= len(recast) <= 12
+    for turn, _ in recast:
+        context = turn["keepwarm"]["context"]
+        assert turn["output"][0]["type"] == "compaction"
+        assert context["after"] < context["before"]
+        assert context["cleared"] or context["summarised"]["turns"]
+    assert any(turn["keepwarm"]["context"]["summarised"]["turns"] for turn, _ in recast)
+
+
+def test_events_of_a_turn_that_compacts_are_in_order() -> None:
+    rig, client = connect()
+    loop(rig, client, 12)
+    numbers: list[int] = []
+    for event in client.events:
+        if event["type"] == "response.created":
+            numbers = []
+        numbers.append(event["sequence_number"])
+        assert numbers == list(range(len(numbers)))
+    assert "compaction.compacting" in client.types()
+
+
+def test_the_item_alone_makes_a_fresh_server_read_the_same() -> None:
+    rig, client = connect()
+    turn, read = recast_of(loop(rig, client, 12))[-1]
+    fresh, other = connect()
+    fresh.model.seal = rig.model.seal
+    _, again = play(fresh, other, END, input=[turn["output"][0]], tools=[G])
+    assert again == read
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_history_that_is_resent_is_found_with_and_without_what_the_item_stands_for(
+    drops: bool,
+) -> None:
+    rig, client = connect()
+    history: list[Any] = [{"role": "user", "content": "the task"}]
+    fields = {"tools": [G], "context_management": threshold(3000)}
+    for number in range(14):
+        turn, _ = play(rig, client, call("g") + END, input=history, **fields)
+        history += turn["output"]
+        if drops and turn["output"][0]["type"] == "compaction":
+            history = list(turn["output"])
+        history.append(result(turn["output"][-1]["call_id"], f"{number} {LONG}"))
+        assert turn["previous_response_id"] is not None or number == 0
+    assert any(item.get("type") == "compaction" for item in history)
+
+
+def test_what_was_before_a_cut_goes_on_as_ever() -> None:
+    rig, client = connect()
+    done = loop(rig, client, 12)
+    cut = next(n for n, (turn, _) in enumerate(done) if "context" in turn["keepwarm"])
+    before = done[cut - 1][0]
+    assert done[cut][0]["keepwarm"]["context"]["from"] == before["id"]
+    answer = result(before["output"][-1]["call_id"])
+    _, read = play(rig, client, END, previous_response_id=before["id"], input=[answer], tools=[G])
+    assert "0 " + LONG in read
+    assert "[cleared" not in read
+
+
+@pytest.mark.parametrize("summary", ["", "endless", INSTRUCTION])
+def test_without_a_summary_old_results_alone_are_cleared_and_it_is_said(summary: str) -> None:
+    rig, client = connect()
+    done = loop(rig, client, 14, summary=summary)
+    assert {turn["status"] for turn, _ in done} == {"completed"}
+    told = [turn["keepwarm"] for turn, _ in recast_of(done)]
+    failed = [each for each in told if any("no summary" in w for w in each["warnings"])]
+    assert failed
+    assert all(not each["context"]["summarised"]["turns"] for each in failed)
+
+
+def test_a_trigger_gives_exactly_one_item_and_the_chain_goes_on() -> None:
+    rig, client = connect()
+    first = client.turn("hello" + END, input="the task")
+    client.create(previous_response_id=first["id"], input=[{"type": "compaction_trigger"}])
+    assert sums_up(rig)
+    rig.reply("all is well" + END)
+    rig.reply("")
+    done = client.response
+    assert [item["type"] for item in done["output"]] == ["compaction"]
+    assert done["status"] == "completed"
+    _, read = play(rig, client, END, previous_response_id=done["id"], input="go on")
+    assert "all is well" in read
+    assert "hello" not in read
+    assert "the task" in read
+
+
+@pytest.mark.parametrize(
+    ("input", "param"),
+    [
+        ([{"type": "compaction_trigger"}, {"role": "user", "content": "x"}], "input[0].type"),
+        ([{"type": "compaction_trigger"}] * 2, "input[0].type"),
+        ([{"type": "compaction", "encrypted_content": "gAAAA"}], "input[0].encrypted_content"),
+    ],
+)
+def test_bad_items_are_refused_by_their_field(input: list[Any], param: str) -> None:
+    _, client = connect()
+    client.create(input=input)
+    assert client.last["error"]["param"] == param
+
+
+def test_a_trigger_with_outputs_missing_is_refused() -> None:
+    _, client = connect()
+    first = client.turn(call("g") + END, input="the task", tools=[G])
+    client.create(previous_response_id=first["id"], input=[{"type": "compaction_trigger"}])
+    assert client.last["type"] == "error"
+
+
+def test_an_item_of_another_tenant_or_changed_by_a_bit_is_refused() -> None:
+    rig, client = connect()
+    turn, _ = recast_of(loop(rig, client, 12))[-1]
+    item = turn["output"][0]
+    other = rig.connect("other")
+    other.create(input=[item])
+    assert other.last["error"]["code"] == "invalid_value"
+    sealed = item["encrypted_content"]
+    for place in range(5, len(sealed), 97):
+        changed = sealed[:place] + ("A" if sealed[place] != "A" else "B") + sealed[place + 1 :]
+        client.create(input=[item | {"encrypted_content": changed}])
+        assert client.last["error"]["code"] == "invalid_value", place
+
+
+def test_a_threshold_below_the_header_is_refused() -> None:
+    _, client = connect()
+    client.create(input="x", instructions="y" * 100, context_management=threshold(50))
+    assert client.last["error"]["param"] == "context_management"
+
+
+def test_a_client_that_knows_no_items_has_its_history_recast_the_same_way() -> None:
+    rig, client = connect()
+    history: list[Any] = [{"role": "user", "content": "the task"}]
+    fields = {"tools": [G], "keepwarm": {"context": {"compact_threshold": 3000}}}
+    recasts = 0
+    for number in range(14):
+        turn, read = play(rig, client, call("g") + END, input=history, **fields)
+        assert all(item["type"] != "compaction" for item in turn["output"])
+        assert "the task" in read
+        recasts += "context" in turn["keepwarm"]
+        history += turn["output"]
+        history.append(result(turn["output"][-1]["call_id"], f"{number} {LONG}"))
+        assert turn["previous_response_id"] is not None or number == 0
+    assert 1 <= recasts <= 6
+
+
+def test_a_summary_is_charged_once_and_is_no_turn() -> None:
+    rig, client = connect()
+    done = loop(rig, client, 12)
+    summaries = [report for report in rig.reports if report.status == "compaction"]
+    turns = [report for report in rig.reports if report.status != "compaction"]
+    assert summaries
+    assert len(turns) == len(done)
+    session = rig.store.session("acme", done[0][0]["keepwarm"]["session"])
+    assert session.ledger.turns == len(turns)
+    spent = sum(r.usage.input_tokens for r in rig.reports)
+    assert session.ledger.usage.input_tokens == spent
+    assert session.ledger.account.spent.output == sum(r.usage.output_tokens for r in rig.reports)
+
+
+def test_a_turn_that_is_cancelled_while_it_is_summed_up_ends_so() -> None:
+    rig, client = connect()
+    done = loop(rig, client, 2)
+    fields = {"tools": [G], "context_management": threshold(1200)}
+    answer = result(done[-1][0]["output"][-1]["call_id"])
+    client.create(previous_response_id=done[-1][0]["id"], input=[answer], **fields)
+    assert sums_up(rig)
+    client.send(type="response.cancel")
+    assert client.last["type"] == "response.incomplete"
+    assert client.response["keepwarm"]["reason"] == "cancelled"
+    assert rig.store.session("acme", client.response["keepwarm"]["session"]).ledger.turns == 3
+    _, read = play(rig, client, END, previous_response_id=done[-1][0]["id"], input=[answer])
+    assert "the task" in read
+
+
+# Messages
+
+
+def messages_turn(
+    rig: Rig, client: Client, messages: list[Any], edits: list[Any], reply: str
+) -> tuple[Any, str]:
+    """A turn as a client of Anthropic's sends and reads it, and what the model read."""
+    body = {
+        "messages": messages,
+        "max_tokens": 1000,
+        "tools": [{"name": "g", "input_schema": {"type": "object", "properties": {}}}],
+        "context_management": {"edits": edits},
+    }
+    asked = MESSAGES.read(body)
+    response, read = play(rig, client, reply, **asked.create)
+    return asked.writer.whole(response), read
+
+
+def messages_loop(rig: Rig, client: Client, edits: list[Any], turns: int) -> list[Any]:
+    messages: list[Any] = [{"role": "user", "content": "the task"}]
+    done = []
+    for number in range(turns):
+        answer, read = messages_turn(rig, client, messages, edits, call("g") + END)
+        done.append((answer, read))
+        messages.append({"role": "assistant", "content": answer["content"]})
+        use = answer["content"][-1]
+        given = {
+            "type": "tool_result",
+            "tool_use_id": use["id"],
+            "content": f"{number} {LONG}",
+        }
+        messages.append({"role": "user", "content": [given]})
+    return done
+
+
+def test_old_tool_uses_are_cleared_the_same_way_each_time_and_it_is_said() -> None:
+    rig, client = connect()
+    edit = {
+        "type": "clear_tool_uses_20250919",
+        "trigger": {"type": "input_tokens", "value": 3000},
+        "keep": {"type": "tool_uses", "value": 1},
+    }
+    done = messages_loop(rig, client, [edit], 12)
+    applied = [answer["context_management"]["applied_edits"] for answer, _ in done]
+    assert 2 <= sum(map(bool, applied)) <= 5
+    for edits in filter(None, applied):
+        assert edits[0]["type"] == edit["type"]
+        assert edits[0]["cleared_tool_uses"] > 0
+        assert edits[0]["cleared_input_tokens"] > 0
+    cut = next(n for n, edits in enumerate(applied) if edits)
+    assert "[cleared: the output of" in done[cut][1]
+    assert done[cut + 1][1].startswith(done[cut][1])
+
+
+def test_tool_uses_are_cleared_by_their_number_but_those_that_are_exempt() -> None:
+    rig, client = connect()
+    edit = {
+        "type": "clear_tool_uses_20250919",
+        "trigger": {"type": "tool_uses", "value": 4},
+        "keep": {"type": "tool_uses", "value": 2},
+    }
+    done = messages_loop(rig, client, [edit], 8)
+    assert any(answer["context_management"]["applied_edits"] for answer, _ in done)
+    rig, client = connect()
+    exempt = messages_loop(rig, client, [edit | {"exclude_tools": ["g"]}], 8)
+    assert not any(answer["context_management"]["applied_edits"] for answer, _ in exempt)
+
+
+@pytest.mark.parametrize("pause", [False, True])
+def test_a_compaction_block_leads_the_answer_and_comes_back(pause: bool) -> None:
+    rig, client = connect()
+    first, _ = messages_turn(
+        rig, client, [{"role": "user", "content": "the task"}], [], "said " + LONG + END
+    )
+    messages = [
+        {"role": "user", "content": "the task"},
+        {"role": "assistant", "content": first["content"]},
+        {"role": "user", "content": "go on"},
+    ]
+    edit = {
+        "type": "compact_20260112",
+        "trigger": {"type": "input_tokens", "value": 700},
+        "pause_after_compaction": pause,
+    }
+    answer, _ = messages_turn(rig, client, messages, [edit], "" if pause else "more" + END)
+    block = answer["content"][0]
+    assert block["type"] == "compaction"
+    assert "a summary" in block["content"]
+    assert answer["stop_reason"] == ("compaction" if pause else "end_turn")
+    kinds = [each["type"] for each in answer["usage"]["iterations"]]
+    assert kinds == ["compaction", "message"]
+    messages += [{"role": "assistant", "content": answer["content"]},
+                 {"role": "user", "content": "and then"}]  # fmt: skip
+    _, read = messages_turn(rig, client, messages, [edit], END)
+    assert "a summary" in read
+    assert LONG not in read
+
+
+# Alone
+
+
+def test_a_history_is_compacted_alone_and_leads_a_new_chain() -> None:
+    rig, client = connect()
+    first = client.turn("said " + LONG + END, input="the task")
+    body = {"model": "m", "previous_response_id": first["id"], "input": "and this"}
+    asked = COMPACT.read(body)
+    response, _ = play(rig, client, "", **asked.create)
+    made = asked.writer.whole(response)
+    assert made["object"] == "response.compaction"
+    assert [item["type"] for item in made["output"]] == ["message", "message", "compaction"]
+    assert all(item["id"] for item in made["output"])
+    _, read = play(rig, client, END, input=[*made["output"], {"role": "user", "content": "go"}])
+    assert "the task" in read
+    assert "a summary" in read
+    assert LONG not in read
+    client.create(previous_response_id=made["id"], input="x")
+    assert client.last["error"]["code"] == "previous_response_not_found"
