@@ -1,0 +1,267 @@
+"""What a window that is full costs: tool loops whose transcript is several times the window.
+
+    python -m benchmarks.context --json
+
+One server of the shipped model with a window of 4,096 tokens plays a loop in each shape of
+compaction: Responses' ``context_management`` on a chain, ``compaction_trigger`` every so many
+turns, ``keepwarm.context`` for a client that resends its history, Messages' clearing of tool uses
+and its compaction. ``..._completed`` is the share of turns that did; ``..._with_task`` of cuts that
+kept the first message; ``..._hit_ratio`` the cached share of the prompts of turns that do not cut;
+``..._half_missed`` the share of turns with less than half of their prompt cached.
+``summary_over_clients`` is what a summary on the warm chain computes, over what the same question
+does that a client asks without its tools. ``summary_extra_tokens`` is the most that a summary
+computed beyond its instruction.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Bar, parser, report
+from keepwarm.demo.child_server import child_server
+from sessions.turns.compacting import INSTRUCTION
+from tools_api.items import unpacked
+
+WINDOW = 4096
+THRESHOLD = 3000
+TASK = "Count what the shop has sold today, item by item."
+OUTPUT = "The shop sold {} of item {} today, at the usual price. " * 2
+PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+BLOCK = 16
+
+
+@dataclass(slots=True)
+class Loop:
+    """What came of one loop."""
+
+    statuses: list[str] = field(default_factory=list)
+    prompts: list[tuple[int, int]] = field(default_factory=list)
+    """Of each turn's prompt its tokens, and those that were cached."""
+    cuts: list[dict[str, Any]] = field(default_factory=list)
+    cut_turns: set[int] = field(default_factory=set)
+    with_task: list[bool] = field(default_factory=list)
+
+    def took(self, response: dict[str, Any]) -> None:
+        """A turn has ended."""
+        tokens = response["keepwarm"]["tokens"]
+        if "context" in response["keepwarm"]:
+            self.cut_turns.add(len(self.prompts))
+            self.cuts.append(response["keepwarm"]["context"])
+        self.prompts.append((tokens["input"], tokens["cached"]))
+
+    @property
+    def hit_ratio(self) -> float:
+        """Of turns that do not cut, but the first."""
+        kept = [p for n, p in enumerate(self.prompts) if n and n not in self.cut_turns]
+        return sum(cached for _, cached in kept) / max(sum(tokens for tokens, _ in kept), 1)
+
+    @property
+    def half_missed(self) -> float:
+        """The share of turns with less than half of their prompt cached."""
+        missed = [cached * 2 < tokens for tokens, cached in self.prompts[1:]]
+        return statistics.mean(missed) if missed else 0.0
+
+
+class Server:
+    """One served model, asked over HTTP."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a body."""
+        asked = urllib.request.Request(
+            self._url + path,
+            data=json.dumps(body).encode(),
+            headers={"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(asked, timeout=300) as answer:
+            told: dict[str, Any] = json.load(answer)
+            return told
+
+
+TOOL = {"type": "function", "name": "count_sales", "parameters": PARAMETERS, "strict": True}
+ASKED: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required", "temperature": 0}
+
+
+def outputs(name: str) -> Iterator[str]:
+    """What the tool gives, each time something else, in each loop too: none finds in the cache
+    what another left there."""
+    number = 0
+    while True:
+        number += 1
+        yield f"{name}: " + OUTPUT.format(*[number * 7 % 100, number] * 2)
+
+
+def chain_loop(server: Server, turns: int, *, trigger_every: int = 0) -> Loop:
+    """Responses on a chain: ``context_management``, or a trigger every so many turns."""
+    name = "trigger" if trigger_every else "chain"
+    loop, tool, last = Loop(), outputs(name), None
+    fields = dict(ASKED)
+    if not trigger_every:
+        fields["context_management"] = [{"type": "compaction", "compact_threshold": THRESHOLD}]
+    for number in range(turns):
+        given: Any = TASK
+        if last is not None:
+            fields["previous_response_id"] = last["id"]
+            given = _answers(last["output"], next(tool)) or "Go on."
+        last = server.post("/responses", fields | {"input": given})
+        loop.statuses.append(last["status"])
+        loop.took(last)
+        _look_for_task(loop, last)
+        if trigger_every and number % trigger_every == trigger_every - 1:
+            given = [*(_answers(last["output"], next(tool)) or []), {"type": "compaction_trigger"}]
+            last = server.post("/responses", fields | _follows(last) | {"input": given})
+            loop.cuts.append(last["keepwarm"]["context"])
+            _look_for_task(loop, last)
+    return loop
+
+
+def _follows(last: dict[str, Any]) -> dict[str, Any]:
+    return {"previous_response_id": last["id"]}
+
+
+def _answers(output: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    return [
+        {"type": "function_call_output", "call_id": item["call_id"], "output": text}
+        for item in output
+        if item["type"] == "function_call"
+    ]
+
+
+def _look_for_task(loop: Loop, response: dict[str, Any]) -> None:
+    for item in response["output"]:
+        if item["type"] == "compaction":
+            first = unpacked(item["encrypted_content"])["items"][0]
+            loop.with_task.append(TASK in json.dumps(first))
+
+
+def resent_loop(server: Server, turns: int) -> Loop:
+    """Chat completions: the whole history each time."""
+    loop, tool = Loop(), outputs("resent")
+    messages: list[dict[str, Any]] = [{"role": "user", "content": TASK}]
+    function = {key: TOOL[key] for key in ("name", "parameters")}
+    for _ in range(turns):
+        answer = server.post("/chat/completions", {
+            "messages": messages, "temperature": 0, "tool_choice": "required",
+            "tools": [{"type": "function", "function": function}],
+            "keepwarm": {"context": {"compact_threshold": THRESHOLD}},
+        })  # fmt: skip
+        message = answer["choices"][0]["message"]
+        loop.statuses.append("completed")
+        loop.took(answer)
+        messages.append(message)
+        messages += [
+            {"role": "tool", "tool_call_id": call["id"], "content": next(tool)}
+            for call in message.get("tool_calls") or []
+        ]
+    return loop
+
+
+def messages_loop(server: Server, turns: int, edit: dict[str, Any]) -> Loop:
+    """Anthropic's: the whole history each time, one edit."""
+    loop, tool = Loop(), outputs(edit["type"])
+    messages: list[dict[str, Any]] = [{"role": "user", "content": TASK}]
+    for _ in range(turns):
+        answer = server.post("/messages", {
+            "messages": messages, "max_tokens": 200, "temperature": 0,
+            "tools": [{"name": TOOL["name"], "input_schema": PARAMETERS}],
+            "tool_choice": {"type": "any"}, "context_management": {"edits": [edit]},
+        })  # fmt: skip
+        loop.statuses.append("completed" if answer["stop_reason"] == "tool_use" else "other")
+        loop.took(answer)
+        messages.append({"role": "assistant", "content": answer["content"]})
+        uses = [block for block in answer["content"] if block["type"] == "tool_use"]
+        results = [
+            {"type": "tool_result", "tool_use_id": use["id"], "content": next(tool)} for use in uses
+        ]
+        messages.append({"role": "user", "content": results or "Go on."})
+    return loop
+
+
+def client_summary(server: Server, turns: int) -> int:
+    """Tokens computed for a summary that a client asks for without its tools."""
+    tool, last = outputs("client"), server.post("/responses", ASKED | {"input": TASK})
+    for _ in range(turns):
+        given = _answers(last["output"], next(tool))
+        last = server.post("/responses", ASKED | _follows(last) | {"input": given})
+    given = [*_answers(last["output"], next(tool)), {"role": "user", "content": INSTRUCTION}]
+    summed = server.post(
+        "/responses", _follows(last) | {"input": given, "max_output_tokens": 16, "temperature": 0}
+    )
+    tokens = summed["keepwarm"]["tokens"]
+    return int(tokens["input"] - tokens["cached"])
+
+
+def measure(turns: int, threads: int) -> tuple[dict[str, Any], list[Bar]]:
+    """Figures and bars."""
+    figures: dict[str, Any] = {}
+    bars: list[Bar] = []
+    clear = {
+        "type": "clear_tool_uses_20250919",
+        "trigger": {"type": "input_tokens", "value": THRESHOLD},
+    }
+    compact = {
+        "type": "compact_20260112",
+        "trigger": {"type": "input_tokens", "value": THRESHOLD},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--max-context-tokens", str(WINDOW), "--threads", str(threads)]
+        with child_server(options, log=Path(folder) / "log") as child:
+            server = Server(child.url)
+            loops = {
+                "chain": chain_loop(server, turns),
+                "trigger": chain_loop(server, turns, trigger_every=20),
+                "resent": resent_loop(server, turns),
+                "cleared": messages_loop(server, turns, clear),
+                "messages": messages_loop(server, turns, compact),
+            }
+            asked_by_client = client_summary(server, 30)
+    summaries = [
+        cut for loop in loops.values() for cut in loop.cuts if cut["computed"] + cut["cached"]
+    ]
+    for name, loop in loops.items():
+        completed = loop.statuses.count("completed") / turns
+        figures[name] = {
+            "cuts": len(loop.cuts),
+            "completed": completed,
+            "hit_ratio": round(loop.hit_ratio, 4),
+            "half_missed": round(loop.half_missed, 4),
+            "summarised": sum(cut["summarised"]["turns"] > 0 for cut in loop.cuts),
+            "with_task": statistics.mean(loop.with_task) if loop.with_task else None,
+        }
+        bars += [
+            Bar(name=f"{name}_completed", value=completed, op=">=", bar=1.0),
+            Bar(name=f"{name}_hit_ratio", value=loop.hit_ratio, op=">=", bar=0.95),
+            Bar(name=f"{name}_half_missed", value=loop.half_missed, op="<=", bar=0.1),
+            Bar(name=f"{name}_cuts", value=len(loop.cuts), op=">=", bar=3),
+        ]
+        if loop.with_task:
+            task = statistics.mean(loop.with_task)
+            bars.append(Bar(name=f"{name}_with_task", value=task, op=">=", bar=1.0))
+    computed = [cut["computed"] for cut in summaries]
+    figures |= {"client_summary_computed": asked_by_client, "summary_computed": computed}
+    median = statistics.median(computed) if computed else None
+    over = None if median is None else median / asked_by_client
+    bars.append(Bar(name="summary_over_clients", value=over, op="<=", bar=0.05))
+    return figures, bars
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Play the loops and say what they cost."""
+    options = parser(__doc__)
+    options.add_argument("--turns", type=int, default=200, help="of each loop")
+    options.add_argument("--threads", type=int, default=1, help="of the server")
+    arguments = options.parse_args(argv)
+    figures, bars = measure(arguments.turns, arguments.threads)
+    return report("context", figures, bars, as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
