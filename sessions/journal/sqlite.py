@@ -44,7 +44,7 @@ from sessions.journal.file_state import (
     unusable,
     version_of,
 )
-from sessions.journal.files import JournalFiles, Reserve
+from sessions.journal.files import DiskReserve, JournalFiles
 from sessions.journal.mark import MarkFile, read_mark
 from sessions.journal.ownership import Ownership, SystemWaiter
 from sessions.journal.records import SessionRecord, TurnRecord
@@ -128,7 +128,7 @@ class SqliteJournal(SqlJournal):
         self._check: threading.Thread | None = None
         self._checking: sqlite3.Connection | None = None
         self._unsynced, self._closing = threading.Event(), threading.Event()
-        self._files, self._reserve = JournalFiles(), Reserve(self.path)
+        self._files, self._reserve = JournalFiles(), DiskReserve(self.path)
         self._moving = threading.Lock()
         """The log is being moved into the database."""
         self._unsure = False
@@ -561,7 +561,7 @@ class SqliteJournal(SqlJournal):
         self._close_files()
 
     def _leave(self, mark: MarkFile) -> None:
-        """What is displaced is left as it is: its path may name what is another's."""
+        """A journal that was displaced is left as it is: its path may name what is another's."""
         try:
             self._refuse_displaced()
         except JournalDisplaced:
