@@ -8,40 +8,20 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from runtime.messages import StepStats
 
 KINDS = ("end", "header", "junction", "pause")
-"""Of snapshots, as ``radix_cache.snapshots`` names them."""
+"""Kinds of snapshots, as ``radix_cache.snapshots`` names them."""
 
 
 class StateMetrics:
-    """What steps tell of state slots."""
+    """Metrics of state slots, from steps."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        slots = Gauge(
-            "keepwarm_state_slots",
-            "Slots for states of recurrent layers, by use.",
-            ["use"],
-            registry=registry,
-        )
+        text = "Slots for states of recurrent layers, by use."
+        slots = Gauge("keepwarm_state_slots", text, ["use"], registry=registry)
         self._slots = [slots.labels(use) for use in ("free", "running", "snapshot")]
-        self._taken = Counter(
-            "keepwarm_state_snapshots_taken",
-            "States kept for others to resume from, by where.",
-            ["kind"],
-            registry=registry,
-        )
-        self._lost = Counter(
-            "keepwarm_state_snapshots_evicted",
-            "Of these, the ones that are gone.",
-            ["kind"],
-            registry=registry,
-        )
-        for kind in KINDS:
-            self._taken.labels(kind)
-            self._lost.labels(kind)
-        self._waits = Counter(
-            "keepwarm_state_slot_waits",
-            "Times a turn was looked at and could not begin for want of a state slot.",
-            registry=registry,
-        )
+        self._taken = _by_kind("taken", "States kept for others to resume from.", registry)
+        self._lost = _by_kind("evicted", "Of these, the ones that are gone.", registry)
+        text = "Times a turn was looked at and could not begin for want of a state slot."
+        self._waits = Counter("keepwarm_state_slot_waits", text, registry=registry)
 
     def engine_died(self) -> None:
         for series in self._slots:
@@ -50,11 +30,18 @@ class StateMetrics:
     def step_finished(self, stats: StepStats) -> None:
         free, snapshots = stats.state_slots_free, stats.state_snapshots
         uses = free, stats.state_slots_total - free - snapshots, snapshots
-        for series, count in zip(self._slots, uses, strict=True):
-            series.set(count)
-        for kind, taken in stats.snapshots_taken_delta.items():
-            self._taken.labels(kind).inc(taken)
-        for kind, lost in stats.snapshots_lost_delta.items():
-            self._lost.labels(kind).inc(lost)
+        for series, slots in zip(self._slots, uses, strict=True):
+            series.set(slots)
+        for kind, count in stats.snapshots_taken_delta.items():
+            self._taken.labels(kind).inc(count)
+        for kind, count in stats.snapshots_lost_delta.items():
+            self._lost.labels(kind).inc(count)
         if stats.slot_waits_delta:
             self._waits.inc(stats.slot_waits_delta)
+
+
+def _by_kind(what: str, text: str, registry: CollectorRegistry) -> Counter:
+    counter = Counter(f"keepwarm_state_snapshots_{what}", text, ["kind"], registry=registry)
+    for kind in KINDS:
+        counter.labels(kind)
+    return counter

@@ -58,14 +58,15 @@ def logits(
 
 
 @pytest.mark.parametrize(
-    ("form", "make", "modules"), [("fp8 blocks", qwen3_5, 12), ("awq 32", qwen3_next, 33)]
+    ("form", "make", "modules"), [("fp8 blocks", qwen3_5, 12), ("awq 32", qwen3_next, 24)]
 )
 def test_a_folder_in_few_bits_computes_with_its_numbers(
     form: str, make: object, modules: int, tmp_path: Path
 ) -> None:
     """Projections that are kept together, in order or head by head, are taken apart as codes."""
     assert callable(make)
-    kept = "lm_head", "model.layers.0.linear_attn.in_proj_z"
+    paces = [f"model.layers.0.linear_attn.in_proj_{part}" for part in ("a", "b", "ba")]
+    kept = "lm_head", "model.layers.0.linear_attn.in_proj_z", *paces
     numbers = write_folder(tmp_path / "kept", FORMATS[form], seed=2, kept=kept, make=make)
     assert len(numbers) == modules
     plain = logits(widened_folder(tmp_path / "kept", numbers, tmp_path / "wide", make))

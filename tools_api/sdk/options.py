@@ -6,7 +6,6 @@ Always true: an option that ``TurnOptions`` does not have is an error, never pas
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Protocol, TypedDict
 
 from tools_api.items import Item
@@ -123,6 +122,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     """
     known = TurnOptions.__optional_keys__
     if unknown := sorted(options.keys() - known):
+        from difflib import get_close_matches  # here: an option that exists has no need of it
+
         alike = [name for typed in unknown for name in get_close_matches(typed, sorted(known), n=1)]
         hint = f": is {' or '.join(alike)} meant?" if alike else ""
         raise TypeError(f"unknown turn options {unknown}{hint}")

@@ -1,0 +1,85 @@
+"""Matrices in slots: taken on by what rings hold, compiled and in torch, whoever else runs."""
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.gated_delta import DeltaInputs, DeltaOutputs, DeltaRows, gated_delta_reference
+from runtime.model.config import GatedDelta
+from runtime.model.delta_states import DeltaStates, delta_bytes, factor_bytes
+
+SPEC = GatedDelta(key_heads=2, value_heads=4, key_dim=24, value_dim=40, taps=4)
+RING, LAYERS, SLOTS = 32, 2, 5
+LIMITS = {torch.float64: 1e-13, torch.float32: 1e-5}
+
+
+def drawn(tokens: int, dtype: torch.dtype, seed: int) -> DeltaInputs:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*size: int) -> torch.Tensor:
+        return torch.randn(*size, generator=generator, dtype=torch.float64).to(dtype)
+
+    queries, keys = normal(2, tokens, SPEC.key_heads, SPEC.key_dim)
+    return DeltaInputs(
+        queries=queries / 5,
+        keys=torch.nn.functional.normalize(keys, dim=-1),
+        values=normal(tokens, SPEC.value_heads, SPEC.value_dim),
+        decays=-0.3 * normal(tokens, SPEC.value_heads).abs(),
+        betas=normal(tokens, SPEC.value_heads).sigmoid(),
+    )
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_sequences_are_taken_to_any_token_of_their_rings(
+    dtype: torch.dtype, request: pytest.FixtureRequest
+) -> None:
+    """Two sequences, each at a place of its ring and in a slot of its own."""
+    seed = request.config.getoption("--seed")
+    size = SPEC.value_heads, SPEC.key_dim, SPEC.value_dim
+    memory = torch.randn(SLOTS, 7 + LAYERS * 4 * 24 * 40).to(dtype)
+    matrices = memory[:, 7:].view(SLOTS, LAYERS, *size)
+    states = DeltaStates(SPEC, matrices, (3, RING))
+    before = matrices.clone()
+    inputs, starts = drawn(2 * RING, dtype, seed), np.array([0, RING, 2 * RING])
+    slots, rings, committed = np.array([3, 1]), np.array([2, 0]), np.array([45, 7])
+    rows = DeltaRows(slots=slots, starts=starts, positions=committed)
+    places = np.concatenate([(at + np.arange(RING)) % RING for at in committed])
+    kept = torch.from_numpy(np.repeat(rings, RING)), torch.from_numpy(places), torch.arange(64)
+    step = states.step(rows, kept, torch.empty(0, dtype=torch.int64))
+    outputs: list[DeltaOutputs] = []
+    for layer in range(LAYERS):
+        outputs.append(gated_delta_reference(inputs, step.of(layer), rows))
+        step.keep(layer, inputs, outputs[-1])
+    step.done()
+    assert torch.equal(matrices, before)
+    counts = np.array([19, RING])
+    states.commit(slots, rings, committed, committed + counts)
+    there = DeltaRows(slots=slots, starts=starts, positions=committed, handed=((0, 19), (1, RING)))
+    for layer in range(LAYERS):
+        expected = gated_delta_reference(inputs, before[:, layer], there).handed
+        difference = (matrices[slots, layer] - expected).norm() / expected.norm()
+        assert difference < LIMITS[dtype], f"layer {layer}, seed {seed}"
+    others = [0, 2, 4]
+    assert torch.equal(matrices[others], before[others])
+
+
+def test_what_a_layer_hands_out_is_kept_when_all_have_and_not_before() -> None:
+    matrices = torch.zeros(SLOTS, LAYERS, SPEC.value_heads, SPEC.key_dim, SPEC.value_dim)
+    states = DeltaStates(SPEC, matrices, (1, RING))
+    inputs = drawn(40, torch.float32, 1)
+    rows = DeltaRows(
+        slots=np.array([2]), starts=np.array([0, 40]), positions=np.array([0]), handed=((0, 8),)
+    )
+    none = torch.empty(0, dtype=torch.int64)
+    step = states.step(rows, (none, none, none), torch.tensor([2]))
+    for layer in range(LAYERS):
+        step.keep(layer, inputs, gated_delta_reference(inputs, step.of(layer), rows))
+        assert not matrices.any()
+    step.done()
+    assert matrices[2].any()
+    assert not matrices[[0, 1, 3, 4]].any()
+
+
+def test_sizes_follow_from_the_heads() -> None:
+    assert delta_bytes(SPEC, 4) == 4 * 24 * 40 * 4
+    assert factor_bytes(SPEC, 8) == (2 * 24 + 4 * 40 + 4) * 8
