@@ -1,4 +1,4 @@
-"""What ``keepwarm doctor`` finds out about the model: whether it is there, what it is, how it is
+"""Findings of ``keepwarm doctor`` about the model: whether it is there, what it is, how it is
 spoken to, what memory it takes.
 
 What headers of weights and the device have to do with it is asked of a process that has torch
@@ -100,7 +100,7 @@ def speech(options: ServeOptions, source: ModelSource) -> Speech:
 
 
 def read_model(report: Mapping[str, Any]) -> Iterator[Finding]:
-    """What a ``ModelReport`` means. What is at fault with files and context has been told."""
+    """Findings from a ``ModelReport``. What is at fault with files and context has been told."""
     if report["fault"] is not None:
         advice = "give what it asks for, or another model"
         yield Finding(what="memory", verdict="fault", found=report["fault"], advice=advice)
@@ -111,7 +111,7 @@ def read_model(report: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def memory(report: Mapping[str, Any]) -> Finding:
-    """What weights and KV take, and how many sessions fit."""
+    """The memory of weights and KV, and how many sessions fit."""
     context, tokens = report["context"], report["tokens"]
     lengths = [each for each in _SESSION_TOKENS if each < context] + [context]
     sessions = [f"{_sessions(report, each)} of {each} tokens" for each in lengths]

@@ -72,14 +72,14 @@ def opened(item: Compaction) -> Compaction:
 
 
 def standing(item: Compaction) -> StandsFor:
-    """What an opened item stands for."""
+    """The items for which an opened item stands."""
     stands_for = opened(item).stands_for
     assert stands_for is not None
     return stands_for
 
 
 def opened_input(items: Sequence[Item], seal: Seal, tenant: str) -> tuple[tuple[Item, ...], bool]:
-    """What counts of a request's items, its compactions opened; and whether what is before them
+    """The items of a request that count, its compactions opened; and whether what is before them
     does not.
 
     Raises:

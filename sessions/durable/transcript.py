@@ -40,7 +40,7 @@ from tools_api.tools import FunctionTool
 
 ROOT_DIGEST = b""
 _MOST_BYTES = 4
-"""Of a character."""
+"""The most bytes of a character."""
 _NO_TOKENS: TokenArray = np.empty(0, dtype=np.int32)
 
 

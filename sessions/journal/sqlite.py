@@ -44,7 +44,7 @@ from sessions.journal.file_state import (
     unusable,
     version_of,
 )
-from sessions.journal.files import JournalFiles, Reserve
+from sessions.journal.files import DiskReserve, JournalFiles
 from sessions.journal.mark import MarkFile, read_mark
 from sessions.journal.ownership import Ownership, SystemWaiter
 from sessions.journal.records import SessionRecord, TurnRecord
@@ -102,6 +102,27 @@ class SqliteJournal(SqlJournal):
         self._closed = False
         self.damage: str | None = None
         self._beside = beside
+<<<<<<< HEAD
+=======
+        self._whole = False
+        self._commits = 0
+        self._lock_file: int | None = None
+        self._mark: MarkFile | None = None
+        self._upkeep: threading.Thread | None = None
+        self._check: threading.Thread | None = None
+        self._checking: sqlite3.Connection | None = None
+        self._unsynced, self._closing = threading.Event(), threading.Event()
+        self._files, self._reserve = JournalFiles(), DiskReserve(path)
+        self._moving = threading.Lock()
+        """The log is being moved into the database."""
+        self._unsure = False
+        """A sync has failed: what is in the log may not be on the disk, and nothing would tell."""
+        self._spoilt: str | None = None
+        """Another program has spoilt the file: what it says is not believed any more."""
+        self._wrote: sqlite3.Connection | None = None
+        """The connection that wrote last."""
+        self._committed_s = 0.0
+>>>>>>> house
         self._unopened: str | None = None
         """Why it can only be read so far."""
         self._begin()
@@ -561,7 +582,7 @@ class SqliteJournal(SqlJournal):
         self._close_files()
 
     def _leave(self, mark: MarkFile) -> None:
-        """What is displaced is left as it is: its path may name what is another's."""
+        """A journal that was displaced is left as it is: its path may name what is another's."""
         try:
             self._refuse_displaced()
         except JournalDisplaced:

@@ -63,14 +63,19 @@ USES_TORCH = {
     "model.code_layouts",
     "model.cuda_graphs",
     "model.decoder",
+    "model.delta_mixer",
+    "model.delta_states",
     "model.embedding",
     "model.family_weights",
     "model.feed_forward",
     "model.gguf_weights",
     "model.kv_pool",
     "model.layers",
+<<<<<<< HEAD
     "model.delta_mixer",
     "model.delta_states",
+=======
+>>>>>>> house
     "model.memory_plan",
     "model.mixer",
     "model.pages_ahead",

@@ -10,7 +10,13 @@ import pytest
 
 import sessions.journal.files as journal_files
 from sessions.journal.errors import JournalDisplaced, JournalUnavailable
+<<<<<<< HEAD
 from sessions.journal.files import RESERVE_BYTES, Reserve
+=======
+from sessions.journal.files import RESERVE_BYTES, DiskReserve
+from sessions.journal.recovery import recover
+from sessions.journal.rescue import Rescue
+>>>>>>> house
 from sessions.journal.sqlite import SqliteJournal
 from tests.support.harmed_journals import DISPLACED, Harm, moved, written_over
 from tests.support.journals import record
@@ -97,7 +103,7 @@ def test_a_disk_without_room_is_told_and_the_reserve_pays_what_is_owed(
         patched.setattr(journal_files.os, "pwrite", _no_room)
         with pytest.raises(JournalUnavailable, match="No space left"):
             journal.look()
-    assert Reserve(journal.path).spend()
+    assert DiskReserve(journal.path).spend()
     assert reserve.stat().st_size == 0
     journal.look()
     assert reserve.stat().st_size == RESERVE_BYTES
