@@ -1,12 +1,6 @@
-<<<<<<< HEAD
-"""The gated delta rule: for each head a matrix that forgets, and takes up what it lacks of a token.
-
-Yang et al. 2024, arXiv:2412.06464: what a matrix has for a token's key is taken from its value.
-=======
 """The gated delta rule (Yang et al. 2024, arXiv:2412.06464): a matrix for each head that forgets.
 
 Of each token it takes up the difference between its value and what the matrix has for its key.
->>>>>>> house
 
     S_t = exp(g_t) S_{t-1} + k_t u_t^T,    u_t = beta_t (v_t - exp(g_t) S_{t-1}^T k_t)
     o_t = S_t^T q_t
@@ -52,11 +46,7 @@ class DeltaRows:
     out; one for a sequence at most, in their order."""
 
     def tokens(self, sequence: int) -> slice:
-<<<<<<< HEAD
-        """Where those of one are among the step's."""
-=======
         """The rows of a sequence."""
->>>>>>> house
         return slice(int(self.starts[sequence]), int(self.starts[sequence + 1]))
 
 
@@ -79,11 +69,7 @@ class DeltaInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaOutputs:
-<<<<<<< HEAD
-    """Of the same tokens; the caller's."""
-=======
     """Results for a step's tokens, and the matrices that are handed out."""
->>>>>>> house
 
     mixed: Tensor
     """[T, V, value_dim]"""

@@ -102,27 +102,6 @@ class SqliteJournal(SqlJournal):
         self._closed = False
         self.damage: str | None = None
         self._beside = beside
-<<<<<<< HEAD
-=======
-        self._whole = False
-        self._commits = 0
-        self._lock_file: int | None = None
-        self._mark: MarkFile | None = None
-        self._upkeep: threading.Thread | None = None
-        self._check: threading.Thread | None = None
-        self._checking: sqlite3.Connection | None = None
-        self._unsynced, self._closing = threading.Event(), threading.Event()
-        self._files, self._reserve = JournalFiles(), DiskReserve(path)
-        self._moving = threading.Lock()
-        """The log is being moved into the database."""
-        self._unsure = False
-        """A sync has failed: what is in the log may not be on the disk, and nothing would tell."""
-        self._spoilt: str | None = None
-        """Another program has spoilt the file: what it says is not believed any more."""
-        self._wrote: sqlite3.Connection | None = None
-        """The connection that wrote last."""
-        self._committed_s = 0.0
->>>>>>> house
         self._unopened: str | None = None
         """Why it can only be read so far."""
         self._begin()
@@ -149,7 +128,7 @@ class SqliteJournal(SqlJournal):
         self._check: threading.Thread | None = None
         self._checking: sqlite3.Connection | None = None
         self._unsynced, self._closing = threading.Event(), threading.Event()
-        self._files, self._reserve = JournalFiles(), Reserve(self.path)
+        self._files, self._reserve = JournalFiles(), DiskReserve(self.path)
         self._moving = threading.Lock()
         """The log is being moved into the database."""
         self._unsure = False

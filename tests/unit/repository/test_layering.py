@@ -71,11 +71,6 @@ USES_TORCH = {
     "model.gguf_weights",
     "model.kv_pool",
     "model.layers",
-<<<<<<< HEAD
-    "model.delta_mixer",
-    "model.delta_states",
-=======
->>>>>>> house
     "model.memory_plan",
     "model.mixer",
     "model.pages_ahead",

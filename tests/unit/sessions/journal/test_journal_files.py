@@ -10,13 +10,7 @@ import pytest
 
 import sessions.journal.files as journal_files
 from sessions.journal.errors import JournalDisplaced, JournalUnavailable
-<<<<<<< HEAD
-from sessions.journal.files import RESERVE_BYTES, Reserve
-=======
 from sessions.journal.files import RESERVE_BYTES, DiskReserve
-from sessions.journal.recovery import recover
-from sessions.journal.rescue import Rescue
->>>>>>> house
 from sessions.journal.sqlite import SqliteJournal
 from tests.support.harmed_journals import DISPLACED, Harm, moved, written_over
 from tests.support.journals import record
