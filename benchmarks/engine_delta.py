@@ -1,5 +1,5 @@
-"""What the gated delta rule takes on a CPU: a decode and a commit beside copying the same states
-once, a prompt beside the chunked function of ``transformers``.
+"""Time of the gated delta rule on a CPU: a decode and a commit beside copying the same states once,
+a prompt beside the chunked function of ``transformers``.
 
 Eight sequences, or one prompt of 1,024 tokens, of one layer with 32 heads of 128 x 128.
 """

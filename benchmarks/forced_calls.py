@@ -5,16 +5,19 @@ that knows nothing, within a token limit a little above the shortest legal call.
 read as the server reads it, step by step, and once more in groups of 2 to 16 tokens; some at
 every point where it can be split in two. Its arguments are judged by ``jsonschema``.
 
-The other chat formats follow with drawn tokens (``benchmarks.drawn_calls``).
+The other chat formats follow with drawn tokens (``benchmarks.drawn_calls``). ``--formats`` plays
+some of them, ``--calls 0`` them alone: so a run can be divided, and a part is judged as a part.
 """
 
 import itertools
 import json
 import random
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.call_reading import MAX_SHORTEST_TOKENS, added_up, is_valid
 from benchmarks.drawn_calls import DrawnCalls, FormatCounts, every_format
@@ -253,12 +256,13 @@ def format_bars(formats: Sequence[FormatCounts] | None) -> list[Bar]:
     def total(name: str) -> int | None:
         return None if formats is None else sum(getattr(counts, name) for counts in formats)
 
+    count = len(every_format() if formats is None else formats)
     none = ("invalid", "lost_or_split", "unfinished", "cut_differently", "dropped", "failed")
     least = None if formats is None else min(counts.calls for counts in formats)
     return [
         *(Bar(name=f"formats_{name}", value=total(name), op="<=", bar=0) for name in none),
         Bar(name="calls_a_format", value=least, op=">=", bar=500),
-        Bar(name="outputs_cut", value=total("cut"), op=">=", bar=300 * len(every_format())),
+        Bar(name="outputs_cut", value=total("cut"), op=">=", bar=300 * count),
         Bar(name="outputs_mutated", value=total("mutated"), op=">=", bar=1000),
     ]
 
@@ -267,6 +271,8 @@ def main() -> int:
     options = parser(__doc__)
     options.add_argument("--calls", type=int, default=2000, help="by the engine, as Hermes")
     options.add_argument("--format-calls", type=int, default=500, help="drawn, in each format")
+    known = every_format()
+    options.add_argument("--formats", nargs="+", choices=known, default=known, metavar="NAME")
     given = options.parse_args()
     try:
         tools = shared_tools(given.data)
@@ -274,18 +280,25 @@ def main() -> int:
         missing = [*bars(None), *format_bars(None)]
         return report_missing("forced_calls", error, missing, as_json=given.json)
     random.Random(SEED).shuffle(tools)
-    counts = ForcedCalls().run(tools, given.calls)
-    figures = {name: getattr(counts, name) for name in Counts.__slots__}
-    figures["tokens_per_call"] = round(counts.tokens / counts.calls, 1)
+    figures: dict[str, Any] = {}
+    judged: list[Bar] = []
+    if given.calls:
+        counts = ForcedCalls().run(tools, given.calls)
+        figures |= {name: getattr(counts, name) for name in Counts.__slots__}
+        figures["tokens_per_call"] = round(counts.tokens / counts.calls, 1)
+        judged += bars(counts)
     formats = []
-    for name in every_format():
+    for name in given.formats:
+        began = time.perf_counter()
         drawn = DrawnCalls(name, SEED)
         formats.append(drawn.run(tools, calls=given.format_calls, cuts=300, mutations=1000))
         told = {field: getattr(formats[-1], field) for field in FormatCounts.__slots__[1:]}
+        told["seconds"] = round(time.perf_counter() - began, 1)
         figures |= {f"{name}_{field}": value for field, value in told.items()}
-    figures["all_calls"] = counts.calls + sum(each.calls for each in formats)
-    judged = [*bars(counts), *format_bars(formats)]
-    judged.append(Bar(name="all_calls", value=figures["all_calls"], op=">=", bar=10_000))
+    figures["all_calls"] = figures.get("calls", 0) + sum(each.calls for each in formats)
+    judged += format_bars(formats)
+    if given.calls and set(given.formats) == set(known):
+        judged.append(Bar(name="all_calls", value=figures["all_calls"], op=">=", bar=10_000))
     return report("forced_calls", figures, judged, as_json=given.json)
 
 

@@ -1,4 +1,4 @@
-"""What a server does when the ground under it gives way.
+"""A server's work when the ground under it gives way.
 
     python -m benchmarks.ground --json
 
@@ -47,7 +47,7 @@ SESSIONS, TOKENS, ASKING = 8, 48, 3
 LASTS_S = 3.0
 """A fault, once it was seen."""
 PATIENCE_S = 12.0
-SMOKE = (("fsync_eio", True), ("moved", True), ("disk_full", False), ("removed", False))
+SMOKE = (("fsync_eio", True), ("disk_full", False), ("removed", False))
 TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
 
 
@@ -74,7 +74,7 @@ class Served:
             return 0, ""
 
     def steps(self) -> float:
-        """Of the engine, so far."""
+        """Steps of the engine, so far."""
         found = re.search(
             r"^keepwarm_engine_step_seconds_count (\S+)$", self.page("/metrics")[1], re.M
         )
@@ -181,7 +181,7 @@ def serving(folder: Path, place: str, database: PostgresServer | None = None) ->
 
 
 def _lost(served: Served, folder: Path) -> list[str]:
-    """What was acknowledged and is nowhere: the server has been killed, as in a crash."""
+    """Records that were acknowledged and are nowhere: the server has been killed, as in a crash."""
     found: set[str] = set()
     places = [served.ground.journal, *folder.rglob("*.saved-*Z")]
     for n, path in enumerate(path for path in places if path.exists() and path.stat().st_size):

@@ -1,4 +1,4 @@
-"""What the ground under a server can do: faults as they are made, and ended where they can be.
+"""Faults of the ground under a server: faults as they are made, and ended where they can be.
 
 Made without root: the disk's by a library of our own (``tests/support/failing_disk.c``) that the
 server's process has preloaded, the file's by whoever may write into its folder.
@@ -24,13 +24,13 @@ SOURCE = Path(__file__).parent.parent / "tests/support/failing_disk.c"
 
 @dataclass(slots=True, kw_only=True)
 class Ground:
-    """What is under one server."""
+    """The ground under one server."""
 
     process: psutil.Process
     journal: Path
     """Alone in a folder of its own, but for what belongs to it."""
     control: Path
-    """What the preloaded library reads."""
+    """The file that the preloaded library reads."""
     database: PostgresServer | None = None
 
     @property
@@ -51,7 +51,7 @@ class Fault:
     make: Callable[[Ground], End | None]
     """None: it cannot end, the next start decides."""
     destroys: bool = False
-    """What was acknowledged, as far as it was in the file alone."""
+    """Whether it destroys acknowledged records, as far as they were in the file alone."""
     refuses: bool = True
     """Turns, while it lasts."""
 

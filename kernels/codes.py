@@ -49,6 +49,7 @@ class Codes:
 
     @property
     def inputs(self) -> int:
+        """The width of the matrix, whatever a code takes of a byte."""
         return self.values.shape[1] * (1 if self.kind in ("int8", "e4m3") else 2)
 
     @property

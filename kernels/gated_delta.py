@@ -1,6 +1,6 @@
-"""The gated delta rule: for each head a matrix that forgets, and takes up what it lacks of a token.
+"""The gated delta rule (Yang et al. 2024, arXiv:2412.06464): a matrix for each head that forgets.
 
-Yang et al. 2024, arXiv:2412.06464: what a matrix has for a token's key is taken from its value.
+Of each token it takes up the difference between its value and what the matrix has for its key.
 
     S_t = exp(g_t) S_{t-1} + k_t u_t^T,    u_t = beta_t (v_t - exp(g_t) S_{t-1}^T k_t)
     o_t = S_t^T q_t
@@ -46,14 +46,14 @@ class DeltaRows:
     out; one for a sequence at most, in their order."""
 
     def tokens(self, sequence: int) -> slice:
-        """Where those of one are among the step's."""
+        """The rows of a sequence."""
         return slice(int(self.starts[sequence]), int(self.starts[sequence + 1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaInputs:
-    """Of a step's tokens, in the dtype of matrices: K heads of keys, each of which serves V / K
-    neighbouring heads of values."""
+    """Inputs of a step's tokens, in the dtype of matrices: K heads of keys, each of which serves V
+    / K neighbouring heads of values."""
 
     queries: Tensor
     """[T, K, key_dim], scaled."""
@@ -69,7 +69,7 @@ class DeltaInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaOutputs:
-    """Of the same tokens; the caller's."""
+    """Results for a step's tokens, and the matrices that are handed out."""
 
     mixed: Tensor
     """[T, V, value_dim]"""
@@ -175,7 +175,7 @@ def gated_delta_chunked(inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Factors:
-    """Of some tokens in a row."""
+    """Factors of some tokens in a row."""
 
     keys: Tensor
     """[n, K, key_dim]"""
@@ -264,8 +264,8 @@ class DeltaRings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSpans:
-    """Of some sequences: where each one's matrices are, at which position, and by how many tokens
-    they are to be taken on; all int64 [N]."""
+    """Spans of some sequences: where each one's matrices are, at which position, and by how many
+    tokens they are to be taken on; all int64 [N]."""
 
     slots: IntArray
     rings: IntArray

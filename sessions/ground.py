@@ -1,4 +1,4 @@
-"""What a server stands on, and what of it does not hold: the one place that is asked.
+"""The resources under a server, and which of them fail: the one place that is asked.
 
 Parts say why they do not hold whenever they are looked at; this one says since when, and whether
 turns may begin. A part that comes and goes has to hold for a while before it counts again. Knows
@@ -43,11 +43,11 @@ class _Fault:
 
 
 class Ground:
-    """Of one server."""
+    """The ground of one server."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.writable = True
-        """What turns leave can be kept: they may begin."""
+        """Whether what turns leave can be kept: they may begin."""
         self.left_out: frozenset[str] = frozenset()
         """Parts that do not count for whether the server is ready."""
         self._clock = clock

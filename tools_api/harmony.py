@@ -40,6 +40,11 @@ _HEADER = re.compile(
     rf"(?:\s*(?:{re.escape(CONSTRAIN)}\s*)?(?:json|code))?\s*"
 )
 """Whom a message is for stands in front of its channel or behind it."""
+_BEGUN_HEADER = re.compile(
+    rf"\s*(?:assistant)?(?:\s+to=[^\s<]*)?\s*{re.escape(CHANNEL)}\s*"
+    rf"\w*(?:\s+(?:t|to|to=[^\s<]*))?\s*(?:{re.escape(CONSTRAIN)}\s*)?\w*\s*"
+)
+"""What a header may be that was cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +106,7 @@ class ChannelParser:
 
     def finish(self) -> list[ParsedEvent]:
         """The output has ended; close what is open. A header that was cut is no text."""
-        if self._at == "header" and self._has_channel:
+        if self._has_channel and _BEGUN_HEADER.fullmatch(self._header):
             self._header = ""
         self._close(CALL if self._at == "over" else "")
         self._at = "over"

@@ -31,7 +31,7 @@ _NO_JSON = "not JSON: "
 
 
 def normalised(item: Item) -> tuple[str, ...] | None:
-    """What has to be equal in two items; None for what clients drop, or never saw."""
+    """The part that has to be equal in two items; None for what clients drop, or never saw."""
     match item:
         case Message():
             return ("message", item.role, item.text)

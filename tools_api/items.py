@@ -236,7 +236,7 @@ _KINDS: dict[str, CompactionKind] = {"w": "whole", "p": "part", "i": "inner"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandsFor:
-    """What a compaction item makes a model read."""
+    """The items that a compaction item makes a model read."""
 
     items: tuple["Item", ...]
     """No compaction among them."""
@@ -246,7 +246,7 @@ class StandsFor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """What is left of a history that was recast: opaque to clients, signed by the server. What it
+    """The rest of a history that was recast: opaque to clients, signed by the server. What it
     stands for is read out of it by ``sessions.durable.compaction``."""
 
     type: Literal["compaction"] = "compaction"
@@ -363,7 +363,7 @@ def parse_item(raw: object, path: str, limits: Bounds | None = None) -> Item:
 
 
 def unpacked(sealed: str) -> Any:
-    """What a compaction's ``encrypted_content`` holds, unchecked."""
+    """The content of a compaction's ``encrypted_content``, unchecked."""
     packed = sealed.split(".")[1]
     return exact_json.loads(zlib.decompress(base64.urlsafe_b64decode(packed + "==")))
 

@@ -21,7 +21,7 @@ class ReasoningSpan(Protocol):
 
     @property
     def reads_text(self) -> bool:
-        """What follows depends on the text of the next token."""
+        """The output that follows depends on the text of the next token."""
         ...
 
     def counts(self, special: str | None) -> bool:

@@ -22,7 +22,7 @@ from tools_api.schema_references import Schema, resolved
 _MOST_LISTS = 400
 """Written out for one array: those of five values are 326."""
 _MOST_CHARS = 20_000
-"""Of all lists of a document."""
+"""The most characters of all lists of a document."""
 _MOST_DEPTH = 6
 _MOST_STEPS = 5000
 _MOST_PARTS = 16

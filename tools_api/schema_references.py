@@ -19,7 +19,7 @@ def resolved(root: Any, schema: Any) -> Any:
 
 
 def pointed_at(root: Any, reference: str) -> Any:
-    """What a reference inside the document leads to; None if it leads elsewhere."""
+    """The schema that a reference inside the document leads to; None if it leads elsewhere."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     node = root

@@ -106,7 +106,7 @@ class Attention:
     sinks: bool = False
     """A learnt logit for each head, in the softmax's sum and without a value (gpt-oss)."""
     gated: bool = False
-    """What heads give is weighed by a sigmoid, number by number (Qwen3-Next)."""
+    """The heads' results are weighed by a sigmoid, number by number (Qwen3-Next)."""
 
     def __post_init__(self) -> None:
         for name in ("heads", "kv_heads", "head_dim"):
@@ -205,7 +205,7 @@ class GatedDelta:
 
     @property
     def channels(self) -> int:
-        """Of the convolution: queries, keys and values."""
+        """Channels of the convolution: queries, keys and values."""
         return 2 * self.key_size + self.value_size
 
     def num_parameters(self, hidden: int) -> int:

@@ -1,4 +1,4 @@
-"""What is in a model's files, as far as their headers tell: how matrices are kept, what is not
+"""Contents of a model's files, as far as their headers tell: how matrices are kept, what is not
 read, and how much memory the rest will take.
 
 Always true: no weight is looked at. Memory is told from what stays as it lies and what is widened;
@@ -28,10 +28,10 @@ _WHAT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """Of one tensor in a file."""
+    """The extent of one tensor in a file."""
 
     kind: str
-    """Of its numbers, as torch calls it."""
+    """The kind of its numbers, as torch calls it."""
     floats: bool
     """They have 16 bits or more, and are brought to the model's dtype."""
     numbers: int
@@ -40,7 +40,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """Of a model's files."""
+    """The contents of a model's files."""
 
     form: str
     """How weights are kept, for people."""

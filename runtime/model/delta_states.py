@@ -68,7 +68,7 @@ class DeltaStates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaStep:
-    """What the gated delta layers of one step read and leave."""
+    """The states that gated delta layers of one step read and leave."""
 
     rows: DeltaRows
     matrices: Tensor
@@ -97,11 +97,11 @@ class DeltaStep:
 
 
 def delta_bytes(spec: GatedDelta, itemsize: int) -> int:
-    """Of the matrices of one layer."""
+    """Bytes of the matrices of one layer."""
     return spec.value_heads * spec.key_dim * spec.value_dim * itemsize
 
 
 def factor_bytes(spec: GatedDelta, itemsize: int) -> int:
-    """Of the factors of one token and layer."""
+    """Bytes of the factors of one token and layer."""
     keys, values = spec.key_heads * spec.key_dim, spec.value_heads * spec.value_dim
     return (keys + values + spec.value_heads) * itemsize

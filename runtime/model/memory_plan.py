@@ -1,4 +1,4 @@
-"""What a model and its keys and values take of memory: arithmetic, whether or not it is loaded.
+"""Memory of a model and of its keys and values: arithmetic, whether or not it is loaded.
 
 ``ModelRunner`` holds what is planned here; ``keepwarm doctor`` tells it of models that are not
 loaded. What is free is asked of whoever calls.

@@ -161,7 +161,7 @@ def _load_qkv(
 
 
 def _load_gate(spec: Attention, name: str, hidden: int, loader: MapLoader) -> Linear:
-    """What weighs the heads' results, from the rows behind those of each head's queries."""
+    """Load the gate of the heads' results, from the rows behind those of each head's queries."""
     source, names, outputs = loader.source, [f"{name}.q_proj"], [_query_rows(spec)]
     (weight,), chosen = matrices_of(source, names, outputs, hidden), _rows_of(spec, 1)
     bias = biases_of(source, names, outputs)[chosen] if spec.bias else None

@@ -272,7 +272,7 @@ def resolve_dtype(name: DTypeName, device: torch.device) -> torch.dtype:
 
 
 def free_after_loading(device: torch.device) -> int:
-    """What can be had now on ``device``, also of what loading left behind."""
+    """The memory to be had now on ``device``, also of what loading left behind."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
     return free_memory_bytes(device)

@@ -140,7 +140,7 @@ def _stored_weights(
 
 
 def contents_of(found: ModelSource, dtype: torch.dtype, bits: WeightBits) -> Contents:
-    """What the model's files hold, as far as headers tell.
+    """Contents of the model's files, as far as headers tell.
 
     Raises:
         LoadError: weights are missing, or a header is damaged.

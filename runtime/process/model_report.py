@@ -1,4 +1,4 @@
-"""What a model's files hold and what memory it would take here, for ``keepwarm doctor``.
+"""A report on a model's files and the memory that it would take here, for ``keepwarm doctor``.
 
 Headers alone are read. What is free is what is free now: beside a server that runs it is less.
 """
@@ -22,7 +22,7 @@ class ModelReport:
     form: str = ""
     """How its weights are kept."""
     left: str = ""
-    """What of its files is knowingly not read."""
+    """Parts of its files that are knowingly not read."""
     dtype: str = ""
     device: str = ""
     weight_bytes: int = 0
@@ -30,7 +30,7 @@ class ModelReport:
     kv_bytes: int = 0
     """Memory for keys and values, states included."""
     token_bytes: int = 0
-    """Of a token's keys and values."""
+    """Bytes of a token's keys and values."""
     tokens: int = 0
     """That there is room for on the device."""
     host_tokens: int = 0
@@ -38,7 +38,7 @@ class ModelReport:
     context: int = 0
     """The longest transcript."""
     state_slots: int | None = None
-    """Of a model with recurrent layers."""
+    """State slots of a model with recurrent layers."""
 
 
 def model_report(config: EngineConfig) -> ModelReport:

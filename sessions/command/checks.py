@@ -205,7 +205,8 @@ def folder(what: str, path: Path, wanted_mib: int) -> Finding:
 
 
 def device(engine: EngineConfig) -> list[Finding]:
-    """What a model would run on and what it would take, asked of a child process."""
+    """The device that a model would run on and the memory it would take, asked of a child
+    process."""
     config = json.dumps(asdict(engine))
     command = [sys.executable, "-m", "runtime.process.device_report", config]
     try:

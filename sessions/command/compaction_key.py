@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 
 def seal_for(options: JournalOptions, fingerprint: bytes, model: str) -> Seal:
-    """What signs for a model by that name, and for what makes token ids of its texts.
+    """A key that signs for a model by that name, and for everything that decides the token ids of
+    its texts.
 
     Raises:
         OptionError: the option's file is no key, or cannot be read.

@@ -1,4 +1,4 @@
-"""What ``keepwarm doctor`` says of one thing that it looked at."""
+"""A finding of ``keepwarm doctor`` about one thing that it looked at."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,4 +14,4 @@ class Finding:
     verdict: Verdict
     found: str
     advice: str = ""
-    """What to do; empty where nothing is."""
+    """The remedy; empty where nothing is."""

@@ -1,4 +1,4 @@
-"""What ``keepwarm doctor`` finds out about the model: whether it is there, what it is, how it is
+"""Findings of ``keepwarm doctor`` about the model: whether it is there, what it is, how it is
 spoken to, what memory it takes.
 
 What headers of weights and the device have to do with it is asked of a process that has torch
@@ -8,7 +8,7 @@ What headers of weights and the device have to do with it is asked of a process 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runtime.model.config import Experts, ModelConfig
+from runtime.model.config import Experts, GatedDelta, ModelConfig, ShortConv
 from runtime.model.sources import ModelSource
 from sessions.command.finding import Finding
 from sessions.command.options import ServeOptions
@@ -16,6 +16,7 @@ from sessions.command.preflight import fault_of_context, fault_of_model, known_s
 from sessions.command.settings import OptionError
 from sessions.command.speech import Speech, speech_of
 
+_RECURRENT = {ShortConv: "short convolutions", GatedDelta: "gated delta nets"}
 _SESSION_TOKENS = (8192, 32768)
 """Lengths of sessions that are told of, beside the whole context."""
 
@@ -48,8 +49,10 @@ def family(config: ModelConfig) -> Finding:
     windows = sum(each.window is not None for each in attention)
     if windows:
         words.append(f"{windows} of them with a window")
-    if config.recurrent:
-        words.append(f"{len(config.recurrent)} of short convolutions")
+    for kind, name in _RECURRENT.items():
+        count = sum(isinstance(each, kind) for each in config.recurrent)
+        if count:
+            words.append(f"{count} of {name}")
     experts = [
         each.feed_forward for each in config.layers if isinstance(each.feed_forward, Experts)
     ]
@@ -97,7 +100,7 @@ def speech(options: ServeOptions, source: ModelSource) -> Speech:
 
 
 def read_model(report: Mapping[str, Any]) -> Iterator[Finding]:
-    """What a ``ModelReport`` means. What is at fault with files and context has been told."""
+    """Findings from a ``ModelReport``. What is at fault with files and context has been told."""
     if report["fault"] is not None:
         advice = "give what it asks for, or another model"
         yield Finding(what="memory", verdict="fault", found=report["fault"], advice=advice)
@@ -108,7 +111,7 @@ def read_model(report: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def memory(report: Mapping[str, Any]) -> Finding:
-    """What weights and KV take, and how many sessions fit."""
+    """The memory of weights and KV, and how many sessions fit."""
     context, tokens = report["context"], report["tokens"]
     lengths = [each for each in _SESSION_TOKENS if each < context] + [context]
     sessions = [f"{_sessions(report, each)} of {each} tokens" for each in lengths]

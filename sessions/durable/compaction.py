@@ -11,7 +11,7 @@ import base64
 import hashlib
 import hmac
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tools_api import errors, exact_json
@@ -71,27 +71,15 @@ def opened(item: Compaction) -> Compaction:
     return replace(item, stands_for=StandsFor(items=named, summary_at=parts["summary"]))
 
 
-def expanded(items: Iterable[Item]) -> tuple[Item, ...]:
-    """Items as a model reads them: what a compaction stands for in its place."""
-    found = tuple(items)
-    if not any(isinstance(item, Compaction) for item in found):
-        return found
-    return tuple(
-        each
-        for item in found
-        for each in (standing(item).items if isinstance(item, Compaction) else (item,))
-    )
-
-
 def standing(item: Compaction) -> StandsFor:
-    """What an opened item stands for."""
+    """The items for which an opened item stands."""
     stands_for = opened(item).stands_for
     assert stands_for is not None
     return stands_for
 
 
 def opened_input(items: Sequence[Item], seal: Seal, tenant: str) -> tuple[tuple[Item, ...], bool]:
-    """What counts of a request's items, its compactions opened; and whether what is before them
+    """The items of a request that count, its compactions opened; and whether what is before them
     does not.
 
     Raises:

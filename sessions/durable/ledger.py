@@ -330,7 +330,7 @@ class TurnReport:
     traceparent: str | None = None
     """The client's span above this turn, in W3C Trace Context's words."""
     context: dict[str, Any] | None = None
-    """What became of its context, as ``response.keepwarm.context`` says it; None: nothing."""
+    """The fate of its context, as ``response.keepwarm.context`` says it; None: nothing."""
 
     @property
     def is_turn(self) -> bool:

@@ -20,7 +20,7 @@ import orjson
 from runtime.messages import TokenArray
 from runtime.text_encoder import UnsplittableText
 from runtime.tokenizer import Tokenizer
-from sessions.durable.compaction import expanded, standing
+from sessions.durable.compaction import standing
 from sessions.durable.shortened import is_shortened
 from sessions.durable.weights import item_bytes, text_held, tool_bytes
 from tools_api import errors
@@ -40,7 +40,7 @@ from tools_api.tools import FunctionTool
 
 ROOT_DIGEST = b""
 _MOST_BYTES = 4
-"""Of a character."""
+"""The most bytes of a character."""
 _NO_TOKENS: TokenArray = np.empty(0, dtype=np.int32)
 
 
@@ -141,6 +141,21 @@ class Entry:
 def header_tools(tools: tuple[FunctionTool, ...]) -> tuple[FunctionTool, ...]:
     """Those of a request's tools that stand in its header."""
     return tuple(tool for tool in tools if tool.in_header) if tools else ()
+
+
+def expanded(items: Iterable[Item]) -> tuple[Item, ...]:
+    """Items as a model reads them: what a compaction stands for in its place."""
+    found = tuple(items)
+    for item in found:
+        if isinstance(item, Compaction):
+            break
+    else:
+        return found
+    return tuple(
+        each
+        for item in found
+        for each in (standing(item).items if isinstance(item, Compaction) else (item,))
+    )
 
 
 def chain(entry: Entry | None) -> Iterator[Entry]:

@@ -102,9 +102,9 @@ class TurnStats:
     cut: bool = False
     """Truncation left something out for this turn."""
     warnings: tuple[str, ...] = ()
-    """What the client should know of the turn, a short sentence each."""
+    """Warnings to the client about the turn, a short sentence each."""
     context: Event | None = None
-    """What became of the context, if it was recast."""
+    """The fate of the context, if it was recast."""
     exhausted: bool = field(default=False)
     """The budget ended or refused this turn."""
     stop: str | None = None

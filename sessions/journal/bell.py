@@ -74,7 +74,7 @@ class Bell:
                     self._ring()
                     self._hear(connection)
             except psycopg.Error as error:
-                log.warning("journal cannot be listened to reason=%s", type(error).__name__)
+                log.debug("journal cannot be listened to reason=%s", type(error).__name__)
                 self._closing.wait(RETRY_S)
 
     def _hear(self, connection: psycopg.Connection[Any]) -> None:

@@ -22,7 +22,8 @@ class JournalUnavailable(JournalError):
 
 
 class JournalDisplaced(JournalUnavailable):
-    """What is open is not what its path names, or is spoilt: nothing more is written into it."""
+    """The open file is not the one that its path names, or is spoilt: nothing more is written into
+    it."""
 
 
 class JournalAbsent(JournalUnavailable):

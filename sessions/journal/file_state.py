@@ -104,15 +104,16 @@ def read_only(path: Path) -> sqlite3.Connection:
     for how in ("mode=ro", "mode=ro&immutable=1"):
         if "immutable" in how and log.exists() and log.stat().st_size:
             break
+        address = f"{path.resolve().as_uri()}?{how}"
+        connection = None
         try:
             connection = sqlite3.connect(
-                f"{path.resolve().as_uri()}?{how}",
-                uri=True,
-                isolation_level=None,
-                check_same_thread=False,
+                address, uri=True, isolation_level=None, check_same_thread=False
             )
             (version,) = connection.execute("PRAGMA user_version").fetchone()
         except sqlite3.OperationalError:
+            if connection is not None:  # one that stays open keeps others from writing
+                connection.close()
             continue
         if version == VERSION:
             return connection
@@ -151,6 +152,8 @@ def said(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
+        if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
+            raise JournalUnavailable(f"{path}: it is being opened anew") from error
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in _LATER:
             raise JournalUnavailable(f"{path}: {error}") from error

@@ -31,7 +31,7 @@ class _Open:
 
 
 class JournalFiles:
-    """Of one journal that is open, in the order in which they were noted."""
+    """The files of one journal that is open, in the order in which they were noted."""
 
     def __init__(self) -> None:
         self._files: list[_Open] = []
@@ -95,7 +95,7 @@ def _state(stat: os.stat_result) -> tuple[int, int]:
 
 
 def _descriptor_of(named: os.stat_result) -> int | None:
-    """Of the file that is open in this process."""
+    """The descriptor of the file that is open in this process."""
     with contextlib.suppress(OSError):
         for name in os.listdir(_DESCRIPTORS):
             with contextlib.suppress(OSError):  # that which listed them is closed
@@ -105,7 +105,7 @@ def _descriptor_of(named: os.stat_result) -> int | None:
     return None
 
 
-class Reserve:
+class DiskReserve:
     """Room beside the journal, kept for what is owed when the disk is full."""
 
     def __init__(self, path: Path) -> None:

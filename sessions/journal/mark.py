@@ -100,7 +100,7 @@ class MarkFile:
 
     @property
     def descriptor(self) -> int:
-        """Of the open file."""
+        """The descriptor of the open file."""
         return self._descriptor
 
     def close(self) -> None:

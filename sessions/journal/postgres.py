@@ -94,7 +94,7 @@ class PostgresJournal(SqlJournal):
         self._connections: list[psycopg.Connection[Any]] = []
         self._bell = Bell(self._connect, owner)
         self._identity: bytes | None = None
-        """Of the journal that was found there first."""
+        """The identity of the journal that was found there first."""
         self._preparing = threading.Lock()
         try:
             self._prepare()
@@ -187,7 +187,8 @@ class PostgresJournal(SqlJournal):
             raise
 
     def _prepared(self) -> None:
-        """What could not be reached at the start is made ready when it is reached first."""
+        """A journal that could not be reached at the start is made ready when it is reached
+        first."""
         if self._identity is None:
             with self._preparing:
                 if self._identity is None:

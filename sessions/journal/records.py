@@ -200,18 +200,18 @@ class SessionRecord:
     """When its last turn ended; 0: it has had none."""
     account: Account
     options: bytes = b""
-    """What it was told that holds for its later turns: see ``options_kept``."""
+    """Options for its later turns: see ``options_kept``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptOptions:
-    """What a session was told that holds for its later turns."""
+    """Options of a session that hold for its later turns."""
 
     parent: str | None
     """The session that it is a part of."""
     outlives_sockets: bool
     budgets: Mapping[str, tuple[Budget, Budget]]
-    """Of ``session`` and ``tree`` those that were told, the bounds and the soft ones."""
+    """Budgets among ``session`` and ``tree`` that were told, the bounds and the soft ones."""
 
 
 TENANT_ACCOUNT = "tenant"
@@ -229,7 +229,7 @@ def tree_account(session: str) -> str:
 
 
 def account_names(session: Session) -> tuple[str, ...]:
-    """What the session draws on besides its own account, in the order of
+    """Names of the accounts that the session draws on besides its own, in the order of
     ``Ledger.accounts`` behind that."""
     own = tree_account(session.name)
     if session.parent is None:
@@ -238,7 +238,7 @@ def account_names(session: Session) -> tuple[str, ...]:
 
 
 def options_told(session: Session) -> bytes:
-    """What the session was told that holds for its later turns, as its row keeps it; empty:
+    """The session's options that hold for its later turns, as its row keeps them; empty:
     nothing."""
     options: dict[str, Any] = {}
     for scope, account in (("session", session.ledger.account), ("tree", session.ledger.tree)):
@@ -255,7 +255,7 @@ def options_told(session: Session) -> bytes:
 
 
 def options_kept(options: bytes) -> KeptOptions:
-    """What ``options_told`` wrote."""
+    """Read what ``options_told`` wrote."""
     told: dict[str, Any] = orjson.loads(options) if options else {}
     return KeptOptions(
         parent=told.get("parent"),

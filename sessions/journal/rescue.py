@@ -27,7 +27,7 @@ _PAGES = 1024
 
 
 class Rescue:
-    """Of one journal that is open."""
+    """The rescue of one journal that is open."""
 
     def __init__(self, journal: SqliteJournal, folder: Path | None) -> None:
         """``folder``: where to save; None: beside the journal."""

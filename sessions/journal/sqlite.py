@@ -44,7 +44,7 @@ from sessions.journal.file_state import (
     unusable,
     version_of,
 )
-from sessions.journal.files import JournalFiles, Reserve
+from sessions.journal.files import DiskReserve, JournalFiles
 from sessions.journal.mark import MarkFile, read_mark
 from sessions.journal.ownership import Ownership, SystemWaiter
 from sessions.journal.records import SessionRecord, TurnRecord
@@ -102,26 +102,9 @@ class SqliteJournal(SqlJournal):
         self._closed = False
         self.damage: str | None = None
         self._beside = beside
-        self._whole = False
-        self._commits = 0
-        self._lock_file: int | None = None
-        self._mark: MarkFile | None = None
-        self._upkeep: threading.Thread | None = None
-        self._check: threading.Thread | None = None
-        self._checking: sqlite3.Connection | None = None
-        self._unsynced, self._closing = threading.Event(), threading.Event()
-        self._files, self._reserve = JournalFiles(), Reserve(path)
-        self._moving = threading.Lock()
-        """The log is being moved into the database."""
-        self._unsure = False
-        """A sync has failed: what is in the log may not be on the disk, and nothing would tell."""
-        self._spoilt: str | None = None
-        """Another program has spoilt the file: what it says is not believed any more."""
-        self._wrote: sqlite3.Connection | None = None
-        """The connection that wrote last."""
-        self._committed_s = 0.0
         self._unopened: str | None = None
         """Why it can only be read so far."""
+        self._begin()
         self._ownership = Ownership(
             journal=self,
             now_ms=lambda cursor: cursor.execute(f"SELECT {_NOW}").fetchone()[0],
@@ -132,9 +115,29 @@ class SqliteJournal(SqlJournal):
         except JournalUnavailable as error:
             if not (patient and by_the_disk(error, path)):
                 raise
-            self._closed, self._unopened = False, str(error)
+            self._open_with_reserve(str(error))
 
     # Opening
+
+    def _begin(self) -> None:
+        """Nothing is open yet."""
+        self._whole, self._commits = False, 0
+        self._lock_file: int | None = None
+        self._mark: MarkFile | None = None
+        self._upkeep: threading.Thread | None = None
+        self._check: threading.Thread | None = None
+        self._checking: sqlite3.Connection | None = None
+        self._unsynced, self._closing = threading.Event(), threading.Event()
+        self._files, self._reserve = JournalFiles(), DiskReserve(self.path)
+        self._moving = threading.Lock()
+        """The log is being moved into the database."""
+        self._unsure = False
+        """A sync has failed: what is in the log may not be on the disk, and nothing would tell."""
+        self._spoilt: str | None = None
+        """Another program has spoilt the file: what it says is not believed any more."""
+        self._wrote: sqlite3.Connection | None = None
+        """The connection that wrote last."""
+        self._committed_s = 0.0
 
     def _open(self) -> None:
         """Have it for writing. Raises JournalError: it is closed as before."""
@@ -170,20 +173,35 @@ class SqliteJournal(SqlJournal):
         self._files.note(file_beside(self.path, "mark"), "mark", self._mark.descriptor)
         self._files.note(file_beside(self.path, "lock"), "lock", self._lock_file)
 
+    def _open_with_reserve(self, why: str) -> None:
+        """SQLite itself needs a little room to open; if that is not there it is read for now."""
+        self._local = threading.local()
+        try:
+            if not self._reserve.spend():
+                raise JournalUnavailable(why)
+            self._closed = False
+            self._open()
+        except JournalUnavailable:
+            self._closed, self._unopened = False, why
+            self._local = threading.local()
+
     def _open_late(self) -> None:
         """Have for writing what could only be read so far. Raises JournalUnavailable: not yet."""
+        try:
+            self._reserve.renew()
+        except OSError as error:
+            raise JournalUnavailable(f"{self.path}: {error.strerror}") from error
         with self._write_lock:
-            self._reserve.spend()  # SQLite itself needs a little to open
             self._close_connections()
+            self._local = threading.local()  # what was opened to be read is used no more
+            why, self._unopened = self._unopened, None
             try:
                 self._open()
             except JournalError as error:
-                self._closed = False
-                if not isinstance(error, JournalUnavailable):
+                self._closed, self._local, self._unopened = False, threading.local(), why
+                if isinstance(error, JournalDamaged):
                     self.damage = str(error)
                 raise
-            self._unopened = None
-            self._local = threading.local()  # what was opened to be read is used no more
 
     def _prepare(self) -> tuple[int, bytes, bool]:
         """Make or check the file: its commits, its identity, whether it is known to be whole."""
@@ -543,7 +561,7 @@ class SqliteJournal(SqlJournal):
         self._close_files()
 
     def _leave(self, mark: MarkFile) -> None:
-        """What is displaced is left as it is: its path may name what is another's."""
+        """A journal that was displaced is left as it is: its path may name what is another's."""
         try:
             self._refuse_displaced()
         except JournalDisplaced:

@@ -187,7 +187,7 @@ def check_account(session: SessionRow, account: Account | None) -> None:
 
 
 _MOST_ROWS = 64
-"""Of one statement."""
+"""The most rows of one statement."""
 T = TypeVar("T")
 
 

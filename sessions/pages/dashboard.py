@@ -107,7 +107,7 @@ class Dashboard(Watcher):
         self.pictures = CachePictures(session_of_branch=self.log.session_of_branch, text_of=text_of)
         self.restarts = 0
         self.ground = Ground()
-        """What the server stands on."""
+        """The ground under the server."""
         self._clock = clock
         self._version = version
         self._started = clock()

@@ -56,7 +56,7 @@ class Metrics(Watcher):
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.ground = Ground()
-        """What the server stands on."""
+        """The ground under the server."""
         self._turns()
         self._tokens()
         self._engine()

@@ -8,11 +8,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from runtime.messages import StepStats
 
 KINDS = ("end", "header", "junction", "pause")
-"""Of snapshots, as ``radix_cache.snapshots`` names them."""
+"""Kinds of snapshots, as ``radix_cache.snapshots`` names them."""
 
 
 class StateMetrics:
-    """What steps tell of state slots."""
+    """Metrics of state slots, from steps."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         text = "Slots for states of recurrent layers, by use."
@@ -30,12 +30,12 @@ class StateMetrics:
     def step_finished(self, stats: StepStats) -> None:
         free, snapshots = stats.state_slots_free, stats.state_snapshots
         uses = free, stats.state_slots_total - free - snapshots, snapshots
-        for series, count in zip(self._slots, uses, strict=True):
-            series.set(count)
-        for kind, taken in stats.snapshots_taken_delta.items():
-            self._taken.labels(kind).inc(taken)
-        for kind, lost in stats.snapshots_lost_delta.items():
-            self._lost.labels(kind).inc(lost)
+        for series, slots in zip(self._slots, uses, strict=True):
+            series.set(slots)
+        for kind, count in stats.snapshots_taken_delta.items():
+            self._taken.labels(kind).inc(count)
+        for kind, count in stats.snapshots_lost_delta.items():
+            self._lost.labels(kind).inc(count)
         if stats.slot_waits_delta:
             self._waits.inc(stats.slot_waits_delta)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sessions.durable.compaction import expanded, standing
+from sessions.durable.compaction import standing
 from sessions.durable.ledger import COMPACTION, TurnReport, dollars
 from sessions.durable.transcript import (
     NOTHING,
@@ -22,12 +22,13 @@ from sessions.durable.transcript import (
     Tail,
     chain,
     check_calls,
+    expanded,
     roll,
     roll_all,
 )
 from sessions.turns.recasting import (
     Decision,
-    Room,
+    RecastRoom,
     Rules,
     cuts,
     decide,
@@ -37,7 +38,7 @@ from sessions.turns.recasting import (
     without_summary,
 )
 from sessions.turns.service import ServedModel, Service
-from sessions.turns.shortening import Room as Window
+from sessions.turns.shortening import Room
 from sessions.turns.truncation import Context, truncations
 from sessions.turns.turn_plan import NO_CHECKS, NO_PAST, Due, Recast, TurnPlan
 from tools_api import errors
@@ -244,14 +245,14 @@ class Recasting:
     def _count(self, item: Item) -> int:
         return self._model.renderer.count((item,), self.plan.options)
 
-    def _make_room(self) -> Room:
+    def _make_room(self) -> RecastRoom:
         header = len(self.plan.header.ids)
         if self._rules.keeps_uses is not None:
             target = 0
         else:
             target = max(self._due.threshold // 2 - header, (self._due.threshold - header) // 3, 1)
         summary = max(min(_LONGEST_SUMMARY, target // 4), 16)
-        return Room(target=target, summary=summary, note=self._count(sample_note()))
+        return RecastRoom(target=target, summary=summary, note=self._count(sample_note()))
 
     # The summary
 
@@ -280,9 +281,9 @@ class Recasting:
         return sum(len(expanded(link)) for link in links) + len(expanded(extra))
 
     def _seen(self) -> Iterator[tuple[Entry | None, tuple[Item, ...]]]:
-        """What whoever sums up may be shown, the best first: as much as can be of what is in the
-        cache; where nothing but a summary is asked for, all. Calls have their outputs in it, and
-        it fits."""
+        """The items that whoever sums up may be shown, the best first: as much as can be of what is
+        in the cache; where nothing but a summary is asked for, all. Calls have their outputs in it,
+        and it fits."""
         plan = self.plan
         whole = (plan.parent, plan.input_items)
         held = [*self._held(plan.parent)]
@@ -437,7 +438,7 @@ class Recasting:
         most, least = model.max_context_tokens, 1 if plan.request.generate else 0
         found = self._rendered(plan, context)
         if found.prompt_tokens + least > most and request.truncation == "auto":
-            window = Window(
+            window = Room(
                 max_tokens=most,
                 longest_token_bytes=model.longest_token_bytes,
                 reply_tokens=min(request.max_output_tokens or most, most // 8) if least else 0,

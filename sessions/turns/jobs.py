@@ -105,7 +105,7 @@ class Job:
     early: EndedEarly | None = None
     """It was ended early while its context was summed up: the turn itself is to end so."""
     recasting: Recasting | None = None
-    """What becomes of a context that is too long."""
+    """The recasting of a context that is too long."""
     main: Turn | None = None
     """The turn that a client follows, while ``turn`` sums up its context."""
     displaced: bool = False

@@ -102,12 +102,12 @@ class Waiting:
 
     content: CreateRequest | ResumeTurn | ApiError
     num_bytes: int
-    """Of its frame."""
+    """Bytes of its frame."""
     arrival_s: float
     prepared: Prepared | None = None
-    """What was worked out of it where it was read."""
+    """The results of reading it."""
     hold: Hold | None = None
-    """Of a create: the memory it takes until it is answered."""
+    """The hold of a create: the memory it takes until it is answered."""
 
 
 def place(

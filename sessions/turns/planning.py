@@ -244,7 +244,7 @@ def _whole_context(
             in it is not this tenant's or not for this model.
     """
     held = lineage.parent.entry if lineage.parent is not None else None
-    if any(isinstance(item, Compaction) for item in lineage.items):
+    if Compaction in set(map(type, lineage.items)):
         return _compacted_context(request, lineage, model, options, tenant)
     given, lost = (lineage.items, ()) if held is None else without_lost(held, lineage.items)
     put = placed(held, given, complete=request.generate)

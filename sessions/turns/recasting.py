@@ -33,7 +33,7 @@ _NO_ARGUMENTS = "{}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What may be done to a context."""
+    """The rules for recasting a context."""
 
     clears: bool = True
     summarises: bool = True
@@ -50,7 +50,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class RecastRoom:
     """How much is to be left, in tokens beside the header."""
 
     target: int
@@ -76,13 +76,13 @@ class Decision:
 def decide(
     items: Sequence[Item],
     sizes: Sequence[int],
-    room: Room,
+    room: RecastRoom,
     rules: Rules,
     *,
     summary_at: int | None = None,
     told: int | None = None,
 ) -> Decision | None:
-    """What becomes of the items. None: nothing would be gained.
+    """Decide on the items. None: nothing would be gained.
 
     Args:
         sizes: tokens of each item on its own.
@@ -106,9 +106,9 @@ def decide(
 
 
 def without_summary(
-    items: Sequence[Item], sizes: Sequence[int], room: Room, rules: Rules
+    items: Sequence[Item], sizes: Sequence[int], room: RecastRoom, rules: Rules
 ) -> Decision:
-    """What becomes of the items where there is no summary: as many outputs are cleared as help."""
+    """Decide on the items where there is no summary: as many outputs are cleared as help."""
     alone = replace(rules, summarises=False, keeps_newest=True, least=0)
     found = decide(items, sizes, room, alone)
     return found or Decision(newest=0)
@@ -123,7 +123,7 @@ def recast(
     summary: str | None,
     summary_at: int | None = None,
 ) -> StandsFor:
-    """What is left of the items. ``summary``: None only where nothing is summarised."""
+    """The items that are left. ``summary``: None only where nothing is summarised."""
     cleared, gone = set(decision.cleared), set(decision.summarised)
     emptied = _called_by(items, cleared) if rules.clears_inputs else set[int]()
     kept, at = list[Item](), None

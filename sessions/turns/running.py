@@ -388,7 +388,7 @@ class Running:
         )
 
     async def _record_summary(self, job: Job, turn: Turn, ending: Ending) -> Ending:
-        """What the summary consumed is written before its turn goes on."""
+        """Record what the summary consumed before its turn goes on."""
         commits, report = self._service.commits, ending.outcome.report
         self._jobs.withdrawn(turn.request_id)
         if report.usage.input_tokens or report.cost:

@@ -75,7 +75,7 @@ class Service:
     commits: Commits | None = None
     """The records of turns, where there is a journal that lasts."""
     ground: Ground = field(default_factory=Ground)
-    """What the server stands on."""
+    """The ground under the server."""
 
     def check_model(self, tenant: str, asked: str | None) -> None:
         """``asked``: the name in the request, None if it has none.

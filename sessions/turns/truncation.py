@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
-from sessions.durable.compaction import expanded
 from sessions.durable.transcript import (
     NOTHING,
     Entry,
@@ -24,6 +23,7 @@ from sessions.durable.transcript import (
     Tail,
     by_model,
     chain,
+    expanded,
 )
 from sessions.turns.shortening import Room, Shortening, Sizes
 from tools_api.chat_format import TemplateOptions

@@ -132,7 +132,7 @@ class Turn:
 
     @property
     def text(self) -> str:
-        """What it has said so far in finished messages."""
+        """The text of the turn's finished messages so far."""
         return "".join(item.text for item in self.events.items if isinstance(item, Message))
 
     def lacking(self, output: SequenceOutput) -> list[tuple[Account, Amount]]:
@@ -177,7 +177,7 @@ class Turn:
         return step
 
     def refuse(self, error: ApiError) -> TurnStep:
-        """What is left of its context cannot be read: end with ``response.failed``."""
+        """Refuse a turn the rest of whose context cannot be read: end with ``response.failed``."""
         step = TurnStep()
         self._clock.end(self._service.clock())
         self._fail(step, "invalid_prompt", error.message, error.code or "invalid_prompt")
@@ -441,7 +441,7 @@ class Turn:
         return Outcome(report=report, entry=entry)
 
     def _said(self, recast: Recast) -> list[Item]:
-        """What the model said itself."""
+        """The items that the model said itself."""
         return self.events.items[len(recast.items) :]
 
     def _entry(self) -> Entry:

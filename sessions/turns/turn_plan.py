@@ -54,14 +54,14 @@ class Due:
     threshold: int
     """The tokens that it has reached; what remains is half of them."""
     entry: ContextManagement | None
-    """Of the request, by which it is due; None: it is asked for without a threshold."""
+    """The entry of the request by which it is due; None: it is asked for without a threshold."""
     inner: bool
     """Clients see nothing of it but the report: no item stands for what is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recast:
-    """What became of the context for this turn."""
+    """The change to the context for this turn."""
 
     items: tuple[Item, ...] = ()
     """That lead the output."""

@@ -29,17 +29,21 @@ KEPT = 32
 
 def raise_limit() -> int:
     """Have as many descriptors as this process may have; returns how many that are."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # macOS names more than it gives
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
+    return allowed()
+
+
+def allowed() -> int:
+    """How many descriptors this process may have now."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MANY if soft == resource.RLIM_INFINITY else soft
 
 
 def most_sockets() -> int:
-    """How many there may be now."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max((_MANY if soft == resource.RLIM_INFINITY else soft) - OWN - KEPT, 2)
+    """How many sockets there may be now."""
+    return max(allowed() - OWN - KEPT, 2)
 
 
 def within(limits: Limits, descriptors: int) -> Limits:
@@ -72,11 +76,15 @@ class DescriptorWatch:
         self._clock = clock
         self._take = take
         self._said_at: float | None = None
+        self._least = min(allowed(), OWN + KEPT + 2)
+        """Less than that is not what the server began with."""
 
     @property
     def trouble(self) -> str | None:
-        """There is none left; None: there was when it was looked for last."""
-        return None if self._said_at is None else "file descriptors have run out"
+        """There is none left, or the kept ones are gone; None: they were there when looked for."""
+        if self._said_at is None and allowed() >= self._least:
+            return None
+        return "file descriptors have run out"
 
     def tick(self) -> None:
         """Look whether there is one left."""

@@ -50,7 +50,7 @@ class LongWork:
     journal: JournalDesk | None = None
     """Keeps what turns leave; None: memory alone does."""
     ground: Ground = field(default_factory=Ground)
-    """What the server stands on."""
+    """The ground under the server."""
 
 
 class Errands:

@@ -108,13 +108,7 @@ class JournalDesk:
         self._keep_s = keep_s
         self._ground = ground
         self._rescue = rescue
-        self._cut_short: Callable[[TurnRecord], None] | None = None
-        self._found: str | None = None
-        """Why the journal could not be written when it was looked at last."""
-        self._readable = True
-        self.to_begin: Callable[[], Callable[[], None]] | None = None
-        """What is still to be read of a journal that could not be opened for writing at the start;
-        it is called beside the event loop, and what it returns in it."""
+        self._not_looked_yet()
         self._wall_clock = wall_clock
         self._pause = pause
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="journal reader")
@@ -138,6 +132,16 @@ class JournalDesk:
         self._draining = False
         self._heard_at = asyncio.get_running_loop().time()
         """When the journal heard last of this server, or the sessions were asked for anew."""
+
+    def _not_looked_yet(self) -> None:
+        """Of the journal nothing is known yet."""
+        self._cut_short: Callable[[TurnRecord], None] | None = None
+        self._found: str | None = None
+        """Why the journal could not be written when it was looked at last."""
+        self._readable = True
+        self.to_begin: Callable[[], Callable[[], None]] | None = None
+        """What is still to be read of a journal that could not be opened for writing at the start;
+        it is called beside the event loop, and what it returns in it."""
 
     @property
     def damaged(self) -> bool:

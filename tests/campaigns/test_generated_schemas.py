@@ -139,6 +139,7 @@ async def test_no_turn_of_a_server_fails_for_its_schema(tmp_path: Path) -> None:
                 kind, reason = event["type"], event.get("error", {}).get("code")
                 if kind == "response.failed":
                     reason = event["response"]["keepwarm"]["reason"]
+                    reason = reason if event["response"]["error"]["code"] == reason else "fault"
                 ended[kind if reason is None else f"{kind} {reason}"] += 1
                 if reason not in (None, "invalid_json_schema", "output_invalid"):
                     faults.append((number, event))

@@ -12,7 +12,7 @@ from runtime.grammar.refusal import GrammarRefused
 from runtime.messages import FinishReason
 from sessions.journal.errors import JournalUnavailable
 from sessions.journal.records import TurnRecord
-from sessions.turns.effects import Asked, EngineOutputs, SessionTurn, Work
+from sessions.turns.effects import Asked, EngineOutputs, Footing, SessionTurn, Work
 from sessions.turns.jobs import Job
 from sessions.turns.wanted import Wanted
 from tests.support.places import TENANT, Matches, PlaceRig
@@ -105,6 +105,11 @@ def history(rig: PlaceRig, first: Fields) -> Fields:
     return {"input": [HISTORY[0], *first["output"], USER]}
 
 
+def _without_ground(rig: PlaceRig) -> Fields:
+    rig.service.ground.writable = False
+    return {"keepwarm": SESSION}
+
+
 PLACES: dict[str, Place] = {
     "its id": Place(asks=wanted(lambda w: w.request_id)),
     "a turn to resume": Place(
@@ -115,6 +120,11 @@ PLACES: dict[str, Place] = {
     "items": Place(
         asks=wanted(lambda w: w.item_ids),
         fields=after_restart(input=[REFERENCE, USER], keepwarm=SESSION),
+    ),
+    "the ground": Place(
+        asks=kind(Footing),
+        fields=lambda rig, first: _without_ground(rig),
+        fails=lambda: ValueError("told to"),
     ),
     "a long reading": Place(
         asks=work("digested"),

@@ -19,7 +19,7 @@ from sessions.durable.store import Store
 from sessions.quotas import Quotas
 from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
-from sessions.turns.effects import Cancel, Effects, Granted, Notice, Question, Work
+from sessions.turns.effects import Cancel, Effects, Footing, Granted, Notice, Question, Work
 from sessions.turns.service import ServedModel, Service
 from tests.support.byte_tokenizer import FOLDER
 from tests.support.clock import FakeClock
@@ -236,6 +236,9 @@ class Rig:
                 self.carry(client, client.connection.answer(question.id, None))
             case GrammarSpec():
                 self.checks.append((client, question))
+            case Footing():
+                self.service.ground.writable = True
+                self.carry(client, client.connection.answer(question.id, True))
             case Work():
                 self.plannings.append((client, question))
                 if self.plans_at_once:

@@ -161,7 +161,7 @@ class MessageWriter:
         return dialect_events.named(part)
 
     def _whole_block(self, item: Event) -> bytes:
-        """Of a compaction, which comes at once."""
+        """The block of a compaction, which comes at once."""
         if item["type"] != "compaction":
             return b""
         delta = {"type": "compaction_delta"} | _compacted(item)

@@ -252,7 +252,7 @@ def _compaction(edit: Fields, path: str) -> Fields:
 def _amount(
     edit: Fields, name: str, path: str, kinds: tuple[str, ...], *, least: int = 1
 ) -> tuple[str, int | None]:
-    """What kind of thing is counted, and how many there are; None: it is not said."""
+    """The kind of thing that is counted, and how many there are; None: it is not said."""
     raw = edit.get(name)
     if raw is None:
         return kinds[0], None

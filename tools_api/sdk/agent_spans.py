@@ -98,7 +98,7 @@ def _agent(name: str | None) -> dict[str, Any]:
 
 
 def result_attributes(responses: Sequence[Response], status: str) -> dict[str, Any]:
-    """Of a run that has ended: its turns added up."""
+    """Attributes of a run that has ended: its turns added up."""
     costs = [cost for each in responses if (cost := _turn_cost(each)) is not None]
     return {
         **_usage(sum((each.usage for each in responses), Usage())),
@@ -127,7 +127,7 @@ def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def response_attributes(response: Response) -> dict[str, Any]:
-    """Of a turn that has ended."""
+    """Attributes of a turn that has ended."""
     told = response.keepwarm
     found: dict[str, Any] = {
         "gen_ai.response.id": response.id,
@@ -170,7 +170,7 @@ def _called(call: FunctionCall) -> dict[str, Any]:
 
 
 def record_attributes(record: CallRecord) -> dict[str, Any]:
-    """Of a call that has ended."""
+    """Attributes of a call that has ended."""
     shown = {"gen_ai.tool.call.result": record.output} if shows_content() else {}
     return {"keepwarm.tool.attempts": record.attempts, **shown}
 

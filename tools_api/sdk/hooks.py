@@ -88,7 +88,8 @@ class Hooks:
             raise HookEnded("before_turn", f"it gave no input: {error}") from error
 
     async def response_of(self, response: Response, inside: Inside) -> Response:
-        """What is shown of a turn that ended with ``response``. Errors as ``input_of``."""
+        """The response that is shown of a turn that ended with ``response``. Errors as
+        ``input_of``."""
         if self.after_turn is None:
             return response
         answer = await self._ask("after_turn", self.after_turn, response, context=inside())
@@ -120,7 +121,7 @@ class Hooks:
         return given
 
     async def record_of(self, record: CallRecord) -> CallRecord:
-        """What the model reads of a call. Errors as ``arguments_of``."""
+        """The record of a call that the model reads. Errors as ``arguments_of``."""
         if self.after_tool is None:
             return record
         answer = await self._ask("after_tool", self.after_tool, record)
@@ -166,7 +167,7 @@ def _of_kind(answer: Any, kind: Any, name: str, without: Given) -> Given:
 
 
 async def _answer(hook: Callable[..., Any], given: Sequence[Any]) -> Any:
-    """What a hook says, from a thread of its own where it is a plain function."""
+    """A hook's answer, from a thread of its own where it is a plain function."""
     if inspect.iscoroutinefunction(hook):
         return await uncancelled(hook(*given))
     answer = await in_thread(lambda: hook(*given))

@@ -40,7 +40,7 @@ Choice = ToolChoice | Callable[[int], ToolChoice]
 
 
 class _Done:
-    """What is done already; ``await`` may stand before it."""
+    """A result that is there already; ``await`` may stand before it."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
@@ -342,7 +342,7 @@ class AsyncSession:
 
 
 def said_by(result: LoopResult[Any]) -> str:
-    """What a sub-agent's run gives to the model that asked for it.
+    """The result of a sub-agent's run for the model that asked for it.
 
     Raises:
         RuntimeError: it came to no answer.

@@ -380,7 +380,8 @@ class Run:
 
 
 def _unfinished(task: asyncio.Task[CallRecord] | None, reason: str) -> str:
-    """What the model reads of a call whose tool gave no record; ``reason`` if it never began."""
+    """The text that the model reads of a call whose tool gave no record; ``reason`` if it never
+    began."""
     if task is None:
         return reason
     error = task.exception() if task.done() and not task.cancelled() else None

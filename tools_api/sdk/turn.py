@@ -110,7 +110,7 @@ class Turn:
 
     @property
     def request(self) -> Mapping[str, Any]:
-        """What is asked for, without what makes it run once."""
+        """The request, without the fields that make it run once."""
         return self._request
 
     def frame(self, stream_id: str | None = None) -> str:

@@ -23,6 +23,8 @@ from tests.support.architecture import ROOT
 DOCUMENT = (ROOT / "docs/clients.md").read_text(encoding="utf-8")
 PINNED = sorted(REQUIREMENTS.glob("*.txt"))
 SHARED = {"common.py", "common.mjs"}
+OF_FORMATS = {"openai_formats.py", "anthropic_formats.py"}
+"""Played against models that write calls in several ways, by ``test_formats.py``."""
 
 
 def test_the_matrix_is_that_of_the_table_with_the_versions_that_are_pinned() -> None:
@@ -34,7 +36,7 @@ def test_every_script_is_a_row_and_every_row_a_script() -> None:
     played = [*CLIENTS, *(agent for agent in AGENTS if not agent.large)]
     assert {each.script for each in played} == {
         path.name for path in SCRIPTS.iterdir() if path.suffix in {".py", ".mjs"}
-    } - SHARED
+    } - SHARED - OF_FORMATS
     assert len({(each.script, each.way) for each in played}) == len(played)
 
 

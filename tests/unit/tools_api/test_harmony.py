@@ -125,3 +125,22 @@ def test_the_system_message_says_how_much_to_reason(effort: str | None, told: st
 def test_calls_are_one_a_turn() -> None:
     assert not HarmonyCalls().parallel
     assert {"<|channel|>", "<|constrain|>"} <= CHAT.output_specials(thinking=False, calls=True)
+
+
+@pytest.mark.parametrize(
+    ("rest", "shown"),
+    [
+        ("<|channel|>", ""),
+        ("<|channel|>comm", ""),
+        ("<|channel|>commentary to=functions.f", ""),
+        ("<|channel|>commentary to=functions.f <|constrain|>js", ""),
+        (" to=functions.f<|channel|>commentary json", ""),
+        ('<|channel|>commentary to=functions.f <|constrain|>json{"a": 1}', None),
+        ("<|channel|>final Here it is.", None),
+    ],
+)
+def test_of_a_message_that_was_cut_in_its_header_what_cannot_be_one_is_text(
+    rest: str, shown: str | None
+) -> None:
+    expected = [] if shown == "" else [TextDelta("assistant" + rest), TextDone()]
+    assert events(THOUGHT + rest)[2:] == expected

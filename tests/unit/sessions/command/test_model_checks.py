@@ -82,6 +82,10 @@ def test_of_a_model_that_is_there_context_and_chat_format_are_told(tmp_path: Pat
             "178016 parameters",
         ),
         (
+            "qwen3.5-tiny",
+            "qwen3_5_text: 2 layers of attention, 3 of gated delta nets, 185980 parameters",
+        ),
+        (
             "lfm2-tiny",
             "lfm2: 2 layers of attention, 3 of short convolutions, 184640 parameters",
         ),

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sessions.durable.compaction import MAX_IN_A_ROW, Seal, expanded, opened_input, standing
+from sessions.durable.compaction import MAX_IN_A_ROW, Seal, opened_input, standing
+from sessions.durable.transcript import expanded
 from tools_api.errors import ApiError
 from tools_api.items import Compaction, CompactionKind, StandsFor, parse_items
 

@@ -3,62 +3,17 @@
 import errno
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import sessions.journal.files as journal_files
 from sessions.journal.errors import JournalDisplaced, JournalUnavailable
-from sessions.journal.files import RESERVE_BYTES, Reserve
-from sessions.journal.recovery import recover
-from sessions.journal.rescue import Rescue
+from sessions.journal.files import RESERVE_BYTES, DiskReserve
 from sessions.journal.sqlite import SqliteJournal
+from tests.support.harmed_journals import DISPLACED, Harm, moved, written_over
 from tests.support.journals import record
-
-Harm = Callable[[Path], None]
-
-
-def removed(path: Path) -> None:
-    for each in path.parent.glob(f"{path.name}*"):
-        each.unlink()
-
-
-def moved(path: Path) -> None:
-    path.parent.rename(path.parent.with_name("elsewhere"))
-
-
-def replaced(path: Path) -> None:
-    copy = path.with_name("copy")
-    copy.write_bytes(path.read_bytes())
-    copy.replace(path)
-
-
-def without(what: str) -> Harm:
-    def harm(path: Path) -> None:
-        path.with_name(path.name + what).unlink()
-
-    return harm
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def written_over(path: Path) -> None:
-    """By an older copy of itself, in place."""
-    path.write_bytes((path.parent / "older").read_bytes())
-
-
-DISPLACED = {
-    "removed": removed,
-    "moved": moved,
-    "replaced": replaced,
-    "no log": without("-wal"),
-    "no mark": without(".mark"),
-    "no lock": without(".lock"),
-    "emptied": emptied,
-}
 
 
 @pytest.fixture
@@ -80,42 +35,6 @@ def test_nothing_is_acknowledged_into_a_file_that_its_path_does_not_name(
         journal.append([record("r1", session="s1")])
     with pytest.raises(JournalDisplaced):
         journal.look()
-
-
-@pytest.mark.parametrize("harm", DISPLACED.values(), ids=DISPLACED)
-def test_what_is_committed_is_saved_and_can_be_recovered(
-    harm: Harm, journal: SqliteJournal, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    ids = [f"r{n}" for n in range(40)]
-    journal.append([record(id_, session=id_) for id_ in ids[1:]])
-    harm(journal.path)
-    rescue = Rescue(journal, None)
-    rescue.save()
-    rescue.save()
-    (saved,) = (path for path in tmp_path.rglob("*.saved-*") if path.suffix[-1] == "Z")
-    assert str(saved) in caplog.text
-    recover(saved, tmp_path / "recovered")
-    found = SqliteJournal(tmp_path / "recovered", fingerprint=b"f")
-    assert all(found.turn("t", id_) is not None for id_ in ids)
-    found.close()
-
-
-def test_what_cannot_be_read_any_more_is_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An emptied file of which neither the log nor memory has everything."""
-    path = tmp_path / "j.db"
-    journal = SqliteJournal(path, fingerprint=b"f")
-    journal.append([record(f"r{n}", session="s", answer="x" * 20_000) for n in range(300)])
-    journal.close()
-    journal = SqliteJournal(path, fingerprint=b"f")
-    journal.append([record("last", session="s")])
-    emptied(path)
-    Rescue(journal, None).save()
-    journal.close()
-    (line,) = (message for message in caplog.messages if "saved in part" in message)
-    told = dict(each.split("=") for each in line.split() if "=" in each)
-    assert int(told["responses"]) + int(told["not_saved"]) >= 301 or int(told["faults"])
 
 
 def test_the_same_file_is_taken_again_when_it_is_moved_back(journal: SqliteJournal) -> None:
@@ -178,7 +97,7 @@ def test_a_disk_without_room_is_told_and_the_reserve_pays_what_is_owed(
         patched.setattr(journal_files.os, "pwrite", _no_room)
         with pytest.raises(JournalUnavailable, match="No space left"):
             journal.look()
-    assert Reserve(journal.path).spend()
+    assert DiskReserve(journal.path).spend()
     assert reserve.stat().st_size == 0
     journal.look()
     assert reserve.stat().st_size == RESERVE_BYTES

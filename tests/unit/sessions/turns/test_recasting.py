@@ -6,7 +6,7 @@ import pytest
 
 from sessions.turns.recasting import (
     Decision,
-    Room,
+    RecastRoom,
     Rules,
     cuts,
     decide,
@@ -52,9 +52,9 @@ def history(draw: random.Random) -> tuple[list[Item], list[int]]:
     return items, sizes
 
 
-def drawn(draw: random.Random) -> tuple[list[Item], list[int], Room, Rules]:
+def drawn(draw: random.Random) -> tuple[list[Item], list[int], RecastRoom, Rules]:
     items, sizes = history(draw)
-    room = Room(target=draw.randint(50, max(sum(sizes), 51)), summary=20, note=15)
+    room = RecastRoom(target=draw.randint(50, max(sum(sizes), 51)), summary=20, note=15)
     rules = Rules(
         clears=draw.random() < 0.8,
         summarises=draw.random() < 0.7,
@@ -127,7 +127,7 @@ def test_a_cut_parts_no_call_from_its_output_and_tears_nothing_apart(seed: int) 
 def test_of_so_many_newest_calls_the_outputs_stay() -> None:
     items, sizes = history(random.Random(3))
     rules = Rules(summarises=False, keeps_uses=2)
-    decision = decide(items, sizes, Room(target=0, summary=1, note=1), rules)
+    decision = decide(items, sizes, RecastRoom(target=0, summary=1, note=1), rules)
     assert isinstance(decision, Decision)
     outputs = [n for n, item in enumerate(items) if isinstance(item, CallOutput)]
     assert list(decision.cleared) == [n for n in outputs[:-2] if sizes[n] > 1]
@@ -142,7 +142,7 @@ def test_arguments_are_cleared_with_their_outputs_where_that_is_asked() -> None:
         message("assistant", "z"),
     ]
     rules = Rules(summarises=False, keeps_uses=0, clears_inputs=True)
-    room = Room(target=0, summary=1, note=1)
+    room = RecastRoom(target=0, summary=1, note=1)
     decision = decide(items, [2, 2, 9, 2], room, rules)
     assert decision is not None
     left = recast(items, [2, 2, 9, 2], decision, rules, summary=None).items
