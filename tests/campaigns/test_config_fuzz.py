@@ -79,7 +79,7 @@ OWN: dict[str, dict[str, Any]] = {
               "partial_rotary_factor": 0.25, **experts}
        for name, experts in (
            ("qwen3_5", {}), ("qwen3_5_text", {"full_attention_interval": 4}),
-           ("qwen3_next", {"num_experts": 8, "norm_topk_prob": True, "mlp_only_layers": [1]}),
+           ("qwen3_next", {"num_experts": 16, "norm_topk_prob": True, "mlp_only_layers": [1]}),
            ("qwen3_5_moe", {"num_experts": 8, "moe_intermediate_size": 16}),
            ("qwen3_5_moe_text", {"num_experts": 8, "shared_expert_intermediate_size": 16}))},
 }  # fmt: skip
