@@ -164,8 +164,6 @@ class SamplingOptions(VendorModel):
 class CompactionOptions(VendorModel):
     """``keepwarm.compaction``: how the context is compacted where the request says that it is."""
 
-    ahead: bool = False
-    """While tools run, from 85 % of the threshold on, and charged then."""
     instructions: Annotated[str, Field(min_length=1, max_length=20_000)] | None = None
     """How to sum up, instead of the server's own words."""
 

@@ -347,10 +347,9 @@ class Recasting:
         self, entry: Entry | None, extra: tuple[Item, ...], summary_id: str
     ) -> TurnPlan:
         plan, items = self.plan, (*extra, self._instruction())
-        ids, tail = self._model.renderer.input(
-            items, Tail.START if entry is None else entry.tail, generate=True, options=plan.options
-        )
-        banned = self._model.renderer.banned_tokens(thinking=plan.options.thinking, calls=False)
+        start = Tail.START if entry is None else entry.tail
+        write = self._model.renderer
+        ids, tail = write.input(items, start, generate=True, options=plan.options)
         return replace(
             plan,
             response_id=summary_id,
@@ -367,7 +366,7 @@ class Recasting:
             max_output=self._room.summary,
             context_limited=False,
             grammar=None,
-            banned_tokens=banned,
+            banned_tokens=write.banned_tokens(thinking=plan.options.thinking, calls=False),
             comparison=None,
             past=NO_PAST,
             checks=NO_CHECKS,
