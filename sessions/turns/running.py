@@ -343,7 +343,7 @@ class Running:
                 while job.stalled and job.ending is None:
                     await self._spend(job, memory, turn, job.stalled.popleft())
             except EndedEarly as early:
-                job.early = early
+                job.early = early.with_traceback(None)  # which leads back to the job
                 self._carry_out(job, early.stop(turn, self._service.clock()))
             job.stalled = None
         return job.ending
@@ -371,7 +371,7 @@ class Running:
         try:
             plan: TurnPlan = await self._ask(job, Work(partial(recasting.finish, text)))
         except EndedEarly as early:
-            job.early = early
+            job.early = early.with_traceback(None)
             return first
         except ApiError as error:
             self._carry_out(job, first.refuse(error))
@@ -401,7 +401,7 @@ class Running:
                 try:
                     await self._ask(job, record)
                 except EndedEarly as early:
-                    job.early = early
+                    job.early = early.with_traceback(None)
                 except Exception:
                     log.exception("record failed response=%s", turn.plan.response_id)
             usage = report.usage
