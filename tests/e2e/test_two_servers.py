@@ -352,6 +352,15 @@ def test_a_server_that_is_stopped_inside_a_transaction_loses_it(pair: Pair) -> N
     print(f"taken_over_s={took:.2f}")
 
 
+async def until_ready(pair: Pair) -> None:
+    """Wait until both servers say that turns are welcome."""
+    async with httpx.AsyncClient() as http, asyncio.timeout(30):
+        for server in pair.servers:
+            address = server.url.removesuffix("/v1")
+            while (await http.get(f"{address}/readyz")).status_code != 200:
+                await asyncio.sleep(0.05)
+
+
 async def until_stopped(pair: Pair, at: int) -> None:
     """Wait until a server has stopped itself."""
     stat = Path(f"/proc/{pair.servers[at].process.pid}/stat")
@@ -433,18 +442,22 @@ def test_a_database_that_is_gone_for_a_while_costs_no_turn_and_for_long_none_ack
         async with pair.clients() as clients:
             first = await chain.turn(clients[0])
             chain.take(first)
+            running = asyncio.create_task(chain.turn(clients[0], most=200))
+            await asyncio.sleep(0.05)
             await asyncio.to_thread(database.stop, "fast")
-            running = asyncio.create_task(chain.turn(clients[0]))
-            await asyncio.sleep(0.5)
-            assert not running.done(), "what cannot be recorded has not ended"
+            asked = {"session": "a third"}
+            early = await clients[1].turn(input="hi", max_output_tokens=2, keepwarm=asked)
             await asyncio.to_thread(database.start)
+            assert early["error"]["code"] == "server_is_overloaded", early
             chain.take(await running)
+            await until_ready(pair)
             await asyncio.to_thread(database.stop)
             try:
                 asked = {"session": "another"}
                 refused = await clients[0].turn(input="hi", max_output_tokens=2, keepwarm=asked)
             finally:
                 await asyncio.to_thread(database.start)
+            await until_ready(pair)
             chain.take(await chain.turn(clients[1]))
             await chain.spend(clients[0])
             return refused
