@@ -29,7 +29,7 @@ from runtime.model.hf_config import FAMILIES, read_model_config
 from tests.campaigns.test_config_fuzz import STRANGE, spoil
 from tests.support.quantised_folders import FORMATS, gpt_oss_folder, write_folder
 
-CASES = int(os.environ.get("KEEPWARM_CONFIG_CASES", "10000")) * 2 // 5
+CASES = int(os.environ.get("KEEPWARM_CONFIG_CASES", "10000")) // 10
 SEED = int(os.environ.get("KEEPWARM_CONFIG_SEED", "0"))
 FOLDERS = [*FORMATS, "gpt-oss"]
 NAMES = ["re:(a+)+$", "re:.*", "lm_head", "*", "re:[", "", "model.layers.0.mlp.up_proj"]

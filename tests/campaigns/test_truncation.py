@@ -18,7 +18,7 @@ from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import END, Client, call, spelled, tool
 from tools_api.items import Call, CallOutput, Item, Message, parse_items
 
-TURNS = int(os.environ.get("KEEPWARM_TRUNCATED_TURNS", "1200"))
+TURNS = int(os.environ.get("KEEPWARM_TRUNCATED_TURNS", "600"))
 SEED = int(os.environ.get("KEEPWARM_TRUNCATION_SEED", "0"))
 PER_RUN = 60
 TASK = "<The task: "

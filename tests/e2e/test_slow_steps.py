@@ -24,7 +24,9 @@ ModelRunner.forward = slow
 """Run by the engine's process before anything else, by way of Python's ``sitecustomize``."""
 
 
-@pytest.mark.parametrize(("step", "profile_ms"), [(0, 0), (2, 0), (1, 250)])
+@pytest.mark.parametrize(
+    ("step", "profile_ms"), [(0, 0), pytest.param(2, 0, marks=pytest.mark.slow), (1, 250)]
+)
 def test_an_idle_server_refuses_nothing_after_a_slow_step(
     step: int, profile_ms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def one_pool(peers: Peers, folder: Path) -> None:
     torch.save({"state": state, "position": position}, folder / f"{peers.rank}.pt")
 
 
+@pytest.mark.slow
 def test_all_processes_end_with_the_same_weights_tokens_and_clock(tmp_path: Path) -> None:
     run_together(2, tmp_path / "meeting", one_pool, tmp_path)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
@@ -46,7 +47,7 @@ def one_mean(peers: Peers, folder: Path) -> None:
     torch.save(tensors, folder / f"{peers.rank}.pt")
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_mean_is_over_all_processes(count: int, tmp_path: Path) -> None:
     run_together(count, tmp_path / "meeting", one_mean, tmp_path)
     middle = (count - 1) / 2

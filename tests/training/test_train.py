@@ -59,6 +59,7 @@ def trainer_in(folder: Path, encoder: SessionEncoder) -> Trainer:
     return Trainer(folder, shape, encoder, seed=1, stages=STAGES, clock=FakeClock(tick_s=1.0))
 
 
+@pytest.mark.slow
 def test_the_loss_falls_under_four_within_150_steps(folder: Path, encoder: SessionEncoder) -> None:
     trainer = trainer_in(folder, encoder)
     generator = SessionGenerator("smoke", held_out=True)
@@ -100,6 +101,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert second.seconds == whole.seconds
 
 
+@pytest.mark.slow
 def test_practice_begins_from_a_model_with_its_own_clock_and_rate(
     folder: Path, encoder: SessionEncoder, tmp_path: Path
 ) -> None:
