@@ -14,12 +14,17 @@ from urllib.parse import urlsplit
 URL_VARIABLE: Final = "KEEPWARM_URL"
 KEY_VARIABLE: Final = "KEEPWARM_API_KEY"
 _PREFIX = "KEEPWARM_"
-_KNOWN = frozenset({URL_VARIABLE, KEY_VARIABLE, "KEEPWARM_DEMO_URL", "KEEPWARM_DEMO_API_KEY"})
+_KNOWN = frozenset(
+    {
+        *(URL_VARIABLE, KEY_VARIABLE, "KEEPWARM_DEMO_URL", "KEEPWARM_DEMO_API_KEY"),
+        "KEEPWARM_COMPACTION_KEY",
+    }
+)
 _MEANS: Mapping[str, frozenset[str]] = {
     URL_VARIABLE: frozenset({"URL", "URI", "BASE", "BASEURL", "ADDRESS", "ENDPOINT", "SERVER"}),
     KEY_VARIABLE: frozenset({"KEY", "APIKEY", "API", "TOKEN", "SECRET"}),
 }
-"""Words with which no other variable of ours ends."""
+"""Words with which no variable of ours ends that is not known here."""
 _NEAR = 2
 """Letters that may be wrong."""
 

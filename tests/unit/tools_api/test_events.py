@@ -97,6 +97,7 @@ BUILT: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
         (),
         {"item_id": "ctc_1", "output_index": 0, "input": "*** Begin"},
     ),
+    (events.compacting, (), {"item_id": "cmp_1", "output_index": 0}),
     (events.steer_failed, (STEER, "steering_not_supported", "No."), {}),
 ]
 
