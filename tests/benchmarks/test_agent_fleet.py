@@ -70,7 +70,7 @@ def fleet_of(seed: int, *, sessions: int, turns: int) -> list[Session]:
 
 
 @pytest.mark.parametrize("mode", [FCFS_LRU, OURS], ids=lambda mode: mode.name)
-@pytest.mark.parametrize("seed", [2, 3, 4])
+@pytest.mark.parametrize("seed", [pytest.param(2, marks=pytest.mark.slow), 3, 4])
 def test_the_simulator_schedules_as_the_engine_does(mode, seed: int) -> None:
     """Of seeds 1 to 8 two part ways where a turn waits for the end of a lease, and are other
     schedules from then on (docs/log/scheduling.md)."""

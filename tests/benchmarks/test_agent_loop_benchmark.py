@@ -67,6 +67,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_policies_and_drafts_answer_alike_and_are_reported() -> None:
     ran = benchmark("--parts", "exact")
     assert ran.returncode == 0, ran.stderr

@@ -23,7 +23,7 @@ from tools_api.exact_json import written
 from tools_api.exact_numbers import is_number
 from tools_api.schema_dialect import dialect
 
-SCHEMAS = int(os.environ.get("KEEPWARM_EXACT_SCHEMAS", "250"))
+SCHEMAS = int(os.environ.get("KEEPWARM_EXACT_SCHEMAS", "100"))
 SEED = int(os.environ.get("KEEPWARM_EXACT_SEED", "0"))
 
 

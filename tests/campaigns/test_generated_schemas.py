@@ -35,7 +35,7 @@ from tools_api.requests import TextFormat
 from tools_api.tools import FunctionTool, ToolChoice
 
 SCHEMAS = int(os.environ.get("KEEPWARM_GENERATED_SCHEMAS", "200"))
-TURNS = int(os.environ.get("KEEPWARM_GENERATED_TURNS", "60"))
+TURNS = int(os.environ.get("KEEPWARM_GENERATED_TURNS", "30"))
 SEED = int(os.environ.get("KEEPWARM_GENERATED_SEED", "0"))
 TOKENS = 80
 _WIDE = 25

@@ -28,9 +28,9 @@ from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.reference import ReferenceModel
 
 _ASKED = os.environ.get("KEEPWARM_HYBRID_OPERATIONS")
-OPERATIONS = {"lfm2-tiny": int(_ASKED or 5000), "qwen3.5-tiny": int(_ASKED or 80)}
+OPERATIONS = {"lfm2-tiny": int(_ASKED or 3000), "qwen3.5-tiny": int(_ASKED or 80)}
 """The reference of gated delta layers goes token by token: the short form plays few."""
-ENOUGH = 5000
+ENOUGH = 3000
 """Of which every kind occurs."""
 SEED = int(os.environ.get("KEEPWARM_HYBRID_SEED", "0"))
 PER_RUN = 250
