@@ -398,6 +398,7 @@ def test_a_server_stopped_inside_a_transaction_holds_the_file_and_one_outside_do
                 file_pair.signal(0, signal.SIGCONT)
             assert refused["error"]["code"] == "server_is_overloaded", refused
             chain.take(await holding)
+            await until_ready(file_pair)
             await chain.spend(clients[1])
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
