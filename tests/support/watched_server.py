@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MOST_S = 0.040
+MOST_S = 0.020
 _LOOK_EVERY_S = 0.004
 _MOST_STACKS = 4
 
