@@ -41,6 +41,8 @@ class Chain:
     marks: list[Mark] = field(default_factory=list)
     """Where ``rewind`` may go back to, oldest first."""
     stats: SessionStats = field(default_factory=SessionStats)
+    is_fork: bool = False
+    """Another chain stands at ``head`` too."""
     server_name: str | None = None
     """The server's name for the session, once it has said so."""
 
@@ -68,6 +70,8 @@ class Chain:
         wire["input"] = items
         if self.head is not None:
             wire["previous_response_id"] = self.head
+        if self.is_fork:
+            wire["keepwarm"] = {**wire.get("keepwarm", {}), "fork": True}
         return wire
 
     def advance(self, items: list[dict[str, Any]], response: Response) -> None:
@@ -76,7 +80,7 @@ class Chain:
             # The server may have known the session before: then its past is not here.
             self.complete = response.keepwarm.get("turn", 1) == 1
         self.marks.append(Mark(head=self.head, length=len(self.history)))
-        self.head = response.id
+        self.head, self.is_fork = response.id, False
         self.history += items
         self.history += [dict(item) for item in response.raw["output"]]
         self.owed.clear()
@@ -113,7 +117,7 @@ class Chain:
         fork = replace(
             self, history=list(self.history), owed=list(self.owed), marks=list(self.marks)
         )
-        fork.stats = SessionStats()
+        fork.stats, fork.is_fork = SessionStats(), self.head is not None
         if self.name is not None:
             fork.set_keepwarm(session=None)
         return fork
