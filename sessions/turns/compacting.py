@@ -1,9 +1,9 @@
 """A context that is due is recast: which summary is asked for, and the plan of the turn behind it.
 
-Knows what requests say of compaction (``due``), who writes a summary and of what (``Recasting``:
-the model itself, behind the chain as it stands, so that little more than the instruction is
-computed), and what becomes of it. What stays and what goes is ``sessions.turns.recasting``. Pure
-decisions; the turns are run by ``sessions.turns.recast_turn``.
+Knows who writes a summary and of what (the model itself, behind the chain as it stands, so that
+little more than the instruction is computed), and what becomes of it. Whether a context is due is
+``sessions.turns.thresholds``; what stays and what goes ``recasting``. Pure decisions; the turns are
+run by ``sessions.turns.summing_up``.
 
 Always true: header and tools stay byte for byte; whatever is left of a context is one compaction
 item, so that a server which is sent that item reads the same tokens.
@@ -29,18 +29,17 @@ from sessions.durable.transcript import (
 from sessions.turns.recasting import (
     Decision,
     RecastRoom,
-    Rules,
     cuts,
     decide,
-    is_cleared,
     recast,
     sample_note,
     without_summary,
 )
-from sessions.turns.service import ServedModel, Service
+from sessions.turns.service import Service
 from sessions.turns.shortening import Room
+from sessions.turns.thresholds import rules_of
 from sessions.turns.truncation import Context, truncations
-from sessions.turns.turn_plan import NO_CHECKS, NO_PAST, Due, Recast, TurnPlan
+from sessions.turns.turn_plan import NO_CHECKS, NO_PAST, Recast, TurnPlan
 from tools_api import errors
 from tools_api.call_order import by_model
 from tools_api.items import (
@@ -53,7 +52,6 @@ from tools_api.items import (
     TextPart,
 )
 from tools_api.requests import (
-    ContextManagement,
     CreateRequest,
     SamplingOptions,
     TextFormat,
@@ -68,58 +66,6 @@ INSTRUCTION = (
 _LONGEST_SUMMARY = 1024
 _BEHIND_SHORT_TURNS = 20
 """By so much a summary's priority is less than its turn's."""
-
-
-def due(
-    request: CreateRequest,
-    num_tokens: int,
-    context: Context,
-    model: ServedModel,
-) -> Due | None:
-    """Why the context of that request, which has so many tokens, is to be recast; None: it is
-    not.
-
-    Raises:
-        ApiError: a threshold is below what no recasting takes away.
-    """
-    most = model.max_context_tokens
-    if request.compacts != "no":
-        threshold = min(most, max(num_tokens, 2))
-        return Due(threshold=threshold, entry=None, inner=False)
-    for entry in sorted(request.context_management, key=lambda each: each.type != "compaction"):
-        threshold = min(entry.compact_threshold or most * 4 // 5, most)
-        _refuse_below_header("context_management", threshold, len(context.header.ids))
-        reached = num_tokens >= threshold
-        if entry.trigger_uses is not None:
-            reached = _uses(context) >= entry.trigger_uses
-        if reached and request.generate:
-            inner = entry.type == "clear_tool_uses"
-            return Due(threshold=threshold, entry=entry, inner=inner)
-    wanted = request.keepwarm.context
-    if wanted is not None and request.generate:
-        threshold = min(wanted.compact_threshold, most)
-        _refuse_below_header(
-            "keepwarm.context.compact_threshold", threshold, len(context.header.ids)
-        )
-        if num_tokens >= threshold:
-            return Due(threshold=threshold, entry=None, inner=True)
-    return None
-
-
-def _uses(context: Context) -> int:
-    """Outputs that are not cleared."""
-    links = ((*link.input_items, *link.output_items) for link in chain(context.parent))
-    items = (*(item for link in links for item in link), *context.items)
-    return sum(isinstance(item, CallOutput) and not is_cleared(item) for item in expanded(items))
-
-
-def _refuse_below_header(field: str, threshold: int, header_tokens: int) -> None:
-    if threshold <= header_tokens:
-        raise errors.invalid_value(
-            field,
-            f"instructions and tools alone have {header_tokens} tokens, the threshold is "
-            f"{threshold}; raise it",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -146,7 +92,7 @@ class Recasting:
         self._service = service
         self._model = service.model
         self._item_id = item_id
-        self._rules = _rules(plan.request, plan.due.entry)
+        self._rules = rules_of(plan.request, plan.due.entry)
         self._said = self._flat()
         self._room = self._make_room()
         self.summary: TurnPlan | None = None
@@ -503,20 +449,6 @@ class Recasting:
             "cost": 0.0,
             "from": self.plan.previous_response_id,
         }
-
-
-def _rules(request: CreateRequest, entry: ContextManagement | None) -> Rules:
-    if request.compacts != "no":
-        return Rules(clears=False, keeps_newest=False)
-    if entry is not None and entry.type == "clear_tool_uses":
-        return Rules(
-            summarises=False,
-            keeps_uses=entry.keep_uses,
-            exempt=frozenset(entry.exclude_tools),
-            clears_inputs=entry.clear_tool_inputs,
-            least=entry.clear_at_least,
-        )
-    return Rules()
 
 
 def _turns(items: Sequence[Item], places: Sequence[int]) -> int:

@@ -134,7 +134,7 @@ class Connection:
         job = self._jobs.of_request(output.request_id)
         if job is None or job.turn is None:
             return Effects()  # of a request that was cancelled meanwhile
-        self._running.receive(job, output)
+        self._running.playing.receive(job, output)
         return self._effects()
 
     def answer(self, question_id: str, answer: object) -> Effects:

@@ -30,12 +30,12 @@ from sessions.durable.transcript import (
     split_opening,
     text_bytes,
 )
-from sessions.turns.compacting import due
 from sessions.turns.continuing import Lineage
 from sessions.turns.placing import placed
 from sessions.turns.reading import options_of
 from sessions.turns.service import ServedModel, Service
 from sessions.turns.shortening import Room
+from sessions.turns.thresholds import due
 from sessions.turns.truncation import Context, truncations, without_lost
 from sessions.turns.turn_plan import Due, Past, TurnPlan
 from tools_api import errors

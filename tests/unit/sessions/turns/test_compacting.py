@@ -5,63 +5,20 @@ from typing import Any
 import pytest
 
 from sessions.turns.compacting import INSTRUCTION
-from tests.support.sessions_rig import END, Client, Rig, call, spelled, tool
+from tests.support.recast_loops import (
+    LONG,
+    G,
+    connect,
+    loop,
+    play,
+    recast_of,
+    result,
+    sums_up,
+    threshold,
+)
+from tests.support.sessions_rig import END, Client, Rig, call
 from tools_api.dialects.anthropic_messages import MESSAGES
 from tools_api.dialects.responses_compact import COMPACT
-
-G = tool("g")
-LONG = "x" * 600
-
-
-def connect(max_context_tokens: int = 8000) -> tuple[Rig, Client]:
-    rig = Rig(max_context_tokens=max_context_tokens)
-    return rig, rig.connect()
-
-
-def prompt(rig: Rig) -> str:
-    return spelled(rig.engine.prompt(rig.engine.last))
-
-
-def result(call_id: str, output: str = LONG) -> dict[str, Any]:
-    return {"type": "function_call_output", "call_id": call_id, "output": output}
-
-
-def threshold(tokens: int) -> list[dict[str, Any]]:
-    return [{"type": "compaction", "compact_threshold": tokens}]
-
-
-def sums_up(rig: Rig) -> bool:
-    """Whether a summary is being written."""
-    last = rig.engine.last
-    return last.request_id in rig.engine.open and INSTRUCTION in prompt(rig)
-
-
-def play(rig: Rig, client: Client, reply: str, summary: str = "a summary", **fields: Any) -> Any:
-    """A turn whose context is summed up before, if that is due."""
-    client.create(**fields)
-    if sums_up(rig):
-        rig.reply(summary + END if summary != "endless" else "endless")
-    read = prompt(rig) if rig.engine.last.request_id in rig.engine.open else ""
-    rig.reply(reply)
-    return client.response, read
-
-
-def loop(rig: Rig, client: Client, turns: int, tokens: int = 3000, **more: Any) -> list[Any]:
-    """Turns of a tool loop, each with a call; a summary is answered with one. Responses, and what
-    the model read."""
-    fields = {"tools": [G], "context_management": threshold(tokens)} | more
-    summary = fields.pop("summary", "a summary")
-    done = [play(rig, client, call("g") + END, input="the task", **fields)]
-    for number in range(turns):
-        last = done[-1][0]
-        answer = result(last["output"][-1]["call_id"], f"{number} {LONG}")
-        follows = {"previous_response_id": last["id"], "input": [answer]}
-        done.append(play(rig, client, call("g") + END, summary, **fields, **follows))
-    return done
-
-
-def recast_of(done: list[Any]) -> list[Any]:
-    return [each for each in done if "context" in each[0]["keepwarm"]]
 
 
 def test_a_loop_goes_on_behind_cuts() -> None:
@@ -211,35 +168,6 @@ def test_a_client_that_knows_no_items_has_its_history_recast_the_same_way() -> N
         history.append(result(turn["output"][-1]["call_id"], f"{number} {LONG}"))
         assert turn["previous_response_id"] is not None or number == 0
     assert 1 <= recasts <= 6
-
-
-def test_a_summary_is_charged_once_and_is_no_turn() -> None:
-    rig, client = connect()
-    done = loop(rig, client, 12)
-    summaries = [report for report in rig.reports if report.status == "compaction"]
-    turns = [report for report in rig.reports if report.status != "compaction"]
-    assert summaries
-    assert len(turns) == len(done)
-    session = rig.store.session("acme", done[0][0]["keepwarm"]["session"])
-    assert session.ledger.turns == len(turns)
-    spent = sum(r.usage.input_tokens for r in rig.reports)
-    assert session.ledger.usage.input_tokens == spent
-    assert session.ledger.account.spent.output == sum(r.usage.output_tokens for r in rig.reports)
-
-
-def test_a_turn_that_is_cancelled_while_it_is_summed_up_ends_so() -> None:
-    rig, client = connect()
-    done = loop(rig, client, 2)
-    fields = {"tools": [G], "context_management": threshold(1200)}
-    answer = result(done[-1][0]["output"][-1]["call_id"])
-    client.create(previous_response_id=done[-1][0]["id"], input=[answer], **fields)
-    assert sums_up(rig)
-    client.send(type="response.cancel")
-    assert client.last["type"] == "response.incomplete"
-    assert client.response["keepwarm"]["reason"] == "cancelled"
-    assert rig.store.session("acme", client.response["keepwarm"]["session"]).ledger.turns == 3
-    _, read = play(rig, client, END, previous_response_id=done[-1][0]["id"], input=[answer])
-    assert "the task" in read
 
 
 # Messages
