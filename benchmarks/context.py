@@ -3,14 +3,15 @@
     python -m benchmarks.context --json
 
 One server of the shipped model with a window of 4,096 tokens plays a loop in each shape of
-compaction: Responses' ``context_management`` on a chain, ``compaction_trigger`` every so many
-turns, ``keepwarm.context`` for a client that resends its history, Messages' clearing of tool uses
-and its compaction. ``..._completed`` is the share of turns that did; ``..._with_task`` of cuts that
-kept the first message; ``..._hit_ratio`` the cached share of the prompts of turns that do not cut;
+compaction: Responses' ``context_management`` on a chain, ``compaction_trigger`` at the same
+threshold, ``keepwarm.context`` for a client that resends its history, Messages' clearing of tool
+uses (in a window of 24,576, since all calls and notes stay) and its compaction.
+``..._completed`` is the share of turns that did; ``..._with_task`` of cuts that kept the first
+message; ``..._hit_ratio`` the cached share of the prompts of turns that do not cut;
 ``..._half_missed`` the share of turns with less than half of their prompt cached.
 ``summary_over_clients`` is what a summary on the warm chain computes, over what the same question
 does that a client asks without its tools. ``summary_extra_tokens`` is the most that a summary
-computed beyond its instruction.
+computed beyond its instruction and what its turn had to compute anyway.
 """
 
 import json
@@ -33,7 +34,10 @@ THRESHOLD = 3000
 TASK = "Count what the shop has sold today, item by item."
 OUTPUT = "The shop sold {} of item {} today, at the usual price. " * 2
 PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
-BLOCK = 16
+CLEARED_WINDOW = 24_576
+CLEARED_TIMES = 9
+"""Where outputs are cleared and nothing else, 200 calls and as many notes have to fit: a window six
+times as long, and outputs nine times."""
 
 
 @dataclass(slots=True)
@@ -90,23 +94,24 @@ TOOL = {"type": "function", "name": "count_sales", "parameters": PARAMETERS, "st
 ASKED: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required", "temperature": 0}
 
 
-def outputs(name: str) -> Iterator[str]:
-    """What the tool gives, each time something else, in each loop too: none finds in the cache
-    what another left there."""
+def outputs(name: str, times: int = 1) -> Iterator[str]:
+    """What the tool gives, so many times as long, each time something else, in each loop too: none
+    finds in the cache what another left there."""
     number = 0
     while True:
         number += 1
-        yield f"{name}: " + OUTPUT.format(*[number * 7 % 100, number] * 2)
+        yield f"{name}: " + OUTPUT.format(*[number * 7 % 100, number] * 2) * times
 
 
-def chain_loop(server: Server, turns: int, *, trigger_every: int = 0) -> Loop:
-    """Responses on a chain: ``context_management``, or a trigger every so many turns."""
-    name = "trigger" if trigger_every else "chain"
+def chain_loop(server: Server, turns: int, *, triggers: bool = False) -> Loop:
+    """Responses on a chain: ``context_management``, or a trigger by a client that counts the
+    tokens itself, as Codex does."""
+    name = "trigger" if triggers else "chain"
     loop, tool, last = Loop(), outputs(name), None
     fields = dict(ASKED)
-    if not trigger_every:
+    if not triggers:
         fields["context_management"] = [{"type": "compaction", "compact_threshold": THRESHOLD}]
-    for number in range(turns):
+    for _ in range(turns):
         given: Any = TASK
         if last is not None:
             fields["previous_response_id"] = last["id"]
@@ -115,7 +120,7 @@ def chain_loop(server: Server, turns: int, *, trigger_every: int = 0) -> Loop:
         loop.statuses.append(last["status"])
         loop.took(last)
         _look_for_task(loop, last)
-        if trigger_every and number % trigger_every == trigger_every - 1:
+        if triggers and last["keepwarm"]["tokens"]["input"] >= THRESHOLD:
             given = [*(_answers(last["output"], next(tool)) or []), {"type": "compaction_trigger"}]
             last = server.post("/responses", fields | _follows(last) | {"input": given})
             loop.cuts.append(last["keepwarm"]["context"])
@@ -166,7 +171,8 @@ def resent_loop(server: Server, turns: int) -> Loop:
 
 def messages_loop(server: Server, turns: int, edit: dict[str, Any]) -> Loop:
     """Anthropic's: the whole history each time, one edit."""
-    loop, tool = Loop(), outputs(edit["type"])
+    loop = Loop()
+    tool = outputs(edit["type"], CLEARED_TIMES if "clear" in edit["type"] else 1)
     messages: list[dict[str, Any]] = [{"role": "user", "content": TASK}]
     for _ in range(turns):
         answer = server.post("/messages", {
@@ -205,7 +211,8 @@ def measure(turns: int, threads: int) -> tuple[dict[str, Any], list[Bar]]:
     bars: list[Bar] = []
     clear = {
         "type": "clear_tool_uses_20250919",
-        "trigger": {"type": "input_tokens", "value": THRESHOLD},
+        "trigger": {"type": "input_tokens", "value": CLEARED_WINDOW * 3 // 4},
+        "clear_at_least": {"type": "input_tokens", "value": CLEARED_WINDOW // 8},
     }
     compact = {
         "type": "compact_20260112",
@@ -217,12 +224,14 @@ def measure(turns: int, threads: int) -> tuple[dict[str, Any], list[Bar]]:
             server = Server(child.url)
             loops = {
                 "chain": chain_loop(server, turns),
-                "trigger": chain_loop(server, turns, trigger_every=20),
+                "trigger": chain_loop(server, turns, triggers=True),
                 "resent": resent_loop(server, turns),
-                "cleared": messages_loop(server, turns, clear),
                 "messages": messages_loop(server, turns, compact),
             }
             asked_by_client = client_summary(server, 30)
+        options[1] = str(CLEARED_WINDOW)
+        with child_server(options, log=Path(folder) / "log") as child:
+            loops["cleared"] = messages_loop(Server(child.url), turns, clear)
     summaries = [
         cut for loop in loops.values() for cut in loop.cuts if cut["computed"] + cut["cached"]
     ]

@@ -246,7 +246,7 @@ def _whole_context(
     held = lineage.parent.entry if lineage.parent is not None else None
     if Compaction in set(map(type, lineage.items)):
         return _compacted_context(request, lineage, model, options, tenant)
-    given, lost = (lineage.items, ()) if held is None else without_lost(held, lineage.items)
+    given, lost = without_lost(held, lineage.items)
     put = placed(held, given, complete=request.generate)
     parent, items = put.parent, put.items
     if held is None:
@@ -291,8 +291,9 @@ def _compacted_context(
     opening, rest = (None if held is None else held.opening), lineage.items
     if held is None:
         opening, rest = split_opening(rest)
-    items, alone = opened_input(rest, model.seal, tenant)
+    counted, alone = opened_input(rest, model.seal, tenant)
     parent = None if alone else held
+    items, lost = without_lost(parent, counted)
     if parent is None:
         digest = ROOT_DIGEST if opening is None else roll(ROOT_DIGEST, opening)
     else:
@@ -311,8 +312,9 @@ def _compacted_context(
         items=items,
         header=header,
         open_calls=check_calls(parent, items, complete=request.generate),
-        digest=roll_all(digest, items),
+        digest=roll_all(digest, counted),
         left_out=NOTHING if parent is None else parent.left_out,
+        cuts=lost,
     )
 
 

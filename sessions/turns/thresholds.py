@@ -73,13 +73,15 @@ def _refuse_below_header(field: str, threshold: int, header_tokens: int) -> None
 def rules_of(request: CreateRequest, entry: ContextManagement | None) -> Rules:
     """The rules by which the request, or that entry of it, wants its context recast."""
     if request.compacts != "no":
-        return Rules(clears=False, keeps_newest=False)
+        keeps_turns = request.compacts != "alone"
+        return Rules(clears=False, keeps_newest=False, keeps_turns=keeps_turns)
     if entry is not None and entry.type == "clear_tool_uses":
+        inputs = entry.clear_tool_inputs
         return Rules(
             summarises=False,
             keeps_uses=entry.keep_uses,
             exempt=frozenset(entry.exclude_tools),
-            clears_inputs=entry.clear_tool_inputs,
+            clears_inputs=inputs if isinstance(inputs, bool) else frozenset(inputs),
             least=entry.clear_at_least,
         )
     return Rules()

@@ -56,5 +56,11 @@ def loop(rig: Rig, client: Client, turns: int, tokens: int = 3000, **more: Any) 
     return done
 
 
+def sums_of(turn: Any) -> int:
+    """Turns that a summary took for this one."""
+    context = turn["keepwarm"].get("context")
+    return context["summarised"]["turns"] if context else 0
+
+
 def recast_of(done: list[Any]) -> list[Any]:
     return [each for each in done if "context" in each[0]["keepwarm"]]

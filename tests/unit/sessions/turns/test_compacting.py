@@ -13,6 +13,7 @@ from tests.support.recast_loops import (
     play,
     recast_of,
     result,
+    sums_of,
     sums_up,
     threshold,
 )
@@ -72,6 +73,37 @@ def test_a_history_that_is_resent_is_found_with_and_without_what_the_item_stands
         history.append(result(turn["output"][-1]["call_id"], f"{number} {LONG}"))
         assert turn["previous_response_id"] is not None or number == 0
     assert any(item.get("type") == "compaction" for item in history)
+
+
+@pytest.mark.parametrize("resends", [False, True])
+def test_a_late_output_of_a_call_that_a_summary_took_is_left_out_and_it_is_said(
+    resends: bool,
+) -> None:
+    rig, client = connect()
+    done = loop(rig, client, 12)
+    cut = next(n for n, (turn, _) in enumerate(done) if sums_of(turn))
+    turn = done[cut][0]
+    late = result(done[0][0]["output"][-1]["call_id"], "late")
+    answer = result(turn["output"][-1]["call_id"], "in time")
+    if resends:
+        fields: Any = {"input": [*turn["output"], late, answer]}
+    else:
+        fields = {"previous_response_id": turn["id"], "input": [late, answer]}
+    after, read = play(rig, client, END, tools=[G], **fields)
+    assert after["status"] == "completed"
+    assert "in time" in read
+    assert "late" not in read
+    (warning,) = [w for w in after["keepwarm"]["warnings"] if "whose call is in the summary" in w]
+    assert late["call_id"] in warning
+    again, _ = play(rig, client, END, previous_response_id=after["id"], input="go on")
+    assert again["status"] == "completed"
+
+
+def test_an_output_of_no_call_is_refused_where_nothing_was_summed_up() -> None:
+    _, client = connect()
+    first = client.turn(call("g") + END, input="the task", tools=[G])
+    client.create(previous_response_id=first["id"], input=[result("call_of_nobody")])
+    assert client.last["type"] == "error"
 
 
 def test_what_was_before_a_cut_goes_on_as_ever() -> None:
@@ -220,7 +252,7 @@ def test_old_tool_uses_are_cleared_the_same_way_each_time_and_it_is_said() -> No
         assert edits[0]["cleared_tool_uses"] > 0
         assert edits[0]["cleared_input_tokens"] > 0
     cut = next(n for n, edits in enumerate(applied) if edits)
-    assert "[cleared: the output of" in done[cut][1]
+    assert "[cleared: output of" in done[cut][1]
     assert done[cut + 1][1].startswith(done[cut][1])
 
 

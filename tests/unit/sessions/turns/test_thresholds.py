@@ -19,6 +19,11 @@ CLEARS: dict[str, Any] = {"type": "clear_tool_uses", "compact_threshold": 100, "
         ({}, None, Rules()),
         ({"compacts": "trigger"}, None, Rules(clears=False, keeps_newest=False)),
         (
+            {"compacts": "alone"},
+            None,
+            Rules(clears=False, keeps_newest=False, keeps_turns=False),
+        ),
+        (
             {},
             CLEARS | {"exclude_tools": ("f",), "clear_at_least": 7},
             Rules(summarises=False, keeps_uses=2, exempt=frozenset({"f"}), least=7),
