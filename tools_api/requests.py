@@ -167,6 +167,8 @@ class CompactionOptions(VendorModel):
 
     instructions: Annotated[str, Field(min_length=1, max_length=20_000)] | None = None
     """How to sum up, instead of the server's own words."""
+    ahead: bool = False
+    """Near a named threshold, compute what comes behind a cut while the client's tools run."""
 
 
 class ContextOptions(VendorModel):

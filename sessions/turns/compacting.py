@@ -39,7 +39,7 @@ from sessions.turns.service import Service
 from sessions.turns.shortening import Room
 from sessions.turns.thresholds import rules_of
 from sessions.turns.truncation import Context, truncations
-from sessions.turns.turn_plan import NO_CHECKS, NO_PAST, Recast, TurnPlan
+from sessions.turns.turn_plan import NO_CHECKS, NO_PAST, Due, Prepared, Recast, TurnPlan
 from tools_api import errors
 from tools_api.call_order import by_model
 from tools_api.items import (
@@ -64,7 +64,7 @@ INSTRUCTION = (
     "decisions as they are. Answer with the summary alone."
 )
 _LONGEST_SUMMARY = 1024
-_BEHIND_SHORT_TURNS = 20
+BEHIND_SHORT_TURNS = 20
 """By so much a summary's priority is less than its turn's."""
 
 
@@ -81,24 +81,46 @@ class _Said:
         return sum(self.sizes)
 
 
+def most_summary_tokens(due: Due) -> int:
+    """Of a context that is due by that, whatever its header."""
+    return min(_LONGEST_SUMMARY, max(due.threshold // 8, 16))
+
+
 class Recasting:
     """One turn's. Made and ``finish``ed beside the event loop where the context is long."""
 
-    def __init__(self, plan: TurnPlan, *, service: Service, summary_id: str, item_id: str) -> None:
-        """``plan``: due, of the whole context."""
+    def __init__(
+        self,
+        plan: TurnPlan,
+        *,
+        service: Service,
+        summary_id: str,
+        item_id: str,
+        prepared: Prepared | None = None,
+    ) -> None:
+        """
+        Args:
+            plan: due, of the whole context.
+            prepared: what was computed ahead for the chain that it continues.
+        """
         assert plan.due is not None
         self.plan = plan
         self._due = plan.due
         self._service = service
         self._model = service.model
         self._item_id = item_id
-        self._rules = rules_of(plan.request, plan.due.entry)
+        self.rules = rules_of(plan.request, plan.due.entry)
         self._said = self._flat()
         self._room = self._make_room()
         self.summary: TurnPlan | None = None
         """The turn that is to be run first, if a summary is needed."""
-        self._decision: Decision | None = None
-        self._decide(summary_id)
+        self.decision: Decision | None = None
+        """None: nothing can be gained."""
+        self._prepared: Prepared | None = None
+        if prepared is not None and prepared.rules == self.rules and prepared.decision is not None:
+            self._prepared, self.decision = prepared, prepared.decision
+        else:
+            self._decide(summary_id)
 
     @property
     def announced(self) -> Compaction | None:
@@ -110,7 +132,7 @@ class Recasting:
     @property
     def idle(self) -> bool:
         """Nothing can be gained: the turn runs as it would without a threshold."""
-        return self._decision is None and not self._always
+        return self.decision is None and not self._always
 
     @property
     def _always(self) -> bool:
@@ -135,13 +157,15 @@ class Recasting:
         Raises:
             ApiError: what is left does not fit.
         """
-        said, decision, warnings = self._said, self._decision, self.plan.warnings
+        said, decision, warnings = self._said, self.decision, self.plan.warnings
+        if self._prepared is not None:
+            text = self._prepared.text
         if decision is None or (decision.summarised and text is None):
-            decision = without_summary(said.items, said.sizes, self._room, self._rules)
+            decision = without_summary(said.items, said.sizes, self._room, self.rules)
             warnings += ("compaction: no summary could be had, so old tool results alone are "
                          "cleared",)  # fmt: skip
         left = recast(
-            said.items, said.sizes, decision, self._rules,
+            said.items, said.sizes, decision, self.rules,
             summary=text, summary_at=said.summary_at,
         )  # fmt: skip
         alone = self.plan.request.compacts == "alone" and bool(decision.summarised)
@@ -193,7 +217,7 @@ class Recasting:
 
     def _make_room(self) -> RecastRoom:
         header = len(self.plan.header.ids)
-        if self._rules.keeps_uses is not None:
+        if self.rules.keeps_uses is not None:
             target = 0
         else:
             target = max(self._due.threshold // 2 - header, (self._due.threshold - header) // 3, 1)
@@ -207,19 +231,19 @@ class Recasting:
         for entry, extra in self._seen():
             told = self._told(entry, extra)
             found = decide(
-                said.items, said.sizes, self._room, self._rules,
+                said.items, said.sizes, self._room, self.rules,
                 summary_at=said.summary_at, told=told,
             )  # fmt: skip
             if found is None or not found.summarised:
-                self._decision = found
+                self.decision = found
                 return
             if found.newest <= told:
-                self._decision = found
+                self.decision = found
                 self.summary = self._summary_plan(entry, extra, summary_id)
                 return
         if said.items:
-            self._decision = decide(
-                said.items, said.sizes, self._room, replace(self._rules, summarises=False)
+            self.decision = decide(
+                said.items, said.sizes, self._room, replace(self.rules, summarises=False)
             )
 
     def _told(self, entry: Entry | None, extra: Sequence[Item]) -> int:
@@ -233,7 +257,7 @@ class Recasting:
         plan = self.plan
         whole = (plan.parent, plan.input_items)
         held = [*self._held(plan.parent)]
-        order = [whole, *held] if not self._rules.keeps_newest or not held else [*held, whole]
+        order = [whole, *held] if not self.rules.keeps_newest or not held else [*held, whole]
         if plan.parent is None:
             order += [(None, plan.input_items[:cut]) for cut in reversed(cuts(plan.input_items))]
         for entry, extra in order:
@@ -280,7 +304,7 @@ class Recasting:
                 "keepwarm": options.model_copy(
                     update={
                         "sampling": SamplingOptions(),
-                        "priority": max(options.priority - _BEHIND_SHORT_TURNS, -100),
+                        "priority": max(options.priority - BEHIND_SHORT_TURNS, -100),
                         "deadline_ms": None,
                         "expected_tool_ms": None,
                         "request_id": None,
@@ -448,6 +472,7 @@ class Recasting:
             "output": 0,
             "cost": 0.0,
             "from": self.plan.previous_response_id,
+            **({} if self._prepared is None else self._prepared.cost | {"ahead": True}),
         }
 
 

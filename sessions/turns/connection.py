@@ -178,7 +178,7 @@ class Connection:
         self._draining = True
         self._close_with = SERVICE_RESTART
         for job in self._jobs:
-            if job.turn is None:
+            if job.turn is None or job.ahead:
                 self._end_early(job, Way.DRAINING)
         for lane, waiting in self._drop_waiting():
             content = waiting.content
@@ -292,6 +292,8 @@ class Connection:
     def _disconnected(self, job: Job) -> None:
         """Nobody is there for a request any more, or it has lost its connection: it goes on for
         who follows it, or for a client that may come back."""
+        if job.ahead and job.session is not None and not job.private:
+            return
         if job.turn is not None and not job.turn.plan.private:
             assert job.session is not None
             followed = job.log is not None and job.log.follower is not None

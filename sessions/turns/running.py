@@ -25,6 +25,7 @@ from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import TurnLog
 from sessions.ground import RETRY_AFTER_S
 from sessions.journal.writer import Verdict
+from sessions.turns.ahead import Ahead
 from sessions.turns.commits import Ending, refused
 from sessions.turns.continuing import find_lineage
 from sessions.turns.effects import (
@@ -88,19 +89,30 @@ class Running:
             service=service, jobs=jobs, following=following, outbox=outbox, new_id=self._new_id
         )
         self._summing_up = SummingUp(
+            connection_id=connection_id,
             tenant=tenant,
             service=service,
+            visible=visible,
             jobs=jobs,
             playing=self.playing,
             outbox=outbox,
+            new_id=self._new_id,
             ask=self._ask,
+        )
+        self._ahead = Ahead(
+            service=service,
+            jobs=jobs,
+            summing_up=self._summing_up,
+            recall=self._memory_of,
+            ask=self._ask,
+            wake=self._wake,
         )
 
     # The life of a request, in its order
 
     async def live(self, job: Job) -> None:
         """Answer a request: with its turn, with the events of another one, or with an error."""
-        memory = Memory(self._visible, self._service, ask=partial(self._recall, job))
+        memory = self._memory_of(job)
         followed: TurnLog | None = None
         try:
             followed = await self._claim_id(job, memory)
@@ -322,6 +334,7 @@ class Running:
             self._wake(session.end(id_, service.clock(), open_calls=open_calls))
             service.store.used(session)
             service.store.running.end(id_)
+        self._ahead.consider(job, turn.plan, ending.outcome.entry, session)
 
     async def _record(self, job: Job, turn: Turn, ending: Ending) -> Ending:
         """Hold the terminal event until the turn's record is in the journal, if there is one;
@@ -386,6 +399,9 @@ class Running:
         if job.turn is None and job.log is not None and job.log.follower is not job:
             raise EndedEarly(Way.NEWER_REQUEST)  # before the notice that says so
         return answer
+
+    def _memory_of(self, job: Job) -> Memory:
+        return Memory(self._visible, self._service, ask=partial(self._recall, job))
 
     async def _recall(self, job: Job, wanted: Wanted) -> Recalled:
         """Ask the journal, and have in memory what it knows."""

@@ -16,15 +16,16 @@ from typing import Any
 
 from sessions.durable.account import NOTHING
 from sessions.durable.session import Session
+from sessions.durable.store import ConnectionStore
 from sessions.turns.commits import Ending
 from sessions.turns.compacting import Recasting
-from sessions.turns.effects import Ended, Outbox, Work
+from sessions.turns.effects import Ended, Outbox, Question, SessionTurn, Work
 from sessions.turns.jobs import EndedEarly, Job, Jobs
 from sessions.turns.memory import Memory
 from sessions.turns.playing import Playing
 from sessions.turns.service import Service
 from sessions.turns.turn import Turn
-from sessions.turns.turn_plan import TurnPlan
+from sessions.turns.turn_plan import Prepared, TurnPlan, prepared_for
 from tools_api.errors import ApiError
 
 log = logging.getLogger(__name__)
@@ -36,14 +37,24 @@ class SummingUp:
     def __init__(
         self,
         *,
+        connection_id: str,
         tenant: str,
         service: Service,
+        visible: ConnectionStore,
         jobs: Jobs,
         playing: Playing,
         outbox: Outbox,
+        new_id: Callable[[], str],
         ask: Callable[[Job, Any], Awaitable[Any]],
     ) -> None:
-        """``ask``: puts a question for a job."""
+        """
+        Args:
+            new_id: of questions.
+            ask: puts a question for a job.
+        """
+        self._id = connection_id
+        self._visible = visible
+        self._new_id = new_id
         self._tenant = tenant
         self._service = service
         self._jobs = jobs
@@ -61,10 +72,26 @@ class SummingUp:
             service=service,
             summary_id=service.new_id("resp"),
             item_id=service.new_id("cmp"),
+            prepared=await self._prepared(plan),
         )
         recasting: Recasting = await self._ask(job, Work(work))
         job.recasting = None if recasting.idle else recasting
         return recasting.without() if recasting.idle else plan
+
+    async def _prepared(self, plan: TurnPlan) -> Prepared | None:
+        """The cut that was computed ahead for what the plan continues, once it is."""
+        session = self._visible.claimed_session(plan.session)
+        prepared = None if session is None else prepared_for(session.ahead, plan.parent)
+        if prepared is not None and prepared.under_way:
+            question = Question(self._new_id(), SessionTurn())
+            prepared.waiting += ((self._id, question.id),)
+            await question
+        return prepared
+
+    async def play(self, job: Job, memory: Memory, summary: Turn) -> Ending:
+        """Play a turn that no client sees, and record it."""
+        ending = await self._playing.play(job, memory, summary)
+        return await self._record_summary(job, summary, ending)
 
     async def recast(self, job: Job, memory: Memory, first: Turn, session: Session) -> Turn:
         """Have the context summed up, if that is needed; returns the turn behind it, which goes on
@@ -79,9 +106,7 @@ class SummingUp:
                 recasting.summary, service=self._service, ledger=session.ledger, stream_id=None
             )
             job.turn = summary
-            ending = await self._record_summary(
-                job, summary, await self._playing.play(job, memory, summary)
-            )
+            ending = await self.play(job, memory, summary)
             job.turn, job.ending, job.noted = first, None, NOTHING
             text, cost = recasting.read(summary.text, ending.outcome.report)
         if job.early is not None:

@@ -17,6 +17,9 @@ from tools_api import errors
 from tools_api.items import CallOutput
 from tools_api.requests import ContextManagement, CreateRequest
 
+AHEAD_PERCENT = 85
+"""Of a threshold, from which on a context may be recast ahead of time."""
+
 
 def due(
     request: CreateRequest,
@@ -52,6 +55,24 @@ def due(
         if num_tokens >= threshold:
             return Due(threshold=threshold, entry=None, inner=True)
     return None
+
+
+def soon_due(request: CreateRequest, num_tokens: int, model: ServedModel) -> Due | None:
+    """By which threshold, that the client named, the context of the next turn will be due; None:
+    that is some way off."""
+    most = model.max_context_tokens
+    named = [entry for entry in request.context_management if entry.type == "compaction"]
+    entry = next((each for each in named if each.compact_threshold is not None), None)
+    wanted = request.keepwarm.context
+    if entry is not None and entry.compact_threshold is not None:
+        threshold, inner = min(entry.compact_threshold, most), False
+    elif wanted is not None and not named:
+        threshold, inner = min(wanted.compact_threshold, most), True
+    else:
+        return None
+    if num_tokens < threshold * AHEAD_PERCENT // 100 or request.compacts != "no":
+        return None
+    return Due(threshold=threshold, entry=entry, inner=inner)
 
 
 def _uses(context: Context) -> int:

@@ -1,12 +1,7 @@
 """A summary is a turn of its own that no client sees, and that is paid for once."""
 
-from sessions.turns.summing_up import SummingUp
 from tests.support.recast_loops import G, connect, loop, play, result, sums_up, threshold
 from tests.support.sessions_rig import END
-
-
-def test_only_two_of_its_ways_are_for_others() -> None:
-    assert {name for name in vars(SummingUp) if not name.startswith("_")} == {"begin", "recast"}
 
 
 def test_a_summary_is_charged_once_and_is_no_turn() -> None:
