@@ -90,6 +90,10 @@ class Connection:
         their client."""
         return len(self._jobs) + len(self._following)
 
+    def want_events(self) -> None:
+        """The client asks for events of our own too (``sessions.turns.vendor_events``)."""
+        self._running.want_events()
+
     def receive(self, frame: str | bytes) -> Effects:
         """Take one client frame (protocol section 2). Never raises for what a client sent."""
         if self._closed:
@@ -101,6 +105,8 @@ class Connection:
         if self._closed:
             return Effects()
         event = read.content
+        if isinstance(event, ResumeTurn):
+            self.want_events()
         if isinstance(event, CreateRequest | ResumeTurn | ApiError):
             refusal = None if isinstance(event, ApiError) else self._closing()
             if refusal is None:

@@ -108,6 +108,10 @@ class Running:
             wake=self._wake,
         )
 
+    def want_events(self) -> None:
+        """The client asks for events of our own."""
+        self._summing_up.vendor_events.wanted = True
+
     # The life of a request, in its order
 
     async def live(self, job: Job) -> None:

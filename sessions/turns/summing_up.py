@@ -26,6 +26,7 @@ from sessions.turns.playing import Playing
 from sessions.turns.service import Service
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import Prepared, TurnPlan, prepared_for
+from sessions.turns.vendor_events import VendorEvents
 from tools_api.errors import ApiError
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class SummingUp:
         self._playing = playing
         self._outbox = outbox
         self._ask = ask
+        self.vendor_events = VendorEvents(outbox)
 
     async def begin(self, job: Job, plan: TurnPlan) -> TurnPlan:
         """Decide what becomes of a context that is too long; returns the plan of a turn that runs
@@ -121,6 +123,10 @@ class SummingUp:
             return first
         assert plan.recast is not None
         plan.recast.report.update(cost)
+        if not job.displaced:
+            self.vendor_events.context_recast(
+                first.plan.response_id, plan.recast.report, job.lane.stream_id
+            )
         plan = replace(plan, number=first.plan.number)
         return Turn(
             plan,
