@@ -19,7 +19,7 @@ from benchmarks.report import Bar, parser, report
 from runtime.messages import SequenceOutput, SequenceStart
 from sessions.durable.account import Account, Budget
 from sessions.durable.ledger import Ledger, PriceTable, TurnUsage
-from sessions.turns.metering import Meter, Needs
+from sessions.turns.metering import Meter, TurnNeeds
 
 TURNS = 256
 STEP_S = 0.010
@@ -42,12 +42,12 @@ class _Turn:
     def __init__(self, ledger: Ledger) -> None:
         self.tokens: list[int] = []
         own = Account(scope="turn", budget=PLENTY)
-        needs = Needs(
+        needs = TurnNeeds(
             prompt_tokens=PROMPT_TOKENS, max_output=4096, bound=False, thinks=False, own=(own,)
         )
         self.meter = Meter(needs, ledger)
         self.meter.admit(cached=900)
-        self.meter.begin(START)
+        self.meter.adjust(START)
 
     def before_reasoning(self, tokens: Iterable[int], most: int) -> int:
         """Nobody thinks here."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import instances
-from tools_api.parsed_events import CallArgumentsDelta, CallDone, CallStarted, ParsedEvent
+from tools_api.parsed_events import CallArgumentsDelta, CallDone, ParsedCallStart, ParsedEvent
 
 MAX_SHORTEST_TOKENS = 600
 """Tools whose known shortest call is longer, or not known, are left out; they would take most of
@@ -28,10 +28,10 @@ class Whole:
 
 def added_up(events: Iterable[ParsedEvent]) -> Whole:
     events = list(events)
-    started = tuple(e.name for e in events if isinstance(e, CallStarted))
+    started = tuple(e.name for e in events if isinstance(e, ParsedCallStart))
     deltas = "".join(e.text for e in events if isinstance(e, CallArgumentsDelta))
     done = tuple((e.name, e.arguments, e.complete) for e in events if isinstance(e, CallDone))
-    known = CallStarted | CallArgumentsDelta | CallDone
+    known = ParsedCallStart | CallArgumentsDelta | CallDone
     return Whole(started, deltas, done, sum(not isinstance(e, known) for e in events))
 
 

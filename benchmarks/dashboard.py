@@ -93,8 +93,8 @@ class Crowd:
         """A turn of the session ends."""
         session = self._server.service.store.session("default", name)
         ended = turn(name, session.turns_begun + 1, self._dice)
-        session.begin(ended.response_id, None, self._server.service.clock())
-        session.end(ended.response_id, self._server.service.clock(), open_calls=False)
+        session.start_turn(ended.response_id, None, self._server.service.clock())
+        session.end_turn(ended.response_id, self._server.service.clock(), open_calls=False)
         session.ledger.settled(ended.usage, ended.cost)
         self._server.dashboard.turn_finished(ended)
 

@@ -31,10 +31,10 @@ from tools_api.harmony import HarmonyCalls
 from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
-    CallStarted,
+    ParsedCallStart,
     ParsedEvent,
-    ReasoningDelta,
-    TextDelta,
+    ParsedReasoning,
+    ParsedText,
 )
 from tools_api.requests import TextFormat
 from tools_api.tools import FunctionTool, ToolChoice
@@ -254,10 +254,10 @@ def joined(events: Iterable[ParsedEvent]) -> list[ParsedEvent]:
     told: list[ParsedEvent] = []
     for event in events:
         match told[-1:], event:
-            case [TextDelta(before)], TextDelta(text):
-                told[-1] = TextDelta(before + text)
-            case [ReasoningDelta(before)], ReasoningDelta(text):
-                told[-1] = ReasoningDelta(before + text)
+            case [ParsedText(before)], ParsedText(text):
+                told[-1] = ParsedText(before + text)
+            case [ParsedReasoning(before)], ParsedReasoning(text):
+                told[-1] = ParsedReasoning(before + text)
             case [CallArgumentsDelta(before)], CallArgumentsDelta(text):
                 told[-1] = CallArgumentsDelta(before + text)
             case _:
@@ -267,9 +267,9 @@ def joined(events: Iterable[ParsedEvent]) -> list[ParsedEvent]:
 
 def _text_of(event: ParsedEvent) -> str:
     match event:
-        case TextDelta(text) | ReasoningDelta(text) | CallArgumentsDelta(text):
+        case ParsedText(text) | ParsedReasoning(text) | CallArgumentsDelta(text):
             return text
-        case CallStarted(name):
+        case ParsedCallStart(name):
             return name
     return ""
 

@@ -91,11 +91,11 @@ class _Always(Lookahead):
 class _Alone(_Always):
     """The same, but each thing is done before the next begins, tokens go by way of the host."""
 
-    def begin(self, batch: StepBatch, drawing: Drawing) -> None:
+    def start(self, batch: StepBatch, drawing: Drawing) -> None:
         host = torch.from_numpy(drawing.result().tokens.astype("int64"))
         _wait(drawing.tokens.device)
         drawing.tokens = host.to(drawing.tokens.device)
-        super().begin(batch, drawing)
+        super().start(batch, drawing)
         _wait(drawing.tokens.device)
 
 

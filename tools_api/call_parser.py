@@ -8,7 +8,7 @@ Input of a custom tool that a grammar binds stands behind the object as plain te
 next special token.
 
 Always true: the events' texts, concatenated by kind, and the order of the other events do
-not depend on how the output was split into pushes. Every ``CallStarted`` is followed by
+not depend on how the output was split into pushes. Every ``ParsedCallStart`` is followed by
 exactly one ``CallDone``. Nothing is dropped but tags, the whitespace that belongs to them,
 and a call that was cut before its name was known.
 """
@@ -29,11 +29,11 @@ from tools_api.named_calls import NamedCallReader, NamedCalls
 from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
-    CallStarted,
+    ParsedCallStart,
     ParsedEvent,
-    ReasoningDelta,
+    ParsedReasoning,
+    ParsedText,
     ReasoningDone,
-    TextDelta,
     TextDone,
 )
 from tools_api.python_calls import PythonCallReader, PythonCalls
@@ -46,11 +46,11 @@ __all__ = [
     "CallArgumentsDelta",
     "CallDone",
     "CallParser",
-    "CallStarted",
+    "ParsedCallStart",
     "ParsedEvent",
-    "ReasoningDelta",
+    "ParsedReasoning",
+    "ParsedText",
     "ReasoningDone",
-    "TextDelta",
     "TextDone",
 ]
 _State = Literal["text", "reasoning", "list", "call", "input", "between", "group"]
@@ -195,11 +195,11 @@ class CallParser:
         if body:
             self._started = True
             reasoning = self._state == "reasoning"
-            self._events.append(ReasoningDelta(body) if reasoning else TextDelta(body))
+            self._events.append(ParsedReasoning(body) if reasoning else ParsedText(body))
 
     def _end_text(self, *, keep_newlines: bool) -> None:
         if keep_newlines and self._held and not (self._after_tag and not self._started):
-            self._events.append(TextDelta(self._held))
+            self._events.append(ParsedText(self._held))
             self._started = True
         if self._started:
             self._events.append(TextDone())
@@ -293,7 +293,7 @@ class CallParser:
         if not self._announced:
             self._end_text(keep_newlines=False)
             self._announced = True
-            self._events.append(CallStarted(name))
+            self._events.append(ParsedCallStart(name))
         if new := scanner.take_arguments():
             self._events.append(CallArgumentsDelta(new))
         if scanner.input_follows:

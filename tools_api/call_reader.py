@@ -8,7 +8,7 @@ Knows events. Always true: the events' texts, put together, do not depend on how
 
 from abc import ABC, abstractmethod
 
-from tools_api.parsed_events import CallArgumentsDelta, CallDone, CallEvent, CallStarted
+from tools_api.parsed_events import CallArgumentsDelta, CallDone, CallEvent, ParsedCallStart
 
 SPACE = " \t\r\n"
 
@@ -69,7 +69,7 @@ class CallReader(ABC):
     def _start(self, name: str) -> None:
         self.inside = True
         self._name, self._pieces = name, []
-        self._events.append(CallStarted(name))
+        self._events.append(ParsedCallStart(name))
 
     def _add(self, text: str) -> None:
         if text:

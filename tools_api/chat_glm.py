@@ -21,7 +21,7 @@ from tools_api.chat_format import (
     turns,
 )
 from tools_api.items import FunctionCallOutput, Item, Message
-from tools_api.raw_calls import RawCalls, mark_of, write_raw_calls
+from tools_api.raw_calls import RawCalls, delimiter_of, write_raw_calls
 from tools_api.tools import FunctionTool
 
 _HOW = (
@@ -53,11 +53,11 @@ class Glm45(ChatFormat):
             closer="</tool_call>",
             between=self._line,
             name_gap=self._line,
-            before_key=mark_of("<arg_key>", has_token),
-            after_key=mark_of("</arg_key>", has_token),
+            before_key=delimiter_of("<arg_key>", has_token),
+            after_key=delimiter_of("</arg_key>", has_token),
             key_gap=self._line,
-            before_value=mark_of("<arg_value>", has_token),
-            after_value=mark_of("</arg_value>", has_token),
+            before_value=delimiter_of("<arg_value>", has_token),
+            after_value=delimiter_of("</arg_value>", has_token),
             value_gap=self._line,
         )
         self.calls = self._calls

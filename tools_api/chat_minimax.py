@@ -18,7 +18,7 @@ from tools_api.chat_format import (
     turns,
 )
 from tools_api.items import Item, Message
-from tools_api.raw_calls import Mark, RawCalls, write_raw_calls
+from tools_api.raw_calls import Delimiter, RawCalls, write_raw_calls
 from tools_api.tools import FunctionTool
 
 _DEFAULT_SYSTEM = "You are a helpful assistant."
@@ -27,14 +27,14 @@ _CALLS = RawCalls(
     closer="</minimax:tool_call>",
     repeats_opener=False,
     before="\n",
-    before_name=Mark('<invoke name="'),
-    after_name=Mark('">'),
+    before_name=Delimiter('<invoke name="'),
+    after_name=Delimiter('">'),
     name_gap="\n",
-    before_key=Mark('<parameter name="'),
-    after_key=Mark('">'),
-    after_value=Mark("</parameter>"),
+    before_key=Delimiter('<parameter name="'),
+    after_key=Delimiter('">'),
+    after_value=Delimiter("</parameter>"),
     value_gap="\n",
-    end=Mark("</invoke>"),
+    end=Delimiter("</invoke>"),
     end_gap="\n",
 )
 

@@ -20,7 +20,7 @@ from tools_api.chat_format import (
     tool_object,
 )
 from tools_api.items import FunctionCallOutput
-from tools_api.raw_calls import Mark, RawCalls, write_raw_calls
+from tools_api.raw_calls import Delimiter, RawCalls, write_raw_calls
 from tools_api.tools import FunctionTool
 
 _DEFAULT_SYSTEM = (
@@ -30,15 +30,15 @@ QWEN_CALLS = RawCalls(
     opener="<tool_call>",
     closer="</tool_call>",
     before="\n",
-    before_name=Mark("<function="),
-    after_name=Mark(">"),
+    before_name=Delimiter("<function="),
+    after_name=Delimiter(">"),
     name_gap="\n",
-    before_key=Mark("<parameter="),
-    after_key=Mark(">"),
+    before_key=Delimiter("<parameter="),
+    after_key=Delimiter(">"),
     padding="\n",
-    after_value=Mark("</parameter>"),
+    after_value=Delimiter("</parameter>"),
     value_gap="\n",
-    end=Mark("</function>"),
+    end=Delimiter("</function>"),
     end_gap="\n",
     python_words=True,
     between="\n",

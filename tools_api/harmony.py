@@ -22,11 +22,11 @@ from tools_api.json_scanner import ValueScanner
 from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
-    CallStarted,
+    ParsedCallStart,
     ParsedEvent,
-    ReasoningDelta,
+    ParsedReasoning,
+    ParsedText,
     ReasoningDone,
-    TextDelta,
     TextDone,
 )
 
@@ -141,7 +141,7 @@ class ChannelParser:
         if name and self._calls:
             self._at, self._name, self._pieces = "call", name, []
             self._scanner, self._behind = ValueScanner(), False
-            self._events.append(CallStarted(name))
+            self._events.append(ParsedCallStart(name))
         else:
             self._at = "reasoning" if known["channel"] == ANALYSIS else "text"
 
@@ -150,9 +150,9 @@ class ChannelParser:
             return
         self._has_text = True
         if self._at == "reasoning":
-            self._events.append(ReasoningDelta(text))
+            self._events.append(ParsedReasoning(text))
         elif self._at == "text":
-            self._events.append(TextDelta(text))
+            self._events.append(ParsedText(text))
         else:
             self._pieces.append(text)
             self._events.append(CallArgumentsDelta(text))
@@ -165,7 +165,7 @@ class ChannelParser:
         if self._at == "header":
             text = self._header.strip()
             if text and text != "assistant":
-                self._events += [TextDelta(self._header), TextDone()]
+                self._events += [ParsedText(self._header), TextDone()]
         elif self._at == "call":
             whole = self._name in self._plain or (self._scanner.done and not self._behind)
             complete = whole and by in (CALL, END, RETURN)

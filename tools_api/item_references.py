@@ -11,7 +11,7 @@ input, in its order.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tools_api.items import MAX_ID, Bounds, Item, parse_item, parse_items, refuse_many_items
+from tools_api.items import MAX_ID, Item, ItemLimits, parse_item, parse_items, refuse_many_items
 from tools_api.json_fields import Fields, join, without_nulls
 from tools_api.wire import refuse_unprintable
 
@@ -30,7 +30,9 @@ class ItemReference:
         return join("input", self.place, "id")
 
 
-def parse_input(raw: object, limits: Bounds) -> tuple[tuple[Item, ...], tuple[ItemReference, ...]]:
+def parse_input(
+    raw: object, limits: ItemLimits
+) -> tuple[tuple[Item, ...], tuple[ItemReference, ...]]:
     """Read ``input``: its items, and the references that stand among them.
 
     Raises:

@@ -20,7 +20,7 @@ from tools_api import errors, exact_json
 from tools_api.json_fields import Fields, join
 
 
-class Bounds(Protocol):
+class ItemLimits(Protocol):
     """The bounds on items among ``tools_api.limits.Limits``. A client, which reads its own server's
     answers without bounds, does not load those."""
 
@@ -272,7 +272,9 @@ CallOutput = FunctionCallOutput | CustomToolCallOutput
 Item = Message | Call | CallOutput | Reasoning | Compaction
 
 
-def parse_items(raw: object, path: str = "input", limits: Bounds | None = None) -> tuple[Item, ...]:
+def parse_items(
+    raw: object, path: str = "input", limits: ItemLimits | None = None
+) -> tuple[Item, ...]:
     """Read ``input``: a string is one user message, otherwise an array of items.
 
     Args:
@@ -292,7 +294,7 @@ def parse_items(raw: object, path: str = "input", limits: Bounds | None = None) 
     return tuple(parse_item(item, join(path, i), limits) for i, item in enumerate(raw))
 
 
-def refuse_many_items(raw: object, path: str, limits: Bounds) -> None:
+def refuse_many_items(raw: object, path: str, limits: ItemLimits) -> None:
     """Refuse an ``input`` by its size, without a look at what stands in it.
 
     Raises:
@@ -316,7 +318,7 @@ def _count_parts(raw: list[Any]) -> int:
     )
 
 
-def parse_item(raw: object, path: str, limits: Bounds | None = None) -> Item:
+def parse_item(raw: object, path: str, limits: ItemLimits | None = None) -> Item:
     """Read one item; ``limits`` as ``parse_items``. Raises ApiError."""
     if not isinstance(raw, dict):
         raise errors.invalid_type(path, "an object", raw)
@@ -418,7 +420,9 @@ def _call_id(fields: Fields) -> str:
     return fields.text("call_id", least=1, most=MAX_ID)
 
 
-def _parse_content(raw: dict[str, Any], path: str, limits: Bounds | None) -> tuple[TextPart, ...]:
+def _parse_content(
+    raw: dict[str, Any], path: str, limits: ItemLimits | None
+) -> tuple[TextPart, ...]:
     content = raw.get("content")
     if isinstance(content, str):
         by_model = raw.get("role") == "assistant"
@@ -437,7 +441,7 @@ def _parse_content(raw: dict[str, Any], path: str, limits: Bounds | None) -> tup
     return tuple(parts)
 
 
-def _parse_output(raw: dict[str, Any], path: str, limits: Bounds | None) -> str:
+def _parse_output(raw: dict[str, Any], path: str, limits: ItemLimits | None) -> str:
     output = raw.get("output")
     if isinstance(output, str):
         return output
@@ -445,7 +449,7 @@ def _parse_output(raw: dict[str, Any], path: str, limits: Bounds | None) -> str:
 
 
 def _parse_texts(
-    raw: object, path: str, tag: str, limits: Bounds | None, required: bool = False
+    raw: object, path: str, tag: str, limits: ItemLimits | None, required: bool = False
 ) -> tuple[str, ...]:
     if raw is None and not required:
         return ()
@@ -460,7 +464,7 @@ def _parse_texts(
     return tuple(texts)
 
 
-def _parts(raw: object, path: str, limits: Bounds | None) -> list[dict[str, Any]]:
+def _parts(raw: object, path: str, limits: ItemLimits | None) -> list[dict[str, Any]]:
     if raw is None:
         raise errors.missing_parameter(path)
     if not isinstance(raw, list):

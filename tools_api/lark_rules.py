@@ -14,7 +14,7 @@ from typing import Any
 
 from tools_api.exact_json import written
 from tools_api.name_spellings import ONE_SPELLING, Spellings, spellings
-from tools_api.schema_dialect import dialect
+from tools_api.schema_dialect import rewrite_schema
 
 TAGS = "// tags: "
 """Begins the comment in which a grammar tells how its calls close (``runtime.grammar.framing``)."""
@@ -61,7 +61,7 @@ class LarkRules:
 
     def in_dialect(self, schema: dict[str, Any]) -> dict[str, Any]:
         """A client's schema as the library takes it."""
-        return dialect(schema, lenient=self._lenient).schema
+        return rewrite_schema(schema, lenient=self._lenient).schema
 
     def json_rule(self, name: str, schema: dict[str, Any]) -> str:
         """A rule for the JSON of a client's schema."""

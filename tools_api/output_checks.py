@@ -19,7 +19,7 @@ from tools_api import exact_json
 from tools_api.items import FunctionCall, Item, Message
 from tools_api.name_spellings import NEEDLESS, Spellings, spellings
 from tools_api.requests import TextFormat
-from tools_api.schema_dialect import dialect
+from tools_api.schema_dialect import rewrite_schema
 from tools_api.schema_judge import Judge
 from tools_api.schema_references import Schema
 from tools_api.tools import FunctionTool
@@ -91,7 +91,7 @@ def output_checks(
 
 
 def _subject(name: str, schema: Schema, lenient: bool) -> _Subject | None:
-    found = dialect(schema, lenient=lenient)
+    found = rewrite_schema(schema, lenient=lenient)
     names: tuple[str, ...] = ()
     if spellings(found.schema) is Spellings.CHECKED:
         names = (

@@ -1,13 +1,13 @@
 """Events of a parser of model output: text, reasoning and calls, as they become certain.
 
-Knows no syntax. Always true: every ``CallStarted`` is followed by exactly one ``CallDone``.
+Knows no syntax. Always true: every ``ParsedCallStart`` is followed by exactly one ``CallDone``.
 """
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class TextDelta:
+class ParsedText:
     """More of the message that is open, or the beginning of one."""
 
     text: str
@@ -19,7 +19,7 @@ class TextDone:
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningDelta:
+class ParsedReasoning:
     """More of the think block that is open, without its tags."""
 
     text: str
@@ -31,7 +31,7 @@ class ReasoningDone:
 
 
 @dataclass(frozen=True, slots=True)
-class CallStarted:
+class ParsedCallStart:
     """The name's string is closed; arguments follow."""
 
     name: str
@@ -55,5 +55,5 @@ class CallDone:
     """False: the output ended, or went wrong, inside the arguments."""
 
 
-CallEvent = CallStarted | CallArgumentsDelta | CallDone
-ParsedEvent = TextDelta | TextDone | ReasoningDelta | ReasoningDone | CallEvent
+CallEvent = ParsedCallStart | CallArgumentsDelta | CallDone
+ParsedEvent = ParsedText | TextDone | ParsedReasoning | ReasoningDone | CallEvent

@@ -13,7 +13,7 @@ from typing import Literal
 
 from tools_api.call_reader import SPACE, CallReader
 from tools_api.chat_format import to_json
-from tools_api.raw_calls import Mark, RawCalls
+from tools_api.raw_calls import Delimiter, RawCalls
 from tools_api.raw_values import ALL_TYPES, Types, begun_json_of, json_of
 
 ArgumentTypes = Callable[[str], Mapping[str, Types]]
@@ -50,7 +50,7 @@ class RawCallReader(CallReader):
 
     def special(self, name: str) -> bool:
         """See ``CallReader``."""
-        syntax, mark = self._syntax, Mark(name, special=True)
+        syntax, mark = self._syntax, Delimiter(name, special=True)
         if self._at == "name" and not syntax.after_name.text and self._held.strip(SPACE):
             self._named(len(self._held))
         if name == syntax.closer:
@@ -117,7 +117,7 @@ class RawCallReader(CallReader):
         self._at = "next"
         return False
 
-    def _expected(self) -> tuple[Mark, ...]:
+    def _expected(self) -> tuple[Delimiter, ...]:
         syntax = self._syntax
         match self._at:
             case "body":
@@ -128,7 +128,7 @@ class RawCallReader(CallReader):
                 return ()
         return (syntax.before_name,)
 
-    def _tag(self, mark: Mark) -> bool:
+    def _tag(self, mark: Delimiter) -> bool:
         """Go on behind a tag; False: it cannot stand here."""
         syntax = self._syntax
         match self._at:

@@ -17,7 +17,7 @@ from tools_api.argument_orders import Way, group_size, object_ways, ordered
 from tools_api.call_rules import CallRules, closed_parameters
 from tools_api.exact_json import written
 from tools_api.lark_rules import LarkRules, Tag, containing, literal, regex_escaped
-from tools_api.raw_calls import Mark, RawCalls
+from tools_api.raw_calls import Delimiter, RawCalls
 from tools_api.raw_schemas import FREE, document_of, parts_of, string_schemas
 from tools_api.raw_values import types_of
 from tools_api.schema_dialect import REFUSED
@@ -94,7 +94,7 @@ class RawCallRules(CallRules):
                 f"this model cannot write the name {key!r} between its tags",
             )
 
-    def _key_pieces(self, key: str) -> tuple[str | Mark, ...]:
+    def _key_pieces(self, key: str) -> tuple[str | Delimiter, ...]:
         syntax = self._syntax
         return (
             syntax.before_key,
@@ -156,25 +156,25 @@ class RawCallRules(CallRules):
         ending = self._joined((syntax.padding, tag, syntax.value_gap))
         return f"{some}{'?' if may_be_empty else ''} {ending}"
 
-    def _joined(self, pieces: Sequence[str | Mark]) -> str:
+    def _joined(self, pieces: Sequence[str | Delimiter]) -> str:
         """Texts and tags as one run of literals and special tokens."""
         run: list[str] = []
         text = ""
         for piece in pieces:
-            if isinstance(piece, Mark) and piece.special:
+            if isinstance(piece, Delimiter) and piece.special:
                 run += [literal(text), self._lark.special(piece.text)]
                 text = ""
             else:
-                text += piece.text if isinstance(piece, Mark) else piece
+                text += piece.text if isinstance(piece, Delimiter) else piece
         return " ".join(part for part in (*run, literal(text)) if part)
 
 
-def _tag(pieces: Sequence[str | Mark]) -> Tag:
+def _tag(pieces: Sequence[str | Delimiter]) -> Tag:
     """Texts and special tokens, neighbouring texts as one."""
     tag: list[tuple[str, bool]] = []
     for piece in pieces:
-        special = isinstance(piece, Mark) and piece.special
-        text = piece.text if isinstance(piece, Mark) else piece
+        special = isinstance(piece, Delimiter) and piece.special
+        text = piece.text if isinstance(piece, Delimiter) else piece
         if tag and not special and not tag[-1][1]:
             text = tag.pop()[0] + text
         if text:

@@ -17,19 +17,19 @@ from tools_api.items import FunctionCall
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Delimiter:
     """A tag: one special token, or text."""
 
     text: str
     special: bool = False
 
 
-NO_MARK = Mark("")
+NO_DELIMITER = Delimiter("")
 
 
-def mark_of(text: str, has_token: Callable[[str], bool]) -> Mark:
+def delimiter_of(text: str, has_token: Callable[[str], bool]) -> Delimiter:
     """The tag as the tokenizer has it."""
-    return Mark(text, special=has_token(text))
+    return Delimiter(text, special=has_token(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +41,19 @@ class RawCalls(CallSyntax):
 
     before: str = ""
     """White space behind the opener."""
-    before_name: Mark = NO_MARK
-    after_name: Mark = NO_MARK
+    before_name: Delimiter = NO_DELIMITER
+    after_name: Delimiter = NO_DELIMITER
     """Without one, the name goes to the end of its line or to the next tag."""
     name_gap: str = ""
-    before_key: Mark
-    after_key: Mark
+    before_key: Delimiter
+    after_key: Delimiter
     key_gap: str = ""
-    before_value: Mark = NO_MARK
+    before_value: Delimiter = NO_DELIMITER
     padding: str = ""
     """On either side of a value."""
-    after_value: Mark
+    after_value: Delimiter
     value_gap: str = ""
-    end: Mark = NO_MARK
+    end: Delimiter = NO_DELIMITER
     """Behind the last argument."""
     end_gap: str = ""
     python_words: bool = False
@@ -99,7 +99,7 @@ def raw_text(value: object, *, python: bool = False) -> str:
     return value if isinstance(value, str) else to_json(value)
 
 
-def write_mark(out: SegmentWriter, mark: Mark) -> None:
+def write_mark(out: SegmentWriter, mark: Delimiter) -> None:
     """Add a tag."""
     if mark.special:
         out.special(mark.text)

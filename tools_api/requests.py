@@ -139,7 +139,7 @@ class Bounds(VendorModel):
     """Block-seconds of KV in the cache; it ends no turn."""
 
 
-class Budget(Bounds):
+class RequestBudget(Bounds):
     """Bounds on consumption in all."""
 
     scope: Literal["turn", "session", "tree"] = "session"
@@ -185,7 +185,7 @@ class KeepwarmOptions(VendorModel):
     """Names a chain: created at first use, continued from its head later."""
     parent_session: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """The session that this one is a part of: its tree's budget holds for both."""
-    budget: tuple[Budget, ...] = ()
+    budget: tuple[RequestBudget, ...] = ()
     """At most one of each scope; given as an object or an array of them."""
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
     """Larger runs earlier."""
@@ -471,17 +471,19 @@ def _parse_keepwarm(raw: object, metadata: dict[str, str], limits: Limits) -> Ke
     return options
 
 
-def _parse_budgets(raw: object, path: str) -> tuple[Budget, ...]:
+def _parse_budgets(raw: object, path: str) -> tuple[RequestBudget, ...]:
     if not isinstance(raw, list):
-        return (validate(Budget, raw, path),)
-    budgets = tuple(validate(Budget, entry, join(path, i)) for i, entry in enumerate(raw[:4]))
+        return (validate(RequestBudget, raw, path),)
+    budgets = tuple(
+        validate(RequestBudget, entry, join(path, i)) for i, entry in enumerate(raw[:4])
+    )
     scopes = [budget.scope for budget in budgets]
     if len(set(scopes)) < len(raw):
         raise errors.invalid_value(path, "more than one budget of a scope")
     return budgets
 
 
-def _parse_metadata_budget(text: str) -> tuple[Budget, ...]:
+def _parse_metadata_budget(text: str) -> tuple[RequestBudget, ...]:
     path = "metadata.keepwarm.budget"
     try:
         raw = orjson.loads(text)

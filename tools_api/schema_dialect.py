@@ -63,7 +63,7 @@ _WEB_LENGTHS = (1, 2083)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class RewrittenSchema:
     """A schema for the library, and what that leaves open."""
 
     schema: Schema
@@ -73,20 +73,20 @@ class Dialect:
     """Keywords that are neither enforced nor checked, as the client asked for."""
 
 
-def dialect(schema: Schema, *, lenient: bool = False) -> Dialect:
+def rewrite_schema(schema: Schema, *, lenient: bool = False) -> RewrittenSchema:
     """``schema`` for the library.
 
     Args:
         lenient: keywords that would be refused are left out.
     """
     if _LOOKED_AT.search(dumps(schema)) is None:
-        return Dialect(schema=schema)
+        return RewrittenSchema(schema=schema)
     rewriting = _Rewriting(schema, lenient)
     result = rewriting.rewritten(schema, at="#")
     assert isinstance(result, dict)
     left_out = rewriting.left_out
     checked = left_out & (AFTERWARDS | LENIENTLY_CHECKED)
-    return Dialect(
+    return RewrittenSchema(
         schema=result, afterwards=tuple(sorted(checked)), ignored=tuple(sorted(left_out - checked))
     )
 

@@ -24,7 +24,7 @@ from tools_api.grammar import grammar_for
 from tools_api.items import Item
 from tools_api.parsed_events import (
     CallDone,
-    TextDelta,
+    ParsedText,
 )
 from tools_api.requests import TextFormat
 from tools_api.tools import FunctionTool, ToolChoice
@@ -162,7 +162,7 @@ class EngineAgent:
             for e in events
             if isinstance(e, CallDone)
         )
-        text = "".join(e.text for e in events if isinstance(e, TextDelta))
+        text = "".join(e.text for e in events if isinstance(e, ParsedText))
         return ModelTurn(
             calls=calls,
             text=text,

@@ -57,7 +57,7 @@ class CacheReport:
         self._counted: dict[str, int] = {}
         self._moved: dict[str, tuple[int, float]] = {}
 
-    def take(self) -> CacheFields:
+    def collect(self) -> CacheFields:
         """The cache's state, and what has happened since the last call."""
         stats = self._cache.stats()
         evicted = sum(stats.evicted_tokens.values()) // self._cache.block_size

@@ -179,7 +179,7 @@ class Engine:
         if not told and not fell_idle and silent:
             return None
         pictures, self._pictures = tuple(self._pictures), []
-        outputs = self._outputs.take()
+        outputs = self._outputs.collect()
         emitted = sum(len(output.new_tokens) for output in outputs)
         stats = self._stats(step_s, emitted)
         return StepOutput(outputs=outputs, stats=stats, pictures=pictures, residency=residency)

@@ -69,7 +69,7 @@ class KVMemory:
 
     def report(self) -> CacheFields:
         """The cache's state, and what has happened since the last call."""
-        return self._report.take()
+        return self._report.collect()
 
     def picture(self, request: PictureRequest) -> CachePicture:
         """The upper part of the cache's tree."""

@@ -218,7 +218,7 @@ class Lookahead:
         share = self._known.setdefault(kind, _Experience()).share
         return self._always or share * self._costs.decode_s(0) <= self._host_s
 
-    def begin(self, batch: StepBatch, drawing: Drawing) -> None:
+    def start(self, batch: StepBatch, drawing: Drawing) -> None:
         """Begin what was foreseen, behind the step of ``drawing``, with its tokens."""
         assert self._prospect is not None
         rows, tokens = self._prospect.rows, drawing.tokens

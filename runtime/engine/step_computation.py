@@ -92,7 +92,7 @@ class StepComputation:
         )
         if batch is not None:
             self._memory.settle(batch.block_tables)
-            lookahead.begin(batch, drawing)
+            lookahead.start(batch, drawing)
 
     def nothing_runs(self) -> None:
         """No sequence is left that a step could go on with."""

@@ -72,7 +72,7 @@ class OutputCollector:
 
     @property
     def num_tokens(self) -> int:
-        """Emitted since the last call of ``take``."""
+        """Emitted since the last call of ``collect``."""
         return sum(len(output.tokens) for output in self._outputs.values())
 
     def of(self, request_id: str) -> PendingOutput:
@@ -84,7 +84,7 @@ class OutputCollector:
         output = self.of(request_id)
         output.finish, output.error, output.error_message = FinishReason.ERROR, kind, message
 
-    def take(self) -> tuple[SequenceOutput, ...]:
+    def collect(self) -> tuple[SequenceOutput, ...]:
         """All that was gathered since the last call."""
         outputs, self._outputs = self._outputs, {}
         return tuple(output.output(name) for name, output in outputs.items())

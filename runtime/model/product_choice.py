@@ -84,7 +84,7 @@ class ProductTimer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copies:
+class AllowedLayouts:
     """The layouts that may be kept."""
 
     first: Sequence[Layout]
@@ -95,7 +95,9 @@ class Copies:
     """Layouts of such a copy."""
 
 
-def choose(timer: ProductTimer, copies: Copies, rules: ProductRules) -> ProductChoice | None:
+def choose(
+    timer: ProductTimer, copies: AllowedLayouts, rules: ProductRules
+) -> ProductChoice | None:
     """The best choice by ``timer``; None if it cannot tell."""
     second = copies.second if copies.second_size is not None else ()
     layouts = [name for name in RANK if name in copies.first or name in second]

@@ -25,7 +25,7 @@ from runtime.model.layers import Linear, WeightBits, make_linear, packs
 from runtime.model.product_choice import (
     RANK,
     RULES,
-    Copies,
+    AllowedLayouts,
     Layout,
     ProductChoice,
     ProductRules,
@@ -111,7 +111,7 @@ def _understood(content: Any) -> ProductChoice:
     return ProductChoice(few=few, many=many, from_rows=from_rows)
 
 
-def _can_be_had(choice: ProductChoice, copies: Copies) -> bool:
+def _can_be_had(choice: ProductChoice, copies: AllowedLayouts) -> bool:
     """Whether there is what it takes: the layouts, and memory for a second copy."""
     if choice.few not in copies.first:
         return False
@@ -143,7 +143,7 @@ def linear_weights(config: ModelConfig) -> int:
 
 def _copies(
     config: ModelConfig, bits: WeightBits, weights: int, free_bytes: int, rules: ProductRules
-) -> Copies:
+) -> AllowedLayouts:
     sample = torch.empty(1, config.hidden_size, dtype=torch.bfloat16)
     offered = {"tiles": fits_tiles(sample), "packed": packs(sample), "plain": True}
     able = [layout for layout in RANK if offered[layout]]
@@ -151,7 +151,7 @@ def _copies(
     fits = 2 * weights <= rules.second_copy_share * (free_bytes - size * weights)
     first = able if bits == 16 else RANK[:1]
     second = able if bits == 16 else [layout for layout in able if layout == "packed"]
-    return Copies(first=first, second=second, second_size=2 / size if fits else None)
+    return AllowedLayouts(first=first, second=second, second_size=2 / size if fits else None)
 
 
 class _Trials:

@@ -75,7 +75,7 @@ class PrefillBudget:
     def is_spent(self) -> bool:
         return self._tokens <= 0 or self._seconds <= 0.0
 
-    def begin(
+    def start_step(
         self, step: StepPlan, *, used: int, num_decodes: int, num_candidates: int, num_tenants: int
     ) -> None:
         """A step that computes ``used`` tokens of ``num_decodes`` sequences without prompts, for
@@ -118,7 +118,7 @@ class PrefillBudget:
             return most
         return 0 if step.prefill_tokens else least
 
-    def take(self, sequence: Sequence, step: StepPlan, *, used: int) -> tuple[int, float]:
+    def grant(self, sequence: Sequence, step: StepPlan, *, used: int) -> tuple[int, float]:
         """Give a running sequence its share of a step that computes ``used`` tokens so far: tokens
         of its prompt, and the seconds they add to the step."""
         pending = sequence.num_pending

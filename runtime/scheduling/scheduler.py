@@ -168,7 +168,7 @@ class Scheduler:
     def _who_rests(self, now: float, step: StepPlan) -> Set[str]:
         """The tenants whose decodes are left out of a step."""
         decoders, tenants = self.queues.decoders.by_tenant, self._service.num_tenants
-        resting = self.tenant_share.begin(now, step, decoders=decoders, tenants=tenants)
+        resting = self.tenant_share.start_step(now, step, decoders=decoders, tenants=tenants)
         return frozenset() if self._policy.strict else resting
 
     def _share_out(self, now: float, prefills: list[Sequence], step: StepPlan) -> None:
@@ -177,7 +177,7 @@ class Scheduler:
         queues = self.queues
         rows = self._decodes.num_tokens(step)
         budget = self.prefill_budget
-        budget.begin(
+        budget.start_step(
             step,
             used=rows,
             num_decodes=len(queues.decoders),
@@ -229,7 +229,7 @@ class Scheduler:
                 self._slots.changed()
             if sequence.cached is None or not self._arrived(sequence.cached.block_table):
                 continue
-            take, cost_s = budget.take(sequence, step, used=rows)
+            take, cost_s = budget.grant(sequence, step, used=rows)
             if take:
                 rows += take
                 step.chunks[sequence] = Chunk.of(sequence, take)

@@ -87,7 +87,7 @@ class TenantShare:
         """Seconds that a tenant had beyond its share lately, the step that is planned left out."""
         return self._owed_s.get(tenant, 0.0)
 
-    def begin(
+    def start_step(
         self, now: float, step: StepPlan, *, decoders: Mapping[str, int], tenants: int
     ) -> Set[str]:
         """A step is planned, and the one before is over.

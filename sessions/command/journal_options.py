@@ -29,7 +29,7 @@ from sessions.journal.errors import (
 )
 from sessions.journal.inspection import Seen, look_at
 from sessions.journal.journal import Journal
-from sessions.journal.records import TENANT_ACCOUNT, Account, TurnRecord
+from sessions.journal.records import TENANT_ACCOUNT, SpendTotal, TurnRecord
 from sessions.journal.rescue import Rescue
 from sessions.journal.sqlite import SqliteJournal
 from sessions.turns.commits import Commits
@@ -309,7 +309,7 @@ def with_journal(
 
 
 def _begin(
-    store: Store, desk: JournalDesk, left: Sequence[TurnRecord], spent: Mapping[str, Account]
+    store: Store, desk: JournalDesk, left: Sequence[TurnRecord], spent: Mapping[str, SpendTotal]
 ) -> None:
     if left:
         log.warning("turns were cut short by a server that died turns=%d", len(left))

@@ -115,7 +115,7 @@ class TurnUsage:
         )
 
 
-class Prompt(NamedTuple):
+class PromptTokens(NamedTuple):
     """A prompt's tokens. Made several times for every turn, hence a tuple."""
 
     uncached: int = 0
@@ -172,7 +172,7 @@ class PriceTable:
         """Most block-microseconds that cost at most ``nano``; KV has a price."""
         return nano * _MILLION**2 // self.residency
 
-    def most(self, prompt: Prompt, output: int, reasoning: int) -> int:
+    def most(self, prompt: PromptTokens, output: int, reasoning: int) -> int:
         """The most that a turn of that prompt may cost which writes ``output`` tokens, of which up
         to ``reasoning`` may be thinking."""
         extra = max((self.reasoning or 0) - self.output, 0)
@@ -183,7 +183,7 @@ class PriceTable:
         """The additional cost of the same turn with nothing cached."""
         return self._cost(usage.input_tokens, usage) - self.cost(usage)
 
-    def affordable(self, prompt: Prompt, nano: int, *, thinks: bool) -> int | None:
+    def affordable(self, prompt: PromptTokens, nano: int, *, thinks: bool) -> int | None:
         """Most output tokens with which ``prompt`` costs at most ``nano``, whatever part of
         them is thinking where it may be; negative if not even the prompt does, None if output
         is free and the prompt fits."""

@@ -19,7 +19,7 @@ from sessions.durable.account import (
     BudgetExceeded,
     is_bound,
 )
-from sessions.durable.ledger import PriceTable, Prompt, TurnUsage, dollars
+from sessions.durable.ledger import PriceTable, PromptTokens, TurnUsage, dollars
 
 GRANT_TOKENS = 256
 """Output tokens held at a time."""
@@ -49,7 +49,7 @@ class Reservation:
         self._whole = whole
         self._thinks = thinks
         self._held = NOTHING
-        self._prompt = Prompt()
+        self._prompt = PromptTokens()
         self._max_output = 0
         self.ceiling = 0
         """Most output tokens that the engine should be asked for."""
@@ -71,7 +71,7 @@ class Reservation:
         return self._prompt.uncached
 
     @property
-    def prompt(self) -> Prompt:
+    def prompt(self) -> PromptTokens:
         """The prompt that is held."""
         return self._prompt
 
@@ -94,7 +94,7 @@ class Reservation:
             if lacks is not None:
                 yield account, lacks
 
-    def wanted(self, prompt: Prompt, output: int) -> Amount:
+    def wanted(self, prompt: PromptTokens, output: int) -> Amount:
         """The amount that the turn is to hold for such a prompt and so many output tokens."""
         return self._amount(prompt, output, output if self._thinks else 0)
 
@@ -119,7 +119,7 @@ class Reservation:
             BudgetExceeded: the prompt, or not even one output token, fits; nothing is held.
         """
         self.release()
-        self._prompt = Prompt(uncached, cached)
+        self._prompt = PromptTokens(uncached, cached)
         self._max_output = max_output
         room = self._room()
         self._check_prompt(room)
@@ -143,7 +143,7 @@ class Reservation:
         Raises:
             BudgetExceeded: as for ``admit``.
         """
-        prompt = Prompt(uncached, cached)
+        prompt = PromptTokens(uncached, cached)
         held = self._amount(prompt, self._held.output, self._held.reasoning)
         if not self._has_room(held.minus(self._held)):
             self.admit(
@@ -203,7 +203,7 @@ class Reservation:
         self.reasoning = reasoning if bounded else None
         self._replace_held(self._amount(self._prompt, granted, reasoning))
 
-    def _amount(self, prompt: Prompt, output: int, reasoning: int) -> Amount:
+    def _amount(self, prompt: PromptTokens, output: int, reasoning: int) -> Amount:
         """The amount that is held for that, at the most that it may cost."""
         cost = self._prices.most(prompt, output, reasoning)
         return _new(Amount, (*prompt, output, reasoning, cost, 0))

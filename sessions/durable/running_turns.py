@@ -21,18 +21,18 @@ class RunningTurns:
     def __len__(self) -> int:
         return len(self._where)
 
-    def begin(self, response_id: str, tenant: str, connection_id: str) -> None:
-        """A turn of that connection runs, until ``end``."""
+    def add(self, response_id: str, tenant: str, connection_id: str) -> None:
+        """A turn of that connection runs, until ``remove``."""
         self._where[response_id] = (tenant, connection_id)
         self._held[tenant] += 1
 
-    def end(self, response_id: str) -> None:
+    def remove(self, response_id: str) -> None:
         tenant, _ = self._where.pop(response_id)
         self._held[tenant] -= 1
         if not self._held[tenant]:
             del self._held[tenant]
 
-    def takes(self, tenant: str) -> bool:
+    def has_room_for(self, tenant: str) -> bool:
         """Whether another turn of the tenant may run beside those that do."""
         return takes_one_more(
             self._limit,

@@ -105,7 +105,7 @@ class Session:
             yield above
             above = above.parent
 
-    def request(self, ticket: Hashable) -> bool:
+    def request_turn(self, ticket: Hashable) -> bool:
         """Ask for the session's next turn; False puts the ticket into the queue, and
         ``end`` or ``withdraw`` of another one will grant it."""
         if self._is_taken:
@@ -125,7 +125,7 @@ class Session:
         self._waiting = _without(self._waiting, ticket)
         return None
 
-    def begin(self, response_id: str, ticket: Hashable | None, now: float) -> int:
+    def start_turn(self, response_id: str, ticket: Hashable | None, now: float) -> int:
         """A turn starts, with the granted ticket or (continuing by id) without one. Returns
         the turn's number, 1 for the first."""
         if ticket is not None:
@@ -137,7 +137,7 @@ class Session:
         self.turns_begun += 1
         return self.turns_begun
 
-    def end(
+    def end_turn(
         self, response_id: str, now: float, *, open_calls: bool | None = None
     ) -> Hashable | None:
         """The turn is over; returns the ticket that is granted now.

@@ -26,7 +26,7 @@ from sessions.durable.running_turns import RunningTurns
 from sessions.durable.session import ByActivity, Session
 from sessions.durable.session_view import SessionView, view_of
 from sessions.durable.transcript import Entry, by_model
-from sessions.durable.turn_logs import TurnLogs
+from sessions.durable.turn_logs import EventLogs
 from sessions.durable.turn_stats import Pace
 from sessions.durable.weights import open_requests
 from tools_api.items import Item
@@ -73,7 +73,7 @@ class Store:
         self.residents = Residents(lambda old: self.known_session(old.tenant, old.name) or old)
         self.running = RunningTurns(limits.max_queued_turns)
         self.pace = Pace()
-        self.logs = TurnLogs(limits=limits, clock=clock)
+        self.logs = EventLogs(limits=limits, clock=clock)
         self.lasting = False
         """Responses dropped here are in a journal: a session keeps the name of its head."""
         self._prices_of = prices_of or (lambda _: prices)

@@ -23,8 +23,8 @@ _RECORD_BYTES = 512
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class TurnLog:
-    """One turn's events and who follows them. Changed by ``TurnLogs`` and connections."""
+class EventLog:
+    """One turn's events and who follows them. Changed by ``EventLogs`` and connections."""
 
     tenant: str
     owner: str
@@ -80,11 +80,11 @@ class TurnLog:
 class Follow:
     """A client that came back to a turn: which events it still has to get, and in which lane."""
 
-    log: TurnLog
+    log: EventLog
     stream_id: str | None
     next_number: int
 
-    def take(self) -> list[bytes]:
+    def new_frames(self) -> list[bytes]:
         """The events that have come since the last call, as frames of the follower's lane."""
         log = self.log
         frames = log.events_from(self.next_number)
@@ -93,7 +93,7 @@ class Follow:
         return [relaned(frame, self.stream_id) for frame in frames]
 
 
-class TurnLogs:
+class EventLogs:
     """The logs of all tenants; only the event loop touches them."""
 
     def __init__(self, *, limits: Limits, clock: Callable[[], float]) -> None:
@@ -101,11 +101,11 @@ class TurnLogs:
         self._clock = clock
         self.lasting = False
         """Logs dropped here are in a journal, and come back by ``adopt``."""
-        self._by_request: dict[tuple[str, str], TurnLog] = {}
-        self._by_response: dict[str, TurnLog] = {}
-        self._ended: dict[str, OrderedDict[TurnLog, None]] = {}
+        self._by_request: dict[tuple[str, str], EventLog] = {}
+        self._by_response: dict[str, EventLog] = {}
+        self._ended: dict[str, OrderedDict[EventLog, None]] = {}
         """The ended logs of each tenant, oldest end first."""
-        self._whole: dict[str, OrderedDict[TurnLog, None]] = {}
+        self._whole: dict[str, OrderedDict[EventLog, None]] = {}
         """Those of them that still have more than their last event."""
         self._bytes: dict[str, int] = {}
         """The bytes of each tenant's ended logs."""
@@ -114,26 +114,26 @@ class TurnLogs:
         """Logs of turns that have started."""
         return len(self._by_response)
 
-    def of_request(self, tenant: str, request_id: str) -> TurnLog | None:
+    def of_request(self, tenant: str, request_id: str) -> EventLog | None:
         """The log that this request id leads to, started or not."""
         return self._by_request.get((tenant, request_id))
 
-    def of_response(self, tenant: str, response_id: str) -> TurnLog | None:
+    def of_response(self, tenant: str, response_id: str) -> EventLog | None:
         """The log of that response, if the tenant may see it."""
         log = self._by_response.get(response_id)
         return log if log is not None and log.tenant == tenant and log.listed else None
 
-    def reserve(self, log: TurnLog) -> None:
+    def reserve(self, log: EventLog) -> None:
         """A request with an id is taken up: the id leads here from now on."""
         assert log.request_id is not None
         self._by_request[log.tenant, log.request_id] = log
 
-    def start(self, log: TurnLog, response_id: str, *, listed: bool) -> None:
+    def start(self, log: EventLog, response_id: str, *, listed: bool) -> None:
         """Its turn starts, with event 0 to come."""
         log.response_id, log.listed = response_id, listed
         self._by_response[response_id] = log
 
-    def adopt(self, log: TurnLog, response_id: str, last: bytes) -> None:
+    def adopt(self, log: EventLog, response_id: str, last: bytes) -> None:
         """Take in a turn that ended before this server knew it: its last event is there, unless
         it was deleted. One that is known already stays as it is."""
         if response_id in self._by_response:
@@ -148,7 +148,7 @@ class TurnLogs:
             self.append(log, [last])
         self.close(log)
 
-    def append(self, log: TurnLog, frames: Sequence[bytes]) -> None:
+    def append(self, log: EventLog, frames: Sequence[bytes]) -> None:
         """Keep the turn's next events; the oldest go where they are too many bytes."""
         # Copies of their own size: what encoded a frame made room for several thousand bytes.
         for frame in frames:
@@ -158,7 +158,7 @@ class TurnLogs:
             log.num_bytes -= len(log.frames.popleft())
             log.first += 1
 
-    def close(self, log: TurnLog) -> None:
+    def close(self, log: EventLog) -> None:
         """The turn's last event has been appended."""
         log.ended_s = self._clock()
         self._ended.setdefault(log.tenant, OrderedDict())[log] = None
@@ -179,7 +179,7 @@ class TurnLogs:
         else:
             self._shorten(log)
 
-    def delete(self, log: TurnLog) -> None:
+    def delete(self, log: EventLog) -> None:
         """The turn's response was deleted: its events go at once; a request id that led to them
         goes on to say so, as long as it would have led to them."""
         if log not in self._ended.get(log.tenant, {}):
@@ -192,7 +192,7 @@ class TurnLogs:
         log.frames, log.packed, log.num_bytes = deque(), b"", _RECORD_BYTES
         log.listed, log.deleted = False, True
 
-    def drop(self, log: TurnLog) -> None:
+    def drop(self, log: EventLog) -> None:
         """The request was not started: its id is free again."""
         if log.request_id is not None and self.of_request(log.tenant, log.request_id) is log:
             del self._by_request[log.tenant, log.request_id]
@@ -222,7 +222,7 @@ class TurnLogs:
         ):
             self._drop(next(iter(logs)))
 
-    def _shorten(self, log: TurnLog) -> None:
+    def _shorten(self, log: EventLog) -> None:
         """Keep the last event alone."""
         if log.packed or not log.frames:
             return
@@ -234,7 +234,7 @@ class TurnLogs:
         log.num_bytes = _RECORD_BYTES + len(log.packed)
         self._count(log.tenant, log.num_bytes - before)
 
-    def _drop(self, log: TurnLog) -> None:
+    def _drop(self, log: EventLog) -> None:
         self.drop(log)
         if log.response_id is not None:
             self._by_response.pop(log.response_id, None)
@@ -249,6 +249,6 @@ class TurnLogs:
         self._bytes[tenant] = self._bytes.get(tenant, 0) + num_bytes
 
 
-def _ended_before(logs: Iterable[TurnLog], oldest_s: float) -> list[TurnLog]:
+def _ended_before(logs: Iterable[EventLog], oldest_s: float) -> list[EventLog]:
     """The first of ``logs``, as far as they ended before that time."""
     return list(itertools.takewhile(lambda log: (log.ended_s or 0.0) < oldest_s, logs))

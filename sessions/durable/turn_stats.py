@@ -110,7 +110,7 @@ class TurnStats:
     stop: str | None = None
     """The stop string that ended the output."""
 
-    def begin(self, start: SequenceStart) -> None:
+    def admitted(self, start: SequenceStart) -> None:
         """The engine has admitted the turn.
 
         Raises:

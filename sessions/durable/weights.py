@@ -113,7 +113,7 @@ def open_requests(limits: Limits) -> "HeldBytes":
 
 
 @dataclass(slots=True, eq=False)
-class Hold:
+class MemoryHold:
     """The memory that one request or message holds, until it is given back."""
 
     account: "HeldBytes"
@@ -125,15 +125,15 @@ class Hold:
         """Hold so many bytes from now on.
 
         Raises:
-            ApiError: as ``HeldBytes.take``; it holds what it did.
+            ApiError: as ``HeldBytes.hold``; it holds what it did.
         """
         if num_bytes > self.num_bytes:
-            self.account.take(self.tenant, self.connection_id, num_bytes - self.num_bytes)
+            self.account.hold(self.tenant, self.connection_id, num_bytes - self.num_bytes)
         else:
             self.account.change(self.tenant, self.connection_id, num_bytes - self.num_bytes)
         self.num_bytes = num_bytes
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """It is answered, or taken. May be called again."""
         held, self.num_bytes = self.num_bytes, 0
         self.account.change(self.tenant, self.connection_id, -held)
@@ -149,7 +149,7 @@ class HeldBytes:
         self._by_connection: Counter[str] = Counter()
         self.total = 0
 
-    def take(self, tenant: str, connection_id: str, num_bytes: int) -> Hold:
+    def hold(self, tenant: str, connection_id: str, num_bytes: int) -> MemoryHold:
         """Hold so many bytes more.
 
         Raises:
@@ -165,7 +165,7 @@ class HeldBytes:
             if held + num_bytes > most:
                 raise _too_much(f"{self._what} of this {whose}", held, num_bytes, most)
         self.change(tenant, connection_id, num_bytes)
-        return Hold(self, tenant, connection_id, num_bytes)
+        return MemoryHold(self, tenant, connection_id, num_bytes)
 
     def change(self, tenant: str, connection_id: str, num_bytes: int) -> None:
         """Hold so much more, or less."""

@@ -31,7 +31,7 @@ class Exchange(Protocol):
         """Call ``look`` about once a second with the time, until the answer is there."""
         ...
 
-    def begin(self, content_type: str) -> None:
+    def start_stream(self, content_type: str) -> None:
         """The head of an answer whose length nobody knows yet; travels with its first piece."""
         ...
 

@@ -135,7 +135,7 @@ class HttpFraming:
         body = b"" if self._without_body else self._http.send(h11.Data(data=response.body))
         return head + body + self.end()
 
-    def begin(
+    def stream_head(
         self, content_type: str, *, last: bool, headers: Iterable[tuple[str, str]] = ()
     ) -> bytes:
         """The head of an answer that comes in pieces, with ``headers`` beside what all have."""

@@ -19,7 +19,7 @@ from sessions.durable.item_ids import item_at, item_with_id, place_of, read_item
 from sessions.durable.transcript import Entry, Header, Renderer, Tail, chain
 from sessions.durable.weights import item_bytes
 from sessions.journal.encoding import (
-    Link,
+    EntryBody,
     TurnBody,
     decode_header,
     decode_links,
@@ -39,7 +39,7 @@ class LoadedTurn(NamedTuple):
     """A row and what can be continued of it, its headers included."""
 
     row: StoredTurn
-    links: tuple[Link, ...]
+    links: tuple[EntryBody, ...]
     headers: tuple[Header, ...]
     """One for each of the links."""
 
@@ -196,7 +196,7 @@ def _head_entry(loaded: LoadedChain) -> Entry:
     return loaded.foreign or link_up(loaded.turns, lambda _: None)
 
 
-def _entry(links: Sequence[Link], headers: Sequence[Header], parent: Entry | None) -> Entry:
+def _entry(links: Sequence[EntryBody], headers: Sequence[Header], parent: Entry | None) -> Entry:
     for link, header in zip(links, headers, strict=True):
         parent = link.entry(parent, header)
     assert parent is not None

@@ -22,7 +22,7 @@ from sessions.durable.reservation import amount_of
 from sessions.journal import request_ids, rows, shares
 from sessions.journal.encoding import decode_reservation, encode_reservation
 from sessions.journal.errors import JournalParentGone
-from sessions.journal.records import Account, TurnRecord, session_account
+from sessions.journal.records import SpendTotal, TurnRecord, session_account
 from sessions.journal.rows import Row, SessionRow
 from sessions.journal.tables import FIRST_EPOCH, Cursor, SqlTables, check_account, marks, slices
 
@@ -37,8 +37,8 @@ class Batch:
         self._sessions: dict[tuple[str, str], SessionRow | None] = {}
         """As they were; None: there was none."""
         self._changed: dict[tuple[str, str], SessionRow] = {}
-        self._accounts: dict[tuple[str, str], Account | None] = {}
-        self._charged: dict[tuple[str, str], Account] = {}
+        self._accounts: dict[tuple[str, str], SpendTotal | None] = {}
+        self._charged: dict[tuple[str, str], SpendTotal] = {}
         self._there: dict[tuple[str, str], int] = {}
         """Turns, by tenant and response id, and the epochs under which they were written."""
         self._rows: list[Row] = []
@@ -276,13 +276,13 @@ class Batch:
     def _charge(self, key: tuple[str, str], record: TurnRecord) -> None:
         self._charged[key] = self._account(key).plus(record)
 
-    def _account(self, key: tuple[str, str]) -> Account:
+    def _account(self, key: tuple[str, str]) -> SpendTotal:
         """As this transaction leaves it, locked."""
         account = self._charged.get(key) or self._accounts.get(key)
         if account is None and self._tables.for_update:
             self._tables.lock_name(self._cursor, "account", *key)
             account = self._tables.account_row(self._cursor, *key, lock=True)
-        return account or Account()
+        return account or SpendTotal()
 
     # Writing
 

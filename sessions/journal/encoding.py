@@ -52,7 +52,7 @@ _TAILS = {tail.value: tail for tail in Tail}
 _HEADERS_KEPT = 256
 
 
-class Link(NamedTuple):
+class EntryBody(NamedTuple):
     """An entry without its parent and header, which are found by name."""
 
     header: bytes
@@ -86,7 +86,7 @@ class Link(NamedTuple):
         )
 
 
-def link_items(link: Link) -> tuple[Item, ...]:
+def link_items(link: EntryBody) -> tuple[Item, ...]:
     """The items that it added to its chain, and what led that."""
     own = (*link.input_items, *link.output_items)
     return own if link.opening is None else (link.opening, *own)
@@ -105,7 +105,7 @@ class TurnBody:
     saved: int
     accounts: tuple[str, ...]
     request_digest: bytes
-    links: tuple[Link, ...]
+    links: tuple[EntryBody, ...]
     terminal: bytes
     """The terminal event as it was sent; empty if nothing that was said is kept."""
 
@@ -254,7 +254,7 @@ def decode_turn(turn: StoredTurn) -> TurnBody:
         raise _unreadable(f"turn {turn.response_id}", error) from error
 
 
-def decode_links(turn: StoredTurn) -> tuple[Link, ...]:
+def decode_links(turn: StoredTurn) -> tuple[EntryBody, ...]:
     """``decode_turn`` of what can be continued alone. Raises JournalDamaged."""
     head, ids, _ = _split(turn.body)
     try:
@@ -308,7 +308,7 @@ def decode_reservation(
         raise _unreadable(f"reservation of {response_id}", error) from error
 
 
-def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[Link, ...]:
+def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[EntryBody, ...]:
     links, at = [], 0
     for part in parts:
         of_input, of_output = part["ids"]
@@ -319,7 +319,7 @@ def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[Link, ...]:
         if len(header) != DIGEST_BYTES or after > len(ids):
             raise ValueError("its parts do not fit together")
         links.append(
-            Link(
+            EntryBody(
                 header=header,
                 opening=_opening(part["opening"]),
                 input_items=_opened(parse_items(part["input"], "input")),

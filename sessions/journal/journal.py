@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sessions.journal.records import (
-    Account,
     SessionRecord,
+    SpendTotal,
     StoredTurn,
     TurnRecord,
 )
@@ -156,11 +156,11 @@ class Journal(Protocol):
         """Keep ``SessionRecord.options``; a session that has no row yet gets one."""
         ...
 
-    def account(self, tenant: str, name: str) -> Account:
+    def account(self, tenant: str, name: str) -> SpendTotal:
         """All zero for a name that nothing was added to."""
         ...
 
-    def accounts_named(self, name: str) -> dict[str, Account]:
+    def accounts_named(self, name: str) -> dict[str, SpendTotal]:
         """Those of that name, by tenant."""
         ...
 

@@ -10,10 +10,8 @@ from typing import Protocol
 from sessions.durable.account import NO_BUDGET, Account
 from sessions.durable.budgets import HeldBudget, held_budget
 from sessions.journal.records import (
-    Account as SpentAccount,
-)
-from sessions.journal.records import (
     SessionRecord,
+    SpendTotal,
     options_kept,
     tree_account,
 )
@@ -26,7 +24,7 @@ class Accounts(Protocol):
         """As ``Journal.session``."""
         ...
 
-    def account(self, tenant: str, name: str) -> SpentAccount:
+    def account(self, tenant: str, name: str) -> SpendTotal:
         """As ``Journal.account``."""
         ...
 
@@ -48,7 +46,7 @@ def budgets_kept(journal: Accounts, record: SessionRecord) -> list[HeldBudget]:
     return found
 
 
-def _held(scope: str, record: SessionRecord, spent: SpentAccount) -> HeldBudget | None:
+def _held(scope: str, record: SessionRecord, spent: SpendTotal) -> HeldBudget | None:
     budget, soft = options_kept(record.options).budgets.get(scope, (NO_BUDGET, NO_BUDGET))
     account = Account(scope=scope, budget=budget, soft=soft, spent=spent.spent)
     return held_budget(scope, record.name, account)

@@ -158,7 +158,7 @@ class StoredTurn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class SpendTotal:
     """The total spent under one name. Only ever added to."""
 
     turns: int = 0
@@ -172,8 +172,8 @@ class Account:
         spent = amount_of(self.usage, self.cost)
         return spent._replace(residency=self.usage.residency)
 
-    def plus(self, record: TurnRecord) -> "Account":
-        return Account(
+    def plus(self, record: TurnRecord) -> "SpendTotal":
+        return SpendTotal(
             turns=self.turns + record.is_turn,
             usage=self.usage + record.usage,
             cost=self.cost + record.cost,
@@ -198,7 +198,7 @@ class SessionRecord:
     open_calls: bool
     updated_s: float
     """When its last turn ended; 0: it has had none."""
-    account: Account
+    account: SpendTotal
     options: bytes = b""
     """Options for its later turns: see ``options_kept``."""
 
@@ -280,5 +280,5 @@ def new_session(tenant: str, name: str) -> SessionRecord:
         turns_begun=0,
         open_calls=False,
         updated_s=0.0,
-        account=Account(),
+        account=SpendTotal(),
     )

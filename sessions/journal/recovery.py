@@ -29,7 +29,7 @@ from sessions.journal.errors import (
     JournalUnavailable,
 )
 from sessions.journal.mark import read_mark
-from sessions.journal.records import NO_TURNS, Account, StoredTurn, session_account
+from sessions.journal.records import NO_TURNS, SpendTotal, StoredTurn, session_account
 from sessions.journal.rows import Row, SessionRow
 from sessions.journal.sqlite import SqliteJournal
 
@@ -275,18 +275,18 @@ def _session(
     )
 
 
-def _added_up(turns: Sequence[StoredTurn]) -> Account:
-    total = Account()
+def _added_up(turns: Sequence[StoredTurn]) -> SpendTotal:
+    total = SpendTotal()
     for body in map(decode_turn, turns):
-        mine = Account(
+        mine = SpendTotal(
             turns=body.status not in NO_TURNS, usage=body.usage, cost=body.cost, saved=body.saved
         )
         total = _sum(total, mine)
     return total
 
 
-def _sum(one: Account, other: Account) -> Account:
-    return Account(
+def _sum(one: SpendTotal, other: SpendTotal) -> SpendTotal:
+    return SpendTotal(
         turns=one.turns + other.turns,
         usage=one.usage + other.usage,
         cost=one.cost + other.cost,

@@ -16,7 +16,7 @@ import xxhash
 from sessions.durable.ledger import TurnUsage
 from sessions.journal.encoding import HeaderCache, encode_turn
 from sessions.journal.errors import JournalDamaged
-from sessions.journal.records import Account, SessionRecord, StoredTurn, TurnRecord
+from sessions.journal.records import SessionRecord, SpendTotal, StoredTurn, TurnRecord
 from tools_api.items import Item
 
 Row = tuple[Any, ...]
@@ -59,7 +59,7 @@ class SessionRow:
     updated_ms: int = 0
     options: bytes = b""
 
-    def record(self, account: Account) -> SessionRecord:
+    def record(self, account: SpendTotal) -> SessionRecord:
         """As it leaves the journal."""
         return SessionRecord(
             tenant=self.tenant,
@@ -170,7 +170,7 @@ def read_session(row: Row) -> SessionRow:
     )
 
 
-def account_columns(tenant: str, name: str, account: Account) -> Row:
+def account_columns(tenant: str, name: str, account: SpendTotal) -> Row:
     """In the order of ``ACCOUNT``."""
     usage = account.usage
     counts = (
@@ -188,7 +188,7 @@ def account_columns(tenant: str, name: str, account: Account) -> Row:
     return (*columns, usage.residency, sealed_columns[-1])
 
 
-def read_account(row: Row) -> Account:
+def read_account(row: Row) -> SpendTotal:
     """Raises JournalDamaged."""
     residency, checksum = row[-2:]
     columns = _checked((*_with_residency(row[:-2], residency), checksum), "account", row[1])
@@ -203,7 +203,7 @@ def read_account(row: Row) -> Account:
         forwards=columns[10],
         residency=residency,
     )
-    return Account(turns=columns[2], usage=usage, cost=columns[11], saved=columns[12])
+    return SpendTotal(turns=columns[2], usage=usage, cost=columns[11], saved=columns[12])
 
 
 def _with_residency(columns: Row, residency: int) -> Row:

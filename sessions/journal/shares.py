@@ -19,7 +19,7 @@ import orjson
 
 from sessions.durable.account import NOTHING, Account, Amount, Budget, is_bound
 from sessions.journal import rows
-from sessions.journal.records import Account as SpentAccount
+from sessions.journal.records import SpendTotal
 from sessions.journal.tables import Cursor, SqlTables, marks
 
 
@@ -97,7 +97,7 @@ def write(tables: SqlTables, cursor: Cursor, tenant: str, name: str, amount: Amo
     )
 
 
-def locked_account(tables: SqlTables, cursor: Cursor, tenant: str, name: str) -> SpentAccount:
+def locked_account(tables: SqlTables, cursor: Cursor, tenant: str, name: str) -> SpendTotal:
     """The account, and its shares, are this transaction's alone."""
     account = tables.account_row(cursor, tenant, name, lock=True)
     if not account.turns:

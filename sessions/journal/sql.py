@@ -19,8 +19,8 @@ from sessions.journal.batch import Batch, reservations, sessions_with_reservatio
 from sessions.journal.encoding import request_in_reservation
 from sessions.journal.errors import contradiction
 from sessions.journal.records import (
-    Account,
     SessionRecord,
+    SpendTotal,
     StoredTurn,
     TurnRecord,
 )
@@ -161,12 +161,12 @@ class SqlJournal(SqlTables):
         if cursor.execute(sql, (tenant, name)).fetchone() is not None:
             raise contradiction(f"session {name!r} is missing, its turns are there")
 
-    def account(self, tenant: str, name: str) -> Account:
+    def account(self, tenant: str, name: str) -> SpendTotal:
         """See ``Journal``."""
         with self.reading() as cursor:
             return self.account_row(cursor, tenant, name)
 
-    def accounts_named(self, name: str) -> dict[str, Account]:
+    def accounts_named(self, name: str) -> dict[str, SpendTotal]:
         """See ``Journal``."""
         with self.reading() as cursor:
             sql = f"SELECT {rows.ACCOUNT} FROM account WHERE name = ?"

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from sessions.journal import rows
 from sessions.journal.encoding import HeaderCache
 from sessions.journal.errors import contradiction
-from sessions.journal.records import UNFENCED, Account, session_account
+from sessions.journal.records import UNFENCED, SpendTotal, session_account
 from sessions.journal.rows import SessionRow
 
 SCHEMA = """
@@ -159,28 +159,30 @@ class SqlTables(abc.ABC):
         row = cursor.execute(sql, (tenant, name)).fetchone()
         return None if row is None else rows.read_session(row)
 
-    def account_row(self, cursor: Cursor, tenant: str, name: str, *, lock: bool = False) -> Account:
+    def account_row(
+        self, cursor: Cursor, tenant: str, name: str, *, lock: bool = False
+    ) -> SpendTotal:
         """All zero if there is none."""
-        return self._found_account(cursor, tenant, name, lock=lock) or Account()
+        return self._found_account(cursor, tenant, name, lock=lock) or SpendTotal()
 
     def _found_account(
         self, cursor: Cursor, tenant: str, name: str, *, lock: bool = False
-    ) -> Account | None:
+    ) -> SpendTotal | None:
         sql = f"SELECT {rows.ACCOUNT} FROM account WHERE tenant = ? AND name = ?"
         if lock:
             sql += self.for_update
         row = cursor.execute(sql, (tenant, name)).fetchone()
         return None if row is None else rows.read_account(row)
 
-    def account_of(self, cursor: Cursor, session: SessionRow) -> Account:
+    def account_of(self, cursor: Cursor, session: SessionRow) -> SpendTotal:
         """The session's own. Raises JournalDamaged: it has had turns, and has no account."""
         name = session_account(session.name)
         account = self._found_account(cursor, session.tenant, name)
         check_account(session, account)
-        return account or Account()
+        return account or SpendTotal()
 
 
-def check_account(session: SessionRow, account: Account | None) -> None:
+def check_account(session: SessionRow, account: SpendTotal | None) -> None:
     """Raise JournalDamaged where a session that has had turns has no account."""
     if session.head_seq and account is None:
         raise contradiction(f"the account of session {session.name!r} is missing")

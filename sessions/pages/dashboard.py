@@ -26,7 +26,7 @@ from sessions.pages.cache_picture import CachePictures
 from sessions.pages.history import History
 from sessions.pages.metrics import kv_usage
 from sessions.pages.rows import miss_rows, session_row, tokens, turn_row
-from sessions.pages.turn_log import TurnLog
+from sessions.pages.turn_log import TurnHistory
 from sessions.pages.watcher import Watcher
 from sessions.tenants import Principal
 
@@ -102,7 +102,7 @@ class Dashboard(Watcher):
     ) -> None:
         """``text_of``: what tokens say, for the picture of the cache."""
         self.store = store
-        self.log = TurnLog()
+        self.log = TurnHistory()
         self.history = History()
         self.pictures = CachePictures(session_of_branch=self.log.session_of_branch, text_of=text_of)
         self.restarts = 0

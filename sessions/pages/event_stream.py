@@ -56,7 +56,7 @@ class EventStream:
         self._sent: Parts = {}
         self._sent_s = now
         self._over = asyncio.Event()
-        exchange.begin(CONTENT_TYPE)
+        exchange.start_stream(CONTENT_TYPE)
         self._send(b"retry: 2000\nevent: parts\ndata: ", self._news(), now)
 
     def tick(self, now: float) -> None:

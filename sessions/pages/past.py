@@ -65,7 +65,7 @@ Beside = Callable[[str, Callable[[], Curves]], Awaitable[Curves]]
 """Makes a call on the journal beside the event loop, when it is the tenant's turn."""
 
 
-class Past:
+class PastCurves:
     """Only the event loop touches it."""
 
     def __init__(

@@ -62,7 +62,7 @@ class SessionLog:
         self.last_avoidable = avoidable[0] if avoidable else self.last_avoidable
 
 
-class TurnLog:
+class TurnHistory:
     """All sessions' turns."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from sessions.pages.buckets import TurnBucket
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.event_stream import Parts
 from sessions.pages.history import LEVELS as IN_MEMORY
-from sessions.pages.past import LEVELS, NOTHING, Curves, Past
+from sessions.pages.past import LEVELS, NOTHING, Curves, PastCurves
 from sessions.pages.recorder import WHOLE
 from sessions.pages.rows import budget_row, live_row, logged_row, miss_rows
 from sessions.pages.session_list import Found, ListQuery, find, grouped, placed
@@ -64,7 +64,7 @@ class Views:
         dashboard: Dashboard,
         wall_clock: Callable[[], float],
         num_connections: Callable[[], int],
-        past: Past | None = None,
+        past: PastCurves | None = None,
         quotas: Quotas | None = None,
     ) -> None:
         """

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sessions.durable.account import NOTHING, Account, Amount, is_bound
-from sessions.durable.ledger import Prompt
+from sessions.durable.ledger import PromptTokens
 from sessions.durable.reservation import GRANT_TOKENS
 from sessions.durable.session import Session
 from sessions.durable.transcript import Entry
@@ -37,7 +37,7 @@ from sessions.turns.thresholds import soon_due
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import (
     NO_CHECKS,
-    NO_PAST,
+    NO_LAST_TURN,
     Due,
     Prepared,
     TurnPlan,
@@ -97,7 +97,7 @@ class Ahead:
             ahead=True,
             private=plan.private,
         )
-        self._jobs.begin(ahead, self._live(ahead, whole, prepared, session))
+        self._jobs.start(ahead, self._live(ahead, whole, prepared, session))
 
     async def _live(self, job: Job, plan: TurnPlan, prepared: Prepared, session: Session) -> None:
         commits = self._service.commits
@@ -175,9 +175,9 @@ def _pays(session: Session, tokens: int, due: Due, wanted_output: int | None) ->
     said = min(wanted_output or GRANT_TOKENS, GRANT_TOKENS)
     wanted = NOTHING
     for prompt, output in (
-        (Prompt(uncached=GRANT_TOKENS, cached=tokens), most_summary_tokens(due)),
-        (Prompt(uncached=due.threshold // 2), 0),
-        (Prompt(uncached=GRANT_TOKENS, cached=tokens), said),
+        (PromptTokens(uncached=GRANT_TOKENS, cached=tokens), most_summary_tokens(due)),
+        (PromptTokens(uncached=due.threshold // 2), 0),
+        (PromptTokens(uncached=GRANT_TOKENS, cached=tokens), said),
     ):
         cost = session.ledger.prices.most(prompt, output, output)
         wanted = wanted.plus(Amount(*prompt, output, output, cost))
@@ -225,7 +225,7 @@ def _plan_behind(plan: TurnPlan, entry: Entry, due: Due, response_id: str) -> Tu
         context_limited=False,
         grammar=None,
         comparison=None,
-        past=NO_PAST,
+        last_turn=NO_LAST_TURN,
         checks=NO_CHECKS,
         cut=False,
         frame_bytes=0,

@@ -39,7 +39,7 @@ from sessions.turns.service import Service
 from sessions.turns.shortening import Room
 from sessions.turns.thresholds import rules_of
 from sessions.turns.truncation import Context, truncations
-from sessions.turns.turn_plan import NO_CHECKS, NO_PAST, Due, Prepared, Recast, TurnPlan
+from sessions.turns.turn_plan import NO_CHECKS, NO_LAST_TURN, Due, Prepared, Recast, TurnPlan
 from tools_api import errors
 from tools_api.call_order import by_model
 from tools_api.items import (
@@ -338,7 +338,7 @@ class Recasting:
             grammar=None,
             banned_tokens=write.banned_tokens(thinking=plan.options.thinking, calls=False),
             comparison=None,
-            past=NO_PAST,
+            last_turn=NO_LAST_TURN,
             checks=NO_CHECKS,
             frame_bytes=0,
             due=None,

@@ -15,11 +15,11 @@ import logging
 
 from runtime.messages import SequenceOutput
 from sessions.durable.store import ConnectionStore
-from sessions.durable.turn_logs import TurnLog
+from sessions.durable.turn_logs import EventLog
 from sessions.durable.weights import request_bytes
-from sessions.turns.effects import Cancel, Effects, Outbox
+from sessions.turns.effects import Effects, Outbox, TurnCancel
 from sessions.turns.following import Following
-from sessions.turns.jobs import Job, Jobs, Way, shutting_down
+from sessions.turns.jobs import EarlyEnd, Job, Jobs, shutting_down
 from sessions.turns.lanes import Lane, Lanes, Waiting, place
 from sessions.turns.reading import Read, read_frame
 from sessions.turns.running import Running
@@ -98,9 +98,9 @@ class Connection:
         """Take one client frame (protocol section 2). Never raises for what a client sent."""
         if self._closed:
             return Effects()
-        return self.take(read_frame(frame, self._service.read_context), len(frame))
+        return self.receive_parsed(read_frame(frame, self._service.read_context), len(frame))
 
-    def take(self, read: Read, num_bytes: int) -> Effects:
+    def receive_parsed(self, read: Read, num_bytes: int) -> Effects:
         """Take a frame or body of ``num_bytes`` that has been read."""
         if self._closed:
             return Effects()
@@ -120,9 +120,9 @@ class Connection:
             self._refuse_steering(event)
         return self._effects()
 
-    def look(self, log: TurnLog) -> Effects:
+    def turn_changed(self, log: EventLog) -> Effects:
         """Take notice that something has changed about a turn that runs or is followed here."""
-        self._following.look(log)
+        self._following.turn_changed(log)
         for job in self._jobs.with_log(log):
             if log.follower is None:
                 self._disconnected(job)
@@ -154,7 +154,7 @@ class Connection:
         """End that turn, for whoever of its tenant asked. One that does not run is ignored."""
         job = self._jobs.of_response(response_id)
         if job is not None:
-            self._end_early(job, Way.CANCELLED)
+            self._end_early(job, EarlyEnd.CANCELLED)
         return self._effects()
 
     def engine_died(self) -> Effects:
@@ -163,7 +163,7 @@ class Connection:
         When the engine died the hub has called ``service.store.engine_lost()`` before, once
         for all connections; it sends the returned requests when the engine is back.
         """
-        way = Way.DRAINING if self._draining else Way.ENGINE_LOST
+        way = EarlyEnd.DRAINING if self._draining else EarlyEnd.ENGINE_LOST
         for job in self._jobs:
             if job.turn is not None:
                 self._end_early(job, way)
@@ -185,7 +185,7 @@ class Connection:
         self._close_with = SERVICE_RESTART
         for job in self._jobs:
             if job.turn is None or job.ahead:
-                self._end_early(job, Way.DRAINING)
+                self._end_early(job, EarlyEnd.DRAINING)
         for lane, waiting in self._drop_waiting():
             content = waiting.content
             error = content if isinstance(content, ApiError) else shutting_down()
@@ -197,7 +197,7 @@ class Connection:
         if not self._closed:
             self._closed = True
             self._drop_waiting()
-            self._following.leave()
+            self._following.close()
             for job in self._jobs:
                 if job.log is not None and job.log.follower is job:
                     job.log.follower = None
@@ -226,7 +226,7 @@ class Connection:
                 log.info("hosted tools are left out connection=%s tools=%s", self._id, tools)
             held_bytes = request_bytes(content) if ready is None else ready.held_bytes
             try:
-                waiting.hold = self._service.store.held.take(
+                waiting.hold = self._service.store.held.hold(
                     self._tenant, self._id, max(held_bytes, waiting.num_bytes)
                 )
             except ApiError as error:
@@ -257,7 +257,7 @@ class Connection:
         if job is None or job.turn is None:
             self._out.frames.append(encode(failed))
         else:
-            self._following.tell(job, [encode(failed)])
+            self._following.publish(job, [encode(failed)])
 
     def _cancel(self, asked: CancelTurn) -> None:
         """Protocol 7.7: the lane's turn, or a turn of the tenant by its id, wherever it runs."""
@@ -270,7 +270,7 @@ class Connection:
         else:
             job = self._jobs.of_response(response_id)
         if job is not None:
-            self._end_early(job, Way.CANCELLED)
+            self._end_early(job, EarlyEnd.CANCELLED)
             return
         elsewhere = None
         if response_id is not None:
@@ -278,20 +278,20 @@ class Connection:
         if elsewhere is None or response_id is None:
             self._running.send_error(errors.response_not_found(response_id), asked.stream_id)
         else:
-            self._out.others.append(Cancel(elsewhere, response_id))
+            self._out.others.append(TurnCancel(elsewhere, response_id))
 
     # Ended early
 
-    def _end_early(self, job: Job, way: Way) -> None:
+    def _end_early(self, job: Job, way: EarlyEnd) -> None:
         """End a request where it waits. One whose turn has ended waits for its record, and one
         that only follows a turn goes with its client."""
-        if job.ending is None and (job.creates or way is Way.CLIENT_GONE):
+        if job.ending is None and (job.creates or way is EarlyEnd.CLIENT_GONE):
             self._jobs.end_early(job, way)
 
     def _give_way(self, job: Job) -> None:
         """A newer request bears this one's id: it gets the turn, or what comes of it."""
         if job.turn is None:
-            self._end_early(job, Way.NEWER_REQUEST)
+            self._end_early(job, EarlyEnd.NEWER_REQUEST)
         else:
             self._running.overtaken(job)
 
@@ -305,7 +305,7 @@ class Connection:
             followed = job.log is not None and job.log.follower is not None
             if followed or job.session.outlives_sockets:
                 return
-        self._end_early(job, Way.CLIENT_GONE)
+        self._end_early(job, EarlyEnd.CLIENT_GONE)
 
     # From request to turn
 
@@ -318,7 +318,7 @@ class Connection:
                 self._running.send_error(waiting.content, lane.stream_id)
                 continue
             job = Job(lane=lane, frame=waiting)
-            self._jobs.begin(job, self._running.live(job))
+            self._jobs.start(job, self._running.live(job))
 
     def _too_old(self) -> bool:
         age_s = self._service.clock() - self._opened_s
@@ -336,10 +336,10 @@ class Connection:
         if self._closed and close is None:
             self._out.frames.clear()
         self._out.requests += self._service.store.branches.take_releases()
-        return self._out.take(close)
+        return self._out.collect(close)
 
 
 def _let_go(waiting: Waiting) -> None:
     """It will not be taken up."""
     if waiting.hold is not None:
-        waiting.hold.give_back()
+        waiting.hold.release()

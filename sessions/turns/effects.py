@@ -9,8 +9,8 @@ a value or an exception. What is ``asked`` says who answers, and with what:
 - ``Work``: whoever has a thread for it, with what the call gives;
 - ``GrammarSpec``: the probe, with ``GrammarRefused`` or None;
 - ``TurnRecord``: the journal, with a ``Verdict``;
-- ``Footing``: the ground, with whether a turn may begin, after a while if not at once;
-- ``SessionTurn``: the session's other turns, by a ``Granted``; it is not among the effects;
+- ``ServerReady``: the ground, with whether a turn may begin, after a while if not at once;
+- ``SessionTurn``: the session's other turns, by a ``SessionGranted``; it is not among the effects;
 - ``EngineOutputs``: the turn itself, when it has ended; it is not among the effects either.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 from runtime.messages import EngineMessage
 from sessions.durable.ledger import TurnReport
-from sessions.durable.turn_logs import TurnLog
+from sessions.durable.turn_logs import EventLog
 from sessions.journal.records import TurnRecord
 from sessions.turns.wanted import Wanted
 from tools_api.grammar import GrammarSpec
@@ -45,11 +45,11 @@ class EngineOutputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Footing:
+class ServerReady:
     """Whether the server stands, so that what a turn leaves can be kept."""
 
 
-Asked = Wanted | Work | GrammarSpec | TurnRecord | Footing | SessionTurn | EngineOutputs
+Asked = Wanted | Work | GrammarSpec | TurnRecord | ServerReady | SessionTurn | EngineOutputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reserve:
+class TurnHold:
     """A running turn's hold from now on, as the record of the failed turn that it becomes if the
     server dies."""
 
@@ -75,14 +75,14 @@ class Reserve:
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class RequestIdFreed:
     """Nothing came of a request id here: other servers may start turns with it."""
 
     request_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class SessionGranted:
     """A session has become free for a request of another connection, or of this one."""
 
     connection_id: str
@@ -91,7 +91,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class TurnCancel:
     """A turn of another connection is to be ended, with ``Connection.cancel``."""
 
     connection_id: str
@@ -99,16 +99,16 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class TurnChanged:
     """Something has changed about a turn that another connection runs or follows."""
 
     connection_id: str
-    """The connection to be told, with ``Connection.look``; it may be this one."""
-    log: TurnLog
+    """The connection to be told, with ``Connection.turn_changed``; it may be this one."""
+    log: EventLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class TurnEnded:
     """A turn that has ended, and is logged."""
 
     report: TurnReport
@@ -127,13 +127,13 @@ class Effects:
     that issued it; after ``close()`` they may be dropped."""
     withdrawn: tuple[str, ...] = ()
     """Ids of questions that nobody waits at any more; an answer does no harm."""
-    notes: tuple[Reserve | Freed, ...] = ()
+    notes: tuple[TurnHold | RequestIdFreed, ...] = ()
     """For the journal, in order; nobody waits for them."""
     questions: tuple[Question, ...] = ()
     """To be answered also when the client is gone; records are written in order."""
-    others: tuple[Granted | Cancel | Notice, ...] = ()
+    others: tuple[SessionGranted | TurnCancel | TurnChanged, ...] = ()
     """For other connections, and for this one; one that is gone needs no telling."""
-    ended: tuple[Ended, ...] = ()
+    ended: tuple[TurnEnded, ...] = ()
     """Turns that ended in this call, for whoever counts them or waits for their end."""
     close: int | None = None
     """Close the socket with this code once ``frames`` are written."""
@@ -146,12 +146,12 @@ class Outbox:
     frames: list[bytes] = field(default_factory=list)
     requests: list[EngineMessage] = field(default_factory=list)
     withdrawn: list[str] = field(default_factory=list)
-    notes: list[Reserve | Freed] = field(default_factory=list)
+    notes: list[TurnHold | RequestIdFreed] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
-    others: list[Granted | Cancel | Notice] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
+    others: list[SessionGranted | TurnCancel | TurnChanged] = field(default_factory=list)
+    ended: list[TurnEnded] = field(default_factory=list)
 
-    def take(self, close: int | None) -> Effects:
+    def collect(self, close: int | None) -> Effects:
         """The effects that gathered, in the order in which they came; nothing is left."""
         taken = Effects(
             frames=tuple(self.frames),

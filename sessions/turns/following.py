@@ -10,15 +10,15 @@ Always true: a follower gets each event once and in order; an id that was used s
 
 from collections.abc import Sequence
 
-from sessions.durable.turn_logs import Follow, TurnLog, TurnLogs
-from sessions.turns.effects import Notice, Outbox
+from sessions.durable.turn_logs import EventLog, EventLogs, Follow
+from sessions.turns.effects import Outbox, TurnChanged
 from sessions.turns.jobs import Job
 from sessions.turns.lanes import Lane, Lanes, Waiting
 from tools_api import errors
 from tools_api.events import ResumeTurn, encode
 
 
-def to_be_asked(log: TurnLog | None) -> bool:
+def to_be_asked(log: EventLog | None) -> bool:
     """Whether the journal has to be asked before the events of a turn that memory knows so are
     sent: it may have it, or know that it was deleted."""
     return log is None or (log.ended and log.recorded and not log.deleted)
@@ -32,7 +32,7 @@ class Following:
         *,
         connection_id: str,
         tenant: str,
-        logs: TurnLogs,
+        logs: EventLogs,
         lanes: Lanes[Waiting],
         outbox: Outbox,
     ) -> None:
@@ -41,24 +41,24 @@ class Following:
         self._logs = logs
         self._lanes = lanes
         self._outbox = outbox
-        self._follows: dict[TurnLog, tuple[Follow, Lane[Waiting]]] = {}
+        self._follows: dict[EventLog, tuple[Follow, Lane[Waiting]]] = {}
 
     def __len__(self) -> int:
         """Lanes that follow a turn which a request before theirs began."""
         return len(self._follows)
 
-    def known(self, *, request_id: str | None, response_id: str | None) -> TurnLog | None:
+    def known(self, *, request_id: str | None, response_id: str | None) -> EventLog | None:
         """The turn of that id, as memory knows it."""
         if request_id is not None:
             return self._logs.of_request(self._tenant, request_id)
         return None if response_id is None else self._logs.of_response(self._tenant, response_id)
 
-    def in_lane(self, stream_id: str | None) -> TurnLog | None:
+    def in_lane(self, stream_id: str | None) -> EventLog | None:
         """The turn that the lane follows."""
         lanes = ((log, lane) for log, (_, lane) in self._follows.items())
         return next((log for log, lane in lanes if lane.stream_id == stream_id), None)
 
-    def claim(self, job: Job) -> TurnLog | None:
+    def claim(self, job: Job) -> EventLog | None:
         """Let a request with an id have it. Returns the log to follow instead if its turn has
         started; a request that only waits gives way to this one.
 
@@ -71,7 +71,7 @@ class Following:
             return None
         log = self._logs.of_request(self._tenant, request_id)
         if log is None:
-            log = TurnLog(
+            log = EventLog(
                 tenant=self._tenant,
                 owner=self._id,
                 request_id=request_id,
@@ -89,7 +89,7 @@ class Following:
         log.owner, job.log = self._id, log
         return None
 
-    def found(self, asked: ResumeTurn, arrival_s: float) -> TurnLog:
+    def found(self, asked: ResumeTurn, arrival_s: float) -> EventLog:
         """The log of the turn that a client asks for.
 
         Raises:
@@ -102,16 +102,16 @@ class Following:
         _take_newest(log, arrival_s)
         return log
 
-    def begin(self, job: Job, response_id: str, *, private: bool) -> None:
+    def turn_started(self, job: Job, response_id: str, *, private: bool) -> None:
         """The request's turn starts, and its lane gets the events."""
         if job.log is None and private:
             return
         if job.log is None:
-            job.log = TurnLog(tenant=self._tenant, owner=self._id)
+            job.log = EventLog(tenant=self._tenant, owner=self._id)
             self._hand_over(job.log, job)
         self._logs.start(job.log, response_id, listed=not private)
 
-    def follow(self, lane: Lane[Waiting], log: TurnLog, next_number: int) -> None:
+    def follow(self, lane: Lane[Waiting], log: EventLog, next_number: int) -> None:
         """Send a lane the turn's events from that number on, and what comes of them."""
         follow = Follow(log=log, stream_id=lane.stream_id, next_number=next_number)
         self._displace(log)
@@ -119,7 +119,7 @@ class Following:
         self._follows[log] = (follow, lane)
         self._send(follow, lane)
 
-    def tell(self, job: Job, frames: Sequence[bytes]) -> None:
+    def publish(self, job: Job, frames: Sequence[bytes]) -> None:
         """Events of a turn that runs here: to its log, and to who follows it."""
         log, out = job.log, self._outbox
         if log is not None:
@@ -127,9 +127,9 @@ class Following:
         if log is None or log.follower is job:
             out.frames += frames
         elif log.follower is not None:
-            out.others.append(Notice(connection_id=log.followed_on, log=log))
+            out.others.append(TurnChanged(connection_id=log.followed_on, log=log))
 
-    def look(self, log: TurnLog) -> None:
+    def turn_changed(self, log: EventLog) -> None:
         """Something has changed about a turn: there are new events, or it went elsewhere."""
         follow, lane = self._follows.get(log, (None, None))
         if follow is None or lane is None:
@@ -139,20 +139,20 @@ class Following:
         else:
             self._displace(log)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """The connection closes: nobody follows here any more."""
         for log, (follow, lane) in list(self._follows.items()):
             self._end(log, lane)
             if log.follower is follow:
                 log.follower = None
-                self._outbox.others.append(Notice(connection_id=log.owner, log=log))
+                self._outbox.others.append(TurnChanged(connection_id=log.owner, log=log))
 
-    def _hand_over(self, log: TurnLog, follower: object) -> None:
+    def _hand_over(self, log: EventLog, follower: object) -> None:
         if log.follower is not None and not log.ended:
-            self._outbox.others.append(Notice(connection_id=log.followed_on, log=log))
+            self._outbox.others.append(TurnChanged(connection_id=log.followed_on, log=log))
         log.follower, log.followed_on = follower, self._id
 
-    def _displace(self, log: TurnLog) -> None:
+    def _displace(self, log: EventLog) -> None:
         """Another lane of this connection follows the turn instead of the one that did."""
         _, lane = self._follows.get(log, (None, None))
         if lane is not None:
@@ -161,17 +161,17 @@ class Following:
             self._outbox.frames.append(encode(error))
 
     def _send(self, follow: Follow, lane: Lane[Waiting]) -> None:
-        self._outbox.frames += follow.take()
+        self._outbox.frames += follow.new_frames()
         if follow.log.ended:
             self._end(follow.log, lane)
             follow.log.follower = None
 
-    def _end(self, log: TurnLog, lane: Lane[Waiting]) -> None:
+    def _end(self, log: EventLog, lane: Lane[Waiting]) -> None:
         del self._follows[log]
         self._lanes.done(lane)
 
 
-def _take_newest(log: TurnLog, arrival_s: float) -> None:
+def _take_newest(log: EventLog, arrival_s: float) -> None:
     """The turn's events are for a request that came in then, unless a newer one gets them.
 
     Raises:

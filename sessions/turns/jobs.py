@@ -18,7 +18,7 @@ from typing import Any
 from runtime.messages import SequenceOutput
 from sessions.durable.account import NOTHING, Amount
 from sessions.durable.session import Session
-from sessions.durable.turn_logs import TurnLog
+from sessions.durable.turn_logs import EventLog
 from sessions.turns.commits import Ending
 from sessions.turns.compacting import Recasting
 from sessions.turns.effects import EngineOutputs, Outbox, Question, SessionTurn
@@ -30,7 +30,7 @@ from tools_api.errors import ApiError
 from tools_api.requests import CreateRequest
 
 
-class Way(enum.Enum):
+class EarlyEnd(enum.Enum):
     """How a request may be ended early."""
 
     CLIENT_GONE = enum.auto()
@@ -45,29 +45,29 @@ class EndedEarly(BaseException):
     """Thrown into the life of a request at the question it waits at; no ``Exception``, so that it
     is not taken for an answer."""
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: EarlyEnd) -> None:
         super().__init__(way.name)
         self._way = way
 
     def refusal(self) -> ApiError | None:
         """The error for a request that has no turn yet; None: nobody is there to be told."""
         match self._way:
-            case Way.CANCELLED:
+            case EarlyEnd.CANCELLED:
                 return errors.request_cancelled()
-            case Way.NEWER_REQUEST:
+            case EarlyEnd.NEWER_REQUEST:
                 return errors.followed_elsewhere()
-            case Way.DRAINING:
+            case EarlyEnd.DRAINING:
                 return shutting_down()
         return None
 
     def stop(self, turn: Turn, now: float) -> TurnStep:
         """End the turn that the request has become."""
         match self._way:
-            case Way.CANCELLED:
+            case EarlyEnd.CANCELLED:
                 return turn.stop(now)
-            case Way.CLIENT_GONE:
+            case EarlyEnd.CLIENT_GONE:
                 return turn.cancel(now)
-            case Way.DRAINING:
+            case EarlyEnd.DRAINING:
                 return turn.fail("shutting_down", "The server is shutting down.", now)
         return turn.fail("engine_died", "The engine stopped.", now)
 
@@ -92,7 +92,7 @@ class Job:
     """Once it has started."""
     session: Session | None = None
     """The one the turn runs in."""
-    log: TurnLog | None = None
+    log: EventLog | None = None
     """The log of its events, if they can be resumed."""
     shares: Bounded = ()
     """Accounts that other servers draw on too, and that it may draw on."""
@@ -153,7 +153,7 @@ class Jobs:
 
     # Lives
 
-    def begin(self, job: Job, life: Coroutine[Question, Any, None]) -> None:
+    def start(self, job: Job, life: Coroutine[Question, Any, None]) -> None:
         """Let the job live as far as it gets."""
         self._jobs[job] = None
         job.life = life
@@ -169,7 +169,7 @@ class Jobs:
         self._live(job, answer)
         return True
 
-    def end_early(self, job: Job, way: Way) -> None:
+    def end_early(self, job: Job, way: EarlyEnd) -> None:
         """Raise ``EndedEarly`` where the job waits; what it waited for is of no interest then."""
         assert job.question is not None
         question, job.question = job.question, None
@@ -198,7 +198,7 @@ class Jobs:
 
     # Engine requests
 
-    def sent(self, job: Job, request_id: str) -> None:
+    def submitted(self, job: Job, request_id: str) -> None:
         """The job's turn has a request at the engine."""
         self._by_request[request_id] = job
 
@@ -225,6 +225,6 @@ class Jobs:
                 return job
         return None
 
-    def with_log(self, log: TurnLog) -> list[Job]:
+    def with_log(self, log: EventLog) -> list[Job]:
         """The jobs that bear this turn's request id or run the turn."""
         return [job for job in self._jobs if job.log is log]

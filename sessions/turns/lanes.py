@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from sessions.durable.weights import Hold
+from sessions.durable.weights import MemoryHold
 from sessions.turns.reading import Prepared
 from tools_api import errors
 from tools_api.errors import ApiError
@@ -106,7 +106,7 @@ class Waiting:
     arrival_s: float
     prepared: Prepared | None = None
     """The results of reading it."""
-    hold: Hold | None = None
+    hold: MemoryHold | None = None
     """The hold of a create: the memory it takes until it is answered."""
 
 

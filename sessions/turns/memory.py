@@ -16,7 +16,7 @@ from sessions.durable.response_table import StoredResponse
 from sessions.durable.session import Session
 from sessions.durable.store import ConnectionStore
 from sessions.durable.transcript import ROOT_DIGEST, by_model, roll
-from sessions.durable.turn_logs import TurnLog
+from sessions.durable.turn_logs import EventLog
 from sessions.turns.references import refuse_many_lists, remembered, with_stored
 from sessions.turns.service import Service
 from sessions.turns.sharing import wants
@@ -118,7 +118,7 @@ class Memory:
             recalled = await self._ask(Wanted(item_ids=tuple(found.missing)))
         return with_stored(request, found, recalled.items, limits)
 
-    async def look_for_turn(self, known: TurnLog | None, wanted: Wanted) -> None:
+    async def look_for_turn(self, known: EventLog | None, wanted: Wanted) -> None:
         """Have in memory the turn that a request id or a response id leads to.
 
         Args:

@@ -13,7 +13,7 @@ from typing import Protocol
 from runtime.messages import SequenceOutput, SequenceStart
 from sessions.durable.account import NOTHING, Account, Amount, BudgetExceeded
 from sessions.durable.budgets import bounds_of
-from sessions.durable.ledger import NOTHING_UNSETTLED, Ledger, Prompt, TurnUsage
+from sessions.durable.ledger import NOTHING_UNSETTLED, Ledger, PromptTokens, TurnUsage
 from sessions.durable.reservation import GRANT_TOKENS, LOW_TOKENS, Reservation
 from sessions.turns.turn_plan import TurnPlan
 
@@ -23,7 +23,7 @@ _ENDING_UNAFFORDABLE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class TurnNeeds:
     """The amounts that a turn wants to consume."""
 
     prompt_tokens: int
@@ -36,7 +36,7 @@ class Needs:
     """Accounts of this turn alone."""
 
 
-class Written(Protocol):
+class WrittenTokens(Protocol):
     """The tokens that a turn has written so far."""
 
     tokens: list[int]
@@ -49,7 +49,7 @@ class Written(Protocol):
 class Meter:
     """From a turn's start to its end."""
 
-    def __init__(self, needs: Needs, ledger: Ledger, *, is_turn: bool = True) -> None:
+    def __init__(self, needs: TurnNeeds, ledger: Ledger, *, is_turn: bool = True) -> None:
         """``is_turn``: what it consumes counts as one of the session's turns."""
         self._needs = needs
         self._is_turn = is_turn
@@ -88,19 +88,19 @@ class Meter:
         needs, reservation = self._needs, self._reservation
         first = needs.max_output if needs.bound else min(needs.max_output, GRANT_TOKENS)
         count = needs.prompt_tokens
-        computed = reservation.wanted(Prompt(uncached=count), first)
-        found = reservation.wanted(Prompt(cached=count), first)
+        computed = reservation.wanted(PromptTokens(uncached=count), first)
+        found = reservation.wanted(PromptTokens(cached=count), first)
         return list(reservation.lacking(computed.most(found)))
 
     def lacking_for(self, output: SequenceOutput, told: int) -> list[tuple[Account, Amount]]:
-        """The same before ``begin`` and ``within_budget`` take that output."""
+        """The same before ``adjust`` and ``within_budget`` take that output."""
         reservation, upto = self._reservation, told + len(output.new_tokens)
         if not self._open or (output.start is None and upto <= self.ask_at):
             return []
         prompt = reservation.prompt
         if output.start is not None:
             cached = output.start.cached_tokens
-            prompt = Prompt(self._needs.prompt_tokens - cached, cached)
+            prompt = PromptTokens(self._needs.prompt_tokens - cached, cached)
         return list(reservation.lacking(reservation.wanted(prompt, reservation.next_grant(upto))))
 
     def admit(self, *, cached: int) -> None:
@@ -118,7 +118,7 @@ class Meter:
         self._open = True
         self._set_mark(told=0)
 
-    def begin(self, start: SequenceStart) -> None:
+    def adjust(self, start: SequenceStart) -> None:
         """The engine has said how many tokens it found: hold the prompt so, and no more output
         than it was asked for.
 
@@ -137,7 +137,7 @@ class Meter:
         self._open = True
         self._set_mark(told=0)
 
-    def within_budget(self, output: SequenceOutput, written: Written) -> SequenceOutput:
+    def within_budget(self, output: SequenceOutput, written: WrittenTokens) -> SequenceOutput:
         """The part of a step's tokens that may be told: all of them, in the same object, or those
         that are held."""
         reservation, told, new = self._reservation, len(written.tokens), len(output.new_tokens)
@@ -180,20 +180,20 @@ class Meter:
             mark = min(mark, held.output - LOW_TOKENS)
         self.ask_at = -1 if bounded else mark
 
-    def withdraw(self) -> None:
+    def release(self) -> None:
         """Give back what is held, if anything is."""
         self._open = False
         self.noted = NOTHING
         self._reservation.release()
 
 
-def needs_of(plan: TurnPlan) -> Needs:
+def needs_of(plan: TurnPlan) -> TurnNeeds:
     """The amounts that a planned turn wants to consume, and the account that it brings."""
     own: list[Account] = []
     for budget in plan.request.keepwarm.budget:
         if budget.scope == "turn":
             own.append(Account(scope="turn", budget=bounds_of(budget), soft=bounds_of(budget.soft)))
-    return Needs(
+    return TurnNeeds(
         prompt_tokens=plan.prompt_tokens,
         max_output=plan.max_output,
         bound=plan.grammar is not None,

@@ -28,7 +28,7 @@ _GONE = frozenset({MissReason.EVICTED, MissReason.EXPIRED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prompt:
+class PromptFacts:
     """The facts of a turn that the account needs."""
 
     continued: Entry | None
@@ -53,22 +53,22 @@ class Prompt:
         return chain_ids(self.header, self.parent, self.input_ids)
 
 
-def prompt_of(plan: TurnPlan, branches: Branches) -> Prompt:
+def prompt_of(plan: TurnPlan, branches: Branches) -> PromptFacts:
     """The facts of ``plan`` that the account needs."""
-    return Prompt(
+    return PromptFacts(
         continued=plan.continued,
         parent=plan.parent,
-        said_before=plan.past.said,
+        said_before=plan.last_turn.said,
         header=plan.header,
         input_ids=plan.input_ids,
         lost_with_engine=branches.lost_with_engine(plan.continued),
         foreign=branches.is_foreign(plan.continued),
-        idle_s=plan.past.idle_s,
+        idle_s=plan.last_turn.idle_s,
         cut=plan.cut,
     )
 
 
-def account(prompt: Prompt, start: SequenceStart) -> tuple[Miss, ...]:
+def account(prompt: PromptFacts, start: SequenceStart) -> tuple[Miss, ...]:
     """The misses of an admitted turn, the largest first."""
     left = start.input_tokens - start.cached_tokens
     misses: list[Miss] = []
@@ -96,11 +96,11 @@ def _parts(*parts: tuple[MissReason, int, int | None]) -> list[Miss]:
     ]
 
 
-def _is_first(prompt: Prompt) -> bool:
+def _is_first(prompt: PromptFacts) -> bool:
     return prompt.continued is None and prompt.said_before is None
 
 
-def _own_tokens(prompt: Prompt) -> int:
+def _own_tokens(prompt: PromptFacts) -> int:
     """How much of the prompt no cache could hold, because nobody said it before."""
     if _is_first(prompt):
         return len(prompt.header.ids) + len(prompt.input_ids)
@@ -112,7 +112,7 @@ def _own_tokens(prompt: Prompt) -> int:
     return len(prompt.input_ids)
 
 
-def _changed(prompt: Prompt, causes: Mapping[str, int]) -> tuple[MissReason, int] | None:
+def _changed(prompt: PromptFacts, causes: Mapping[str, int]) -> tuple[MissReason, int] | None:
     """The client's change to what was there, and from which token on."""
     before = prompt.continued or prompt.said_before
     if before is None:
@@ -129,7 +129,7 @@ def _changed(prompt: Prompt, causes: Mapping[str, int]) -> tuple[MissReason, int
     return _what_changed(prompt, before), shared
 
 
-def _what_changed(prompt: Prompt, before: Entry) -> MissReason:
+def _what_changed(prompt: PromptFacts, before: Entry) -> MissReason:
     now, then = prompt.header, before.header
     if not now.same_tokens(then):
         if now.tools != then.tools:
@@ -143,7 +143,7 @@ def _what_changed(prompt: Prompt, before: Entry) -> MissReason:
     return MissReason.HISTORY_CHANGED
 
 
-def _unexplained(prompt: Prompt, tokens: int) -> MissReason:
+def _unexplained(prompt: PromptFacts, tokens: int) -> MissReason:
     if prompt.foreign:
         return MissReason.MODEL_CHANGED
     if prompt.lost_with_engine:
@@ -155,7 +155,7 @@ _LARGEST_BLOCK = 64
 """Tokens; what is left over behind the last whole block is less."""
 
 
-def _kept_s(prompt: Prompt, start: SequenceStart) -> float | None:
+def _kept_s(prompt: PromptFacts, start: SequenceStart) -> float | None:
     if prompt.idle_s is None or start.evicted_ago_s is None:
         return None
     return max(prompt.idle_s - start.evicted_ago_s, 0.0)

@@ -13,7 +13,7 @@ from runtime.messages import TokenArray, TokenLogprob
 from runtime.tokenizer import IncrementalDecoder, Tokenizer
 from sessions.turns.response_events import Piece
 from sessions.turns.text_logprobs import TextLogprobs
-from tools_api.call_parser import CallParser, ParsedEvent, TextDelta
+from tools_api.call_parser import CallParser, ParsedEvent, ParsedText
 from tools_api.chat_format import ChatFormat, Segment
 from tools_api.events import Event
 from tools_api.reasoning_spans import ReasoningSpan, reasoning_span
@@ -159,8 +159,8 @@ class OutputReader:
             return list(map(Piece, parsed))
         pieces: list[Piece] = []
         for event in parsed:
-            if isinstance(event, TextDelta):
-                pieces.append(Piece(event, self._logprobs.take(event.text)))
+            if isinstance(event, ParsedText):
+                pieces.append(Piece(event, self._logprobs.logprobs_of(event.text)))
             else:
                 pieces.append(Piece(event))
                 self._logprobs.clear()

@@ -20,7 +20,7 @@ from tools_api.items import Call, CallOutput, Item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Placed:
+class ContinuedInput:
     """The chain that a turn continues, and the items that it says behind it."""
 
     parent: Entry | None
@@ -28,7 +28,9 @@ class Placed:
     warnings: tuple[str, ...] = ()
 
 
-def placed(parent: Entry | None, items: tuple[Item, ...], *, complete: bool) -> Placed:
+def place_outputs(
+    parent: Entry | None, items: tuple[Item, ...], *, complete: bool
+) -> ContinuedInput:
     """Put the outputs among ``items`` behind the calls of the chain.
 
     Args:
@@ -40,16 +42,18 @@ def placed(parent: Entry | None, items: tuple[Item, ...], *, complete: bool) -> 
     """
     named = _named(parent, items)
     if not named:
-        return Placed(parent=parent, items=items)
+        return ContinuedInput(parent=parent, items=items)
     links = _since(parent, named)
     held = [item for _, _, own in links for item in own]
     ordered = in_call_order((*held, *items), complete=complete)
     kept, length = _kept(links, held, ordered.items)
     if kept is not None:
         own = with_names(ordered.items[length:], ordered.items)
-        return Placed(parent=kept, items=own, warnings=ordered.warnings())
+        return ContinuedInput(parent=kept, items=own, warnings=ordered.warnings())
     first, before, _ = links[0]
-    return Placed(parent=first.parent, items=(*before, *ordered.items), warnings=ordered.warnings())
+    return ContinuedInput(
+        parent=first.parent, items=(*before, *ordered.items), warnings=ordered.warnings()
+    )
 
 
 _Link = tuple[Entry, Sequence[Item], Sequence[Item]]

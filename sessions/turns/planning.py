@@ -31,13 +31,13 @@ from sessions.durable.transcript import (
     text_bytes,
 )
 from sessions.turns.continuing import Lineage
-from sessions.turns.placing import placed
+from sessions.turns.placing import place_outputs
 from sessions.turns.reading import options_of
 from sessions.turns.service import ServedModel, Service
 from sessions.turns.shortening import Room
 from sessions.turns.thresholds import due
 from sessions.turns.truncation import Context, truncations, without_lost
-from sessions.turns.turn_plan import Due, Past, TurnPlan
+from sessions.turns.turn_plan import Due, LastTurn, TurnPlan
 from tools_api import errors
 from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec, param_at, place_of
@@ -166,7 +166,7 @@ def plan_turn(
         banned_tokens=_banned_tokens(model, request, options),
         arrival_s=arrival_s,
         comparison=lineage.comparison,
-        past=Past(said=lineage.said_before, idle_s=_idle_s(lineage.session, arrival_s)),
+        last_turn=LastTurn(said=lineage.said_before, idle_s=_idle_s(lineage.session, arrival_s)),
         checks=checks,
         warnings=_warnings(request, prompt, grammar) + checks.warnings(),
     )
@@ -247,7 +247,7 @@ def _whole_context(
     if Compaction in set(map(type, lineage.items)):
         return _compacted_context(request, lineage, model, options, tenant)
     given, lost = without_lost(held, lineage.items)
-    put = placed(held, given, complete=request.generate)
+    put = place_outputs(held, given, complete=request.generate)
     parent, items = put.parent, put.items
     if held is None:
         opening, items = split_opening(items)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
 from sessions.durable.account import NOTHING, Amount
 from sessions.turns.commits import Ending
-from sessions.turns.effects import EngineOutputs, Outbox, Question, Reserve
+from sessions.turns.effects import EngineOutputs, Outbox, Question, TurnHold
 from sessions.turns.following import Following
 from sessions.turns.jobs import EndedEarly, Job, Jobs
 from sessions.turns.memory import Memory
@@ -109,11 +109,11 @@ class Playing:
         if step.outcome is not None:
             job.ending = Ending(outcome=step.outcome, terminal=frames.pop())
         if frames and (job.turn is None or job.turn.plan.sums_up is None):
-            self._following.tell(job, frames)
+            self._following.publish(job, frames)
         self._outbox.requests += step.requests
         for message in step.requests:
             if isinstance(message, GenerationRequest):
-                self._jobs.sent(job, message.request_id)
+                self._jobs.submitted(job, message.request_id)
                 if job.session is not None:
                     self._service.store.residents.writes(message.branch_id, job.session)
             elif isinstance(message, CancelRequest):
@@ -130,4 +130,4 @@ class Playing:
             assert job.session is not None
             created_s = self._service.wall_clock()
             record = commits.reservation(turn.plan, job.session, held, created_s=created_s)
-            self._outbox.notes.append(Reserve(record=record, urgent=urgent))
+            self._outbox.notes.append(TurnHold(record=record, urgent=urgent))

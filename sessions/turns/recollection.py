@@ -21,7 +21,7 @@ from sessions.durable.response_table import StoredResponse
 from sessions.durable.session import Session
 from sessions.durable.store import Store
 from sessions.durable.transcript import holds
-from sessions.durable.turn_logs import TurnLog
+from sessions.durable.turn_logs import EventLog
 from sessions.durable.turn_stats import wire_usage
 from sessions.ground import RETRY_AFTER_S
 from sessions.journal.adoption import LoadedChain, Loader, link_up
@@ -36,12 +36,12 @@ from sessions.journal.journal import Journal, Owner
 from sessions.journal.records import (
     SERVER_DIED,
     SessionRecord,
+    SpendTotal,
     StoredTurn,
     new_session,
     options_kept,
     tree_account,
 )
-from sessions.journal.records import Account as SpentAccount
 from sessions.turns.commits import Commits
 from sessions.turns.sharing import SharedAccounts
 from sessions.turns.wanted import Recalled, Wanted
@@ -217,7 +217,7 @@ class Recollection:
 
     def _with_parents(
         self, sessions: Sequence[SessionRecord]
-    ) -> list[tuple[SessionRecord, SpentAccount]]:
+    ) -> list[tuple[SessionRecord, SpendTotal]]:
         line: list[SessionRecord] = []
         for each in sessions:
             record: SessionRecord | None = each
@@ -276,7 +276,7 @@ class Recollection:
 
     # In the event loop
 
-    def take(self, tenant: str, recalled: Recalled) -> None:
+    def remember(self, tenant: str, recalled: Recalled) -> None:
         """Put what was read where it belongs; what has come to memory meanwhile stays."""
         try:
             for record, tree in recalled.sessions:
@@ -294,7 +294,7 @@ class Recollection:
             self._let_out_of_hand(tenant, recalled.claimed)
 
     def _take_ended(self, row: StoredTurn, body: TurnBody) -> None:
-        log = TurnLog(
+        log = EventLog(
             tenant=row.tenant,
             owner="",
             request_id=row.request_id,
@@ -304,7 +304,7 @@ class Recollection:
         )
         self._store.logs.adopt(log, row.response_id, body.terminal or _nothing_left(row, body))
 
-    def _fill(self, record: SessionRecord, tree: SpentAccount, session: Session) -> None:
+    def _fill(self, record: SessionRecord, tree: SpendTotal, session: Session) -> None:
         # Whoever has not answered for as long as memory would have waited is not waited for.
         age_s = self._wall_clock() - record.updated_s
         if record.updated_s:  # else it has had no turn

@@ -23,7 +23,7 @@ from tools_api.requests import CreateRequest, ordered_input
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
+class ReferencedItems:
     """Items by the ids that a request refers to."""
 
     items: dict[str, Item] = field(default_factory=dict)
@@ -42,9 +42,9 @@ class Whole:
     """``roll`` of each prefix of ``input``, from the empty one on."""
 
 
-def remembered(references: Sequence[ItemReference], visible: ConnectionStore) -> Found:
+def remembered(references: Sequence[ItemReference], visible: ConnectionStore) -> ReferencedItems:
     """The items that memory knows of it."""
-    found, listed = Found(), dict[str, list[Item]]()
+    found, listed = ReferencedItems(), dict[str, list[Item]]()
     for id_ in dict.fromkeys(reference.id for reference in references):
         known = visible.item(id_)
         item, private = (None, False) if known is None else known
@@ -84,7 +84,7 @@ def refuse_many_lists(references: Sequence[ItemReference], limits: Limits) -> No
 
 
 def with_stored(
-    request: CreateRequest, found: Found, recalled: Mapping[str, Item], limits: Limits
+    request: CreateRequest, found: ReferencedItems, recalled: Mapping[str, Item], limits: Limits
 ) -> tuple[CreateRequest, int]:
     """The request with the items that it refers to, and how many bytes those hold.
 

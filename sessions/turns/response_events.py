@@ -15,11 +15,11 @@ from tools_api import events
 from tools_api.call_parser import (
     CallArgumentsDelta,
     CallDone,
-    CallStarted,
+    ParsedCallStart,
     ParsedEvent,
-    ReasoningDelta,
+    ParsedReasoning,
+    ParsedText,
     ReasoningDone,
-    TextDelta,
     TextDone,
 )
 from tools_api.custom_input import InputText
@@ -184,13 +184,13 @@ class ResponseEvents:
         out: list[Event] = []
         for piece in _coalesced(pieces):
             match piece.parsed:
-                case TextDelta(text):
+                case ParsedText(text):
                     self._ensure("message", out)
                     self._text_delta(text, piece.logprobs, out)
-                case ReasoningDelta(text):
+                case ParsedReasoning(text):
                     self._ensure("reasoning", out)
                     self._reasoning_delta(text, out)
-                case CallStarted(name):
+                case ParsedCallStart(name):
                     self.close("completed", out)
                     tool = self._tool(name)
                     self._open_item("call" if tool.custom is None else "custom", out, tool)
@@ -334,11 +334,11 @@ def _joined(pieces: Sequence[Piece]) -> Iterable[Piece]:
     last: Piece | None = None
     for piece in pieces:
         match (last and last.parsed, piece.parsed):
-            case (TextDelta(before), TextDelta(text)):
+            case (ParsedText(before), ParsedText(text)):
                 assert last is not None
-                last = Piece(TextDelta(before + text), last.logprobs + piece.logprobs)
-            case (ReasoningDelta(before), ReasoningDelta(text)):
-                last = Piece(ReasoningDelta(before + text))
+                last = Piece(ParsedText(before + text), last.logprobs + piece.logprobs)
+            case (ParsedReasoning(before), ParsedReasoning(text)):
+                last = Piece(ParsedReasoning(before + text))
             case (CallArgumentsDelta(before), CallArgumentsDelta(text)):
                 last = Piece(CallArgumentsDelta(before + text))
             case _:

@@ -22,24 +22,24 @@ from runtime.grammar.refusal import GrammarRefused
 from sessions.durable.account import NOTHING
 from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
-from sessions.durable.turn_logs import TurnLog
+from sessions.durable.turn_logs import EventLog
 from sessions.ground import RETRY_AFTER_S
 from sessions.journal.writer import Verdict
 from sessions.turns.ahead import Ahead
 from sessions.turns.commits import Ending, refused
 from sessions.turns.continuing import find_lineage
 from sessions.turns.effects import (
-    Ended,
-    Footing,
-    Freed,
-    Granted,
     Outbox,
     Question,
+    RequestIdFreed,
+    ServerReady,
+    SessionGranted,
     SessionTurn,
+    TurnEnded,
     Work,
 )
 from sessions.turns.following import Following, to_be_asked
-from sessions.turns.jobs import EndedEarly, Job, Jobs, Way
+from sessions.turns.jobs import EarlyEnd, EndedEarly, Job, Jobs
 from sessions.turns.lanes import Lanes, Waiting
 from sessions.turns.memory import Memory
 from sessions.turns.metering import Meter, needs_of
@@ -90,7 +90,6 @@ class Running:
         )
         self._summing_up = SummingUp(
             connection_id=connection_id,
-            tenant=tenant,
             service=service,
             visible=visible,
             jobs=jobs,
@@ -117,7 +116,7 @@ class Running:
     async def live(self, job: Job) -> None:
         """Answer a request: with its turn, with the events of another one, or with an error."""
         memory = self._memory_of(job)
-        followed: TurnLog | None = None
+        followed: EventLog | None = None
         try:
             followed = await self._claim_id(job, memory)
             if followed is None:
@@ -140,14 +139,14 @@ class Running:
         finally:
             self._let_go(job, followed)
 
-    def _let_go(self, job: Job, followed: TurnLog | None) -> None:
+    def _let_go(self, job: Job, followed: EventLog | None) -> None:
         """Let go of its id, unless a turn began with it, of its memory, and of its lane, which may
         go on with the events of another turn."""
         if job.turn is None and job.log is not None and job.log.follower in (job, None):
             self._service.store.logs.drop(job.log)
             self._free(job.log.request_id)
         if job.frame.hold is not None:
-            job.frame.hold.give_back()
+            job.frame.hold.release()
         if followed is not None:
             asked = job.frame.content
             first = asked.after_sequence + 1 if isinstance(asked, ResumeTurn) else 0
@@ -155,7 +154,7 @@ class Running:
         elif not job.displaced:
             self._lanes.done(job.lane)
 
-    async def _claim_id(self, job: Job, memory: Memory) -> TurnLog | None:
+    async def _claim_id(self, job: Job, memory: Memory) -> EventLog | None:
         """Have the request's id; returns the turn to follow instead: one that has begun with it, or
         that the client comes back to."""
         asked = job.frame.content
@@ -175,7 +174,7 @@ class Running:
     async def _may_begin(self, job: Job) -> None:
         """Nothing is computed whose record could not be kept: that is waited for, for a while."""
         ground = self._service.ground
-        if not ground.writable and not await self._ask(job, Footing()):
+        if not ground.writable and not await self._ask(job, ServerReady()):
             ground.turn_lost()
             raise errors.overloaded("its journal cannot be written", retry_after_s=RETRY_AFTER_S)
 
@@ -184,7 +183,7 @@ class Running:
         grammar."""
         store, prepared = self._service.store, job.frame.prepared
         self._service.check_model(self._tenant, job.request.model)
-        if not store.running.takes(self._tenant):
+        if not store.running.has_room_for(self._tenant):
             raise errors.overloaded(f"{len(store.running)} turns are open")
         self._service.quotas.begin_turn(self._tenant)
         if prepared is None:
@@ -222,7 +221,7 @@ class Running:
                 session = await memory.session(options.session, with_head=with_head)
                 turn_comes = Question(self._new_id(), SessionTurn())
                 ticket = (self._id, turn_comes.id)
-                if not session.request(ticket):
+                if not session.request_turn(ticket):
                     await turn_comes
                 if session.state is SessionState.CLOSED:
                     return False
@@ -315,14 +314,14 @@ class Running:
     ) -> None:
         """The turn itself, from its first event to its last."""
         service, id_ = self._service, plan.response_id
-        number = session.begin(id_, ticket, service.clock())
-        service.store.running.begin(id_, self._tenant, self._id)
+        number = session.start_turn(id_, ticket, service.clock())
+        service.store.running.add(id_, self._tenant, self._id)
         ending: Ending | None = None
         try:
             continued_id = plan.continued_id or self._visible.stored_id(plan.continued)
             plan = replace(plan, number=number, continued_id=continued_id)
             job.session = session
-            self._following.begin(job, id_, private=plan.private)
+            self._following.turn_started(job, id_, private=plan.private)
             if plan.previous_response_id is not None:
                 service.store.logs.continued(self._tenant, plan.previous_response_id)
             job.turn = turn = Turn(
@@ -335,9 +334,9 @@ class Running:
         finally:
             entry = None if ending is None else ending.outcome.entry
             open_calls = None if entry is None else bool(entry.open_calls)
-            self._wake(session.end(id_, service.clock(), open_calls=open_calls))
+            self._wake(session.end_turn(id_, service.clock(), open_calls=open_calls))
             service.store.used(session)
-            service.store.running.end(id_)
+            service.store.running.remove(id_)
         self._ahead.consider(job, turn.plan, ending.outcome.entry, session)
 
     async def _record(self, job: Job, turn: Turn, ending: Ending) -> Ending:
@@ -374,7 +373,7 @@ class Running:
         """Let the turn's last event go, and keep what outlives it."""
         service, plan = self._service, turn.plan
         outcome, terminal = ending.outcome, ending.terminal
-        self._following.tell(job, [terminal])
+        self._following.publish(job, [terminal])
         if job.log is not None and job.log.follower not in (job, None) and not job.displaced:
             self.overtaken(job)  # before the notice that says so
         if outcome.entry is not None and plan.request.compacts != "alone":
@@ -391,7 +390,7 @@ class Running:
         usage = outcome.report.usage
         service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
         log.info("turn finished", extra={"fields": outcome.report.log_fields()})
-        self._outbox.ended.append(Ended(report=outcome.report, terminal=terminal))
+        self._outbox.ended.append(TurnEnded(report=outcome.report, terminal=terminal))
 
     # Asking
 
@@ -401,7 +400,7 @@ class Running:
     async def _ask(self, job: Job, asked: Any) -> Any:
         answer = await Question(self._new_id(), asked)
         if job.turn is None and job.log is not None and job.log.follower is not job:
-            raise EndedEarly(Way.NEWER_REQUEST)  # before the notice that says so
+            raise EndedEarly(EarlyEnd.NEWER_REQUEST)  # before the notice that says so
         return answer
 
     def _memory_of(self, job: Job) -> Memory:
@@ -461,9 +460,9 @@ class Running:
         """Let other servers start a turn with that id: nothing came of it here."""
         commits = self._service.commits
         if request_id is not None and commits is not None and commits.has_others:
-            self._outbox.notes.append(Freed(request_id))
+            self._outbox.notes.append(RequestIdFreed(request_id))
 
     def _wake(self, ticket: Hashable | None) -> None:
         if ticket is not None:
             assert isinstance(ticket, tuple)
-            self._outbox.others.append(Granted(*ticket))
+            self._outbox.others.append(SessionGranted(*ticket))

@@ -19,7 +19,7 @@ from sessions.durable.session import Session
 from sessions.durable.store import ConnectionStore
 from sessions.turns.commits import Ending
 from sessions.turns.compacting import Recasting
-from sessions.turns.effects import Ended, Outbox, Question, SessionTurn, Work
+from sessions.turns.effects import Outbox, Question, SessionTurn, TurnEnded, Work
 from sessions.turns.jobs import EndedEarly, Job, Jobs
 from sessions.turns.memory import Memory
 from sessions.turns.playing import Playing
@@ -39,7 +39,6 @@ class SummingUp:
         self,
         *,
         connection_id: str,
-        tenant: str,
         service: Service,
         visible: ConnectionStore,
         jobs: Jobs,
@@ -56,7 +55,6 @@ class SummingUp:
         self._id = connection_id
         self._visible = visible
         self._new_id = new_id
-        self._tenant = tenant
         self._service = service
         self._jobs = jobs
         self._playing = playing
@@ -154,8 +152,10 @@ class SummingUp:
                 except Exception:
                     log.exception("record failed response=%s", turn.plan.response_id)
             usage = report.usage
-            self._service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
-            self._outbox.ended.append(Ended(report=report, terminal=ending.terminal))
+            self._service.quotas.spend(
+                turn.plan.tenant, usage.uncached_tokens + usage.output_tokens
+            )
+            self._outbox.ended.append(TurnEnded(report=report, terminal=ending.terminal))
             log.info("context summed up", extra={"fields": report.log_fields()})
         elif job.noted is not NOTHING:
             self._playing.note(job, turn, NOTHING)

@@ -29,7 +29,7 @@ class TextLogprobs:
             known, before = self._tokens.pop()
             self._tokens.append((known, before + text))
 
-    def take(self, text: str) -> tuple[Event, ...]:
+    def logprobs_of(self, text: str) -> tuple[Event, ...]:
         """Those of the tokens that ``text`` was made of; what lies before it was swallowed. Tokens
         that follow stay; so does a character's beginning, for its end."""
         at = max("".join(part for _, part in self._tokens).find(text), 0)

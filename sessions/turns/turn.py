@@ -244,7 +244,7 @@ class Turn:
 
     def _withdraw(self) -> None:
         """Give back what is held and the branch without having consumed anything."""
-        self._meter.withdraw()
+        self._meter.release()
         self._leave_engine()
 
     def _leave_engine(self) -> None:
@@ -266,7 +266,7 @@ class Turn:
         there than was reckoned with, the turn may have to be refused, or to be cut shorter."""
         cancel, asked = CancelRequest(request_id=self.request_id), self._meter.limit
         try:
-            self._meter.begin(start)
+            self._meter.adjust(start)
         except BudgetExceeded as error:
             self._refuse(step, error)
             step.requests.append(cancel)
@@ -277,7 +277,7 @@ class Turn:
             certain = self._attempts < _MAX_ATTEMPTS
             self._submit(step, cached=start.cached_tokens if certain else 0)
             return
-        self._stats.begin(start)
+        self._stats.admitted(start)
         self._stats.misses = account(prompt_of(self.plan, self._branches), start)
         self._clock.admitted(start.queue_s)
         if not start.ending_known:

@@ -37,7 +37,7 @@ _TIERS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Past:
+class LastTurn:
     """The facts of the session that the account of misses needs."""
 
     said: Entry | None = None
@@ -46,7 +46,7 @@ class Past:
     """Since the session's last turn began or ended; None: there was none."""
 
 
-NO_PAST = Past()
+NO_LAST_TURN = LastTurn()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -143,7 +143,7 @@ class TurnPlan:
     """The response that ``continued`` is of, if that is known."""
     comparison: Comparison | None = None
     """The response with which the client wants the turn's cache hits compared."""
-    past: Past = NO_PAST
+    last_turn: LastTurn = NO_LAST_TURN
     checks: OutputChecks = NO_CHECKS
     """The parts of the output that the grammar does not hold."""
     left_out: LeftOut = NOTHING

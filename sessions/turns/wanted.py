@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sessions.journal.adoption import LoadedChain
 from sessions.journal.encoding import TurnBody
-from sessions.journal.records import Account, SessionRecord, StoredTurn
+from sessions.journal.records import SessionRecord, SpendTotal, StoredTurn
 from sessions.journal.shares import Share, Want
 from tools_api.items import Item
 
@@ -48,7 +48,7 @@ class Wanted:
 class Recalled:
     """The journal's answer."""
 
-    sessions: tuple[tuple[SessionRecord, Account], ...] = ()
+    sessions: tuple[tuple[SessionRecord, SpendTotal], ...] = ()
     """With each what it and all below it spent; a session's parents before it."""
     chains: tuple[tuple[LoadedChain, bytes], ...] = ()
     """With each its response object, deflated."""

@@ -6,7 +6,7 @@ has asked nothing yet goes by its address. Bytes count from their arrival until 
 they belong to has been read, for the connection, the tenant and the server.
 """
 
-from sessions.durable.weights import Bounds, HeldBytes, Hold
+from sessions.durable.weights import Bounds, HeldBytes, MemoryHold
 from sessions.wire.fair_reading import TenantTurns
 from sessions.wire.unsent import UnsentBytes
 from tools_api.limits import Limits
@@ -32,6 +32,6 @@ class Arriving:
         self.account = HeldBytes(bounds, "unread messages")
         self.unsent = UnsentBytes(limits)
 
-    def hold(self, tenant: str, connection: object) -> Hold:
+    def hold(self, tenant: str, connection: object) -> MemoryHold:
         """The hold of a connection's messages, nothing yet."""
-        return self.account.take(tenant, str(id(connection)), 0)
+        return self.account.hold(tenant, str(id(connection)), 0)

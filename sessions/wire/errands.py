@@ -22,7 +22,7 @@ from sessions.fair_slots import FairSlots
 from sessions.ground import Ground
 from sessions.journal.records import TurnRecord
 from sessions.pages.metrics import Metrics
-from sessions.turns.effects import Effects, Footing, Question, Reserve, Work
+from sessions.turns.effects import Effects, Question, ServerReady, TurnHold, Work
 from sessions.turns.wanted import Recalled, Wanted
 from sessions.wire.fair_reading import Reading
 from sessions.wire.journal_desk import JournalDesk
@@ -74,13 +74,13 @@ class Errands:
         self._tasks: dict[str, tuple[asyncio.Task[None], Question]] = {}
         """By the id of the question that each of them answers."""
 
-    def begin(self, link: Link, effects: Effects) -> None:
+    def run(self, link: Link, effects: Effects) -> None:
         """Begin what a connection asks for, and give up what it withdraws."""
         for id_ in effects.withdrawn:
             self._give_up(link, id_)
         for note in effects.notes:
             assert self._journal is not None
-            if isinstance(note, Reserve):
+            if isinstance(note, TurnHold):
                 self._journal.reserve(note.record, urgent=note.urgent)
             else:
                 self._journal.free(link.tenant, [note.request_id])
@@ -125,13 +125,13 @@ class Errands:
             case Wanted() as wanted:
                 assert self._journal is not None
                 found: Recalled = await self._journal.recall(link.tenant, wanted)
-                self._journal.take(link.tenant, found)
+                self._journal.remember(link.tenant, found)
                 return found
             case Work(call):
                 async with link.planner:
                     link.planned = question.id
                     return await self.beside(link.tenant, call)
-            case Footing():
+            case ServerReady():
                 return await self._long_work.ground.wait_writable()
             case GrammarSpec() as spec:
                 return await self._try(link, spec)

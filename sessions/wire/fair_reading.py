@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from sessions.fair_slots import FairSlots
 from sessions.wire.http_dialects import Body, ReadBody
-from sessions.wire.read_process import Outcome
+from sessions.wire.read_process import ReadResult
 
 Call = Callable[[], None]
 
@@ -36,7 +36,7 @@ class TenantTurns:
         self._waiting: dict[str, deque[Call]] = {}
         self._due = False
 
-    def take(self, tenant: str, call: Call) -> None:
+    def run(self, tenant: str, call: Call) -> None:
         """Make the call: now, or in the tenant's next turn if it has had this one. A call that is
         not wanted any more does nothing when it is made."""
         self._schedule()
@@ -114,7 +114,7 @@ class CpuAllowance:
 class Reading:
     """How large frames and bodies are read."""
 
-    read: Callable[[bytes | Body], Awaitable[Outcome]]
+    read: Callable[[bytes | Body], Awaitable[ReadResult]]
     slots: FairSlots
     allowance: CpuAllowance
     turns: TenantTurns

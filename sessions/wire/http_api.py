@@ -107,7 +107,7 @@ class HttpApi:
             num_bytes=len(body.data),
         )
         goes_on = not (style.by_header and body.served.whole_histories)
-        turn.begin(asked, self._connect(continues_heads=goes_on))
+        turn.submit(asked, self._connect(continues_heads=goes_on))
 
     def _turn(self, call: Call) -> HttpTurn:
         return HttpTurn(
@@ -140,7 +140,7 @@ class HttpApi:
             except Exception as error:
                 taken.set_exception(error)
 
-        reading.turns.take(tenant, read)
+        reading.turns.run(tenant, read)
         try:
             return await taken
         finally:
@@ -182,7 +182,7 @@ class HttpApi:
             writer=ResponsesWriter(),
             num_bytes=0,
         )
-        turn.begin(again, self._connect(continues_heads=True))
+        turn.submit(again, self._connect(continues_heads=True))
         return await turn.ended()
 
     # A prompt's length

@@ -22,7 +22,7 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from sessions.durable.weights import Hold
+from sessions.durable.weights import MemoryHold
 from sessions.http.exchange import Call, Handler, started
 from sessions.http.framing import HttpFraming
 from sessions.http.front_door import ANONYMOUS, Admission, FrontDoor, words_of
@@ -91,7 +91,7 @@ class HttpConnection(asyncio.Protocol):
         self._group = ""
         """Whose time its bytes are parsed in: its last request's tenant's, before that its
         address's."""
-        self._hold: Hold | None = None
+        self._hold: MemoryHold | None = None
         """The hold of the body, until that has been read."""
         self._framing = HttpFraming()
         self._request: HttpRequest | None = None
@@ -261,7 +261,7 @@ class HttpConnection(asyncio.Protocol):
     def _later(self) -> None:
         if not self._resuming and not self._ended:
             self._resuming = True
-            self._arriving.turns.take(self._group, self._work)
+            self._arriving.turns.run(self._group, self._work)
 
     def _mind_reading(self) -> None:
         """Nothing is read while much waits to be handled. While an answer is pending a little
@@ -401,7 +401,7 @@ class HttpConnection(asyncio.Protocol):
         """The hold of the request's body is free."""
         hold, self._hold = self._hold, None
         if hold is not None:
-            hold.give_back()
+            hold.release()
 
     def look_at_clock(self, look: Callable[[float], None]) -> None:
         """Until the answer is there."""
@@ -419,10 +419,12 @@ class HttpConnection(asyncio.Protocol):
         self._send(self._framing.answer(response, last=self._last))
         self._answered()
 
-    def begin(self, content_type: str) -> None:
+    def start_stream(self, content_type: str) -> None:
         """The head of an answer that comes in pieces."""
         self._metrics.http_answered(HTTPStatus.OK)
-        self._head = self._framing.begin(content_type, last=self._last, headers=self._for_page)
+        self._head = self._framing.stream_head(
+            content_type, last=self._last, headers=self._for_page
+        )
 
     def write(self, piece: bytes) -> None:
         """More of an answer, in one write."""

@@ -60,5 +60,5 @@ async def _recall(hub: Hub, tenant: str, wanted: Wanted) -> Recalled:
         recalled = await hub.journal.recall(tenant, wanted)
     except JournalError as error:
         raise journal_error(error) from error
-    hub.journal.take(tenant, recalled)
+    hub.journal.remember(tenant, recalled)
     return recalled

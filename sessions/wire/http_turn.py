@@ -66,7 +66,7 @@ class HttpTurn:
             asyncio.get_running_loop().create_future()
         )
 
-    def begin(self, asked: Asked, connect: Connect) -> None:
+    def submit(self, asked: Asked, connect: Connect) -> None:
         """Hand the request over; the answer may come at once."""
         self._asked, writer = asked, asked.writer
         self._feed: Callable[[bytes], bytes] = lambda frame: writer.feed(exact_json.loads(frame))
@@ -75,7 +75,7 @@ class HttpTurn:
         if asked.streamed:
             self._exchange.look_at_clock(self.tick)
         self._link = self._hub.open(self._tenant, self, connect)
-        self._hub.take(self._link, asked.read, asked.num_bytes)
+        self._hub.receive_parsed(self._link, asked.read, asked.num_bytes)
 
     async def ended(self) -> HttpResponse | None:
         """The whole answer, None if it was streamed; who does not wait any more cancels the
@@ -172,7 +172,7 @@ class HttpTurn:
     def _begin(self) -> None:
         if not self._begun:
             self._begun = True
-            self._exchange.begin(EVENT_STREAM)
+            self._exchange.start_stream(EVENT_STREAM)
 
     def _end(self, answer: HttpResponse | None) -> None:
         if not self._answer.done():

@@ -40,7 +40,7 @@ from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
 from sessions.pages.watcher import Watcher
 from sessions.turns.connection import Connection
-from sessions.turns.effects import Cancel, Effects, Granted, Notice
+from sessions.turns.effects import Effects, SessionGranted, TurnCancel, TurnChanged
 from sessions.turns.reading import Read
 from sessions.turns.turn import Turn
 from sessions.wire.errands import Errands, LongWork
@@ -162,10 +162,10 @@ class Hub:
         if not link.gone:
             self._run([(link, partial(link.connection.receive, frame))])
 
-    def take(self, link: Link, read: Read, num_bytes: int) -> None:
+    def receive_parsed(self, link: Link, read: Read, num_bytes: int) -> None:
         """Take a frame or body of a client that has been read."""
         if not link.gone:
-            self._run([(link, partial(link.connection.take, read, num_bytes))])
+            self._run([(link, partial(link.connection.receive_parsed, read, num_bytes))])
 
     def running(self, tenant: str, response_id: str) -> tuple[Link, Turn] | None:
         """The turn of that response while it runs, on whichever of the tenant's connections."""
@@ -358,12 +358,12 @@ class Hub:
             if link is None:
                 continue
             match other:
-                case Granted():
+                case SessionGranted():
                     yield link, partial(link.connection.answer, other.question_id, None)
-                case Cancel():
+                case TurnCancel():
                     yield link, partial(link.connection.cancel, other.response_id)
-                case Notice():
-                    yield link, partial(link.connection.look, other.log)
+                case TurnChanged():
+                    yield link, partial(link.connection.turn_changed, other.log)
 
     def _all_links(self) -> list[Link]:
         return [*self._links.values(), *self._left_running.values()]
@@ -373,7 +373,7 @@ class Hub:
             if isinstance(message, GenerationRequest):
                 self._routes[message.request_id] = _Route(link)
         self._post(effects.requests)
-        self._errands.begin(link, effects)
+        self._errands.run(link, effects)
         for ended in effects.ended:
             report = ended.report
             for waiting in self._awaited.pop(report.response_id, ()):

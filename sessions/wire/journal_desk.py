@@ -209,9 +209,9 @@ class JournalDesk:
         )
 
     async def recall(self, tenant: str, wanted: Wanted) -> Recalled:
-        """Recall what the journal knows of it; it is for ``take``. The end of a turn that runs at
-        another server is waited for, for a while, and that it lets go of a session; in no reader's
-        thread, which others need meanwhile.
+        """Recall what the journal knows of it; it is for ``remember``. The end of a turn that runs
+        at another server is waited for, for a while, and that it lets go of a session; in no
+        reader's thread, which others need meanwhile.
 
         Raises:
             JournalError: it stayed out of reach, or is damaged, or the turn goes on elsewhere,
@@ -253,14 +253,14 @@ class JournalDesk:
         with self._logged("request ids"):
             await self.beside(tenant, work)
 
-    def take(self, tenant: str, recalled: Recalled) -> None:
+    def remember(self, tenant: str, recalled: Recalled) -> None:
         """Put into memory what was recalled."""
-        self._recollection.take(tenant, recalled)
+        self._recollection.remember(tenant, recalled)
 
     async def find(self, tenant: str, response_id: str) -> None:
         """Have a response in memory, if there is one of that id. Raises as ``recall``."""
         work = partial(self._recollection.read_response, tenant, response_id)
-        self.take(tenant, await self.beside(tenant, work))
+        self.remember(tenant, await self.beside(tenant, work))
 
     async def stands(self, tenant: str, response_id: str) -> bool:
         """Whether a response can still be named: it may have been deleted at another server, or

@@ -86,7 +86,7 @@ class ReadConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ReadResult:
     """The result of a job."""
 
     body: ReadBody
@@ -159,7 +159,7 @@ class ReadProcess:
             process.kill()
             await asyncio.to_thread(process.wait)
 
-    async def read(self, job: bytes | Body) -> Outcome:
+    async def read(self, job: bytes | Body) -> ReadResult:
         """Have a text frame or a body read.
 
         Raises:
@@ -186,7 +186,7 @@ class ReadProcess:
             if not done:  # also where the caller is cancelled in mid-answer
                 await asyncio.shield(self.stop())
 
-    async def _ask(self, job: bytes | Body) -> Outcome:
+    async def _ask(self, job: bytes | Body) -> ReadResult:
         assert self._writer is not None
         self._writer.writelines(_job_frames(job))
         pieces, style, is_text, count = FromPieces(), None, True, 0
@@ -196,7 +196,7 @@ class ReadProcess:
                 cpu_s = _cpu_s(data, count)
                 if not is_text:
                     raise NoText
-                return Outcome(body=ReadBody(read=pieces.read(), style=style), cpu_s=cpu_s)
+                return ReadResult(body=ReadBody(read=pieces.read(), style=style), cpu_s=cpu_s)
             count += 1
             if kind == _NO_TEXT:
                 is_text = False

@@ -23,7 +23,7 @@ from sessions.pages.assets import Assets
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.live import LivePages
 from sessions.pages.metrics import CONTENT_TYPE, Metrics
-from sessions.pages.past import Past
+from sessions.pages.past import PastCurves
 from sessions.pages.views import Views
 from sessions.tenants import Principal, Tenants
 from sessions.turns.service import Service
@@ -106,10 +106,10 @@ def _archive(hub: Hub, service: Service) -> Archive:
     return Archive(None if service.commits is None else service.commits.journal, beside)
 
 
-def _past(hub: Hub, service: Service) -> Past | None:
+def _past(hub: Hub, service: Service) -> PastCurves | None:
     if hub.journal is None or service.commits is None:
         return None
-    return Past(
+    return PastCurves(
         service.commits.journal,
         hub.journal.beside,
         clock=service.clock,
@@ -131,7 +131,7 @@ def _live_pages(hub: Hub, dashboard: Dashboard, service: Service) -> LivePages:
         limits=service.limits,
         clock=service.clock,
         # Of their own: what a tenant's clients send does not wait behind its pages.
-        turns=TenantTurns(budget_s=TENANT_S).take,
+        turns=TenantTurns(budget_s=TENANT_S).run,
         ending=lambda: hub.draining,
     )
 

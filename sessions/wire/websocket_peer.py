@@ -163,7 +163,7 @@ class WebSocketPeer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._arriving.unsent.forget(self)
         self._forget_messages()
-        self._hold.give_back()
+        self._hold.release()
         self._full = True
         self._hub.disconnected(self._link)
         # The frames of both refer to the protocol, which would keep them and itself.
@@ -265,7 +265,7 @@ class WebSocketPeer(asyncio.Protocol):
     def _request_work(self) -> None:
         """Work as soon as it is the tenant's turn; nothing more is read before."""
         self._resuming = True
-        self._arriving.turns.take(self._tenant, self._work)
+        self._arriving.turns.run(self._tenant, self._work)
         if self._resuming and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -287,7 +287,7 @@ class WebSocketPeer(asyncio.Protocol):
         self._forget_messages()
         self._message = None
         self._protocol.reader.buffer.clear()  # it is not parsed any more
-        self._hold.give_back()
+        self._hold.release()
         if self._protocol.state is State.OPEN and not self._transport.is_closing():
             self._close(CloseCode.TRY_AGAIN_LATER)
         else:
@@ -351,7 +351,7 @@ class WebSocketPeer(asyncio.Protocol):
             return  # no cancel is that long
         self._message_open, self._message_bytes = True, len(data)
         if is_small:
-            self._reading.turns.take(self._tenant, lambda: self._handle(data))
+            self._reading.turns.run(self._tenant, lambda: self._handle(data))
         elif self._message_opcode is Opcode.TEXT:
             loop = asyncio.get_running_loop()
             self._reader = loop.create_task(self._read_beside(bytes(data)))
@@ -389,7 +389,7 @@ class WebSocketPeer(asyncio.Protocol):
         finally:
             self._reader = None  # a cancelled task keeps its frames, and they the peer and data
         if self._hears:
-            self._hub.take(self._link, read, len(data))
+            self._hub.receive_parsed(self._link, read, len(data))
         self._message_done()
 
     def _message_done(self) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.drawn_calls import DrawnCalls, every_format, joined
 from tests.benchmarks.test_forced_calls import SCHEMAS, tools_of
-from tools_api.parsed_events import CallDone, TextDelta, TextDone
+from tools_api.parsed_events import CallDone, ParsedText, TextDone
 
 FAULTS = ("invalid", "lost_or_split", "unfinished", "cut_differently", "dropped", "failed")
 
@@ -22,5 +22,11 @@ def test_no_drawn_call_is_invalid_lost_or_split_and_no_spoilt_one_is_dropped(
 
 
 def test_neighbouring_texts_are_one_and_calls_stay_apart() -> None:
-    events = [TextDelta("a"), TextDelta("b"), TextDone(), CallDone("f", "{}"), CallDone("f", "{}")]
-    assert joined(events) == [TextDelta("ab"), *events[2:]]
+    events = [
+        ParsedText("a"),
+        ParsedText("b"),
+        TextDone(),
+        CallDone("f", "{}"),
+        CallDone("f", "{}"),
+    ]
+    assert joined(events) == [ParsedText("ab"), *events[2:]]

@@ -11,9 +11,9 @@ from benchmarks.forced_calls import ForcedCalls, shared_tools
 from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
-    CallStarted,
+    ParsedCallStart,
     ParsedEvent,
-    TextDelta,
+    ParsedText,
 )
 from tools_api.tools import FunctionTool
 
@@ -105,11 +105,11 @@ def test_a_tool_that_cannot_be_enforced_is_left_out_and_counted() -> None:
 
 def test_what_events_add_up_to_tells_a_lost_piece() -> None:
     whole: list[ParsedEvent] = [
-        CallStarted("f"),
+        ParsedCallStart("f"),
         CallArgumentsDelta('{"a'),
         CallArgumentsDelta('": 1}'),
     ]
     end = CallDone("f", json.dumps({"a": 1}))
     assert added_up([*whole, end]).deltas == end.arguments
     assert added_up([*whole[:2], end]) != added_up([*whole, end])
-    assert added_up([*whole, TextDelta("x"), end]).other == 1
+    assert added_up([*whole, ParsedText("x"), end]).other == 1

@@ -249,13 +249,13 @@ def _play(rig: PlaceRig, case: Case, name: str) -> None:
 def lives(monkeypatch: pytest.MonkeyPatch) -> list["weakref.ref[Any]"]:
     """Every request's life from now on; none is kept by this."""
     found: list[weakref.ref[Any]] = []
-    begin = Jobs.begin
+    begin = Jobs.start
 
     def begun(jobs: Jobs, job: Job, life: Coroutine[Question, Any, None]) -> None:
         found.append(weakref.ref(life))
         begin(jobs, job, life)
 
-    monkeypatch.setattr(Jobs, "begin", begun)
+    monkeypatch.setattr(Jobs, "start", begun)
     # A server lives, however long a test takes.
     monkeypatch.setattr(ownership, "DEAD_MS", 10**9)
     return found

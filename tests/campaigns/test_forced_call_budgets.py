@@ -15,7 +15,7 @@ import pytest
 
 from runtime.grammar.state import GrammarState
 from sessions.durable.account import Account, Budget, BudgetExceeded
-from sessions.durable.ledger import PriceTable, Prompt, TurnUsage
+from sessions.durable.ledger import PriceTable, PromptTokens, TurnUsage
 from sessions.durable.reservation import Reservation
 from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import Piece
@@ -35,7 +35,7 @@ SCHEMAS = 50
 BUDGETS = 20
 PRICES = PriceTable.per_million(input_uncached=0.2, input_cached=0.02, output=1.3)
 FORMAT = chat_format_for("qwen3", lambda name: TOKENIZER.special_id(name) is not None)
-PROMPT = Prompt(uncached=100, cached=600)
+PROMPT = PromptTokens(uncached=100, cached=600)
 
 
 def random_schema(rng: random.Random, depth: int = 0) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class Teller:
         return Asked(prompt, None)
 
     def _take(self, client: Client, read: Read, num_bytes: int) -> None:
-        self.rig.carry(client, client.connection.take(read, num_bytes))
+        self.rig.carry(client, client.connection.receive_parsed(read, num_bytes))
 
     def text(self, asked: Asked) -> str:
         return spelled(self.model, asked.prompt)

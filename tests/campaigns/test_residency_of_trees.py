@@ -17,7 +17,7 @@ from sessions.durable.residents import Residents
 from sessions.durable.session import Session
 from sessions.journal.records import TENANT_ACCOUNT, TurnRecord, session_account, tree_account
 from sessions.turns.commits import residency_record
-from sessions.turns.metering import Meter, Needs
+from sessions.turns.metering import Meter, TurnNeeds
 from tests.support.memory_journal import MemoryJournal
 
 OPERATIONS = int(os.environ.get("KEEPWARM_BUDGET_OPERATIONS", "10000"))
@@ -68,14 +68,14 @@ class World:
     def begin(self) -> None:
         self.count += 1
         session, response_id = self.rng.choice(self.sessions), f"resp_{self.count}"
-        needs = Needs(prompt_tokens=50, max_output=100, bound=False, thinks=False)
+        needs = TurnNeeds(prompt_tokens=50, max_output=100, bound=False, thinks=False)
         meter = Meter(needs, session.ledger)
         try:
             meter.admit(cached=self.rng.randint(0, 49))
         except BudgetExceeded:
             self.refused += 1
             return
-        session.begin(response_id, None, 0.0)
+        session.start_turn(response_id, None, 0.0)
         self.running[response_id] = session, meter
         branch = f"b{self.rng.randint(1, 20)}"
         self.residents.writes(branch, session)
@@ -90,7 +90,7 @@ class World:
         usage = TurnUsage(input_tokens=50, cached_tokens=0, output_tokens=min(output, 100))
         usage = replace(usage, cached_tokens=50 - meter.uncached)
         settled, cost = meter.settle(usage)
-        session.end(response_id, 0.0)
+        session.end_turn(response_id, 0.0)
         record = residency_record(session, NOTHING_UNSETTLED, record_id=response_id, created_s=0.0)
         self.write(replace(record, status="failed", usage=settled, cost=cost))
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from websockets.frames import Frame, Opcode
 
-from sessions.wire.read_process import Outcome
+from sessions.wire.read_process import ReadResult
 from tests.support.running_server import LOOPS, RunningServer, play
 
 ROUNDS = 8
@@ -106,7 +106,7 @@ def _kind(each: object) -> str:
 def test_a_client_that_goes_while_much_of_it_waits_unread_is_noticed(loop: str) -> None:
     """Its end lies behind more bytes than the system holds for a server that does not read."""
 
-    async def never(_: object) -> Outcome:
+    async def never(_: object) -> ReadResult:
         await asyncio.Event().wait()
         raise AssertionError
 

@@ -64,7 +64,7 @@ class Rig:
         )
         chunk = Chunk(self.sequence, 0, 3, samples=True, draft=draft_of(draft, certain))
         taken = complete(self.emission.taking(chunk, sampled, 0))
-        return taken, self.outputs.take()[0]
+        return taken, self.outputs.collect()[0]
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_only_turns_that_nothing_else_has_a_say_in_are_taken_together(
         finite=np.array([drawn >= 0]),
     )
     assert rig.emission.take_plain(_decodes([rig]), sampled) == ([0] if plain else [])
-    outputs = rig.outputs.take()
+    outputs = rig.outputs.collect()
     assert [output.new_tokens.tolist() for output in outputs] == ([[drawn]] if plain else [])
     assert all(output.forwards == 1 for output in outputs)
 

@@ -190,7 +190,7 @@ def test_decodes_that_rest_give_the_tokens_of_a_plain_run(
             rested.append(len(resting))
             return resting
 
-        share.begin = begin  # type: ignore[assignment, method-assign]
+        share.start_step = begin  # type: ignore[assignment, method-assign]
         share.has_to_wait = lambda tenant: rng.random() < 0.2  # type: ignore[method-assign]
 
     guesser = _Guesser(random.Random(seed))

@@ -43,8 +43,8 @@ from tools_api.limits import DEFAULT_LIMITS
 from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
-    CallStarted,
-    TextDelta,
+    ParsedCallStart,
+    ParsedText,
 )
 from tools_api.requests import TextFormat
 from tools_api.tools import FunctionTool, parse_tool_choice, parse_tools
@@ -349,9 +349,9 @@ def said_of(pieces: Many[Piece]) -> Said:
     said, name, arguments = Said("", []), None, ""
     for piece in pieces:
         match piece.parsed:
-            case TextDelta(text):
+            case ParsedText(text):
                 said.text += text
-            case CallStarted(started):
+            case ParsedCallStart(started):
                 name, arguments = started, ""
             case CallArgumentsDelta(text):
                 arguments += text

@@ -15,11 +15,11 @@ from tools_api.limits import Limits
 from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
-    CallStarted,
+    ParsedCallStart,
     ParsedEvent,
-    ReasoningDelta,
+    ParsedReasoning,
+    ParsedText,
     ReasoningDone,
-    TextDelta,
     TextDone,
 )
 from tools_api.requests import CreateRequest, parse_create
@@ -36,17 +36,17 @@ USAGE = usage(
 )
 KEEPWARM = {"session": "s", "turn": 2}
 
-REASONING = [ReasoningDelta("let me"), ReasoningDelta(" think"), ReasoningDone()]
-TEXT = [TextDelta("It "), TextDelta("is"), TextDelta(" 21."), TextDone()]
+REASONING = [ParsedReasoning("let me"), ParsedReasoning(" think"), ReasoningDone()]
+TEXT = [ParsedText("It "), ParsedText("is"), ParsedText(" 21."), TextDone()]
 CALL = [
-    CallStarted("get_weather"),
+    ParsedCallStart("get_weather"),
     CallArgumentsDelta('{"city"'),
     CallArgumentsDelta(': "Oslo"}'),
     CallDone("get_weather", '{"city": "Oslo"}'),
 ]
-EMPTY_CALL = [CallStarted("now"), CallDone("now", "{}")]
+EMPTY_CALL = [ParsedCallStart("now"), CallDone("now", "{}")]
 CUT_CALL = [
-    CallStarted("get_weather"),
+    ParsedCallStart("get_weather"),
     CallArgumentsDelta('{"city": "Oslo", "day": "Mo'),
     CallDone("get_weather", '{"city": "Oslo", "day": "Mo', complete=False),
 ]
@@ -87,7 +87,7 @@ def turn(
 
 
 def _logprobs(event: ParsedEvent) -> tuple[Event, ...]:
-    if not isinstance(event, TextDelta):
+    if not isinstance(event, ParsedText):
         return ()
     return (logprob(event.text.encode(), -0.5, [(b"x", -1.5)]),)
 
@@ -101,7 +101,7 @@ def cut_short(
 
 def failed(code: str, message: str = "It broke.") -> list[Event]:
     """All events of a response that failed in its text."""
-    return turn(TextDelta("It"), status="failed", error=(code, message))
+    return turn(ParsedText("It"), status="failed", error=(code, message))
 
 
 def response_of(events: list[Event]) -> Event:
@@ -157,9 +157,9 @@ def outputs(draw: st.DrawFn) -> list[ParsedEvent]:
     for kind in kinds:
         match kind:
             case "reasoning":
-                parsed += [*map(ReasoningDelta, draw(texts)), ReasoningDone()]
+                parsed += [*map(ParsedReasoning, draw(texts)), ReasoningDone()]
             case "text":
-                parsed += [*map(TextDelta, draw(texts)), TextDone()]
+                parsed += [*map(ParsedText, draw(texts)), TextDone()]
             case _:
                 parsed += _call(draw(st.dictionaries(text, text, max_size=3)), draw(texts))
     return parsed
@@ -168,7 +168,7 @@ def outputs(draw: st.DrawFn) -> list[ParsedEvent]:
 def _call(arguments: dict[str, str], cuts: list[str]) -> list[ParsedEvent]:
     """``cuts`` only say how long the deltas are."""
     written = json.dumps(arguments, ensure_ascii=False)
-    parsed: list[ParsedEvent] = [CallStarted("f")]
+    parsed: list[ParsedEvent] = [ParsedCallStart("f")]
     rest = written
     for cut in cuts:
         parsed.append(CallArgumentsDelta(rest[: len(cut)]))

@@ -62,7 +62,7 @@ class KeptExchange:
         assert self.content_type is None, "an answer had begun"
         self.answered, self.over = response, True
 
-    def begin(self, content_type: str) -> None:
+    def start_stream(self, content_type: str) -> None:
         assert not self.over
         assert self.content_type is None, "it begins twice"
         self.content_type = content_type

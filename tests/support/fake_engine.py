@@ -26,7 +26,7 @@ from runtime.messages import (
 )
 from runtime.process.engine_process import EngineDied, EngineStartError
 from sessions.durable.ledger import TurnReport, TurnUsage
-from sessions.turns.effects import Cancel, Effects, Ended, Granted, Question, Work
+from sessions.turns.effects import Effects, Question, SessionGranted, TurnCancel, TurnEnded, Work
 from sessions.turns.reading import Read
 from sessions.turns.turn_plan import TurnPlan
 from tests.support.requests import make_request
@@ -194,9 +194,9 @@ class EchoConnection:
                 self.asked.append(id_)
                 return Effects(questions=(Question(id_, Work(self.work)),))
             case ["stop", connection_id, id_]:
-                return Effects(others=(Cancel(connection_id, id_),))
+                return Effects(others=(TurnCancel(connection_id, id_),))
             case ["wake", *ids]:
-                return Effects(others=tuple(Granted(id_, "turn") for id_ in ids))
+                return Effects(others=tuple(SessionGranted(id_, "turn") for id_ in ids))
             case ["error", code]:
                 event = {"type": "error", "status": 400, "error": {"code": code}}
                 return Effects(frames=(orjson.dumps(event),))
@@ -207,7 +207,7 @@ class EchoConnection:
             case _:
                 return Effects(frames=(f"{len(text)} characters".encode(),))
 
-    def take(self, read: Read, num_bytes: int) -> Effects:
+    def receive_parsed(self, read: Read, num_bytes: int) -> Effects:
         content = read.content
         told = content.code if isinstance(content, ApiError) else type(content).__name__
         self.calls.append(f"took {told}")
@@ -230,7 +230,7 @@ class EchoConnection:
         frames.append(f"done {output.request_id}".encode())
         return Effects(
             frames=tuple(frames),
-            ended=(Ended(report=_report(self.tenant, output.request_id), terminal=b""),),
+            ended=(TurnEnded(report=_report(self.tenant, output.request_id), terminal=b""),),
             close=1012 if self.draining and not self.running else None,
         )
 

@@ -19,7 +19,7 @@ from sessions.journal.records import (
 )
 from sessions.journal.writer import STALE, WRITTEN, Verdict
 from sessions.turns.commits import Commits
-from sessions.turns.effects import Effects, Question, Reserve
+from sessions.turns.effects import Effects, Question, TurnHold
 from sessions.turns.recollection import Recollection
 from sessions.turns.wanted import Recalled, Wanted
 from tests.support.scripted_engine import ScriptedEngine
@@ -93,7 +93,7 @@ class JournalRig(Rig):
         records = [q for q in effects.questions if isinstance(q.asked, TurnRecord)]
         before = self._handed_over + len(records)
         for note in effects.notes:
-            if isinstance(note, Reserve):
+            if isinstance(note, TurnHold):
                 self._notes.append((before, note.record))
             elif self.journal.ownership is not None:
                 self.journal.ownership.free_requests(client.connection._tenant, [note.request_id])
@@ -117,7 +117,7 @@ class JournalRig(Rig):
                 answer: Recalled | Exception
                 try:
                     answer = self.recollection.read(client.connection._tenant, wanted)
-                    self.recollection.take(client.connection._tenant, answer)
+                    self.recollection.remember(client.connection._tenant, answer)
                 except Exception as error:
                     answer = error
                 self.carry(client, client.connection.answer(question.id, answer))

@@ -10,8 +10,8 @@ from sessions.durable.item_ids import item_with_id
 from sessions.journal.encoding import HeaderCache, decode_links, encode_turn, link_items
 from sessions.journal.errors import JournalDamaged, JournalParentGone
 from sessions.journal.records import (
-    Account,
     SessionRecord,
+    SpendTotal,
     StoredTurn,
     TurnRecord,
     new_session,
@@ -28,7 +28,7 @@ class _Tenant:
     hidden: set[str] = field(default_factory=set)
     requests: dict[str, str] = field(default_factory=dict)
     sessions: dict[str, SessionRecord] = field(default_factory=dict)
-    accounts: dict[str, Account] = field(default_factory=dict)
+    accounts: dict[str, SpendTotal] = field(default_factory=dict)
     reservations: dict[str, TurnRecord] = field(default_factory=dict)
 
 
@@ -72,7 +72,7 @@ class MemoryJournal:
         session = tenant.sessions.get(record.session) or new_session(record.tenant, record.session)
         name = session_account(record.session)
         for account in (name, *record.accounts):
-            tenant.accounts[account] = tenant.accounts.get(account, Account()).plus(record)
+            tenant.accounts[account] = tenant.accounts.get(account, SpendTotal()).plus(record)
         tenant.reservations.pop(record.response_id, None)
         seq = session.head_seq + 1
         tenant.turns[record.response_id] = StoredTurn(
@@ -149,10 +149,10 @@ class MemoryJournal:
         sessions = self._tenant(tenant).sessions
         sessions[name] = replace(sessions.get(name) or new_session(tenant, name), options=options)
 
-    def account(self, tenant: str, name: str) -> Account:
-        return self._tenant(tenant).accounts.get(name, Account())
+    def account(self, tenant: str, name: str) -> SpendTotal:
+        return self._tenant(tenant).accounts.get(name, SpendTotal())
 
-    def accounts_named(self, name: str) -> dict[str, Account]:
+    def accounts_named(self, name: str) -> dict[str, SpendTotal]:
         states = self._tenants.items()
         return {tenant: s.accounts[name] for tenant, s in states if name in s.accounts}
 

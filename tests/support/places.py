@@ -118,7 +118,7 @@ class PlaceRig(JournalRig):
         elif error is not None:
             self.carry(client, client.connection.answer(question.id, error))
         elif self.given is not None:
-            self.recollection.take(TENANT, self.given)
+            self.recollection.remember(TENANT, self.given)
             self.carry(client, client.connection.answer(question.id, self.given))
         else:
             super().ask(client, question)

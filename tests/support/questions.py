@@ -12,7 +12,7 @@ from runtime.grammar.refusal import GrammarRefused
 from runtime.messages import FinishReason
 from sessions.journal.errors import JournalUnavailable
 from sessions.journal.records import TurnRecord
-from sessions.turns.effects import Asked, EngineOutputs, Footing, SessionTurn, Work
+from sessions.turns.effects import Asked, EngineOutputs, ServerReady, SessionTurn, Work
 from sessions.turns.jobs import Job
 from sessions.turns.wanted import Wanted
 from tests.support.places import TENANT, Matches, PlaceRig
@@ -122,7 +122,7 @@ PLACES: dict[str, Place] = {
         fields=after_restart(input=[REFERENCE, USER], keepwarm=SESSION),
     ),
     "the ground": Place(
-        asks=kind(Footing),
+        asks=kind(ServerReady),
         fields=lambda rig, first: _without_ground(rig),
         fails=lambda: ValueError("told to"),
     ),

@@ -4,7 +4,7 @@ from sessions.fair_slots import FairSlots
 from sessions.turns.reading import FromPieces, ReadContext, prepared, read_frame, to_pieces
 from sessions.wire.fair_reading import CpuAllowance, Reading, TenantTurns
 from sessions.wire.http_dialects import Body, ReadBody, read_body
-from sessions.wire.read_process import NoText, Outcome
+from sessions.wire.read_process import NoText, ReadResult
 from tests.support.clock import FakeClock
 from tools_api.chat_families import chat_format_for
 from tools_api.limits import DEFAULT_LIMITS
@@ -27,7 +27,7 @@ def carried(found: ReadBody, context: ReadContext) -> ReadBody:
 def inline_reading(context: ReadContext = CONTEXT) -> Reading:
     """Reads at once, whoever asks."""
 
-    async def read(job: bytes | Body) -> Outcome:
+    async def read(job: bytes | Body) -> ReadResult:
         if isinstance(job, Body):
             found = read_body(job, context)
         else:
@@ -35,7 +35,7 @@ def inline_reading(context: ReadContext = CONTEXT) -> Reading:
                 found = ReadBody(read=read_frame(str(job, "utf-8"), context), style=None)
             except UnicodeDecodeError as error:
                 raise NoText from error
-        return Outcome(body=carried(found, context), cpu_s=0.0)
+        return ReadResult(body=carried(found, context), cpu_s=0.0)
 
     clock = FakeClock()
     return Reading(

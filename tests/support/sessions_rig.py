@@ -19,7 +19,15 @@ from sessions.durable.store import Store
 from sessions.quotas import Quotas
 from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
-from sessions.turns.effects import Cancel, Effects, Footing, Granted, Notice, Question, Work
+from sessions.turns.effects import (
+    Effects,
+    Question,
+    ServerReady,
+    SessionGranted,
+    TurnCancel,
+    TurnChanged,
+    Work,
+)
 from sessions.turns.service import ServedModel, Service
 from tests.support.byte_tokenizer import FOLDER
 from tests.support.clock import FakeClock
@@ -222,12 +230,12 @@ class Rig:
         for other in effects.others:
             told = self._clients[other.connection_id]
             match other:
-                case Granted():
+                case SessionGranted():
                     self.carry(told, told.connection.answer(other.question_id, None))
-                case Cancel():
+                case TurnCancel():
                     self.carry(told, told.connection.cancel(other.response_id))
-                case Notice():
-                    self.carry(told, told.connection.look(other.log))
+                case TurnChanged():
+                    self.carry(told, told.connection.turn_changed(other.log))
 
     def ask(self, client: Client, question: Question) -> None:
         """Answer a question, or keep it for the test to answer."""
@@ -236,7 +244,7 @@ class Rig:
                 self.carry(client, client.connection.answer(question.id, None))
             case GrammarSpec():
                 self.checks.append((client, question))
-            case Footing():
+            case ServerReady():
                 self.service.ground.writable = True
                 self.carry(client, client.connection.answer(question.id, True))
             case Work():

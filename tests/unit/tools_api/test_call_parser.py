@@ -10,11 +10,11 @@ from tools_api.items import FunctionCall, parse_items
 from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
-    CallStarted,
+    ParsedCallStart,
     ParsedEvent,
-    ReasoningDelta,
+    ParsedReasoning,
+    ParsedText,
     ReasoningDone,
-    TextDelta,
     TextDone,
 )
 
@@ -52,8 +52,8 @@ def joined(events: Iterable[ParsedEvent]) -> list[ParsedEvent]:
         for event in group:
             match merged[-1] if merged else None, event:
                 case (
-                    (TextDelta() | ReasoningDelta() | CallArgumentsDelta()) as last,
-                    (TextDelta(text) | ReasoningDelta(text) | CallArgumentsDelta(text)),
+                    (ParsedText() | ParsedReasoning() | CallArgumentsDelta()) as last,
+                    (ParsedText(text) | ParsedReasoning(text) | CallArgumentsDelta(text)),
                 ) if type(last) is kind:
                     merged[-1] = kind(last.text + text)
                 case _:
@@ -62,16 +62,16 @@ def joined(events: Iterable[ParsedEvent]) -> list[ParsedEvent]:
 
 
 def text(written: str) -> list[ParsedEvent]:
-    return [TextDelta(written), TextDone()]
+    return [ParsedText(written), TextDone()]
 
 
 def reasoning(written: str) -> list[ParsedEvent]:
-    return [ReasoningDelta(written), ReasoningDone()]
+    return [ParsedReasoning(written), ReasoningDone()]
 
 
 def call(name: str, arguments: str, complete: bool = True) -> list[ParsedEvent]:
     delta = [CallArgumentsDelta(arguments)] if arguments else []
-    return [CallStarted(name), *delta, CallDone(name, arguments, complete)]
+    return [ParsedCallStart(name), *delta, CallDone(name, arguments, complete)]
 
 
 # Family, output, events.
@@ -109,7 +109,7 @@ TABLE: list[tuple[str, str, list[ParsedEvent]]] = [
     (
         "qwen3",
         '<tool_call>\n{"name": "f"}\n</tool_call>',
-        [CallStarted("f"), CallDone("f", "{}")],
+        [ParsedCallStart("f"), CallDone("f", "{}")],
     ),
     (
         "qwen3",
@@ -226,7 +226,7 @@ def test_arguments_stream_and_the_name_comes_first() -> None:
     parser = CallParser(FORMATS["qwen3"], thinking=False)
     assert parser.push([Segment("<tool_call>", special=True), Segment('\n{"name": "f"')]) == []
     assert parser.push([Segment(', "arguments": {"ci')]) == [
-        CallStarted("f"),
+        ParsedCallStart("f"),
         CallArgumentsDelta('{"ci'),
     ]
     assert parser.push([Segment('ty": "Oslo"')]) == [CallArgumentsDelta('ty": "Oslo"')]
@@ -240,8 +240,8 @@ def test_arguments_stream_and_the_name_comes_first() -> None:
 
 def test_newlines_before_a_tag_are_held_back() -> None:
     parser = CallParser(FORMATS["qwen3"], thinking=False)
-    assert parser.push([Segment("Hi\n\n")]) == [TextDelta("Hi")]
-    assert parser.push([Segment("there\n")]) == [TextDelta("\n\nthere")]
+    assert parser.push([Segment("Hi\n\n")]) == [ParsedText("Hi")]
+    assert parser.push([Segment("there\n")]) == [ParsedText("\n\nthere")]
     assert parser.push([Segment("<tool_call>", special=True)]) == [TextDone()]
 
 
@@ -290,7 +290,7 @@ def parse_plain(family: str, text: str, *, size: int) -> list[ParsedEvent]:
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_plain_input_runs_to_the_next_special_token(family: str, size: int) -> None:
     assert parse_plain(family, PLAIN_CALLS[family], size=size) == [
-        CallStarted("patch"),
+        ParsedCallStart("patch"),
         CallArgumentsDelta(PATCH),
         CallDone("patch", PATCH),
     ]
@@ -302,7 +302,7 @@ def test_a_call_with_arguments_may_follow_plain_input() -> None:
     events = parse_plain("qwen3", text, size=3)
     assert events[2:] == [
         CallDone("patch", PATCH),
-        CallStarted("f"),
+        ParsedCallStart("f"),
         CallArgumentsDelta("{}"),
         CallDone("f", "{}"),
     ]
@@ -318,9 +318,9 @@ def test_plain_input_that_was_cut_is_incomplete(family: str) -> None:
 @pytest.mark.parametrize("family", PLAIN_CALLS)
 def test_plain_input_may_be_empty(family: str) -> None:
     text = PLAIN_CALLS[family].replace(PATCH, "")
-    assert parse_plain(family, text, size=5) == [CallStarted("patch"), CallDone("patch", "")]
+    assert parse_plain(family, text, size=5) == [ParsedCallStart("patch"), CallDone("patch", "")]
 
 
 def test_of_other_names_the_object_alone_is_the_call() -> None:
     text = '<tool_call>\n{"name": "g"}\n</tool_call><|im_end|>'
-    assert parse_plain("qwen3", text, size=3) == [CallStarted("g"), CallDone("g", "{}")]
+    assert parse_plain("qwen3", text, size=3) == [ParsedCallStart("g"), CallDone("g", "{}")]

@@ -23,7 +23,7 @@ from tools_api.grammar import (
 )
 from tools_api.parsed_events import (
     CallDone,
-    TextDelta,
+    ParsedText,
 )
 from tools_api.requests import TextFormat
 from tools_api.tools import FunctionTool, ToolChoice, parse_tools
@@ -479,7 +479,7 @@ def test_whatever_is_drawn_from_the_grammar_parses_into_valid_calls(seed: int) -
             text.append(token)
     calls = [event for event in events if isinstance(event, CallDone)]
     assert 1 <= len(calls) <= 3
-    assert not any(isinstance(event, TextDelta) for event in events)
+    assert not any(isinstance(event, ParsedText) for event in events)
     schemas = {tool.name: tool.parameters for tool in (BOUNDED, NOW)}
     for call in calls:
         assert call.complete

@@ -9,11 +9,11 @@ from tools_api.harmony import ChannelParser, HarmonyCalls
 from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
-    CallStarted,
+    ParsedCallStart,
     ParsedEvent,
-    ReasoningDelta,
+    ParsedReasoning,
+    ParsedText,
     ReasoningDone,
-    TextDelta,
     TextDone,
 )
 
@@ -45,28 +45,28 @@ CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("<|channel|>final<|message|>Hi\n<|return|>", [TextDelta("Hi\n"), TextDone()]),
+        ("<|channel|>final<|message|>Hi\n<|return|>", [ParsedText("Hi\n"), TextDone()]),
         (
             THOUGHT + "<|channel|>final<|message|>Hi<|return|>",
-            [ReasoningDelta("Hm."), ReasoningDone(), TextDelta("Hi"), TextDone()],
+            [ParsedReasoning("Hm."), ReasoningDone(), ParsedText("Hi"), TextDone()],
         ),
         (
             "<|channel|>commentary<|message|>Look.<|end|><|start|>assistant" + CALL + "{}<|call|>",
             [
-                TextDelta("Look."),
+                ParsedText("Look."),
                 TextDone(),
-                CallStarted("f"),
+                ParsedCallStart("f"),
                 CallArgumentsDelta("{}"),
                 CallDone("f", "{}"),
             ],
         ),
         (
             " to=functions.f<|channel|>commentary json<|message|>{}<|call|>",
-            [CallStarted("f"), CallArgumentsDelta("{}"), CallDone("f", "{}")],
+            [ParsedCallStart("f"), CallArgumentsDelta("{}"), CallDone("f", "{}")],
         ),
         (
             "<|channel|>commentary to=functions.plain <|message|>a\nb<|call|>",
-            [CallStarted("plain"), CallArgumentsDelta("a\nb"), CallDone("plain", "a\nb")],
+            [ParsedCallStart("plain"), CallArgumentsDelta("a\nb"), CallDone("plain", "a\nb")],
         ),
         ("<|channel|>final<|message|><|return|>", []),
     ],
@@ -87,16 +87,16 @@ def test_a_call_that_is_no_whole_object_is_incomplete(text: str) -> None:
     ["Just text.<|return|>", "<|channel|>musings<|message|>Just text.<|end|>", "Just text."],
 )
 def test_what_has_no_channel_that_is_known_is_text(text: str) -> None:
-    told = "".join(event.text for event in events(text) if isinstance(event, TextDelta))
+    told = "".join(event.text for event in events(text) if isinstance(event, ParsedText))
     assert "Just text." in told
 
 
 def test_a_header_that_was_cut_is_none() -> None:
-    assert events(THOUGHT + "<|channel|>comm") == [ReasoningDelta("Hm."), ReasoningDone()]
+    assert events(THOUGHT + "<|channel|>comm") == [ParsedReasoning("Hm."), ReasoningDone()]
 
 
 def test_without_calls_their_messages_are_text() -> None:
-    assert events(CALL + "{}<|call|>", calls=False) == [TextDelta("{}"), TextDone()]
+    assert events(CALL + "{}<|call|>", calls=False) == [ParsedText("{}"), TextDone()]
 
 
 def test_an_output_may_come_in_any_pieces() -> None:
@@ -142,5 +142,5 @@ def test_calls_are_one_a_turn() -> None:
 def test_of_a_message_that_was_cut_in_its_header_what_cannot_be_one_is_text(
     rest: str, shown: str | None
 ) -> None:
-    expected = [] if shown == "" else [TextDelta("assistant" + rest), TextDone()]
+    expected = [] if shown == "" else [ParsedText("assistant" + rest), TextDone()]
     assert events(THOUGHT + rest)[2:] == expected

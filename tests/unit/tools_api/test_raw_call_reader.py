@@ -11,9 +11,9 @@ from tools_api.chat_format import Segment
 from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
-    CallStarted,
+    ParsedCallStart,
     ParsedEvent,
-    TextDelta,
+    ParsedText,
 )
 from tools_api.raw_call_reader import RawCallReader
 from tools_api.tools import FunctionTool
@@ -146,7 +146,7 @@ def test_a_cut_call_is_incomplete_and_its_beginning_is_of_the_whole(size: int) -
     assert isinstance(whole[-1], CallDone)
     told = events("qwen3-coder", qwen(body)[:size])
     done = [e for e in told if isinstance(e, CallDone)]
-    started = any(isinstance(e, CallStarted) for e in told)
+    started = any(isinstance(e, ParsedCallStart) for e in told)
     assert len(done) == started
     for event in done:
         assert not event.complete
@@ -164,7 +164,7 @@ def test_a_cut_call_is_incomplete_and_its_beginning_is_of_the_whole(size: int) -
 )
 def test_what_is_no_call_is_text(text: str) -> None:
     told = events("qwen3-coder", text)
-    shown = "".join(e.text for e in told if isinstance(e, TextDelta))
+    shown = "".join(e.text for e in told if isinstance(e, ParsedText))
     assert text.removesuffix("<|im_end|>").removesuffix("</tool_call>").split()[-1] in shown
 
 
@@ -173,5 +173,5 @@ def test_a_reader_that_is_over_gives_back_what_is_not_its_own() -> None:
     syntax: Any = chat.calls
     reader = RawCallReader(syntax, lambda _: {}, frozenset())
     assert reader.text("\n<function=f></function> so") == "so"
-    assert [type(e) for e in reader.take()] == [CallStarted, CallArgumentsDelta, CallDone]
+    assert [type(e) for e in reader.take()] == [ParsedCallStart, CallArgumentsDelta, CallDone]
     assert list(itertools.chain(reader.take())) == []

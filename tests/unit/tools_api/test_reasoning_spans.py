@@ -7,7 +7,7 @@ import pytest
 from tests.support.chat_models import FORMATS, format_of
 from tools_api.call_parser import CallParser
 from tools_api.chat_format import Segment
-from tools_api.parsed_events import ReasoningDelta
+from tools_api.parsed_events import ParsedReasoning
 from tools_api.reasoning_spans import reasoning_span
 
 HARMONY = format_of(FORMATS["harmony"])
@@ -56,6 +56,6 @@ def test_what_counts_is_what_the_parser_takes_for_reasoning(seed: int) -> None:
         parser = CallParser(HARMONY, True)
         events = parser.push(Segment(each, special=each in NAMES) for each in drawn)
         events += parser.finish()
-        told = "".join(each.text for each in events if isinstance(each, ReasoningDelta))
+        told = "".join(each.text for each in events if isinstance(each, ParsedReasoning))
         closers = ("<|end|>", "<|return|>", "<|call|>", START, CHANNEL)
         assert "".join(each for each in counted(drawn) if each not in closers) == told, drawn

@@ -7,9 +7,9 @@ from tools_api.errors import ApiError
 from tools_api.items import FunctionCall, FunctionCallOutput, Message
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.requests import (
-    Budget,
     CreateRequest,
     KeepwarmOptions,
+    RequestBudget,
     SamplingOptions,
     TextFormat,
     parse_create,
@@ -239,7 +239,7 @@ def test_the_vendor_object_is_read_whole() -> None:
     ).keepwarm
     assert options == KeepwarmOptions(
         session="sess_42",
-        budget=(Budget(input_uncached=50000, output=4000, cost=0.25),),
+        budget=(RequestBudget(input_uncached=50000, output=4000, cost=0.25),),
         priority=10,
         deadline_ms=1500,
         expected_tool_ms=2000,
@@ -263,7 +263,7 @@ def test_metadata_stands_in_for_the_vendor_object() -> None:
     metadata = {"keepwarm.session": "s", "keepwarm.budget": '{"output": 5}', "other": "x"}
     request = parse(input="Hi", metadata=metadata)
     assert request.metadata == metadata, "echoed as it came"
-    assert request.keepwarm == KeepwarmOptions(session="s", budget=(Budget(output=5),))
+    assert request.keepwarm == KeepwarmOptions(session="s", budget=(RequestBudget(output=5),))
 
 
 def test_the_vendor_object_precedes_metadata() -> None:
@@ -272,7 +272,7 @@ def test_the_vendor_object_precedes_metadata() -> None:
         metadata={"keepwarm.session": "m", "keepwarm.budget": "not read"},
         keepwarm={"session": "k", "budget": {"cost": 1}},
     )
-    assert request.keepwarm == KeepwarmOptions(session="k", budget=(Budget(cost=1.0),))
+    assert request.keepwarm == KeepwarmOptions(session="k", budget=(RequestBudget(cost=1.0),))
 
 
 @pytest.mark.parametrize(

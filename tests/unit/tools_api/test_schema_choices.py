@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from tools_api.schema_choices import Choices, only_in_one
-from tools_api.schema_dialect import dialect
+from tools_api.schema_dialect import rewrite_schema
 
 TEXT = {"type": "string"}
 LETTERS = {"enum": ["a", "b", "c"]}
@@ -52,7 +52,7 @@ def test_a_list_of_few_different_values_is_written_out(schema: Any, count: int) 
     listed = jsonschema.Draft202012Validator({"enum": written["enum"]})
     for each in random.Random(count).sample(lists, 600):
         assert plain.is_valid(each) == listed.is_valid(each), each
-    assert dialect(root).afterwards == ()
+    assert rewrite_schema(root).afterwards == ()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_list_of_few_different_values_is_written_out(schema: Any, count: int) 
 )
 def test_another_list_is_left_as_it_is(schema: Any) -> None:
     assert Choices(schema).written_out(schema) is None
-    assert dialect(schema).schema.get("enum") is None
+    assert rewrite_schema(schema).schema.get("enum") is None
 
 
 def test_lists_of_one_document_have_a_common_bound() -> None:
@@ -110,7 +110,7 @@ def test_schemas_that_no_value_satisfies_both_are_told(one: Any, other: Any) -> 
     root = {"$defs": {"letters": LETTERS}}
     assert Choices(root).never_both(one, other)
     assert Choices(root).never_both(other, one)
-    assert dialect({**root, "oneOf": [one, other]}).afterwards == ()
+    assert rewrite_schema({**root, "oneOf": [one, other]}).afterwards == ()
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,20 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tools_api.schema_dialect import AFTERWARDS, LENIENTLY_CHECKED, REFUSED, dialect
+from tools_api.schema_dialect import AFTERWARDS, LENIENTLY_CHECKED, REFUSED, rewrite_schema
 from tools_api.schema_formats import PATTERNS, WEB_ADDRESS
 
 STRING = {"type": "string"}
 
 
 def rewritten(schema: Any) -> Any:
-    return dialect(schema).schema
+    return rewrite_schema(schema).schema
 
 
 def test_a_plain_schema_stays_the_very_same() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    assert dialect(schema).schema is schema
-    assert dialect(schema).afterwards == ()
+    assert rewrite_schema(schema).schema is schema
+    assert rewrite_schema(schema).afterwards == ()
 
 
 def test_five_keywords_at_most_are_refused_by_name_and_each_has_a_reason() -> None:
@@ -33,7 +33,7 @@ def test_five_keywords_at_most_are_refused_by_name_and_each_has_a_reason() -> No
 def test_what_is_refused_stays_where_it_is_and_lenient_leaves_it_out(keyword: str) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "array", keyword: STRING}}}
     assert rewritten(schema)["properties"]["a"][keyword] == STRING
-    found = dialect(schema, lenient=True)
+    found = rewrite_schema(schema, lenient=True)
     assert found.schema["properties"]["a"] == {"type": "array"}
     named = found.afterwards if keyword in LENIENTLY_CHECKED else found.ignored
     assert named == (keyword,)
@@ -86,9 +86,9 @@ def test_what_is_refused_stays_where_it_is_and_lenient_leaves_it_out(keyword: st
 def test_what_a_grammar_cannot_hold_to_is_left_to_the_check(
     schema: dict[str, Any], afterwards: tuple[str, ...]
 ) -> None:
-    assert dialect(schema).afterwards == afterwards
+    assert rewrite_schema(schema).afterwards == afterwards
     inside = {"type": "array", "items": {k: v for k, v in schema.items() if k != "$defs"}}
-    assert "$defs" in schema or dialect(inside).afterwards == afterwards
+    assert "$defs" in schema or rewrite_schema(inside).afterwards == afterwards
 
 
 def test_instances_are_not_taken_for_schemas() -> None:
@@ -134,7 +134,7 @@ def test_names_become_properties_or_a_pattern(names: Any, narrowed: Any) -> None
         "additionalProperties": STRING,
         "$defs": {"n": {"enum": ["x"]}},
     }
-    found = dialect(schema)
+    found = rewrite_schema(schema)
     expected = {"type": "object", "additionalProperties": False, "$defs": schema["$defs"]}
     assert found.schema == expected | narrowed
     assert found.afterwards == ()
@@ -149,7 +149,7 @@ def test_the_tag_of_a_discriminated_union_has_to_be_written() -> None:
         "discriminator": {"propertyName": "kind"},
         "$defs": {"Cat": animal("cat"), "Dog": animal("dog"), "Other": animal("other")},
     }
-    found = dialect(schema)
+    found = rewrite_schema(schema)
     required = {name: node["required"] for name, node in found.schema["$defs"].items()}
     assert required == {"Cat": ["x", "kind"], "Dog": ["x", "kind"], "Other": ["x"]}
     assert found.afterwards == ()
@@ -176,7 +176,7 @@ def test_garbage_comes_out_as_garbage(seed: int) -> None:
     for _ in range(300):
         schema = garbage(4)
         if isinstance(schema, dict):
-            dialect(schema, lenient=rng.random() < 0.5)
+            rewrite_schema(schema, lenient=rng.random() < 0.5)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -196,7 +196,7 @@ def test_what_a_schema_accepts_its_dialect_accepts(seed: int) -> None:
         parts = rng.sample(leaves, 2)
         schema = {rng.choice(["anyOf", "allOf", "oneOf"]): parts}
         plain = jsonschema.Draft202012Validator(schema)
-        ours = jsonschema.Draft202012Validator(_with_any_of(dialect(schema).schema))
+        ours = jsonschema.Draft202012Validator(_with_any_of(rewrite_schema(schema).schema))
         for value in values:
             assert not plain.is_valid(value) or ours.is_valid(value), (schema, value)
 

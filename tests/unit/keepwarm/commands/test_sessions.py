@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from runtime.messages import CancelRequest, ReleaseBranch
-from sessions.turns.effects import Effects, Freed, Granted, Outbox, Question, Work
+from sessions.turns.effects import Effects, Outbox, Question, RequestIdFreed, SessionGranted, Work
 from sessions.turns.service import ServedModel
 from tests.support.sessions_rig import TOKENIZER, Rig
 from tools_api.grammar import GrammarSpec
@@ -26,22 +26,22 @@ def test_everything_that_gathered_comes_out_in_its_order() -> None:
     questions = (Question("c", GrammarSpec(lark="start: /x/")), Question("p", Work(dict)))
     outbox.questions += questions
     outbox.withdrawn.append("d")
-    outbox.notes.append(Freed("q"))
-    outbox.others.append(Granted("conn_2", "e"))
-    assert outbox.take(1012) == Effects(
+    outbox.notes.append(RequestIdFreed("q"))
+    outbox.others.append(SessionGranted("conn_2", "e"))
+    assert outbox.collect(1012) == Effects(
         frames=(b"1", b"2"),
         requests=(CancelRequest(request_id="r"), ReleaseBranch(branch_id="s")),
         questions=questions,
         withdrawn=("d",),
-        notes=(Freed("q"),),
-        others=(Granted("conn_2", "e"),),
+        notes=(RequestIdFreed("q"),),
+        others=(SessionGranted("conn_2", "e"),),
         close=1012,
     )
-    assert outbox.take(None) == Effects()
+    assert outbox.collect(None) == Effects()
 
 
 def test_nothing_gathered_is_no_effect() -> None:
-    assert Outbox().take(None) == Effects()
+    assert Outbox().collect(None) == Effects()
 
 
 def test_an_outbox_holds_every_kind_of_effect() -> None:

@@ -29,10 +29,10 @@ def test_without_lower_tiers_blocks_hits_and_evictions_are_told() -> None:
     report = CacheReport(cache, None)
     run_turn(cache, transcript(20, seed=1), "a")
     open_turn(cache, transcript(20, seed=1), "a")
-    stats = StepStats(**report.take())
+    stats = StepStats(**report.collect())
     assert (stats.blocks_total, stats.blocks_free, stats.blocks_protected) == (8, 3, 5)
     assert (stats.device_hit_tokens_delta, stats.evicted_blocks_delta) == (16, 0)
-    again = StepStats(**report.take())
+    again = StepStats(**report.collect())
     assert again.device_hit_tokens_delta == 0
     assert (again.host_blocks_total, again.transfer_bytes_delta) == (0, {})
 
@@ -43,7 +43,7 @@ def test_evicted_blocks_count_from_the_last_report() -> None:
     evicted = []
     for seed in range(3):
         run_turn(cache, transcript(32, seed=seed), f"s{seed}")
-        evicted.append(report.take()["evicted_blocks_delta"])
+        evicted.append(report.collect()["evicted_blocks_delta"])
     assert evicted == [0, 8, 8]
 
 
@@ -54,7 +54,7 @@ def test_with_lower_tiers_their_blocks_hits_and_copies_are_told() -> None:
     run_turn(cache, transcript(32, seed=1), "a")
     run_turn(cache, transcript(32, seed=2), "b")
     transfers.moved, transfers.damaged_blocks = {"device_host": (800, 0.5)}, 3
-    stats = StepStats(**report.take())
+    stats = StepStats(**report.collect())
     assert (stats.host_blocks_total, stats.host_blocks_used) == (16, 8)
     assert (stats.disk_blocks_total, stats.disk_blocks_used) == (32, 0)
     assert (stats.transfer_bytes_delta, stats.transfer_s_delta) == (
@@ -66,7 +66,7 @@ def test_with_lower_tiers_their_blocks_hits_and_copies_are_told() -> None:
     cache.restore(back)
     cache.allocate(back, 0)
     transfers.moved = {"device_host": (1000, 0.75)}
-    later = StepStats(**report.take())
+    later = StepStats(**report.collect())
     assert (later.host_hit_tokens_delta, later.device_hit_tokens_delta) == (32, 0)
     assert later.transfer_bytes_delta == {"device_host": 200}
     assert (later.damaged_blocks_delta, later.transfer_s_delta) == (0, {"device_host": 0.25})
@@ -83,7 +83,7 @@ def test_of_state_slots_is_told_what_is_and_what_was_since() -> None:
     report = CacheReport(cache, None)
     for name in ("a", "b"):
         turn(cache, name, [*range(9), ord(name)])
-    stats = StepStats(**report.take())
+    stats = StepStats(**report.collect())
     assert (stats.state_slots_total, stats.state_slots_free, stats.state_snapshots) == (3, 1, 2)
     assert stats.snapshots_taken_delta["end"] == 2
     assert (stats.snapshots_lost_delta, stats.slot_waits_delta) == ({}, 0)
@@ -91,7 +91,7 @@ def test_of_state_slots_is_told_what_is_and_what_was_since() -> None:
         begin(cache, name, [ord(name)])
     with pytest.raises(OutOfSlots):
         begin(cache, "f", [5])
-    stats = StepStats(**report.take())
+    stats = StepStats(**report.collect())
     assert (stats.state_slots_free, stats.state_snapshots) == (0, 0)
     assert (stats.snapshots_taken_delta, stats.snapshots_lost_delta) == ({}, {"end": 2})
     assert stats.slot_waits_delta == 1

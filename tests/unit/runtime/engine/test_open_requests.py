@@ -86,7 +86,7 @@ class Rig:
         return list(self.scheduler.queues.running)
 
     def told(self) -> dict[str, SequenceOutput]:
-        return {output.request_id: output for output in self.outputs.take()}
+        return {output.request_id: output for output in self.outputs.collect()}
 
 
 @pytest.fixture

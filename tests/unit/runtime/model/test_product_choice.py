@@ -8,16 +8,16 @@ import pytest
 from runtime.model.product_choice import (
     RANK,
     RULES,
-    Copies,
+    AllowedLayouts,
     Layout,
     ProductChoice,
     choose,
 )
 
 ROWS = [rows for rows, _ in RULES.row_weights]
-ONE = Copies(first=RANK, second=RANK, second_size=None)
-TWO = Copies(first=RANK, second=RANK, second_size=1.0)
-TILES = Copies(first=["tiles"], second=["packed"], second_size=1.0)
+ONE = AllowedLayouts(first=RANK, second=RANK, second_size=None)
+TWO = AllowedLayouts(first=RANK, second=RANK, second_size=1.0)
+TILES = AllowedLayouts(first=["tiles"], second=["packed"], second_size=1.0)
 
 
 class Times:
@@ -52,7 +52,9 @@ XEON: dict[Layout, Callable[[int], float]] = {
 
 @pytest.mark.parametrize("best", RANK)
 @pytest.mark.parametrize("copies", [ONE, TWO])
-def test_a_layout_that_is_best_everywhere_is_the_only_one(best: Layout, copies: Copies) -> None:
+def test_a_layout_that_is_best_everywhere_is_the_only_one(
+    best: Layout, copies: AllowedLayouts
+) -> None:
     times = {layout: steps(*[1.0 if layout == best else 2.0] * 5) for layout in RANK}
     assert choose(Times(times), copies, RULES) == ProductChoice(few=best)
 
@@ -141,7 +143,7 @@ def test_a_change_over_cut_short_is_at_a_number_of_rows_that_was_timed() -> None
 
 def test_a_single_layout_is_not_timed() -> None:
     timer = Times({})
-    plain = Copies(first=["plain"], second=["plain"], second_size=1.0)
+    plain = AllowedLayouts(first=["plain"], second=["plain"], second_size=1.0)
     assert choose(timer, plain, RULES) == ProductChoice(few="plain")
     assert timer.asked == []
 

@@ -43,7 +43,7 @@ class _Steps:
         """Plan one; False if the prompts of that tenant, which take so many seconds, have to
         wait."""
         step = self._decodes(decoders)
-        self.rested = set(self.share.begin(self.now, step, decoders=decoders, tenants=tenants))
+        self.rested = set(self.share.start_step(self.now, step, decoders=decoders, tenants=tenants))
         decoders = {each: n for each, n in decoders.items() if each not in self.rested}
         step = self._decodes(decoders)
         self.share.decode(step, decoders)

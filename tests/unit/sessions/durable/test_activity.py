@@ -27,9 +27,9 @@ def test_whatever_begins_ends_comes_and_goes_the_newest_come_first(seed: int) ->
             each.stand_in(None)
             each.active(now)  # its turn ends after it was dropped
         elif what == "begin":
-            each.begin(f"r{number}", None, now)
+            each.start_turn(f"r{number}", None, now)
         elif what == "end" and each.in_use:
-            each.end(each._running[0], now)
+            each.end_turn(each._running[0], now)
         elif what == "recall":
             each.active(now - 1000)
         expected = sorted(here, key=lambda one: (one.last_active_s, one.name), reverse=True)

@@ -5,7 +5,14 @@ import random
 import pytest
 
 from sessions.durable.account import Account, Amount, Budget
-from sessions.durable.ledger import Ledger, PriceTable, Prompt, TurnUsage, dollars, nano_dollars
+from sessions.durable.ledger import (
+    Ledger,
+    PriceTable,
+    PromptTokens,
+    TurnUsage,
+    dollars,
+    nano_dollars,
+)
 
 PRICES = PriceTable.per_million(input_uncached=0.15, input_cached=0.0375, output=0.6)
 FREE = PriceTable()
@@ -69,7 +76,7 @@ def test_what_is_affordable_is_the_most_that_costs_no_more(
     reasoning: int | None, nano: int
 ) -> None:
     prices = PriceTable(input_uncached=150_000_000, output=600_000_000, reasoning=reasoning)
-    prompt = Prompt(uncached=10)
+    prompt = PromptTokens(uncached=10)
     for thinks in (False, True):
         most = prices.affordable(prompt, nano, thinks=thinks)
         assert most is not None

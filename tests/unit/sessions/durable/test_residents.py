@@ -54,7 +54,7 @@ def test_a_budget_that_is_used_up_drops_the_branch_every_time_it_is_told_of() ->
 
 def test_a_session_is_recorded_without_a_turn_where_none_runs() -> None:
     known, idle, busy = residents(), session(), session("t")
-    busy.begin("resp_1", None, 0.0)
+    busy.start_turn("resp_1", None, 0.0)
     known.writes("a", idle)
     known.writes("b", busy)
     assert known.told([row("a", gone=True), row("b", gone=True)]) == Told(ended=[idle])

@@ -7,11 +7,11 @@ from sessions.durable.running_turns import RunningTurns
 
 def test_a_turn_is_found_by_its_tenant_alone_and_until_it_ends() -> None:
     running = RunningTurns(8)
-    running.begin("resp_1", "acme", "conn_1")
+    running.add("resp_1", "acme", "conn_1")
     assert running.connection_of("acme", "resp_1") == "conn_1"
     assert running.connection_of("other", "resp_1") is None
     assert running.connection_of("acme", "resp_2") is None
-    running.end("resp_1")
+    running.remove("resp_1")
     assert running.connection_of("acme", "resp_1") is None
     assert len(running) == 0
 
@@ -20,11 +20,11 @@ def test_a_turn_is_found_by_its_tenant_alone_and_until_it_ends() -> None:
 def test_a_tenant_alone_has_the_limit_and_another_has_its_share_beside_it(limit: int) -> None:
     running = RunningTurns(limit)
     for n in range(limit):
-        assert running.takes("greedy")
-        running.begin(f"g{n}", "greedy", "conn_1")
-    assert not running.takes("greedy")
-    assert running.takes("modest")
-    running.begin("m", "modest", "conn_2")
-    assert running.takes("modest") == (limit > 2)
-    running.end("g0")
-    assert running.takes("greedy") == (limit == 1), "the other's turn has the place"
+        assert running.has_room_for("greedy")
+        running.add(f"g{n}", "greedy", "conn_1")
+    assert not running.has_room_for("greedy")
+    assert running.has_room_for("modest")
+    running.add("m", "modest", "conn_2")
+    assert running.has_room_for("modest") == (limit > 2)
+    running.remove("g0")
+    assert running.has_room_for("greedy") == (limit == 1), "the other's turn has the place"

@@ -16,12 +16,12 @@ def new_session() -> Session:
 def test_a_session_goes_from_idle_over_running_to_waiting_for_tools_and_back() -> None:
     session = new_session()
     states = [session.state]
-    session.begin("r1", None, 1.0)
+    session.start_turn("r1", None, 1.0)
     states.append(session.state)
-    session.end("r1", 2.0, open_calls=True)
+    session.end_turn("r1", 2.0, open_calls=True)
     states.append(session.state)
-    session.begin("r2", None, 3.0)
-    session.end("r2", 4.0, open_calls=False)
+    session.start_turn("r2", None, 3.0)
+    session.end_turn("r2", 4.0, open_calls=False)
     states.append(session.state)
     session.close()
     states.append(session.state)
@@ -36,10 +36,10 @@ def test_a_session_goes_from_idle_over_running_to_waiting_for_tools_and_back() -
 
 def test_a_closed_session_keeps_equal_amounts_once_and_nothing_of_its_turns() -> None:
     session = new_session()
-    session.begin("r1", None, 1.0)
-    session.request("ticket")
+    session.start_turn("r1", None, 1.0)
+    session.request_turn("ticket")
     session.withdraw("ticket")
-    session.end("r1", 2.0)
+    session.end_turn("r1", 2.0)
     ledger, spent = session.ledger, Amount(input_uncached=1000, output=400, cost=7)
     for account in (ledger.account, ledger.tree):
         account.held = account.held.plus(spent)
@@ -60,42 +60,42 @@ def test_a_closed_session_keeps_equal_amounts_once_and_nothing_of_its_turns() ->
 
 def test_a_failed_turn_leaves_the_session_waiting_for_its_tools() -> None:
     session = new_session()
-    session.begin("r1", None, 1.0)
-    session.end("r1", 2.0, open_calls=True)
-    session.begin("r2", None, 3.0)
-    session.end("r2", 4.0)
+    session.start_turn("r1", None, 1.0)
+    session.end_turn("r1", 2.0, open_calls=True)
+    session.start_turn("r2", None, 3.0)
+    session.end_turn("r2", 4.0)
     assert session.state is SessionState.WAITING_FOR_TOOLS
 
 
 def test_turns_are_numbered_from_one() -> None:
     session = new_session()
-    assert [session.begin(f"r{i}", None, 0.0) for i in range(3)] == [1, 2, 3]
+    assert [session.start_turn(f"r{i}", None, 0.0) for i in range(3)] == [1, 2, 3]
 
 
 def test_a_second_turn_by_name_waits_for_the_first() -> None:
     session = new_session()
-    assert session.request("a")
-    session.begin("r1", "a", 0.0)
-    assert not session.request("b")
-    assert session.end("r1", 1.0, open_calls=False) == "b"
+    assert session.request_turn("a")
+    session.start_turn("r1", "a", 0.0)
+    assert not session.request_turn("b")
+    assert session.end_turn("r1", 1.0, open_calls=False) == "b"
     assert session.is_granted("b")
 
 
 def test_a_turn_by_name_waits_for_turns_by_id_too() -> None:
     session = new_session()
-    session.begin("r1", None, 0.0)
-    session.begin("r2", None, 0.0)
-    assert not session.request("a")
-    assert session.end("r1", 1.0) is None
-    assert session.end("r2", 1.0) == "a"
+    session.start_turn("r1", None, 0.0)
+    session.start_turn("r2", None, 0.0)
+    assert not session.request_turn("a")
+    assert session.end_turn("r1", 1.0) is None
+    assert session.end_turn("r2", 1.0) == "a"
 
 
 @pytest.mark.parametrize("gives_up", ["a", "b"])
 def test_a_ticket_given_up_does_not_block_the_next(gives_up: str) -> None:
     session = new_session()
-    session.request("a")
-    session.request("b")
-    session.request("c")
+    session.request_turn("a")
+    session.request_turn("b")
+    session.request_turn("c")
     granted = session.withdraw(gives_up)
     if gives_up == "a":
         assert granted == "b"
@@ -113,20 +113,20 @@ def test_tickets_are_served_in_order_one_at_a_time(seed: int) -> None:
     for number in range(300):
         match rng.choice(["request", "begin", "end", "withdraw", "by id"]):
             case "request":
-                assert session.request(number) == (not queue and not running)
+                assert session.request_turn(number) == (not queue and not running)
                 queue.append(number)
             case "begin" if queue and session.is_granted(queue[0]):
-                session.begin(f"r{number}", queue.pop(0), 0.0)
+                session.start_turn(f"r{number}", queue.pop(0), 0.0)
                 assert not by_name & set(running)
                 running.append(f"r{number}")
                 by_name.add(f"r{number}")
             case "end" if running:
-                granted = session.end(running.pop(rng.randrange(len(running))), 0.0)
+                granted = session.end_turn(running.pop(rng.randrange(len(running))), 0.0)
                 assert granted in (None, *queue[:1])
             case "withdraw" if queue:
                 session.withdraw(queue.pop(rng.randrange(len(queue))))
             case "by id":
-                session.begin(f"x{number}", None, 0.0)
+                session.start_turn(f"x{number}", None, 0.0)
                 running.append(f"x{number}")
         assert session.in_use == bool(queue or running)
         assert sum(session.is_granted(ticket) for ticket in queue) <= 1

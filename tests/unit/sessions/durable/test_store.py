@@ -56,12 +56,12 @@ def test_a_session_in_use_is_not_dropped() -> None:
     clock = FakeClock(1000.0)
     made = store(clock, max_sessions_per_tenant=1)
     first = made.session("t", "a")
-    first.begin("r", None, clock())
+    first.start_turn("r", None, clock())
     made.session("t", "b")
     clock.advance(10_000)
     made.sweep()
     assert [view.session for view in made.sessions()[1]] == ["a"]
-    first.end("r", clock())
+    first.end_turn("r", clock())
     assert made.session("t", "a") is first
 
 
@@ -229,9 +229,9 @@ def test_sessions_are_shown_by_what_they_did_and_not_by_what_was_done_with_them(
     parent, child, other = (made.session("t", name) for name in ("parent", "child", "other"))
     for session in (parent, child, other):
         clock.advance(10.0)
-        session.begin(session.name, None, clock())
+        session.start_turn(session.name, None, clock())
     clock.advance(10.0)
-    child.end("child", clock())
+    child.end_turn("child", clock())
     for _ in range(2):
         clock.advance(10.0)
         made.used(parent)  # a child draws on it
@@ -239,7 +239,7 @@ def test_sessions_are_shown_by_what_they_did_and_not_by_what_was_done_with_them(
     assert names(made) == ["child", "other", "parent"]
     ages = {view.session: view.idle_s for view in made.sessions()[1]}
     assert ages == {"child": 20.0, "other": 30.0, "parent": 50.0}
-    parent.end("parent", clock())
+    parent.end_turn("parent", clock())
     assert names(made) == ["parent", "child", "other"]
     made.was_active(parent, 5000.0)
     assert names(made) == ["child", "other", "parent"]
@@ -268,9 +268,9 @@ def test_in_any_history_lists_of_one_tenant_and_of_all_are_in_order(seed: int) -
         clock.advance(chance.choice((0.0, 0.5)))
         session = made.session(chance.choice("tu"), f"s{chance.randrange(12)}")
         if session.in_use and chance.random() < 0.6:
-            session.end(session._running[0], clock())
+            session.end_turn(session._running[0], clock())
         else:
-            session.begin(f"r{number}", None, clock())
+            session.start_turn(f"r{number}", None, clock())
         for tenant in (None, "t", "u"):
             ages = [view.idle_s for view in made.sessions(tenant)[1]]
             assert ages == sorted(ages), f"seed {seed}"

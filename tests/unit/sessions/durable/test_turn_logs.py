@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from sessions.durable.turn_logs import Follow, TurnLog, TurnLogs
+from sessions.durable.turn_logs import EventLog, EventLogs, Follow
 from tests.support.clock import FakeClock
 from tools_api.events import encode
 from tools_api.limits import Limits
@@ -21,8 +21,10 @@ def frame(number: int, lane: str | None = None, text: str = "") -> bytes:
     return encode(event | ({} if lane is None else {"stream_id": lane}) | {"delta": text})
 
 
-def logged(logs: TurnLogs, name: str, events: int, tenant: str = "acme", text: str = "") -> TurnLog:
-    log = TurnLog(tenant=tenant, owner="c", request_id=name)
+def logged(
+    logs: EventLogs, name: str, events: int, tenant: str = "acme", text: str = ""
+) -> EventLog:
+    log = EventLog(tenant=tenant, owner="c", request_id=name)
     logs.reserve(log)
     logs.start(log, f"resp_{name}", listed=True)
     logs.append(log, [frame(n, text=text) for n in range(events)])
@@ -30,7 +32,7 @@ def logged(logs: TurnLogs, name: str, events: int, tenant: str = "acme", text: s
 
 
 def test_events_have_their_numbers(clock: FakeClock) -> None:
-    logs = TurnLogs(limits=Limits(), clock=clock)
+    logs = EventLogs(limits=Limits(), clock=clock)
     log = logged(logs, "a", 4)
     assert log.events_from(2) == [frame(2), frame(3)]
     assert log.events_from(4) == []
@@ -44,14 +46,14 @@ def test_events_have_their_numbers(clock: FakeClock) -> None:
 def test_a_follower_gets_each_event_once_in_its_own_lane(
     clock: FakeClock, before: str | None, lane: str | None
 ) -> None:
-    logs = TurnLogs(limits=Limits(), clock=clock)
+    logs = EventLogs(limits=Limits(), clock=clock)
     log = logged(logs, "a", 0)
     follow = Follow(log=log, stream_id=lane, next_number=1)
     logs.append(log, [frame(0, before), frame(1, before)])
-    assert follow.take() == [frame(1, lane)]
+    assert follow.new_frames() == [frame(1, lane)]
     logs.append(log, [frame(2, before)])
-    assert follow.take() == [frame(2, lane)]
-    assert follow.take() == []
+    assert follow.new_frames() == [frame(2, lane)]
+    assert follow.new_frames() == []
 
 
 @pytest.mark.parametrize(("room", "kept"), [(0, 4), (-1, 3)])
@@ -59,7 +61,7 @@ def test_a_turn_keeps_its_newest_events_within_its_bytes(
     clock: FakeClock, room: int, kept: int
 ) -> None:
     most = 512 + 4 * len(frame(0)) + room
-    logs = TurnLogs(limits=replace(Limits(), max_resume_bytes_per_turn=most), clock=clock)
+    logs = EventLogs(limits=replace(Limits(), max_resume_bytes_per_turn=most), clock=clock)
     log = logged(logs, "a", 4)
     assert list(log.frames) == [frame(n) for n in range(4 - kept, 4)]
     assert log.events_from(0) == ([] if kept < 4 else list(log.frames))
@@ -68,7 +70,7 @@ def test_a_turn_keeps_its_newest_events_within_its_bytes(
 
 
 def test_one_event_is_kept_however_large(clock: FakeClock) -> None:
-    logs = TurnLogs(limits=replace(Limits(), max_resume_bytes_per_turn=1), clock=clock)
+    logs = EventLogs(limits=replace(Limits(), max_resume_bytes_per_turn=1), clock=clock)
     log = logged(logs, "a", 3)
     logs.close(log)
     assert log.events_from(0) == [frame(2)]
@@ -76,7 +78,7 @@ def test_one_event_is_kept_however_large(clock: FakeClock) -> None:
 
 
 def test_a_tenants_ended_turns_stay_within_their_bytes(clock: FakeClock) -> None:
-    logs = TurnLogs(limits=replace(Limits(), max_resume_bytes_per_tenant=20_000), clock=clock)
+    logs = EventLogs(limits=replace(Limits(), max_resume_bytes_per_tenant=20_000), clock=clock)
     for number in range(100):
         logs.close(logged(logs, str(number), 20, text="x" * 100))
     newest = logs.of_request("acme", "99")
@@ -93,7 +95,7 @@ def test_a_tenants_ended_turns_stay_within_their_bytes(clock: FakeClock) -> None
 
 
 def test_time_shortens_a_log_then_drops_it(clock: FakeClock) -> None:
-    logs = TurnLogs(limits=Limits(), clock=clock)
+    logs = EventLogs(limits=Limits(), clock=clock)
     log = logged(logs, "a", 5)
     logs.close(log)
     clock.advance(Limits().resume_s)
@@ -109,7 +111,7 @@ def test_time_shortens_a_log_then_drops_it(clock: FakeClock) -> None:
 
 
 def test_a_turn_that_runs_is_never_dropped(clock: FakeClock) -> None:
-    logs = TurnLogs(limits=Limits(), clock=clock)
+    logs = EventLogs(limits=Limits(), clock=clock)
     log = logged(logs, "a", 5)
     clock.advance(10 * Limits().stored_response_ttl_s)
     logs.expire()
@@ -119,8 +121,8 @@ def test_a_turn_that_runs_is_never_dropped(clock: FakeClock) -> None:
 
 
 def test_an_id_that_started_nothing_is_free_again(clock: FakeClock) -> None:
-    logs = TurnLogs(limits=Limits(), clock=clock)
-    old, new = (TurnLog(tenant="acme", owner="c", request_id="a") for _ in range(2))
+    logs = EventLogs(limits=Limits(), clock=clock)
+    old, new = (EventLog(tenant="acme", owner="c", request_id="a") for _ in range(2))
     logs.reserve(old)
     logs.reserve(new)
     logs.drop(old)
@@ -134,7 +136,7 @@ def test_what_was_deleted_has_no_events_and_keeps_its_request_id(
     clock: FakeClock, known: bool
 ) -> None:
     limits = Limits(max_resume_bytes_per_tenant=2000)
-    logs = TurnLogs(limits=limits, clock=clock)
+    logs = EventLogs(limits=limits, clock=clock)
     for name in ("old", "long"):
         logs.close(logged(logs, name, 2, text="x" * 600))
     if known:
@@ -142,7 +144,7 @@ def test_what_was_deleted_has_no_events_and_keeps_its_request_id(
         logs.close(log)
         logs.delete(log)
     else:
-        log = TurnLog(tenant="acme", owner="", request_id="a", deleted=True)
+        log = EventLog(tenant="acme", owner="", request_id="a", deleted=True)
         logs.adopt(log, "resp_a", frame(4))
     assert log.events_from(0) == log.events_from(4) == []
     assert logs.of_response("acme", "resp_a") is None
@@ -157,8 +159,8 @@ def test_what_was_deleted_has_no_events_and_keeps_its_request_id(
 
 
 def test_of_a_deleted_turn_without_a_request_id_nothing_is_left(clock: FakeClock) -> None:
-    logs = TurnLogs(limits=Limits(), clock=clock)
-    log = TurnLog(tenant="acme", owner="c")
+    logs = EventLogs(limits=Limits(), clock=clock)
+    log = EventLog(tenant="acme", owner="c")
     logs.start(log, "resp_a", listed=True)
     logs.append(log, [frame(0)])
     logs.delete(log)
@@ -170,7 +172,7 @@ def test_of_a_deleted_turn_without_a_request_id_nothing_is_left(clock: FakeClock
 
 def test_events_are_kept_in_memory_of_their_own_size(clock: FakeClock) -> None:
     """What encodes a frame makes room for thousands of bytes, and does not give them back."""
-    logs = TurnLogs(limits=Limits(), clock=clock)
+    logs = EventLogs(limits=Limits(), clock=clock)
     log = logged(logs, "a", 0)
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()

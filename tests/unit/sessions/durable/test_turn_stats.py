@@ -79,7 +79,9 @@ def test_what_a_cut_costs_is_told_beside_the_caches_own_account(
         clock=TurnClock(arrival_s=0.0),
         cut=cut,
     )
-    turn.begin(SequenceStart(input_tokens=100, cached_tokens=50, queue_s=0.0, miss_causes=causes))
+    turn.admitted(
+        SequenceStart(input_tokens=100, cached_tokens=50, queue_s=0.0, miss_causes=causes)
+    )
     turn.misses = tuple(Miss(reason=reason, tokens=tokens) for reason, tokens in misses)
     shown = turn.full(TurnUsage(), None)
     assert shown is not None

@@ -244,17 +244,17 @@ def test_each_bound_holds_at_its_limit_and_one_byte_beyond() -> None:
         Limits(), max_held_per_connection=10, max_held_per_tenant=20, max_held_bytes=30
     )
     held = open_requests(limits)
-    taken = [held.take("t", "1", 10), held.take("t", "2", 10), held.take("u", "3", 10)]
+    taken = [held.hold("t", "1", 10), held.hold("t", "2", 10), held.hold("u", "3", 10)]
     for tenant, connection, whose in (("t", "1", "connection"), ("t", "9", "tenant")):
         with pytest.raises(ApiError, match=f"of this {whose} hold"):
-            held.take(tenant, connection, 1)
+            held.hold(tenant, connection, 1)
     with pytest.raises(ApiError, match="of this server hold") as caught:
-        held.take("v", "9", 1)
+        held.hold("v", "9", 1)
     assert caught.value.code == "server_is_overloaded"
-    taken[0].give_back()
-    taken[0].give_back()
+    taken[0].release()
+    taken[0].release()
     assert held.total == 20
-    held.take("v", "9", 10)
+    held.hold("v", "9", 10)
     assert held.total == 30
 
 

@@ -191,7 +191,7 @@ def test_an_answer_in_pieces_is_what_a_client_puts_together() -> None:
     client.send(h11.Request(method="GET", target="/a", headers=[("Host", "h")]))
     client.send(h11.EndOfMessage())
     read(framing)
-    sent = framing.begin("text/event-stream", last=False)
+    sent = framing.stream_head("text/event-stream", last=False)
     sent += framing.piece(b"data: 1\n\n") + framing.piece(b"x" * 1000) + framing.end()
     client.receive_data(sent)
     head = client.next_event()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sessions.journal.errors import JournalUnavailable
 from sessions.journal.samples import HOUR_S, MINUTE_S
-from sessions.pages.past import LEVELS, READ_EVERY_S, Curves, Past, added_up, read
+from sessions.pages.past import LEVELS, READ_EVERY_S, Curves, PastCurves, added_up, read
 from sessions.pages.recorder import WHOLE, Recorder
 from tests.support.clock import FakeClock
 from tests.support.memory_journal import MemoryJournal
@@ -78,7 +78,7 @@ def test_it_is_read_once_a_minute_and_only_when_somebody_looks() -> None:
                 raise JournalUnavailable("gone")
             return work()
 
-        past = Past(journal, beside, clock=clock, wall_clock=lambda: float(NOW))
+        past = PastCurves(journal, beside, clock=clock, wall_clock=lambda: float(NOW))
 
         async def seen(tenant: str = WHOLE) -> int:
             past.curves("week", tenant)
@@ -114,7 +114,7 @@ def test_what_cannot_be_added_up_is_not_read_with_each_look() -> None:
             reads += 1
             return work()
 
-        past = Past(journal, beside, clock=clock, wall_clock=lambda: float(NOW))
+        past = PastCurves(journal, beside, clock=clock, wall_clock=lambda: float(NOW))
         for _ in range(9):
             assert past.curves("week", WHOLE).turns == {}
             await asyncio.sleep(0)

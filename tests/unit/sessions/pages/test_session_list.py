@@ -59,7 +59,7 @@ def test_the_newest_come_first_in_pages() -> None:
 
 def test_filters_hold_together() -> None:
     running = session("Alpha-1", turns=3)
-    running.begin("resp", None, 1.0)
+    running.start_turn("resp", None, 1.0)
     budgeted = session("alpha-2", turns=2)
     budgeted.ledger.account.budget = Budget(output=5)
     failed = SessionLog(failed=1)

@@ -6,7 +6,7 @@ import pytest
 
 import sessions.pages.turn_log as module
 from sessions.durable.miss_reasons import Miss, MissReason
-from sessions.pages.turn_log import MAX_TURNS_OF_SESSION, TurnLog
+from sessions.pages.turn_log import MAX_TURNS_OF_SESSION, TurnHistory
 from tests.unit.sessions.pages.test_dashboard import REPORT
 
 NEW = Miss(reason=MissReason.NEW_INPUT, tokens=5)
@@ -14,7 +14,7 @@ EVICTED = Miss(reason=MissReason.EVICTED, tokens=15)
 
 
 def test_a_session_of_another_tenant_is_another_one() -> None:
-    log = TurnLog()
+    log = TurnHistory()
     log.add(REPORT, 10.0)
     assert log.of("acme", "s1") is not None
     assert log.of("other", "s1") is None
@@ -22,7 +22,7 @@ def test_a_session_of_another_tenant_is_another_one() -> None:
 
 
 def test_the_wait_for_tools_runs_from_the_turn_whose_calls_are_answered() -> None:
-    log = TurnLog()
+    log = TurnHistory()
     log.add(replace(REPORT, response_id="r1", open_calls=1, total_s=1.0), 10.0)
     log.add(replace(REPORT, response_id="r2", parent_response_id="r0", total_s=1.0), 11.5)
     answer = log.add(replace(REPORT, response_id="r3", parent_response_id="r1", total_s=2.0), 15.0)
@@ -32,7 +32,7 @@ def test_the_wait_for_tools_runs_from_the_turn_whose_calls_are_answered() -> Non
 
 
 def test_what_could_have_been_avoided_is_added_up_and_remembered() -> None:
-    log = TurnLog()
+    log = TurnHistory()
     log.add(replace(REPORT, misses=(EVICTED, NEW)), 1.0)
     log.add(replace(REPORT, misses=(NEW,), status="failed"), 2.0)
     found = log.of("acme", "s1")
@@ -42,7 +42,7 @@ def test_what_could_have_been_avoided_is_added_up_and_remembered() -> None:
 
 
 def test_a_session_keeps_its_newest_turns() -> None:
-    log = TurnLog()
+    log = TurnHistory()
     for number in range(MAX_TURNS_OF_SESSION + 3):
         log.add(replace(REPORT, turn=number), float(number))
     found = log.of("acme", "s1")
@@ -55,7 +55,7 @@ def test_the_session_that_was_quiet_for_longest_is_forgotten_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MAX_TURNS", 4)
-    log = TurnLog()
+    log = TurnHistory()
     for session in ("a", "b", "a", "c", "d"):
         log.add(replace(REPORT, session=session), 1.0)
     assert log.of("acme", "b") is None
@@ -64,7 +64,7 @@ def test_the_session_that_was_quiet_for_longest_is_forgotten_first(
 
 
 def test_a_branch_is_that_of_the_session_that_wrote_to_it_last() -> None:
-    log = TurnLog()
+    log = TurnHistory()
     log.add(replace(REPORT, branch_id="branch_1"), 1.0)
     log.add(replace(REPORT, branch_id="branch_1", session="s2"), 1.0)
     log.add(REPORT, 1.0)

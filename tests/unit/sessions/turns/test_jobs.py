@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from sessions.turns.effects import Outbox, Question, SessionTurn, Work
-from sessions.turns.jobs import EndedEarly, Job, Jobs, Way
+from sessions.turns.jobs import EarlyEnd, EndedEarly, Job, Jobs
 from sessions.turns.lanes import Lane, Waiting
 from sessions.turns.turn import Turn
 from tools_api.requests import CreateRequest
@@ -38,7 +38,7 @@ class Life:
 
 def begun(jobs: Jobs, stream_id: str | None = None, first: Any = None) -> tuple[Job, Life]:
     job, life = a_job(stream_id), Life(first)
-    jobs.begin(job, life.live(job))
+    jobs.start(job, life.live(job))
     return job, life
 
 
@@ -58,8 +58,8 @@ def test_a_life_goes_on_with_each_answer_and_an_exception_is_raised_there() -> N
     assert outbox.withdrawn == []
 
 
-@pytest.mark.parametrize("way", Way)
-def test_who_is_ended_early_hears_how_and_its_question_is_withdrawn(way: Way) -> None:
+@pytest.mark.parametrize("way", EarlyEnd)
+def test_who_is_ended_early_hears_how_and_its_question_is_withdrawn(way: EarlyEnd) -> None:
     outbox = Outbox()
     jobs = Jobs(outbox)
     job, life = begun(jobs, "a")
@@ -74,8 +74,8 @@ def test_a_question_that_no_caller_answers_is_not_told_of() -> None:
     outbox = Outbox()
     jobs = Jobs(outbox)
     job, _ = begun(jobs, "a", SessionTurn())
-    jobs.end_early(job, Way.CANCELLED)
-    assert outbox.take(None).questions == outbox.take(None).withdrawn == ()
+    jobs.end_early(job, EarlyEnd.CANCELLED)
+    assert outbox.collect(None).questions == outbox.collect(None).withdrawn == ()
 
 
 def test_a_life_that_breaks_is_over() -> None:
@@ -84,7 +84,7 @@ def test_a_life_that_breaks_is_over() -> None:
 
     jobs, job = Jobs(Outbox()), a_job()
     with pytest.raises(KeyError):
-        jobs.begin(job, breaks())
+        jobs.start(job, breaks())
     assert len(jobs) == 0
 
 
@@ -97,7 +97,7 @@ def test_what_a_job_held_is_gone_with_it(early: bool) -> None:
         job, life = begun(jobs, "a")
         left = weakref.ref(life)
         if early:
-            jobs.end_early(job, Way.CANCELLED)
+            jobs.end_early(job, EarlyEnd.CANCELLED)
         else:
             jobs.answer("a.0", ValueError("no"))
             jobs.answer("a.1", None)
@@ -121,8 +121,8 @@ def test_a_job_is_found_by_its_lane() -> None:
 
 def test_a_request_leads_to_its_job_until_it_is_withdrawn() -> None:
     jobs, job = Jobs(Outbox()), a_job()
-    jobs.sent(job, "r.1")
-    jobs.sent(job, "r.2")
+    jobs.submitted(job, "r.1")
+    jobs.submitted(job, "r.2")
     assert jobs.of_request("r.1") is jobs.of_request("r.2") is job
     jobs.withdrawn("r.1")
     jobs.withdrawn("unknown")
@@ -135,7 +135,7 @@ def test_jobs_may_end_while_they_are_gone_through() -> None:
     for name in "abc":
         begun(jobs, name)
     for job in jobs:
-        jobs.end_early(job, Way.CLIENT_GONE)
+        jobs.end_early(job, EarlyEnd.CLIENT_GONE)
     assert list(jobs) == []
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from runtime.messages import ErrorKind, FinishReason
 from sessions.durable.account import Amount
-from sessions.durable.ledger import PriceTable, Prompt
+from sessions.durable.ledger import PriceTable, PromptTokens
 from sessions.durable.reservation import GRANT_TOKENS, LOW_TOKENS, amount_of
 from sessions.journal.records import TurnRecord
 from tests.support.journal_rig import JournalRig
@@ -195,7 +195,7 @@ def test_a_budget_cuts_no_call_whose_ending_is_not_known(rig: Rig, limited: bool
 def noted(rig: JournalRig) -> Amount:
     (held,) = rig.journal.reservations("acme", "s")
     usage = held.usage
-    prompt = Prompt(usage.uncached_tokens, usage.cached_tokens)
+    prompt = PromptTokens(usage.uncached_tokens, usage.cached_tokens)
     assert held.cost == PRICES.most(prompt, usage.output_tokens, usage.reasoning_tokens)
     return amount_of(usage, held.cost)
 

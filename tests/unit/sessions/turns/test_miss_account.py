@@ -9,7 +9,7 @@ from runtime.messages import SequenceStart
 from sessions.durable.ledger import TurnReport
 from sessions.durable.miss_reasons import Miss, MissReason
 from sessions.durable.transcript import Entry, Header, Tail
-from sessions.turns.miss_account import Prompt, account
+from sessions.turns.miss_account import PromptFacts, account
 from tests.support.sessions_rig import Rig, tool
 from tools_api.chat_format import TemplateOptions
 
@@ -120,7 +120,7 @@ def missed(cached: int, causes: dict[str, int], **fields: Any) -> dict[str, tupl
         "idle_s": 5.0,
         "input_ids": ids(7, 7),
     }
-    prompt = Prompt(**given | fields)
+    prompt = PromptFacts(**given | fields)
     start = SequenceStart(
         input_tokens=len(prompt.ids()),
         cached_tokens=cached,

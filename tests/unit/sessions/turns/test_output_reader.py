@@ -11,8 +11,8 @@ from sessions.turns.response_events import Piece
 from tests.support.sessions_rig import END, TOKENIZER, Rig, call, token_ids
 from tools_api.parsed_events import (
     CallDone,
-    ReasoningDelta,
-    TextDelta,
+    ParsedReasoning,
+    ParsedText,
 )
 
 THOUGHT = "<think>\nhm, 日本\n</think>\n\n"
@@ -42,7 +42,7 @@ def read(
     return pieces + output.finish()
 
 
-def text_of(pieces: list[Piece], kind: type[TextDelta] | type[ReasoningDelta]) -> str:
+def text_of(pieces: list[Piece], kind: type[ParsedText] | type[ParsedReasoning]) -> str:
     return "".join(p.parsed.text for p in pieces if isinstance(p.parsed, kind))
 
 
@@ -53,8 +53,8 @@ def test_steps_may_cut_the_output_anywhere(seed: int) -> None:
     output = reader(thinking=True)
     cuts = sorted(rng.randint(0, len(token_ids(text))) for _ in range(5))
     pieces = read(output, text, cuts)
-    assert text_of(pieces, ReasoningDelta) == "hm, 日本"
-    assert text_of(pieces, TextDelta) == "Grüße 😀"
+    assert text_of(pieces, ParsedReasoning) == "hm, 日本"
+    assert text_of(pieces, ParsedText) == "Grüße 😀"
     assert [p.parsed for p in pieces if isinstance(p.parsed, CallDone)] == [
         CallDone("f", '{"a": "é"}')
     ]
@@ -80,10 +80,10 @@ def test_log_probabilities_go_to_the_text_and_only_to_the_text(seed: int) -> Non
     text = THOUGHT + "Grüße" + call("f") + END
     cuts = sorted(rng.randint(0, len(token_ids(text))) for _ in range(4))
     pieces = read(reader(thinking=True), text, cuts, logprobs=True)
-    shown = [p.logprobs for p in pieces if isinstance(p.parsed, TextDelta)]
+    shown = [p.logprobs for p in pieces if isinstance(p.parsed, ParsedText)]
     tokens = bytes(entry["bytes"][0] for entries in shown for entry in entries)
     assert tokens.decode() == "Grüße"
-    assert not any(p.logprobs for p in pieces if not isinstance(p.parsed, TextDelta))
+    assert not any(p.logprobs for p in pieces if not isinstance(p.parsed, ParsedText))
 
 
 @pytest.mark.parametrize("held", [b"\xe7", b"\xe7\xbf", b"\xf0\x9f\x98"])
@@ -93,7 +93,7 @@ def test_bytes_held_back_to_the_end_keep_their_log_probabilities(held: bytes) ->
     known = [TokenLogprob(token=token, logprob=-1.0) for token in tokens]
     output = reader()
     pieces = [*output.read(tokens, known), *output.finish()]
-    assert text_of(pieces, TextDelta).startswith("a\ufffd")
+    assert text_of(pieces, ParsedText).startswith("a\ufffd")
     shown = [entry["bytes"] for piece in pieces for entry in piece.logprobs]
     assert shown == [[97], *([byte] for byte in held)]
 
@@ -114,7 +114,7 @@ def test_any_bytes_keep_the_log_probabilities_of_their_tokens(
         pieces = [*output.read(tokens, known), *output.finish()]
         shown = [byte for p in pieces for entry in p.logprobs for byte in entry["bytes"]]
         text = bytes(shown).decode("utf-8", "replace")
-        assert text_of(pieces, TextDelta) in (text, text[:-1] if stops else text)
+        assert text_of(pieces, ParsedText) in (text, text[:-1] if stops else text)
         if not stops:
             assert shown == tokens
 
@@ -151,7 +151,7 @@ def test_stop_strings_are_trimmed_from_the_text_not_from_the_tokens(
         last = start + width >= len(tokens)
         pieces += output.read(tokens[start : start + width], stopped=stopped and last)
     pieces += output.finish()
-    assert text_of(pieces, TextDelta) == shown
+    assert text_of(pieces, ParsedText) == shown
     assert output.tokens == tokens
     assert output.stop == ("STOP" if stopped else None)
 
@@ -160,8 +160,8 @@ def test_all_before_the_end_of_reasoning_is_reasoning_where_a_grammar_waits_for_
     for text, count in (("hm</think>\n\n{}", 3), ("<think>\nhm</think>\n\n{}", 4)):
         output = reader(thinking=True, reasons_first=True)
         pieces = read(output, text)
-        assert text_of(pieces, ReasoningDelta) == "hm"
-        assert text_of(pieces, TextDelta) == "{}"
+        assert text_of(pieces, ParsedReasoning) == "hm"
+        assert text_of(pieces, ParsedText) == "{}"
         assert output.num_reasoning == count
 
 
@@ -184,4 +184,4 @@ def test_a_bound_of_reasoning_counts_what_is_counted(
 def test_half_a_character_at_the_end_shows_as_the_replacement_character() -> None:
     output = reader()
     pieces = output.read(token_ids("é")[:1]) + output.finish()
-    assert text_of(pieces, TextDelta) == "\ufffd"
+    assert text_of(pieces, ParsedText) == "\ufffd"

@@ -6,7 +6,7 @@ import pytest
 
 from sessions.durable import transcript
 from sessions.durable.transcript import Entry, Tail, chain
-from sessions.turns.placing import placed
+from sessions.turns.placing import place_outputs
 from tests.unit.sessions.durable.test_transcript import entry
 from tests.unit.tools_api.test_call_order import items, words
 from tools_api.call_order import in_call_order
@@ -56,7 +56,7 @@ def of(parent: Entry | None) -> str:
 def test_outputs_stand_where_a_whole_history_has_them(
     turns: list[tuple[str, str]], came: str, parent: str, read: str
 ) -> None:
-    put = placed(linked(*turns), items(came), complete=False)
+    put = place_outputs(linked(*turns), items(came), complete=False)
     assert (of(put.parent), words(put.items)) == (parent, read)
     whole = items(" ".join(f"{asked} {said}" for asked, said in turns) + " " + came)
     both = (*_all(put.parent), *put.items)
@@ -80,7 +80,7 @@ def test_what_the_chain_has_already_counts_once(
     turns: list[tuple[str, str]], came: str, read: str
 ) -> None:
     parent = linked(*turns)
-    put = placed(parent, items(came), complete=True)
+    put = place_outputs(parent, items(came), complete=True)
     assert put.parent is parent
     assert words(put.items) == read
     assert "count once" in put.warnings[0]
@@ -100,14 +100,14 @@ def test_what_fits_nowhere_is_refused(
     turns: list[tuple[str, str]], came: str, message: str
 ) -> None:
     with pytest.raises(ApiError, match=message) as refused:
-        placed(linked(*turns), items(came), complete=True)
+        place_outputs(linked(*turns), items(came), complete=True)
     assert refused.value.param == "input"
 
 
 def test_without_a_chain_every_output_needs_its_call_before_it() -> None:
-    assert placed(None, items("u c1 o1"), complete=True).parent is None
+    assert place_outputs(None, items("u c1 o1"), complete=True).parent is None
     with pytest.raises(ApiError, match="No tool call found"):
-        placed(None, items("u o1 c1"), complete=True)
+        place_outputs(None, items("u o1 c1"), complete=True)
 
 
 def test_of_a_long_chain_no_more_is_looked_at_than_the_calls_need(
@@ -126,6 +126,6 @@ def test_of_a_long_chain_no_more_is_looked_at_than_the_calls_need(
 
     parent = linked(*[("u", "a")] * 500, ("u", "c1 c2"))
     monkeypatch.setattr("sessions.turns.placing.chain", noted)
-    assert words(placed(parent, items("o2 o1"), complete=True).items) == "o1 o2"
+    assert words(place_outputs(parent, items("o2 o1"), complete=True).items) == "o1 o2"
     assert len(seen) == 1
     assert parent.tail is not Tail.START

@@ -376,7 +376,7 @@ def test_of_every_kind_of_turn_what_is_loaded_equals_what_fell_out(
     assert len(kept) > 20
     rig.restart()
     for response_id, entry in kept.items():
-        rig.recollection.take("acme", rig.recollection.read_response("acme", response_id))
+        rig.recollection.remember("acme", rig.recollection.read_response("acme", response_id))
         stored = rig.store.tenant_responses("acme").get(response_id)
         assert stored is not None
         assert_same_chain(stored.entry, entry)

@@ -14,7 +14,7 @@ from sessions.durable.item_ids import Place, listed_id, read_items
 from sessions.durable.transcript import Entry
 from sessions.journal.journal import Journal
 from sessions.journal.sqlite import SqliteJournal
-from sessions.turns.references import Found, with_stored
+from sessions.turns.references import ReferencedItems, with_stored
 from tests.support.journal_rig import JournalRig
 from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import END, Client, Rig, call, tool
@@ -294,7 +294,7 @@ def test_places_in_what_too_many_responses_read_are_refused() -> None:
 def test_parts_of_what_is_named_count() -> None:
     (item,) = parse_items([{"role": "user", "content": [{"type": "input_text", "text": "a"}] * 3}])
     request = CreateRequest(references=tuple(ItemReference(place=n, id="i") for n in range(3)))
-    found = Found(items={"i": item})
+    found = ReferencedItems(items={"i": item})
     with pytest.raises(ApiError, match="content parts"):
         with_stored(request, found, {}, Limits(max_input_parts=8))
     whole, _ = with_stored(request, found, {}, Limits(max_input_parts=9))

@@ -13,11 +13,11 @@ from tools_api.items import CustomToolCall
 from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
-    CallStarted,
+    ParsedCallStart,
     ParsedEvent,
-    ReasoningDelta,
+    ParsedReasoning,
+    ParsedText,
     ReasoningDone,
-    TextDelta,
     TextDone,
 )
 from tools_api.requests import CreateRequest
@@ -25,15 +25,15 @@ from tools_api.responses import ResponseObject, usage
 from tools_api.tools import FunctionTool, parse_tools
 
 PUBLISHED: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
-REASONING = [ReasoningDelta("let me"), ReasoningDelta(" think"), ReasoningDone()]
-TEXT = [TextDelta("It "), TextDelta("is"), TextDelta(" 21."), TextDone()]
+REASONING = [ParsedReasoning("let me"), ParsedReasoning(" think"), ReasoningDone()]
+TEXT = [ParsedText("It "), ParsedText("is"), ParsedText(" 21."), TextDone()]
 CALL = [
-    CallStarted("f"),
+    ParsedCallStart("f"),
     CallArgumentsDelta('{"a"'),
     CallArgumentsDelta(": 1}"),
     CallDone("f", '{"a": 1}'),
 ]
-EMPTY_CALL = [CallStarted("g"), CallDone("g", "{}")]
+EMPTY_CALL = [ParsedCallStart("g"), CallDone("g", "{}")]
 
 
 def writer(stream_id: str | None = None, tools: tuple[FunctionTool, ...] = ()) -> ResponseEvents:
@@ -83,7 +83,7 @@ def test_reasoning_text_and_calls_are_items_one_after_another() -> None:
 def test_all_events_are_of_the_published_types() -> None:
     events = writer("lane")
     out = [events.created(None), events.queued({"queue": {}}), events.in_progress(None)]
-    out += events.write(pieces(*REASONING, *TEXT, *CALL, *EMPTY_CALL, TextDelta("cut")))
+    out += events.write(pieces(*REASONING, *TEXT, *CALL, *EMPTY_CALL, ParsedText("cut")))
     events.close("incomplete", out)
     counts = usage(input_tokens=1, cached_tokens=0, cache_write_tokens=1, output_tokens=0)
     out.append(events.terminal("incomplete", usage=counts, incomplete_reason="max_output_tokens"))
@@ -124,9 +124,9 @@ def test_deltas_add_up_to_the_item_however_they_come(seed: int) -> None:
 @pytest.mark.parametrize(
     ("parsed", "status"),
     [
-        ([TextDelta("a"), TextDone()], "incomplete"),
-        ([ReasoningDelta("a"), ReasoningDone()], "incomplete"),
-        ([CallStarted("f"), CallDone("f", "", complete=False)], "incomplete"),
+        ([ParsedText("a"), TextDone()], "incomplete"),
+        ([ParsedReasoning("a"), ReasoningDone()], "incomplete"),
+        ([ParsedCallStart("f"), CallDone("f", "", complete=False)], "incomplete"),
     ],
 )
 def test_what_ends_because_the_output_was_cut_ends_incomplete(
@@ -141,7 +141,7 @@ def test_what_ends_because_the_output_was_cut_ends_incomplete(
 def test_a_call_that_went_wrong_is_incomplete_though_the_turn_goes_on() -> None:
     events = writer()
     broken = [
-        CallStarted("f"), CallArgumentsDelta('{"a'), CallDone("f", '{"a', complete=False)
+        ParsedCallStart("f"), CallArgumentsDelta('{"a'), CallDone("f", '{"a', complete=False)
     ]  # fmt: skip
     events.write(pieces(*broken, *TEXT))
     assert [item.status for item in events.items] == ["incomplete", "completed"]
@@ -150,7 +150,7 @@ def test_a_call_that_went_wrong_is_incomplete_though_the_turn_goes_on() -> None:
 def test_log_probabilities_of_joined_deltas_are_joined() -> None:
     events = writer()
     a, b = ({"token": letter, "bytes": [], "logprob": 0.0, "top_logprobs": []} for letter in "ab")
-    out = events.write([Piece(TextDelta("a"), (a,)), Piece(TextDelta("b"), (b,))])
+    out = events.write([Piece(ParsedText("a"), (a,)), Piece(ParsedText("b"), (b,))])
     assert out[-1]["logprobs"] == [a, b]
     events.close("completed", out)
     assert out[-1]["item"]["content"][0]["logprobs"] == [a, b]
@@ -192,7 +192,7 @@ TOOLS = parse_tools(
 )
 def test_a_custom_call_gives_its_text(name: str, deltas: list[str], text: str) -> None:
     events = writer(tools=TOOLS)
-    out = events.write(pieces(CallStarted(name)))
+    out = events.write(pieces(ParsedCallStart(name)))
     for delta in deltas:
         out += events.write(pieces(CallArgumentsDelta(delta)))
     out += events.write(pieces(CallDone(name, "".join(deltas))))
@@ -215,7 +215,7 @@ def test_a_custom_call_gives_its_text(name: str, deltas: list[str], text: str) -
 def test_calls_of_a_namespace_come_back_with_both_names(name: str) -> None:
     events = writer(tools=TOOLS)
     called = f"mcp__x__{name}"
-    out = events.write(pieces(CallStarted(called), CallDone(called, "{}")))
+    out = events.write(pieces(ParsedCallStart(called), CallDone(called, "{}")))
     for event in out:
         if "item" in event:
             assert (event["item"]["name"], event["item"]["namespace"]) == (name, "mcp__x")
@@ -224,7 +224,9 @@ def test_calls_of_a_namespace_come_back_with_both_names(name: str) -> None:
 def test_a_custom_call_that_was_cut_keeps_what_is_certain() -> None:
     events = writer(tools=TOOLS)
     cut = '{"input": "ab\\u00'
-    events.write(pieces(CallStarted("note"), CallArgumentsDelta(cut), CallDone("note", cut, False)))
+    events.write(
+        pieces(ParsedCallStart("note"), CallArgumentsDelta(cut), CallDone("note", cut, False))
+    )
     (item,) = events.items
     assert isinstance(item, CustomToolCall)
     assert (item.input, item.status) == ("ab", "incomplete")

@@ -16,7 +16,7 @@ def trail(*texts: str) -> TextLogprobs:
 
 
 def taken(found: TextLogprobs, text: str) -> str:
-    return "".join(str(event["token"]) for event in found.take(text))
+    return "".join(str(event["token"]) for event in found.logprobs_of(text))
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,6 @@ def test_cut_anywhere_each_token_goes_to_one_piece_in_order(seed: int) -> None:
     shown: list[str] = []
     while whole:
         size = rng.randint(1, 4)
-        shown += [str(event["token"]) for event in found.take(whole[:size])]
+        shown += [str(event["token"]) for event in found.logprobs_of(whole[:size])]
         whole = whole[size:]
     assert shown == [str(number) for number in range(len(texts))]

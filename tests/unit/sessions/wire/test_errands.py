@@ -51,7 +51,7 @@ class Bench:
         return work()
 
     def plan(self, id_: str, link: Link, work: Callable[[], Any]) -> None:
-        self.errands.begin(link, Effects(questions=(Question(id_, Work(work)),)))
+        self.errands.run(link, Effects(questions=(Question(id_, Work(work)),)))
 
     def _run(self, calls: Iterable[Call]) -> None:
         for _, call in calls:
@@ -89,11 +89,11 @@ def test_a_verdict_comes_back_to_who_asked_and_a_withdrawn_check_to_nobody() -> 
         bad, odd = GrammarRefused("no"), RuntimeError("the child is gone")
         bench.verdicts = {"bad": bad, "odd": odd}
         first, second = bench.link("a"), bench.link("b")
-        bench.errands.begin(first, Effects(questions=(check("good"), check("odd"))))
-        bench.errands.begin(second, Effects(questions=(check("bad"), check("late"))))
+        bench.errands.run(first, Effects(questions=(check("good"), check("odd"))))
+        bench.errands.run(second, Effects(questions=(check("bad"), check("late"))))
         await bench.settle()
         assert ("bad", "tenant of b") in bench.tried
-        bench.errands.begin(second, Effects(withdrawn=("late", "unknown")))
+        bench.errands.run(second, Effects(withdrawn=("late", "unknown")))
         bench.may_end.set()
         await bench.settle()
         assert sorted(bench.noted, key=str) == [
@@ -145,7 +145,7 @@ def test_a_withdrawn_plan_is_dropped_but_one_that_has_begun_keeps_the_next_waiti
         for id_ in ("1", "2", "3"):
             bench.plan(id_, link, lambda id_=id_: id_)
         await bench.settle()
-        bench.errands.begin(link, Effects(withdrawn=("1", "2")))
+        bench.errands.run(link, Effects(withdrawn=("1", "2")))
         await bench.settle()
         assert len(bench.begun) == 1
         for _ in range(2):
@@ -164,7 +164,7 @@ def test_all_plans_are_given_up_with_their_client() -> None:
             bench.plan(id_, link, dict)
         await bench.settle()
         link.gone = True
-        bench.errands.begin(link, Effects(withdrawn=("1", "2")))
+        bench.errands.run(link, Effects(withdrawn=("1", "2")))
         await bench.settle()
         assert bench.begun[0].cancelled()
         assert (len(bench.begun), bench.noted) == (1, [])

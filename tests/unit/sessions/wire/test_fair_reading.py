@@ -12,7 +12,7 @@ from sessions.fair_slots import FairSlots
 from sessions.turns.reading import Read
 from sessions.wire.fair_reading import CpuAllowance, Reading, TenantTurns
 from sessions.wire.http_dialects import Body, ReadBody
-from sessions.wire.read_process import NoText, Outcome, ReadConfig, ReaderLost, ReadProcess
+from sessions.wire.read_process import NoText, ReadConfig, ReaderLost, ReadProcess, ReadResult
 from tests.support.clock import FakeClock
 from tests.support.reading import inline_reading
 from tests.support.sessions_rig import make_service
@@ -30,12 +30,12 @@ def test_each_tenant_has_one_call_in_a_turn_of_the_loop() -> None:
     async def scenario() -> None:
         turns, made = TenantTurns(), list[str]()
         for number in range(3):
-            turns.take("a", lambda number=number: made.append(f"a{number}"))  # type: ignore[misc]
-        turns.take("b", lambda: made.append("b0"))
+            turns.run("a", lambda number=number: made.append(f"a{number}"))  # type: ignore[misc]
+        turns.run("b", lambda: made.append("b0"))
         assert made == ["a0", "b0"]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        turns.take("b", lambda: made.append("b1"))
+        turns.run("b", lambda: made.append("b1"))
         assert made[2:] in (["a1", "b1"], ["b1"]), "who comes later does not wait for the flood"
         for _ in range(6):
             await asyncio.sleep(0)
@@ -48,7 +48,7 @@ def test_no_turn_of_the_loop_has_two_calls_of_a_tenant() -> None:
     async def scenario() -> None:
         turns, made, now = TenantTurns(), list[int](), 0
         for _ in range(50):
-            turns.take("a", lambda: made.append(now))
+            turns.run("a", lambda: made.append(now))
         for now in range(1, 200):  # noqa: B007
             await asyncio.sleep(0)
         assert len(made) == len(set(made)) == 50
@@ -66,7 +66,7 @@ def test_a_tenants_calls_go_on_in_a_turn_of_the_loop_until_its_time_is_over() ->
                 made.append((now, name))
                 clock.advance(seconds)
 
-            turns.take(name, make)
+            turns.run(name, make)
 
         for _ in range(4):
             call("a", 0.003)
@@ -76,7 +76,7 @@ def test_a_tenants_calls_go_on_in_a_turn_of_the_loop_until_its_time_is_over() ->
             await asyncio.sleep(0)
         assert len(made) == 5
         assert made[3][0] == made[4][0] > 0
-        turns.take("a", lambda: turns.take("a", lambda: call("nested", 0)))
+        turns.run("a", lambda: turns.run("a", lambda: call("nested", 0)))
         assert len(made) == 5, "no call is made inside another of its tenant"
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -133,11 +133,11 @@ class Bench:
             pause=self._pause,
         )
 
-    async def _read(self, job: bytes | Body) -> Outcome:
+    async def _read(self, job: bytes | Body) -> ReadResult:
         assert isinstance(job, bytes)
         self.read.append(job)
         await self.may_end.wait()
-        return Outcome(body=ANSWER, cpu_s=1.5)
+        return ReadResult(body=ANSWER, cpu_s=1.5)
 
     async def _pause(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -183,7 +183,7 @@ def test_an_attempt_without_an_outcome_costs_its_tenant_the_time_it_took(fault: 
     async def scenario() -> None:
         bench = Bench()
 
-        async def fails(_: bytes | Body) -> Outcome:
+        async def fails(_: bytes | Body) -> ReadResult:
             bench.clock.advance(10.0)
             raise fault
 
@@ -198,7 +198,7 @@ def test_an_attempt_without_an_outcome_costs_its_tenant_the_time_it_took(fault: 
 
 def test_a_lost_reader_is_the_callers_to_tell_and_the_place_is_free_again() -> None:
     async def scenario() -> None:
-        async def lost(_: bytes | Body) -> Outcome:
+        async def lost(_: bytes | Body) -> ReadResult:
             raise ReaderLost("gone")
 
         reading = replace(inline_reading(), read=lost)

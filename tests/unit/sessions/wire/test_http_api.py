@@ -11,7 +11,7 @@ import pytest
 from sessions.wire.fair_reading import Reading
 from sessions.wire.http_api import HttpApi
 from sessions.wire.http_dialects import Body
-from sessions.wire.read_process import Outcome, ReaderLost
+from sessions.wire.read_process import ReaderLost, ReadResult
 from tests.support.exchange import KeptExchange, make_call
 from tests.support.fake_engine import play
 from tests.support.hub_bench import HubBench
@@ -34,7 +34,7 @@ class Api(HubBench):
         return exchange.play(handler(call))  # type: ignore[arg-type]
 
     def read_beside(
-        self, read: Callable[[bytes | Body], Awaitable[Outcome]] | None = None
+        self, read: Callable[[bytes | Body], Awaitable[ReadResult]] | None = None
     ) -> Reading:
         """From now on every body is large."""
         reading = replace(self.hub.reading, max_inline_bytes=5)
@@ -114,7 +114,7 @@ def test_what_cannot_be_read_is_answered(path: str) -> None:
         await asyncio.sleep(0)
         assert bench.post(path, b"{").status == 400
 
-        async def fails(_: bytes | Body) -> Outcome:
+        async def fails(_: bytes | Body) -> ReadResult:
             raise ReaderLost("gone")
 
         bench.read_beside(fails)

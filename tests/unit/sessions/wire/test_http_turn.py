@@ -98,7 +98,7 @@ def begin(bench: HubBench, dialect: Dialect = RESPONSES, **body: Any) -> Turn:
         writer=asked.writer,
         num_bytes=100,
     )
-    http.begin(wish, bench.connect)
+    http.submit(wish, bench.connect)
     exchange.play(http.ended())
     return Turn(exchange)
 

@@ -23,7 +23,7 @@ from sessions.journal.samples import HOUR_S, Sample
 from sessions.journal.shares import Share
 from sessions.journal.sqlite import SqliteJournal
 from sessions.pages.metrics import Metrics
-from sessions.pages.past import Past
+from sessions.pages.past import PastCurves
 from sessions.pages.recorder import WHOLE, Recorder
 from sessions.turns.commits import Commits
 from sessions.turns.connection import Connection
@@ -140,7 +140,7 @@ def test_curves_of_a_server_are_there_for_the_next_one(
         for life in range(3):
             bench = Bench(tmp_path / "j", ids, owner=f"life {life}")
             bench.dashboard.history.recorder = Recorder(wall)
-            past = Past(
+            past = PastCurves(
                 bench.journal, bench.desk.beside, clock=bench.service.clock, wall_clock=wall
             )
             read = {}
@@ -566,7 +566,7 @@ def test_what_cannot_be_put_into_memory_is_out_of_hand(
         recalled = await bench.desk.recall("acme", Wanted(session="s"))
         monkeypatch.setattr(type(bench.service.store), "adopt", adopt)
         with pytest.raises(ValueError):
-            bench.desk.take("acme", recalled)
+            bench.desk.remember("acme", recalled)
         await bench.desk._let_go([("acme", "s")])
         assert not bench.desk._kept
         await bench.close()
@@ -598,7 +598,7 @@ def test_a_server_that_drains_lets_go_unasked_of_what_is_idle_and_then_of_the_re
             await client.turn(keepwarm={"session": name})
         session = bench.service.store.known_session("acme", "busy")
         assert session is not None
-        assert session.request("somebody")
+        assert session.request_turn("somebody")
         bench.desk.drain()
         await until(lambda: all(owner_of(bench.journal, name) == "" for name in idle))
         assert owner_of(bench.journal, "busy") == "a"
@@ -626,7 +626,7 @@ def test_a_session_that_is_asked_for_goes_when_its_turn_ends(
             await asyncio.to_thread(other.claim, "acme", "s", 0.0)
         session = bench.service.store.known_session("acme", "s")
         assert session is not None
-        assert session.request("somebody")
+        assert session.request_turn("somebody")
         await asyncio.to_thread(tell[0])
         await until(lambda: bench.desk._kept)
         assert owner_of(bench.journal, "s") == "a"
@@ -696,7 +696,7 @@ def test_what_is_claimed_and_not_yet_in_memory_is_not_let_go(tmp_path: Path) -> 
         recalled = await bench.desk.recall("acme", Wanted(session="s"))
         await bench.desk._let_go([("acme", "s")])
         assert bench.desk._kept
-        bench.desk.take("acme", recalled)
+        bench.desk.remember("acme", recalled)
         await bench.desk._let_go([("acme", "s")])
         assert bench.service.store.known_session("acme", "s") is None
         await bench.close()
@@ -722,7 +722,7 @@ def test_lookups_go_on_while_others_wait_for_sessions_that_are_busy_elsewhere(
             for name in names
         ]
         busy = [here.service.store.known_session("acme", name) for name in names]
-        assert all(each is not None and each.request("somebody") for each in busy)
+        assert all(each is not None and each.request_turn("somebody") for each in busy)
         pauses, over = list[float](), asyncio.Event()
 
         async def pause(seconds: float) -> None:

@@ -24,7 +24,7 @@ from sessions.wire.errands import LongWork
 from sessions.wire.fair_reading import Reading
 from sessions.wire.http_dialects import Body
 from sessions.wire.hub import Hub
-from sessions.wire.read_process import NoText, Outcome, ReaderLost
+from sessions.wire.read_process import NoText, ReaderLost, ReadResult
 from sessions.wire.websocket_peer import (
     PING_UNREAD_TICKS,
     SLICE_BYTES,
@@ -164,7 +164,7 @@ def run(
     play(lambda: Bench(reading, **limits), scenario)
 
 
-def beside(read: Callable[[bytes | Body], Awaitable[Outcome]]) -> Reading:
+def beside(read: Callable[[bytes | Body], Awaitable[ReadResult]]) -> Reading:
     """Frames of more than 20 bytes are read by ``read``."""
     return replace(inline_reading(), max_inline_bytes=20, read=read)
 
@@ -388,7 +388,7 @@ def test_what_a_client_says_before_its_close_is_heard_before_it_is_gone() -> Non
 def test_a_large_frame_before_a_close_is_read_beside_the_loop_and_heard() -> None:
     may_end = asyncio.Event()
 
-    async def slowly(job: bytes | Body) -> Outcome:
+    async def slowly(job: bytes | Body) -> ReadResult:
         await may_end.wait()
         return await inline_reading().read(job)
 
@@ -409,7 +409,7 @@ def test_a_large_frame_before_a_close_is_read_beside_the_loop_and_heard() -> Non
 
 
 def test_a_client_whose_last_words_are_never_read_is_dropped_in_time() -> None:
-    async def never(_: bytes | Body) -> Outcome:
+    async def never(_: bytes | Body) -> ReadResult:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -476,7 +476,7 @@ def test_a_pong_shows_that_the_client_lives() -> None:
 def test_a_client_is_not_silent_while_nothing_is_read_from_it() -> None:
     may_end = asyncio.Event()
 
-    async def slowly(job: bytes | Body) -> Outcome:
+    async def slowly(job: bytes | Body) -> ReadResult:
         await may_end.wait()
         return await inline_reading().read(job)
 
@@ -520,7 +520,7 @@ def test_a_large_frame_is_read_beside_the_loop_and_those_behind_it_wait() -> Non
     large = '{"type": "response.cancel", "stream_id": "a"' + " " * 30 + "}"
     may_end = asyncio.Event()
 
-    async def slowly(job: bytes | Body) -> Outcome:
+    async def slowly(job: bytes | Body) -> ReadResult:
         await may_end.wait()
         return await inline_reading().read(job)
 
@@ -544,7 +544,7 @@ def test_a_large_frame_is_read_beside_the_loop_and_those_behind_it_wait() -> Non
     ("fault", "answer"), [(NoText(), 1007), (ReaderLost("gone"), "request_not_read")]
 )
 def test_a_large_frame_that_cannot_be_read_is_answered(fault: Exception, answer: int | str) -> None:
-    async def fails(_: bytes | Body) -> Outcome:
+    async def fails(_: bytes | Body) -> ReadResult:
         raise fault
 
     async def scenario(bench: Bench) -> None:
@@ -559,7 +559,7 @@ def test_a_large_frame_that_cannot_be_read_is_answered(fault: Exception, answer:
 
 
 def test_a_client_that_goes_takes_the_frame_that_waits_to_be_read_with_it() -> None:
-    async def never(_: bytes | Body) -> Outcome:
+    async def never(_: bytes | Body) -> ReadResult:
         raise AssertionError("nobody waits for it")
 
     reading = beside(never)
@@ -579,7 +579,7 @@ def test_a_client_that_goes_takes_the_frame_that_waits_to_be_read_with_it() -> N
 def test_a_client_that_goes_while_its_frame_is_read_leaves_nothing_behind() -> None:
     """A task that was cancelled keeps its frames: with the peer in them it would be a ring."""
 
-    async def never(job: bytes | Body) -> Outcome:
+    async def never(job: bytes | Body) -> ReadResult:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -613,7 +613,7 @@ def on_a_socket(bench: Bench) -> Iterator[socket.socket]:
 def test_of_a_client_that_leaves_unread_only_small_frames_are_heard() -> None:
     """It cannot cancel a turn in a large one, and for an answer it does not wait."""
 
-    async def never(_: bytes | Body) -> Outcome:
+    async def never(_: bytes | Body) -> ReadResult:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -634,7 +634,7 @@ def test_of_a_client_that_leaves_unread_only_small_frames_are_heard() -> None:
 
 
 def test_a_client_that_is_not_read_is_pinged_to_see_whether_it_is_there() -> None:
-    async def never(_: bytes | Body) -> Outcome:
+    async def never(_: bytes | Body) -> ReadResult:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -676,7 +676,7 @@ def test_the_close_of_a_client_that_has_left_counts() -> None:
     async def scenario(bench: Bench) -> None:
         may_end = asyncio.Event()
 
-        async def slowly(job: bytes | Body) -> Outcome:
+        async def slowly(job: bytes | Body) -> ReadResult:
             await may_end.wait()
             return await inline_reading().read(job)
 
