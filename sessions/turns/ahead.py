@@ -44,6 +44,7 @@ from sessions.turns.turn_plan import (
     prepared_for,
 )
 from tools_api.errors import ApiError
+from tools_api.requests import ContextManagement
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +193,8 @@ def _has(account: Account, wanted: Amount) -> bool:
 
 def _plan_behind(plan: TurnPlan, entry: Entry, due: Due, response_id: str) -> TurnPlan:
     """As of a turn that says nothing new behind ``entry``, and is due."""
-    options, entries = plan.request.keepwarm, ()
+    options = plan.request.keepwarm
+    entries: tuple[ContextManagement, ...] = ()
     if due.entry is not None:
         entries = (due.entry.model_copy(update={"pause": False}),)
     options = options.model_copy(
