@@ -234,7 +234,9 @@ def ahead_ratio(server: Server, loop: Loop) -> float | None:
     """Time to the first token behind a cut over that of a turn with as many new tokens, p50."""
     ratios = []
     long = server.post("/responses", ASKED | {"input": "\n".join([OUTPUT.format(*"1234")] * 20)})
-    for turn in sorted(loop.cut_turns):
+    for turn, cut in zip(sorted(loop.cut_turns), loop.cuts, strict=True):
+        if "ahead" not in cut:
+            continue  # it was not computed while tools ran
         tokens, cached = loop.prompts[turn]
         sentence = f"Cut {turn}. " + OUTPUT.format(*"5678")
         each = server.count({"input": sentence * 2}) - server.count({"input": sentence})
@@ -312,11 +314,11 @@ def measure(turns: int, threads: int) -> tuple[dict[str, Any], list[Bar]]:
         (cut["computed"] - cut.get("anyway", 0) - instruction for cut in summaries), default=None
     )
     ahead = sum("ahead" in cut for cut in loops["ahead"].cuts)
-    figures |= {"instruction": instruction, "ahead_cuts": ahead}
+    figures |= {"instruction": instruction, "cuts_ahead": ahead}
     bars += [
         Bar(name="summary_extra_tokens", value=extra, op="<=", bar=2 * BLOCK),
         Bar(name="ahead_ttft_ratio", value=ratio, op="<=", bar=1.5),
-        Bar(name="ahead_cuts", value=ahead, op=">=", bar=3),
+        Bar(name="cuts_ahead", value=ahead, op=">=", bar=3),
     ]
     figures |= {"client_summary_computed": asked_by_client, "summary_computed": computed}
     median = statistics.median(computed) if computed else None

@@ -75,13 +75,26 @@ class SnapshotOrder:
         return max(classes, default=IDLE)
 
     def is_wanted(self, snapshot: Snapshot) -> bool:
-        """Whether somebody may come back: its branch lives, or more than one went on from it."""
-        return bool(snapshot.ends) or not snapshot.released or len(snapshot.forks) > 1
+        """Whether somebody may come back: its branch lives, or more than one went on from it; and
+        the branch has not ended twice since, who forks or tries again goes back by one turn."""
+        if snapshot.ends:
+            return True
+        known = not snapshot.released or len(snapshot.forks) > 1
+        return known and not self._is_behind(snapshot)
+
+    def _is_behind(self, snapshot: Snapshot) -> bool:
+        successor = snapshot.successor
+        return self.is_replaced(snapshot) and successor is not None and self.is_replaced(successor)
+
+    def is_replaced(self, snapshot: Snapshot) -> bool:
+        """Whether its branch has a newer end, and nobody else went on from it."""
+        successor = snapshot.successor
+        return successor is not None and successor.alive and not snapshot.forks
 
     def worth(self, snapshot: Snapshot) -> float:
         """Seconds that losing it would cost, from when it was used last."""
         successor = snapshot.successor
-        if successor is not None and successor.alive and not snapshot.forks:
+        if successor is not None and self.is_replaced(snapshot):
             seconds = self._restore_cost(successor.position) - self._restore_cost(snapshot.position)
             return snapshot.age + seconds
         cost = self._restore_cost

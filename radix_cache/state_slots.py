@@ -106,7 +106,7 @@ class StateSlots:
         """
         handle, resume = sequence.handle, sequence.resume
         assert handle is not None
-        moved = not self.pool.num_free and self._may_move(sequence, handle)
+        moved = self._moves(sequence, handle, rights)
         source, position, tail_block = None, 0, None
         if resume is not None:
             source, position = resume.slot, resume.position
@@ -132,6 +132,16 @@ class StateSlots:
         self._orders.append(
             BeginState(slot=slot, source=source, position=position, tail_block=tail_block)
         )
+
+    def _moves(self, sequence: CachedSequence, handle: BranchHandle, rights: int) -> bool:
+        """Whether a sequence takes the slot that it goes on from: none is free, and somebody wants
+        what would go first. Else that goes, since a fork may yet ask for this one."""
+        if self.pool.num_free or not self._may_move(sequence, handle):
+            return False
+        victim = self._first(handle.owner, rights)
+        if victim is None or self._order.class_of(victim) > IDLE:
+            return True
+        return self._order.is_wanted(victim)
 
     def _may_move(self, sequence: CachedSequence, handle: BranchHandle) -> bool:
         """Whether a sequence goes on from its own branch's end, which nobody else wants."""

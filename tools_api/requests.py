@@ -185,6 +185,8 @@ class KeepwarmOptions(VendorModel):
     """Names a chain: created at first use, continued from its head later."""
     parent_session: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """The session that this one is a part of: its tree's budget holds for both."""
+    fork: bool = False
+    """Another goes on from the same response: this turn leaves the chain."""
     budget: tuple[RequestBudget, ...] = ()
     """At most one of each scope; given as an object or an array of them."""
     priority: Annotated[int, Field(ge=-100, le=100)] = 0

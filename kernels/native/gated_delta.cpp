@@ -11,6 +11,7 @@
 #include <cstring>
 #include <vector>
 
+#include "numbers.h"
 #include "team.h"
 
 namespace {
@@ -23,9 +24,11 @@ constexpr int64_t kWorthNumbers = 1 << 15;
 #ifdef __AVX512F__
 constexpr int64_t kWide = 16;
 constexpr int kAcross = 8;
+constexpr int kPiece = 4;
 #else
 constexpr int64_t kWide = 8;
 constexpr int kAcross = 4;
+constexpr int kPiece = 2;
 #endif
 typedef float Wide __attribute__((vector_size(kWide * sizeof(float)), aligned(4)));
 
@@ -84,10 +87,10 @@ void multiply(Rows a, Rows b, float* c, int64_t c_stride, int64_t rows, int64_t 
   if (rows == 2)
     for (; column + kAcross * kWide <= columns; column += kAcross * kWide)
       tile<2, kAcross>(a, {b.at + column, b.stride}, c + column, c_stride, inner, scale);
-  for (; column + 2 * kWide <= columns; column += 2 * kWide)
+  for (; column + kPiece * kWide <= columns; column += kPiece * kWide)
     for (int64_t r = 0; r < rows; r += kRows)
-      tile_of<2>(std::min(kRows, rows - r), {a.at + r * a.stride, a.stride}, {b.at + column, b.stride},
-                 c + r * c_stride + column, c_stride, inner, scale);
+      tile_of<kPiece>(std::min(kRows, rows - r), {a.at + r * a.stride, a.stride}, {b.at + column, b.stride},
+                      c + r * c_stride + column, c_stride, inner, scale);
   for (; column + kWide <= columns; column += kWide)
     for (int64_t r = 0; r < rows; r += kRows)
       tile_of<1>(std::min(kRows, rows - r), {a.at + r * a.stride, a.stride}, {b.at + column, b.stride},
@@ -131,7 +134,7 @@ void fold(const Factors& factors, int64_t count, int64_t key_dim, int64_t value_
 }
 
 struct Scratch {
-  std::vector<float> state, transposed, weighted, rows, known, between, seen;
+  std::vector<float> state, transposed, weighted, rows, known, found;
 };
 
 Scratch& scratch(int64_t key_dim, int64_t value_dim) {
@@ -141,57 +144,85 @@ Scratch& scratch(int64_t key_dim, int64_t value_dim) {
   own.weighted.resize(key_dim * kFold);
   own.rows.resize(2 * kChunk * key_dim);
   own.known.resize(2 * kChunk * value_dim);
-  own.between.resize(kChunk * kChunk);
-  own.seen.resize(kChunk * kChunk);
+  own.found.resize(kChunk * value_dim);
   return own;
 }
 
-// Mixes the tokens of one chunk for one head.
+// A chunk's rows of one head lie close together here: in what is given they are whole tokens apart,
+// which is often one place of the nearest cache for all of them.
+void gather(const DeltaArgs* args, int64_t first, int64_t count, int64_t key_head, Scratch& own) {
+  int64_t key_dim = args->key_dim, stride = args->key_heads * key_dim;
+  const float* keys = args->keys + first * stride + key_head * key_dim;
+  const float* queries = args->queries + first * stride + key_head * key_dim;
+  float* rows = own.rows.data();
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(rows + i * key_dim, keys + i * stride, key_dim * sizeof(float));
+    std::memcpy(rows + (count + i) * key_dim, queries + i * stride, key_dim * sizeof(float));
+  }
+  for (int64_t k = 0; k < key_dim; ++k)
+    for (int64_t i = 0; i < count; ++i) own.transposed[k * kChunk + i] = rows[i * key_dim + k];
+}
+
+// The products of row i, each by what the decays behind its key have left.
+void weigh(const float* reach, int64_t i, float* between, float* seen) {
+  for (int64_t j = 0; j <= i; ++j) {
+    float weight = exponential(reach[i] - reach[j]);
+    between[j] *= weight;
+    seen[j] *= weight;
+  }
+}
+
+// A decay that leaves nothing forgets what was there, whatever it was.
+void scale_by(float factor, float* row, int64_t size) {
+  if (factor == 0) return void(std::memset(row, 0, size * sizeof(float)));
+  for (int64_t v = 0; v < size; ++v) row[v] *= factor;
+}
+
+// Mixes the tokens of one chunk for one head; own.rows and own.found have its keys and corrected values.
 void chunk(const DeltaArgs* args, int64_t first, int64_t count, int64_t head, const float* matrix,
            Scratch& own) {
   int64_t key_dim = args->key_dim, value_dim = args->value_dim;
-  int64_t key_stride = args->key_heads * key_dim, value_stride = args->value_heads * value_dim;
-  int64_t key_head = head / (args->value_heads / args->key_heads);
-  int64_t key_at = first * key_stride + key_head * key_dim;
-  int64_t value_at = first * value_stride + head * value_dim;
-  Rows keys{args->keys + key_at, key_stride}, queries{args->queries + key_at, key_stride};
+  int64_t value_stride = args->value_heads * value_dim, value_at = first * value_stride + head * value_dim;
+  gather(args, first, count, head / (args->value_heads / args->key_heads), own);
+  const float* keys = own.rows.data();
+  const float* queries = keys + count * key_dim;
   const float* decays = args->decays + first * args->value_heads + head;
   const float* betas = args->betas + first * args->value_heads + head;
-  float* mixed = args->mixed + value_at;
-  float* corrected = args->corrected + value_at;
-  Rows state{matrix, value_dim};
-  // keys, then queries: the matrix is gone through once for both
-  float *both = own.rows.data(), *known_by_queries = own.known.data() + count * value_dim;
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(both + i * key_dim, keys.at + i * key_stride, key_dim * sizeof(float));
-    std::memcpy(both + (count + i) * key_dim, queries.at + i * key_stride, key_dim * sizeof(float));
-  }
-  multiply({both, key_dim}, state, own.known.data(), value_dim, 2 * count, value_dim, key_dim, 0);
-  for (int64_t i = 0; i < count; ++i)
-    for (int64_t k = 0; k < key_dim; ++k) own.transposed[k * kChunk + i] = keys.at[i * key_stride + k];
-  Rows transposed{own.transposed.data(), kChunk};
-  multiply(keys, transposed, own.between.data(), kChunk, count, count, key_dim, 0);
-  multiply(queries, transposed, own.seen.data(), kChunk, count, count, key_dim, 0);
+  float *known = own.known.data(), *mixed = known + count * value_dim, *found = own.found.data();
+  // the matrix is gone through once for keys and queries
+  multiply({keys, key_dim}, {matrix, value_dim}, known, value_dim, 2 * count, value_dim, key_dim, 0);
+  Rows transposed{own.transposed.data(), kChunk}, above{found, value_dim};
   float reach[kChunk], last = 0;
   for (int64_t i = 0; i < count; ++i) reach[i] = last += decays[i * args->value_heads];
-  for (int64_t i = 0; i < count; ++i) {
-    float before = std::exp(reach[i]), beta = betas[i * args->value_heads];
-    float* between = own.between.data() + i * kChunk;
-    float* seen = own.seen.data() + i * kChunk;
-    for (int64_t j = 0; j <= i; ++j) {
-      float weight = std::exp(reach[i] - reach[j]);
-      between[j] *= weight;
-      seen[j] *= weight;
+  // in groups of rows: all that earlier groups have to do with them by tiles, the rest row by row
+  float between[kRows * kChunk], seen[kRows * kChunk];
+  for (int64_t low = 0; low < count; low += kRows) {
+    int64_t rows = std::min(kRows, count - low);
+    int64_t columns = std::min(kChunk, (low + rows + kWide - 1) / kWide * kWide);
+    multiply({keys + low * key_dim, key_dim}, transposed, between, kChunk, rows, columns, key_dim, 0);
+    multiply({queries + low * key_dim, key_dim}, transposed, seen, kChunk, rows, columns, key_dim, 0);
+    float *out = found + low * value_dim, *mix = mixed + low * value_dim;
+    for (int64_t r = 0; r < rows; ++r) {
+      weigh(reach, low + r, between + r * kChunk, seen + r * kChunk);
+      float before = std::exp(reach[low + r]);
+      scale_by(before, known + (low + r) * value_dim, value_dim);
+      scale_by(before, mix + r * value_dim, value_dim);
     }
-    const float* value = args->values + value_at + i * value_stride;
-    const float* known = own.known.data() + i * value_dim;
-    float* out = corrected + i * value_stride;
-    multiply({between, 0}, {corrected, value_stride}, out, value_stride, 1, value_dim, i, 0);
-    for (int64_t v = 0; v < value_dim; ++v) out[v] = beta * (value[v] - before * known[v] - out[v]);
-    float* mix = mixed + i * value_stride;
-    std::memcpy(mix, known_by_queries + i * value_dim, value_dim * sizeof(float));
-    multiply({seen, 0}, {corrected, value_stride}, mix, value_stride, 1, value_dim, i + 1,
-             before == 0 ? 0 : before);
+    multiply({between, kChunk}, above, out, value_dim, rows, value_dim, low, 0);
+    multiply({seen, kChunk}, above, mix, value_dim, rows, value_dim, low, 1);
+    Rows group{out, value_dim};
+    for (int64_t r = 0; r < rows; ++r, out += value_dim, mix += value_dim) {
+      const float* value = args->values + value_at + (low + r) * value_stride;
+      const float* before = known + (low + r) * value_dim;
+      float beta = betas[(low + r) * args->value_heads];
+      multiply({between + r * kChunk + low, 0}, group, out, value_dim, 1, value_dim, r, 1);
+      for (int64_t v = 0; v < value_dim; ++v) out[v] = beta * (value[v] - before[v] - out[v]);
+      multiply({seen + r * kChunk + low, 0}, group, mix, value_dim, 1, value_dim, r + 1, 1);
+    }
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(args->corrected + value_at + i * value_stride, found + i * value_dim, value_dim * sizeof(float));
+    std::memcpy(args->mixed + value_at + i * value_stride, mixed + i * value_dim, value_dim * sizeof(float));
   }
 }
 
@@ -203,15 +234,13 @@ void sequence(const DeltaArgs* args, int64_t number, int64_t head) {
   int64_t start = args->starts[number], end = args->starts[number + 1];
   int64_t at = args->positions[number] - start;  // what a token's place lacks to its position
   int64_t handed = args->handed_at[number] ? start + args->handed_at[number] : -1;
-  int64_t key_head = head / (args->value_heads / args->key_heads);
-  auto factors = [&](int64_t token) {
-    return Factors{{args->keys + (token * args->key_heads + key_head) * key_dim, args->key_heads * key_dim},
-                   {args->corrected + (token * args->value_heads + head) * value_dim,
-                    args->value_heads * value_dim},
-                   args->decays + token * args->value_heads + head,
-                   args->value_heads};
-  };
   for (int64_t low = start; low < end;) {
+    auto factors = [&](int64_t token) {
+      return Factors{{own.rows.data() + (token - low) * key_dim, key_dim},
+                     {own.found.data() + (token - low) * value_dim, value_dim},
+                     args->decays + token * args->value_heads + head,
+                     args->value_heads};
+    };
     int64_t high = std::min(end, low + kChunk - (at + low) % kChunk);
     chunk(args, low, high - low, head, matrix, own);
     bool hands = low < handed && handed <= high;

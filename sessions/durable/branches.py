@@ -59,13 +59,16 @@ class Branches:
         place = None if parent is None else self._places.get(parent)
         return 0 if place is None else place[1]
 
-    def claim(self, parent: Hashable | None, *, rebuilt: bool = False) -> Claim:
+    def claim(
+        self, parent: Hashable | None, *, rebuilt: bool = False, forks: bool = False
+    ) -> Claim:
         """Choose the branch for a turn behind ``parent`` (None: a whole transcript).
 
         Args:
             rebuilt: the tokens are not those of ``parent`` from the first one on. The claim
                 names the parent's branch with offset 0, so that the engine knows whose
                 tokens these replace.
+            forks: the branch is left to whoever else goes on from ``parent``.
         """
         place = None if parent is None else self._places.get(parent)
         if place is None:
@@ -75,7 +78,7 @@ class Branches:
             )
         base, offset = (place[0], 0) if rebuilt else place
         branch = base
-        if rebuilt or base.running or base.num_tokens != offset:
+        if rebuilt or forks or base.running or base.num_tokens != offset:
             branch = self._new_branch()
         branch.running = True
         return Claim(

@@ -151,6 +151,7 @@ def plan_turn(
         continued=whole.parent,
         parent=context.parent,
         rebuilt=_rebuilt(whole, context),
+        forks=_forks(request, lineage),
         header=context.header,
         input_items=context.items,
         input_ids=prompt.ids,
@@ -323,6 +324,15 @@ def _rebuilt(whole: Context, context: Context) -> bool:
     parent = whole.parent
     changed = parent is not None and not whole.header.same_tokens(parent.header)
     return changed or context.parent is not parent
+
+
+def _forks(request: CreateRequest, lineage: Lineage) -> bool:
+    """Whether the chain that a turn goes on from stays another's: its client says so, or it is that
+    of another session."""
+    parent = lineage.parent
+    return request.keepwarm.fork or (
+        parent is not None and parent.session.name != lineage.session_name
+    )
 
 
 def _fitting_prompt(

@@ -226,7 +226,8 @@ class Turn:
             return
         self._attempts += 1
         self.request_id = f"{self.plan.response_id}.{self._attempts}"
-        self._claim = self._branches.claim(self.plan.continued, rebuilt=self.plan.rebuilt)
+        plan = self.plan
+        self._claim = self._branches.claim(plan.continued, rebuilt=plan.rebuilt, forks=plan.forks)
         self._branch_id = self._claim.branch_id
         now = self._service.clock()
         self._clock.submitted(now)

@@ -124,6 +124,8 @@ class TurnPlan:
     rebuilt: bool
     """The context differs from that of ``continued`` from its first tokens on: another
     header, or truncation."""
+    forks: bool
+    """It leaves the chain that it goes on from to somebody else."""
     header: Header
     input_items: tuple[Item, ...]
     input_ids: TokenArray

@@ -106,11 +106,19 @@ class ReferenceSnapshots:
         return kept is not None and kept in self.kept
 
     def is_wanted(self, kept: Kept) -> bool:
-        return bool(kept.ends) or not kept.released or len(kept.forks) > 1
+        behind = (
+            kept.successor is not None
+            and self.is_replaced(kept)
+            and self.is_replaced(kept.successor)
+        )
+        return bool(kept.ends) or ((not kept.released or len(kept.forks) > 1) and not behind)
+
+    def is_replaced(self, kept: Kept) -> bool:
+        return self.there(kept.successor) and not kept.forks
 
     def worth(self, kept: Kept) -> float:
         here = len(kept.prefix)
-        if kept.successor is not None and self.there(kept.successor) and not kept.forks:
+        if kept.successor is not None and self.is_replaced(kept):
             return kept.age + (restore_s(len(kept.successor.prefix)) - restore_s(here))
         before = self.resume(kept.owner, kept.prefix)
         below = 0 if before is None else len(before.prefix)
@@ -196,10 +204,16 @@ class ReferenceSnapshots:
         branch.open, branch.admitted, branch.klass = True, False, RUNNING
         return branch.resume
 
-    def may_move(self, name: str) -> bool:
-        kept = self.branches[name].resume
-        pins = sum(branch.resume is kept for branch in self.branches.values())
-        return kept is not None and pins == 1 and kept.ends == {name} and not kept.forks
+    def moves(self, name: str) -> bool:
+        branch = self.branches[name]
+        kept = branch.resume
+        pins = sum(other.resume is kept for other in self.branches.values())
+        if kept is None or pins != 1 or kept.ends != {name} or kept.forks:
+            return False
+        victim = self.victim(branch.owner, self.rights(name))
+        if victim is None or self.class_of(victim) > IDLE:
+            return True
+        return self.is_wanted(victim)
 
     def admit(self, name: str) -> bool:
         branch = self.branches[name]
@@ -208,7 +222,7 @@ class ReferenceSnapshots:
             return False
         resume = branch.resume
         if not self.free:
-            if self.may_move(name):
+            if self.moves(name):
                 assert resume is not None
                 resume.age = self.inflation
                 self.lose(resume)

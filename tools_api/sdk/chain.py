@@ -43,6 +43,8 @@ class Chain:
     stats: SessionStats = field(default_factory=SessionStats)
     cut_from: str | None = None
     """The response before the newest cut, which has all that was said."""
+    is_fork: bool = False
+    """Another chain stands at ``head`` too."""
     server_name: str | None = None
     """The server's name for the session, once it has said so."""
 
@@ -70,6 +72,8 @@ class Chain:
         wire["input"] = items
         if self.head is not None:
             wire["previous_response_id"] = self.head
+        if self.is_fork:
+            wire["keepwarm"] = {**wire.get("keepwarm", {}), "fork": True}
         return wire
 
     def advance(self, items: list[dict[str, Any]], response: Response) -> None:
@@ -78,7 +82,7 @@ class Chain:
             # The server may have known the session before: then its past is not here.
             self.complete = response.keepwarm.get("turn", 1) == 1
         self.marks.append(Mark(head=self.head, length=len(self.history)))
-        self.head = response.id
+        self.head, self.is_fork = response.id, False
         self.history += [item for item in items if item.get("type") != "compaction_trigger"]
         self.history += [dict(item) for item in response.raw["output"]]
         self.owed.clear()
@@ -134,7 +138,7 @@ class Chain:
         fork = replace(
             self, history=list(self.history), owed=list(self.owed), marks=list(self.marks)
         )
-        fork.stats = SessionStats()
+        fork.stats, fork.is_fork = SessionStats(), self.head is not None
         if self.name is not None:
             fork.set_keepwarm(session=None)
         return fork

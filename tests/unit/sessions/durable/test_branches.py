@@ -45,6 +45,16 @@ def test_an_older_entry_is_forked() -> None:
     assert (fork.base_branch_id, fork.base_offset) == (first.branch_id, 10)
 
 
+def test_a_fork_leaves_the_branch_to_who_goes_on_from_its_head() -> None:
+    branches = Branches()
+    entry, first = first_turn(branches)
+    fork = branches.claim(entry, forks=True)
+    assert (fork.base_branch_id, fork.base_offset) == (first.branch_id, 10)
+    assert fork.branch_id != first.branch_id
+    branches.place(fork, Entry("fork"), 12)
+    assert branches.claim(entry).branch_id == first.branch_id
+
+
 def test_a_head_that_is_being_continued_is_forked() -> None:
     branches = Branches()
     entry, first = first_turn(branches)

@@ -340,7 +340,11 @@ def test_a_fork_shares_the_past_and_not_the_future() -> None:
     chain = after_one_turn()
     fork = chain.fork()
     step = Turn(fork, "other way", {})
-    play(step, turn(sent(step), [message("ok")], id="resp_2"))
+    first = sent(step)
+    play(step, turn(first, [message("ok")], id="resp_2"))
+    assert first["keepwarm"]["fork"] is True
+    assert "fork" not in sent(Turn(fork, "on", {})).get("keepwarm", {}), "it has left by then"
+    assert "fork" not in sent(Turn(chain, "on", {})).get("keepwarm", {})
     assert (chain.head, fork.head) == ("resp_1", "resp_2")
     assert (len(chain.history), len(fork.history)) == (2, 4)
 
