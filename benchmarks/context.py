@@ -3,20 +3,25 @@
     python -m benchmarks.context --json
 
 One server of the shipped model with a window of 4,096 tokens plays a loop in each shape of
-compaction: Responses' ``context_management`` on a chain, ``compaction_trigger`` every so many
-turns, ``keepwarm.context`` for a client that resends its history, Messages' clearing of tool uses
-and its compaction. ``..._completed`` is the share of turns that did; ``..._with_task`` of cuts that
-kept the first message; ``..._hit_ratio`` the cached share of the prompts of turns that do not cut;
+compaction: Responses' ``context_management`` on a chain, ``compaction_trigger`` at the same
+threshold, ``keepwarm.context`` for a client that resends its history, Messages' clearing of tool
+uses (in a window of 24,576, since all calls and notes stay) and its compaction.
+``..._completed`` is the share of turns that did; ``..._with_task`` of cuts that kept the first
+message; ``..._hit_ratio`` the cached share of the prompts of turns that do not cut;
 ``..._half_missed`` the share of turns with less than half of their prompt cached.
 ``summary_over_clients`` is what a summary on the warm chain computes, over what the same question
 does that a client asks without its tools. ``summary_extra_tokens`` is the most that a summary
-computed beyond its instruction.
+computed beyond its instruction and what its turn had to compute anyway; ``..._behind_cut`` the most
+of the head that stays that a turn behind a cut computed. ``ahead`` is a chain whose tools take two
+seconds and whose cuts are computed meanwhile: ``ahead_ttft_ratio`` is the time to the first token
+behind a cut over that of a turn with as many new tokens (p50).
 """
 
 import json
 import statistics
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -33,7 +38,12 @@ THRESHOLD = 3000
 TASK = "Count what the shop has sold today, item by item."
 OUTPUT = "The shop sold {} of item {} today, at the usual price. " * 2
 PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOL_S = 2.0
 BLOCK = 16
+CLEARED_WINDOW = 24_576
+CLEARED_TIMES = 9
+"""Where outputs are cleared and nothing else, 200 calls and as many notes have to fit: a window six
+times as long, and outputs nine times."""
 
 
 @dataclass(slots=True)
@@ -45,6 +55,7 @@ class Loop:
     """Of each turn's prompt its tokens, and those that were cached."""
     cuts: list[dict[str, Any]] = field(default_factory=list)
     cut_turns: set[int] = field(default_factory=set)
+    ttft_ms: list[float] = field(default_factory=list)
     with_task: list[bool] = field(default_factory=list)
 
     def took(self, response: dict[str, Any]) -> None:
@@ -54,12 +65,18 @@ class Loop:
             self.cut_turns.add(len(self.prompts))
             self.cuts.append(response["keepwarm"]["context"])
         self.prompts.append((tokens["input"], tokens["cached"]))
+        self.ttft_ms.append(response["keepwarm"]["timing"]["ttft_ms"] or 0.0)
 
     @property
     def hit_ratio(self) -> float:
         """Of turns that do not cut, but the first."""
         kept = [p for n, p in enumerate(self.prompts) if n and n not in self.cut_turns]
         return sum(cached for _, cached in kept) / max(sum(tokens for tokens, _ in kept), 1)
+
+    def not_shared(self, head: int) -> int:
+        """Of the ``head`` that stays of each prompt, the most tokens that a turn behind a cut
+        computed."""
+        return max((head - self.prompts[turn][1] for turn in self.cut_turns), default=0)
 
     @property
     def half_missed(self) -> float:
@@ -85,40 +102,53 @@ class Server:
             told: dict[str, Any] = json.load(answer)
             return told
 
+    def count(self, body: dict[str, Any]) -> int:
+        """The tokens of a prompt."""
+        return int(self.post("/responses/input_tokens", body)["input_tokens"])
+
 
 TOOL = {"type": "function", "name": "count_sales", "parameters": PARAMETERS, "strict": True}
 ASKED: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required", "temperature": 0}
 
 
-def outputs(name: str) -> Iterator[str]:
-    """What the tool gives, each time something else, in each loop too: none finds in the cache
-    what another left there."""
+def outputs(name: str, times: int = 1) -> Iterator[str]:
+    """What the tool gives, so many times as long, each time something else, in each loop too: none
+    finds in the cache what another left there."""
     number = 0
     while True:
         number += 1
-        yield f"{name}: " + OUTPUT.format(*[number * 7 % 100, number] * 2)
+        yield f"{name}: " + OUTPUT.format(*[number * 7 % 100, number] * 2) * times
 
 
-def chain_loop(server: Server, turns: int, *, trigger_every: int = 0) -> Loop:
-    """Responses on a chain: ``context_management``, or a trigger every so many turns."""
-    name = "trigger" if trigger_every else "chain"
+def chain_loop(
+    server: Server, turns: int, *, triggers: bool = False, tool_s: float | None = None
+) -> Loop:
+    """Responses on a chain: ``context_management``, or a trigger by a client that counts the
+    tokens itself, as Codex does. ``tool_s``: tools take so long, and cuts are computed ahead."""
+    name = "trigger" if triggers else "chain" if tool_s is None else "ahead"
     loop, tool, last = Loop(), outputs(name), None
     fields = dict(ASKED)
-    if not trigger_every:
+    if not triggers:
         fields["context_management"] = [{"type": "compaction", "compact_threshold": THRESHOLD}]
-    for number in range(turns):
+    if tool_s is not None:
+        fields["keepwarm"] = {"compaction": {"ahead": True}}
+    for _ in range(turns):
         given: Any = TASK
         if last is not None:
+            if tool_s is not None and loop.prompts[-1][0] > THRESHOLD * 4 // 5:
+                time.sleep(tool_s)
             fields["previous_response_id"] = last["id"]
             given = _answers(last["output"], next(tool)) or "Go on."
         last = server.post("/responses", fields | {"input": given})
         loop.statuses.append(last["status"])
         loop.took(last)
         _look_for_task(loop, last)
-        if trigger_every and number % trigger_every == trigger_every - 1:
+        if triggers and last["keepwarm"]["tokens"]["input"] >= THRESHOLD:
             given = [*(_answers(last["output"], next(tool)) or []), {"type": "compaction_trigger"}]
             last = server.post("/responses", fields | _follows(last) | {"input": given})
-            loop.cuts.append(last["keepwarm"]["context"])
+            context = last["keepwarm"]["context"]
+            context["anyway"] = server.count({"input": str(given[0].get("output"))})
+            loop.cuts.append(context)
             _look_for_task(loop, last)
     return loop
 
@@ -166,7 +196,8 @@ def resent_loop(server: Server, turns: int) -> Loop:
 
 def messages_loop(server: Server, turns: int, edit: dict[str, Any]) -> Loop:
     """Anthropic's: the whole history each time, one edit."""
-    loop, tool = Loop(), outputs(edit["type"])
+    loop = Loop()
+    tool = outputs(edit["type"], CLEARED_TIMES if "clear" in edit["type"] else 1)
     messages: list[dict[str, Any]] = [{"role": "user", "content": TASK}]
     for _ in range(turns):
         answer = server.post("/messages", {
@@ -199,13 +230,37 @@ def client_summary(server: Server, turns: int) -> int:
     return int(tokens["input"] - tokens["cached"])
 
 
+def ahead_ratio(server: Server, loop: Loop) -> float | None:
+    """Time to the first token behind a cut over that of a turn with as many new tokens, p50."""
+    ratios = []
+    long = server.post("/responses", ASKED | {"input": "\n".join([OUTPUT.format(*"1234")] * 20)})
+    for turn, cut in zip(sorted(loop.cut_turns), loop.cuts, strict=True):
+        if "ahead" not in cut:
+            continue  # it was not computed while tools ran
+        tokens, cached = loop.prompts[turn]
+        sentence = f"Cut {turn}. " + OUTPUT.format(*"5678")
+        each = server.count({"input": sentence * 2}) - server.count({"input": sentence})
+        asked = _answers(long["output"], sentence * max(round((tokens - cached) / each), 1))
+        ordinary = Loop()
+        for _ in range(3):
+            ordinary.took(server.post("/responses", ASKED | _follows(long) | {
+                "input": [*asked, {"role": "user", "content": f"Go on. {len(ordinary.prompts)}"}],
+            }))  # fmt: skip
+            # Said again it is found: what is asked has to be new each time.
+            asked = [each | {"output": f"{len(ordinary.prompts)} {each['output']}"}
+                     for each in asked]  # fmt: skip
+        ratios.append(loop.ttft_ms[turn] / statistics.median(ordinary.ttft_ms))
+    return statistics.median(ratios) if ratios else None
+
+
 def measure(turns: int, threads: int) -> tuple[dict[str, Any], list[Bar]]:
     """Figures and bars."""
     figures: dict[str, Any] = {}
     bars: list[Bar] = []
     clear = {
         "type": "clear_tool_uses_20250919",
-        "trigger": {"type": "input_tokens", "value": THRESHOLD},
+        "trigger": {"type": "input_tokens", "value": CLEARED_WINDOW * 3 // 4},
+        "clear_at_least": {"type": "input_tokens", "value": CLEARED_WINDOW // 8},
     }
     compact = {
         "type": "compact_20260112",
@@ -217,12 +272,18 @@ def measure(turns: int, threads: int) -> tuple[dict[str, Any], list[Bar]]:
             server = Server(child.url)
             loops = {
                 "chain": chain_loop(server, turns),
-                "trigger": chain_loop(server, turns, trigger_every=20),
+                "trigger": chain_loop(server, turns, triggers=True),
                 "resent": resent_loop(server, turns),
-                "cleared": messages_loop(server, turns, clear),
                 "messages": messages_loop(server, turns, compact),
+                "ahead": chain_loop(server, turns, tool_s=TOOL_S),
             }
+            head = server.count(ASKED | {"input": TASK}) - BLOCK
+            instruction = server.count({"input": INSTRUCTION})
+            ratio = ahead_ratio(server, loops["ahead"])
             asked_by_client = client_summary(server, 30)
+        options[1] = str(CLEARED_WINDOW)
+        with child_server(options, log=Path(folder) / "log") as child:
+            loops["cleared"] = messages_loop(Server(child.url), turns, clear)
     summaries = [
         cut for loop in loops.values() for cut in loop.cuts if cut["computed"] + cut["cached"]
     ]
@@ -245,7 +306,20 @@ def measure(turns: int, threads: int) -> tuple[dict[str, Any], list[Bar]]:
         if loop.with_task:
             task = statistics.mean(loop.with_task)
             bars.append(Bar(name=f"{name}_with_task", value=task, op=">=", bar=1.0))
+        if name not in ("trigger", "cleared"):
+            behind = loop.not_shared(head)
+            bars.append(Bar(name=f"{name}_behind_cut", value=behind, op="<=", bar=BLOCK))
     computed = [cut["computed"] for cut in summaries]
+    extra = max(
+        (cut["computed"] - cut.get("anyway", 0) - instruction for cut in summaries), default=None
+    )
+    ahead = sum("ahead" in cut for cut in loops["ahead"].cuts)
+    figures |= {"instruction": instruction, "cuts_ahead": ahead}
+    bars += [
+        Bar(name="summary_extra_tokens", value=extra, op="<=", bar=2 * BLOCK),
+        Bar(name="ahead_ttft_ratio", value=ratio, op="<=", bar=1.5),
+        Bar(name="cuts_ahead", value=ahead, op=">=", bar=3),
+    ]
     figures |= {"client_summary_computed": asked_by_client, "summary_computed": computed}
     median = statistics.median(computed) if computed else None
     over = None if median is None else median / asked_by_client

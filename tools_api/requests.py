@@ -109,7 +109,8 @@ class ContextManagement(WireModel):
     clear_at_least: Count = 0
     """Tokens: fewer are not cleared."""
     exclude_tools: tuple[str, ...] = ()
-    clear_tool_inputs: bool = False
+    clear_tool_inputs: bool | tuple[str, ...] = False
+    """Arguments of cleared calls go too: of all tools, or of these."""
     instructions: str | None = None
     """How to sum up, instead of the server's own words."""
     pause: bool = False
@@ -166,6 +167,8 @@ class CompactionOptions(VendorModel):
 
     instructions: Annotated[str, Field(min_length=1, max_length=20_000)] | None = None
     """How to sum up, instead of the server's own words."""
+    ahead: bool = False
+    """Near a named threshold, compute what comes behind a cut while the client's tools run."""
 
 
 class ContextOptions(VendorModel):

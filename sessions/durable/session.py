@@ -34,9 +34,11 @@ class Session:
         "_order",
         "_running",
         "_waiting",
+        "ahead",
         "claimed",
         "epoch",
         "head_id",
+        "in_background",
         "last_active_s",
         "last_used_s",
         "ledger",
@@ -67,6 +69,10 @@ class Session:
         and a turn in it asks the journal for it first."""
         self.outlives_sockets = False
         """``on_disconnect``: its turns go on when their client is gone."""
+        self.in_background = 0
+        """So much is computed for it while no turn needs it."""
+        self.ahead: object = None
+        """What was computed ahead for its next turns; opaque here."""
         # Tuples: all that are idle have the same empty one.
         self._running: tuple[Hashable, ...] = ()
         self._open_calls = False
@@ -85,7 +91,11 @@ class Session:
 
     @property
     def in_use(self) -> bool:
-        """A turn runs or is about to: not to be dropped."""
+        """A turn runs or is about to, or something is computed for one: not to be dropped."""
+        return self._is_taken or self.in_background > 0
+
+    @property
+    def _is_taken(self) -> bool:
         return bool(self._running or self._waiting or self._granted is not None)
 
     def parents(self) -> "Iterator[Session]":
@@ -98,7 +108,7 @@ class Session:
     def request_turn(self, ticket: Hashable) -> bool:
         """Ask for the session's next turn; False puts the ticket into the queue, and
         ``end`` or ``withdraw`` of another one will grant it."""
-        if self.in_use:
+        if self._is_taken:
             self._waiting += (ticket,)
             return False
         self._granted = ticket
@@ -166,7 +176,7 @@ class Session:
 
     def close(self) -> None:
         self._closed = True
-        self.head_id = None
+        self.head_id = self.ahead = None
         self.ledger.share_equals()
 
     def _grant_next(self) -> Hashable | None:

@@ -91,7 +91,7 @@ class Commits:
         """The record of a turn that has ended."""
         outcome = ending.outcome
         report = outcome.report
-        kept = outcome.entry is not None and not plan.private
+        kept = outcome.entry is not None and not plan.private and plan.sums_up is None
         links, base_id = self._links(plan, outcome.entry if kept else None)
         return TurnRecord(
             **_whose(plan, session, created_s=created_s, repeatable=kept),

@@ -1,9 +1,9 @@
 """A context that is due is recast: which summary is asked for, and the plan of the turn behind it.
 
-Knows what requests say of compaction (``due``), who writes a summary and of what (``Recasting``:
-the model itself, behind the chain as it stands, so that little more than the instruction is
-computed), and what becomes of it. What stays and what goes is ``sessions.turns.recasting``. Pure
-decisions; the turns are run by ``sessions.turns.recast_turn``.
+Knows who writes a summary and of what (the model itself, behind the chain as it stands, so that
+little more than the instruction is computed), and what becomes of it. Whether a context is due is
+``sessions.turns.thresholds``; what stays and what goes ``recasting``. Pure decisions; the turns are
+run by ``sessions.turns.summing_up``.
 
 Always true: header and tools stay byte for byte; whatever is left of a context is one compaction
 item, so that a server which is sent that item reads the same tokens.
@@ -29,18 +29,17 @@ from sessions.durable.transcript import (
 from sessions.turns.recasting import (
     Decision,
     RecastRoom,
-    Rules,
     cuts,
     decide,
-    is_cleared,
     recast,
     sample_note,
     without_summary,
 )
-from sessions.turns.service import ServedModel, Service
+from sessions.turns.service import Service
 from sessions.turns.shortening import Room
+from sessions.turns.thresholds import rules_of
 from sessions.turns.truncation import Context, truncations
-from sessions.turns.turn_plan import NO_CHECKS, NO_LAST_TURN, Due, Recast, TurnPlan
+from sessions.turns.turn_plan import NO_CHECKS, NO_LAST_TURN, Due, Prepared, Recast, TurnPlan
 from tools_api import errors
 from tools_api.call_order import by_model
 from tools_api.items import (
@@ -53,7 +52,6 @@ from tools_api.items import (
     TextPart,
 )
 from tools_api.requests import (
-    ContextManagement,
     CreateRequest,
     SamplingOptions,
     TextFormat,
@@ -66,60 +64,8 @@ INSTRUCTION = (
     "decisions as they are. Answer with the summary alone."
 )
 _LONGEST_SUMMARY = 1024
-_BEHIND_SHORT_TURNS = 20
+BEHIND_SHORT_TURNS = 20
 """By so much a summary's priority is less than its turn's."""
-
-
-def due(
-    request: CreateRequest,
-    num_tokens: int,
-    context: Context,
-    model: ServedModel,
-) -> Due | None:
-    """Why the context of that request, which has so many tokens, is to be recast; None: it is
-    not.
-
-    Raises:
-        ApiError: a threshold is below what no recasting takes away.
-    """
-    most = model.max_context_tokens
-    if request.compacts != "no":
-        threshold = min(most, max(num_tokens, 2))
-        return Due(threshold=threshold, entry=None, inner=False)
-    for entry in sorted(request.context_management, key=lambda each: each.type != "compaction"):
-        threshold = min(entry.compact_threshold or most * 4 // 5, most)
-        _refuse_below_header("context_management", threshold, len(context.header.ids))
-        reached = num_tokens >= threshold
-        if entry.trigger_uses is not None:
-            reached = _uses(context) >= entry.trigger_uses
-        if reached and request.generate:
-            inner = entry.type == "clear_tool_uses"
-            return Due(threshold=threshold, entry=entry, inner=inner)
-    wanted = request.keepwarm.context
-    if wanted is not None and request.generate:
-        threshold = min(wanted.compact_threshold, most)
-        _refuse_below_header(
-            "keepwarm.context.compact_threshold", threshold, len(context.header.ids)
-        )
-        if num_tokens >= threshold:
-            return Due(threshold=threshold, entry=None, inner=True)
-    return None
-
-
-def _uses(context: Context) -> int:
-    """Outputs that are not cleared."""
-    links = ((*link.input_items, *link.output_items) for link in chain(context.parent))
-    items = (*(item for link in links for item in link), *context.items)
-    return sum(isinstance(item, CallOutput) and not is_cleared(item) for item in expanded(items))
-
-
-def _refuse_below_header(field: str, threshold: int, header_tokens: int) -> None:
-    if threshold <= header_tokens:
-        raise errors.invalid_value(
-            field,
-            f"instructions and tools alone have {header_tokens} tokens, the threshold is "
-            f"{threshold}; raise it",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -135,24 +81,46 @@ class _Said:
         return sum(self.sizes)
 
 
+def most_summary_tokens(due: Due) -> int:
+    """Of a context that is due by that, whatever its header."""
+    return min(_LONGEST_SUMMARY, max(due.threshold // 8, 16))
+
+
 class Recasting:
     """One turn's. Made and ``finish``ed beside the event loop where the context is long."""
 
-    def __init__(self, plan: TurnPlan, *, service: Service, summary_id: str, item_id: str) -> None:
-        """``plan``: due, of the whole context."""
+    def __init__(
+        self,
+        plan: TurnPlan,
+        *,
+        service: Service,
+        summary_id: str,
+        item_id: str,
+        prepared: Prepared | None = None,
+    ) -> None:
+        """
+        Args:
+            plan: due, of the whole context.
+            prepared: what was computed ahead for the chain that it continues.
+        """
         assert plan.due is not None
         self.plan = plan
         self._due = plan.due
         self._service = service
         self._model = service.model
         self._item_id = item_id
-        self._rules = _rules(plan.request, plan.due.entry)
+        self.rules = rules_of(plan.request, plan.due.entry)
         self._said = self._flat()
         self._room = self._make_room()
         self.summary: TurnPlan | None = None
         """The turn that is to be run first, if a summary is needed."""
-        self._decision: Decision | None = None
-        self._decide(summary_id)
+        self.decision: Decision | None = None
+        """None: nothing can be gained."""
+        self._prepared: Prepared | None = None
+        if prepared is not None and prepared.rules == self.rules and prepared.decision is not None:
+            self._prepared, self.decision = prepared, prepared.decision
+        else:
+            self._decide(summary_id)
 
     @property
     def announced(self) -> Compaction | None:
@@ -164,7 +132,7 @@ class Recasting:
     @property
     def idle(self) -> bool:
         """Nothing can be gained: the turn runs as it would without a threshold."""
-        return self._decision is None and not self._always
+        return self.decision is None and not self._always
 
     @property
     def _always(self) -> bool:
@@ -189,13 +157,15 @@ class Recasting:
         Raises:
             ApiError: what is left does not fit.
         """
-        said, decision, warnings = self._said, self._decision, self.plan.warnings
+        said, decision, warnings = self._said, self.decision, self.plan.warnings
+        if self._prepared is not None:
+            text = self._prepared.text
         if decision is None or (decision.summarised and text is None):
-            decision = without_summary(said.items, said.sizes, self._room, self._rules)
+            decision = without_summary(said.items, said.sizes, self._room, self.rules)
             warnings += ("compaction: no summary could be had, so old tool results alone are "
                          "cleared",)  # fmt: skip
         left = recast(
-            said.items, said.sizes, decision, self._rules,
+            said.items, said.sizes, decision, self.rules,
             summary=text, summary_at=said.summary_at,
         )  # fmt: skip
         alone = self.plan.request.compacts == "alone" and bool(decision.summarised)
@@ -247,7 +217,7 @@ class Recasting:
 
     def _make_room(self) -> RecastRoom:
         header = len(self.plan.header.ids)
-        if self._rules.keeps_uses is not None:
+        if self.rules.keeps_uses is not None:
             target = 0
         else:
             target = max(self._due.threshold // 2 - header, (self._due.threshold - header) // 3, 1)
@@ -261,19 +231,19 @@ class Recasting:
         for entry, extra in self._seen():
             told = self._told(entry, extra)
             found = decide(
-                said.items, said.sizes, self._room, self._rules,
+                said.items, said.sizes, self._room, self.rules,
                 summary_at=said.summary_at, told=told,
             )  # fmt: skip
             if found is None or not found.summarised:
-                self._decision = found
+                self.decision = found
                 return
             if found.newest <= told:
-                self._decision = found
+                self.decision = found
                 self.summary = self._summary_plan(entry, extra, summary_id)
                 return
         if said.items:
-            self._decision = decide(
-                said.items, said.sizes, self._room, replace(self._rules, summarises=False)
+            self.decision = decide(
+                said.items, said.sizes, self._room, replace(self.rules, summarises=False)
             )
 
     def _told(self, entry: Entry | None, extra: Sequence[Item]) -> int:
@@ -287,7 +257,7 @@ class Recasting:
         plan = self.plan
         whole = (plan.parent, plan.input_items)
         held = [*self._held(plan.parent)]
-        order = [whole, *held] if not self._rules.keeps_newest or not held else [*held, whole]
+        order = [whole, *held] if not self.rules.keeps_newest or not held else [*held, whole]
         if plan.parent is None:
             order += [(None, plan.input_items[:cut]) for cut in reversed(cuts(plan.input_items))]
         for entry, extra in order:
@@ -334,7 +304,7 @@ class Recasting:
                 "keepwarm": options.model_copy(
                     update={
                         "sampling": SamplingOptions(),
-                        "priority": max(options.priority - _BEHIND_SHORT_TURNS, -100),
+                        "priority": max(options.priority - BEHIND_SHORT_TURNS, -100),
                         "deadline_ms": None,
                         "expected_tool_ms": None,
                         "request_id": None,
@@ -502,21 +472,8 @@ class Recasting:
             "output": 0,
             "cost": 0.0,
             "from": self.plan.previous_response_id,
+            **({} if self._prepared is None else self._prepared.cost | {"ahead": True}),
         }
-
-
-def _rules(request: CreateRequest, entry: ContextManagement | None) -> Rules:
-    if request.compacts != "no":
-        return Rules(clears=False, keeps_newest=False)
-    if entry is not None and entry.type == "clear_tool_uses":
-        return Rules(
-            summarises=False,
-            keeps_uses=entry.keep_uses,
-            exempt=frozenset(entry.exclude_tools),
-            clears_inputs=entry.clear_tool_inputs,
-            least=entry.clear_at_least,
-        )
-    return Rules()
 
 
 def _turns(items: Sequence[Item], places: Sequence[int]) -> int:

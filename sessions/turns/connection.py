@@ -90,6 +90,10 @@ class Connection:
         their client."""
         return len(self._jobs) + len(self._following)
 
+    def want_events(self) -> None:
+        """The client asks for events of our own too (``sessions.turns.vendor_events``)."""
+        self._running.want_events()
+
     def receive(self, frame: str | bytes) -> Effects:
         """Take one client frame (protocol section 2). Never raises for what a client sent."""
         if self._closed:
@@ -101,6 +105,8 @@ class Connection:
         if self._closed:
             return Effects()
         event = read.content
+        if isinstance(event, ResumeTurn):
+            self.want_events()
         if isinstance(event, CreateRequest | ResumeTurn | ApiError):
             refusal = None if isinstance(event, ApiError) else self._closing()
             if refusal is None:
@@ -134,7 +140,7 @@ class Connection:
         job = self._jobs.of_request(output.request_id)
         if job is None or job.turn is None:
             return Effects()  # of a request that was cancelled meanwhile
-        self._running.receive(job, output)
+        self._running.playing.receive(job, output)
         return self._effects()
 
     def answer(self, question_id: str, answer: object) -> Effects:
@@ -178,7 +184,7 @@ class Connection:
         self._draining = True
         self._close_with = SERVICE_RESTART
         for job in self._jobs:
-            if job.turn is None:
+            if job.turn is None or job.ahead:
                 self._end_early(job, EarlyEnd.DRAINING)
         for lane, waiting in self._drop_waiting():
             content = waiting.content
@@ -292,6 +298,8 @@ class Connection:
     def _disconnected(self, job: Job) -> None:
         """Nobody is there for a request any more, or it has lost its connection: it goes on for
         who follows it, or for a client that may come back."""
+        if job.ahead and job.session is not None and not job.private:
+            return
         if job.turn is not None and not job.turn.plan.private:
             assert job.session is not None
             followed = job.log is not None and job.log.follower is not None

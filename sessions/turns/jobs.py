@@ -108,6 +108,10 @@ class Job:
     """The recasting of a context that is too long."""
     main: Turn | None = None
     """The turn that a client follows, while ``turn`` sums up its context."""
+    ahead: bool = False
+    """No request of a client: a context is recast while the client's tools run."""
+    private: bool = False
+    """``ahead`` alone: nobody can continue it once the connection is gone."""
     displaced: bool = False
     """The lane has been answered: a newer request follows the turn."""
 

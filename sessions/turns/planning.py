@@ -30,12 +30,12 @@ from sessions.durable.transcript import (
     split_opening,
     text_bytes,
 )
-from sessions.turns.compacting import due
 from sessions.turns.continuing import Lineage
 from sessions.turns.placing import place_outputs
 from sessions.turns.reading import options_of
 from sessions.turns.service import ServedModel, Service
 from sessions.turns.shortening import Room
+from sessions.turns.thresholds import due
 from sessions.turns.truncation import Context, truncations, without_lost
 from sessions.turns.turn_plan import Due, LastTurn, TurnPlan
 from tools_api import errors
@@ -247,7 +247,7 @@ def _whole_context(
     held = lineage.parent.entry if lineage.parent is not None else None
     if Compaction in set(map(type, lineage.items)):
         return _compacted_context(request, lineage, model, options, tenant)
-    given, lost = (lineage.items, ()) if held is None else without_lost(held, lineage.items)
+    given, lost = without_lost(held, lineage.items)
     put = place_outputs(held, given, complete=request.generate)
     parent, items = put.parent, put.items
     if held is None:
@@ -292,8 +292,9 @@ def _compacted_context(
     opening, rest = (None if held is None else held.opening), lineage.items
     if held is None:
         opening, rest = split_opening(rest)
-    items, alone = opened_input(rest, model.seal, tenant)
+    counted, alone = opened_input(rest, model.seal, tenant)
     parent = None if alone else held
+    items, lost = without_lost(parent, counted)
     if parent is None:
         digest = ROOT_DIGEST if opening is None else roll(ROOT_DIGEST, opening)
     else:
@@ -312,8 +313,9 @@ def _compacted_context(
         items=items,
         header=header,
         open_calls=check_calls(parent, items, complete=request.generate),
-        digest=roll_all(digest, items),
+        digest=roll_all(digest, counted),
         left_out=NOTHING if parent is None else parent.left_out,
+        cuts=lost,
     )
 
 

@@ -17,6 +17,7 @@ from tools_api.call_order import by_model
 from tools_api.items import (
     Call,
     CallOutput,
+    CustomToolCall,
     FunctionCall,
     FunctionCallOutput,
     Item,
@@ -25,8 +26,8 @@ from tools_api.items import (
     TextPart,
 )
 
-_NOTE = "[cleared: the output of {}, {} tokens; call the tool again if it is needed]"
-_IS_NOTE = re.compile(r"\[cleared: the output of .{1,512}, \d{1,12} tokens; call the tool again")
+_NOTE = "[cleared: output of {}, {} tokens]"
+_IS_NOTE = re.compile(r"\[cleared: output of .{1,512}, \d{1,12} tokens\]$", re.DOTALL)
 _SUMMARY = "Summary of the conversation up to here, which is left out:\n\n{}"
 _NO_ARGUMENTS = "{}"
 
@@ -38,13 +39,15 @@ class Rules:
     clears: bool = True
     summarises: bool = True
     keeps_newest: bool = True
-    """The newest turns stay as they are; else only what users said does."""
+    """The last turn stays as it is in any case; else only if it has room."""
+    keeps_turns: bool = True
+    """The newest turns stay, as many as have room; else only what users said does."""
     keeps_uses: int | None = None
     """Clear all outputs but those of so many newest calls; None: as few as will do."""
     exempt: frozenset[str] = frozenset()
     """Tools whose outputs are not cleared."""
-    clears_inputs: bool = False
-    """Arguments of the calls are cleared with their outputs."""
+    clears_inputs: bool | frozenset[str] = False
+    """Arguments of calls are cleared with their outputs: of all tools, or of these."""
     least: int = 0
     """Tokens: what clears fewer is not done."""
 
@@ -90,7 +93,10 @@ def decide(
         told: whoever writes the summary sees so many of the items; None: all.
     """
     history = _History(items, sizes, summary_at, room.note)
-    newest = history.newest(room.target * 3 // 8, rules, len(items) if told is None else told)
+    for_newest = room.target - room.summary - history.size_of_users(room.target // 4)
+    newest = history.newest(
+        max(for_newest, room.target // 4), rules, len(items) if told is None else told
+    )
     cleared = history.to_clear(newest, rules, sum(sizes) - room.target)
     saved = sum(sizes[place] - room.note for place in cleared)
     enough = sum(sizes) - saved <= room.target or not rules.summarises
@@ -125,7 +131,7 @@ def recast(
 ) -> StandsFor:
     """The items that are left. ``summary``: None only where nothing is summarised."""
     cleared, gone = set(decision.cleared), set(decision.summarised)
-    emptied = _called_by(items, cleared) if rules.clears_inputs else set[int]()
+    emptied = _to_empty(items, cleared, rules.clears_inputs)
     kept, at = list[Item](), None
     for place, item in enumerate(items):
         if place == decision.newest and gone:
@@ -137,10 +143,8 @@ def recast(
             at = len(kept)
         if place in cleared:
             kept.append(_noted(item, sizes[place]))
-        elif place in emptied and isinstance(item, FunctionCall):
-            kept.append(replace(item, arguments=_NO_ARGUMENTS))
         else:
-            kept.append(item)
+            kept.append(emptied.get(place, item))
     if gone and at is None:  # nothing of the newest stays
         at = len(kept)
         kept.append(summary_message(summary or ""))
@@ -196,15 +200,19 @@ class _History:
     def newest(self, room: int, rules: Rules, told: int) -> int:
         """Where the newest turns begin that stay: as many as have ``room``, the last one always,
         and all that whoever sums up does not see."""
-        if not rules.keeps_newest:
+        if not rules.keeps_turns:
             return told
         places = [place for place in cuts(self._items) if place <= told]
-        newest = places[-1] if places else 0
+        newest = places[-1] if places and rules.keeps_newest else told
         for place in reversed(places):
             if sum(self._sizes[place:]) > room:
                 break
             newest = place
         return newest
+
+    def size_of_users(self, room: int) -> int:
+        """Tokens of what stays of users' messages, wherever they stand."""
+        return sum(self._sizes[place] for place in self.users(len(self._items), room))
 
     def users(self, newest: int, room: int) -> set[int]:
         """Places before the newest turns of what users said: the first, and of the others the
@@ -258,10 +266,24 @@ class _History:
         return ""
 
 
-def _called_by(items: Sequence[Item], outputs: set[int]) -> set[int]:
-    """Places of the calls that these outputs answer."""
+def _to_empty(
+    items: Sequence[Item], outputs: set[int], clears: bool | frozenset[str]
+) -> dict[int, Item]:
+    """The calls that these outputs answer without their arguments, by place."""
+    if not clears:
+        return {}
     ids = {item.call_id for place in outputs if isinstance(item := items[place], CallOutput)}
-    return {n for n, item in enumerate(items) if isinstance(item, Call) and item.call_id in ids}
+    found = dict[int, Item]()
+    for place, item in enumerate(items):
+        if not isinstance(item, Call) or item.call_id not in ids:
+            continue
+        if clears is not True and item.full_name not in clears:
+            continue
+        if isinstance(item, FunctionCall):
+            found[place] = replace(item, arguments=_NO_ARGUMENTS)
+        elif isinstance(item, CustomToolCall):
+            found[place] = replace(item, input="")
+    return found
 
 
 def _noted(item: Item, tokens: int) -> Item:

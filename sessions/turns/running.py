@@ -13,25 +13,22 @@ what it holds is let go in one place each, on whichever way it ends.
 
 import itertools
 import logging
-from collections import deque
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from runtime.grammar.refusal import GrammarRefused
-from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
-from sessions.durable.account import NOTHING, Amount
+from sessions.durable.account import NOTHING
 from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import EventLog
 from sessions.ground import RETRY_AFTER_S
 from sessions.journal.writer import Verdict
+from sessions.turns.ahead import Ahead
 from sessions.turns.commits import Ending, refused
-from sessions.turns.compacting import Recasting
 from sessions.turns.continuing import find_lineage
 from sessions.turns.effects import (
-    EngineOutputs,
     Outbox,
     Question,
     RequestIdFreed,
@@ -39,7 +36,6 @@ from sessions.turns.effects import (
     SessionGranted,
     SessionTurn,
     TurnEnded,
-    TurnHold,
     Work,
 )
 from sessions.turns.following import Following, to_be_asked
@@ -48,11 +44,13 @@ from sessions.turns.lanes import Lanes, Waiting
 from sessions.turns.memory import Memory
 from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import grammar_param, plan_turn, takes_long
+from sessions.turns.playing import Playing
 from sessions.turns.reading import Prepared, grammar_of
 from sessions.turns.recollection import journal_error
 from sessions.turns.references import Whole, digested
 from sessions.turns.service import Service
-from sessions.turns.turn import Turn, TurnStep
+from sessions.turns.summing_up import SummingUp
+from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import TurnPlan
 from sessions.turns.wanted import Recalled, Wanted
 from tools_api import errors
@@ -87,12 +85,37 @@ class Running:
         self._following = following
         self._outbox = outbox
         self._numbers = itertools.count(1)
+        self.playing = Playing(
+            service=service, jobs=jobs, following=following, outbox=outbox, new_id=self._new_id
+        )
+        self._summing_up = SummingUp(
+            connection_id=connection_id,
+            service=service,
+            visible=visible,
+            jobs=jobs,
+            playing=self.playing,
+            outbox=outbox,
+            new_id=self._new_id,
+            ask=self._ask,
+        )
+        self._ahead = Ahead(
+            service=service,
+            jobs=jobs,
+            summing_up=self._summing_up,
+            recall=self._memory_of,
+            ask=self._ask,
+            wake=self._wake,
+        )
+
+    def want_events(self) -> None:
+        """The client asks for events of our own."""
+        self._summing_up.vendor_events.wanted = True
 
     # The life of a request, in its order
 
     async def live(self, job: Job) -> None:
         """Answer a request: with its turn, with the events of another one, or with an error."""
-        memory = Memory(self._visible, self._service, ask=partial(self._recall, job))
+        memory = self._memory_of(job)
         followed: EventLog | None = None
         try:
             followed = await self._claim_id(job, memory)
@@ -234,7 +257,7 @@ class Running:
         long = takes_long(service, request, lineage, job.frame.num_bytes)
         plan: TurnPlan = await self._ask(job, Work(work)) if long else work()
         if plan.due is not None:
-            plan = await self._begin_recasting(job, plan)
+            plan = await self._summing_up.begin(job, plan)
         repeats = len(lineage.items) < len(request.input)
         known = lineage.parent is not None and lineage.parent.entry is plan.continued
         return replace(
@@ -242,21 +265,6 @@ class Running:
             frame_bytes=0 if repeats else job.frame.num_bytes,
             continued_id=plan.previous_response_id if known else None,
         )
-
-    async def _begin_recasting(self, job: Job, plan: TurnPlan) -> TurnPlan:
-        """Decide what becomes of a context that is too long; returns the plan of a turn that runs
-        as it is where nothing can be gained."""
-        service = self._service
-        work = partial(
-            Recasting,
-            plan,
-            service=service,
-            summary_id=service.new_id("resp"),
-            item_id=service.new_id("cmp"),
-        )
-        recasting: Recasting = await self._ask(job, Work(work))
-        job.recasting = None if recasting.idle else recasting
-        return recasting.without() if recasting.idle else plan
 
     async def _try_grammar(self, job: Job, grammar: GrammarSpec) -> None:
         """Last before the turn, so that no probe works for a prompt that does not fit."""
@@ -320,8 +328,8 @@ class Running:
                 plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id
             )
             if job.recasting is not None:
-                job.turn = turn = await self._recast(job, memory, turn, session)
-            ending = await self._record(job, turn, await self._play(job, memory, turn))
+                job.turn = turn = await self._summing_up.recast(job, memory, turn, session)
+            ending = await self._record(job, turn, await self.playing.play(job, memory, turn))
             self._tell_end(job, turn, ending)
         finally:
             entry = None if ending is None else ending.outcome.entry
@@ -329,101 +337,7 @@ class Running:
             self._wake(session.end_turn(id_, service.clock(), open_calls=open_calls))
             service.store.used(session)
             service.store.running.remove(id_)
-
-    async def _play(self, job: Job, memory: Memory, turn: Turn) -> Ending:
-        """Its events and requests, while the engine says something; most of that comes in by
-        ``receive``."""
-        if job.early is not None:
-            self._carry_out(job, job.early.stop(turn, self._service.clock()))
-        elif job.ending is None:
-            self._carry_out(job, turn.start())
-        while job.ending is None:
-            try:
-                await Question(self._new_id(), EngineOutputs())
-                while job.stalled and job.ending is None:
-                    await self._spend(job, memory, turn, job.stalled.popleft())
-            except EndedEarly as early:
-                job.early = early.with_traceback(None)  # which leads back to the job
-                self._carry_out(job, early.stop(turn, self._service.clock()))
-            job.stalled = None
-        return job.ending
-
-    async def _recast(self, job: Job, memory: Memory, first: Turn, session: Session) -> Turn:
-        """Have the context summed up, if that is needed; returns the turn behind it, which goes on
-        with the events of the ``first`` one. One that was ended early meanwhile is that one."""
-        assert job.recasting is not None
-        recasting, job.main = job.recasting, first
-        self._carry_out(job, first.announce(recasting.announced))
-        text: str | None = None
-        cost: dict[str, Any] = {}
-        if recasting.summary is not None:
-            summary = Turn(
-                recasting.summary, service=self._service, ledger=session.ledger, stream_id=None
-            )
-            job.turn = summary
-            ending = await self._record_summary(
-                job, summary, await self._play(job, memory, summary)
-            )
-            job.turn, job.ending, job.noted = first, None, NOTHING
-            text, cost = recasting.read(summary.text, ending.outcome.report)
-        if job.early is not None:
-            return first
-        try:
-            plan: TurnPlan = await self._ask(job, Work(partial(recasting.finish, text)))
-        except EndedEarly as early:
-            job.early = early.with_traceback(None)
-            return first
-        except ApiError as error:
-            self._carry_out(job, first.refuse(error))
-            return first
-        assert plan.recast is not None
-        plan.recast.report.update(cost)
-        plan = replace(plan, number=first.plan.number)
-        return Turn(
-            plan,
-            service=self._service,
-            ledger=session.ledger,
-            stream_id=job.lane.stream_id,
-            events=first.events,
-        )
-
-    async def _record_summary(self, job: Job, turn: Turn, ending: Ending) -> Ending:
-        """Record what the summary consumed before its turn goes on."""
-        commits, report = self._service.commits, ending.outcome.report
-        self._jobs.withdrawn(turn.request_id)
-        if report.usage.input_tokens or report.cost:
-            if commits is not None:
-                assert job.session is not None
-                at_s = self._service.wall_clock()
-                record = commits.record(
-                    turn.plan, job.session, ending, created_s=at_s, shares=job.shares
-                )
-                try:
-                    await self._ask(job, record)
-                except EndedEarly as early:
-                    job.early = early.with_traceback(None)
-                except Exception:
-                    log.exception("record failed response=%s", turn.plan.response_id)
-            usage = report.usage
-            self._service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
-            self._outbox.ended.append(TurnEnded(report=report, terminal=ending.terminal))
-            log.info("context summed up", extra={"fields": report.log_fields()})
-        elif job.noted is not NOTHING:
-            self._note(job, turn, NOTHING)
-        return ending
-
-    async def _spend(self, job: Job, memory: Memory, turn: Turn, output: SequenceOutput) -> None:
-        """Take what waited for more of a shared account, whether the journal had enough or not."""
-        gives = True
-        try:
-            while gives and (lacking := turn.lacking(output)):
-                gives = await memory.take_shares(lacking)
-        except Exception:
-            message = "The server could not ask what is left of a budget."
-            now = self._service.clock()
-            self._carry_out(job, turn.fail("journal_unavailable", message, now))
-        else:
-            self._take(job, turn, output)
+        self._ahead.consider(job, turn.plan, ending.outcome.entry, session)
 
     async def _record(self, job: Job, turn: Turn, ending: Ending) -> Ending:
         """Hold the terminal event until the turn's record is in the journal, if there is one;
@@ -432,7 +346,7 @@ class Running:
         spent = report.usage.input_tokens or report.cost
         if commits is None or not (spent or ending.outcome.entry is not None):
             if job.noted is not NOTHING:
-                self._note(job, turn, NOTHING)
+                self.playing.note(job, turn, NOTHING)
             elif job.log is not None:
                 self._free(job.log.request_id)
             return ending
@@ -489,6 +403,9 @@ class Running:
             raise EndedEarly(EarlyEnd.NEWER_REQUEST)  # before the notice that says so
         return answer
 
+    def _memory_of(self, job: Job) -> Memory:
+        return Memory(self._visible, self._service, ask=partial(self._recall, job))
+
     async def _recall(self, job: Job, wanted: Wanted) -> Recalled:
         """Ask the journal, and have in memory what it knows."""
         try:
@@ -526,64 +443,6 @@ class Running:
         if options.on_disconnect is not None:
             session.outlives_sockets = options.on_disconnect == "continue"
         return session
-
-    # While the turn runs
-
-    def receive(self, job: Job, output: SequenceOutput) -> None:
-        """Take what the engine said of a turn, unless it waits for more of a shared account."""
-        turn = job.turn
-        assert turn is not None
-        if job.stalled is not None:
-            job.stalled.append(output)
-            return
-        if job.shares and turn.lacking(output):
-            job.stalled = deque([output])
-        else:
-            self._take(job, turn, output)
-        if job.question is not None and (job.stalled or job.ending is not None):
-            self._jobs.answer(job.question.id, None)
-
-    def _take(self, job: Job, turn: Turn, output: SequenceOutput) -> None:
-        now = self._service.clock()
-        if self._jobs.of_request(output.request_id) is not job:
-            return
-        if output.finish is not None:
-            self._jobs.withdrawn(output.request_id)
-        try:
-            step = turn.receive(output, now)
-        except Exception:
-            log.exception("turn failed response=%s", turn.plan.response_id)
-            step = turn.fail("internal", "The server had an internal error.", now)
-        self._carry_out(job, step)
-
-    def _carry_out(self, job: Job, step: TurnStep) -> None:
-        """Carry out a turn's step: events to who follows it, requests to the engine."""
-        frames = list(map(encode, step.events))
-        if step.outcome is not None:
-            job.ending = Ending(outcome=step.outcome, terminal=frames.pop())
-        if frames and (job.turn is None or job.turn.plan.sums_up is None):
-            self._following.publish(job, frames)
-        self._outbox.requests += step.requests
-        for message in step.requests:
-            if isinstance(message, GenerationRequest):
-                self._jobs.submitted(job, message.request_id)
-                if job.session is not None:
-                    self._service.store.residents.writes(message.branch_id, job.session)
-            elif isinstance(message, CancelRequest):
-                self._jobs.withdrawn(message.request_id)
-        if job.ending is None and job.turn is not None and job.turn.noted is not job.noted:
-            self._note(job, job.turn, job.turn.noted)
-
-    def _note(self, job: Job, turn: Turn, held: Amount) -> None:
-        """Have noted what the turn may consume, in case the server dies."""
-        urgent = held.output > job.noted.output or NOTHING in (held, job.noted)
-        job.noted = held
-        commits = self._service.commits
-        if commits is not None:
-            assert job.session is not None
-            created_s = self._service.wall_clock()
-            record = commits.reservation(turn.plan, job.session, held, created_s=created_s)
-            self._outbox.notes.append(TurnHold(record=record, urgent=urgent))
 
     # What others are told
 

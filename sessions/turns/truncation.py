@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
+from sessions.durable.compaction import standing
 from sessions.durable.transcript import (
     NOTHING,
     Entry,
@@ -27,7 +28,12 @@ from sessions.durable.transcript import (
 )
 from sessions.turns.shortening import Room, Shortening, Sizes
 from tools_api.chat_format import TemplateOptions
-from tools_api.items import Call, CallOutput, Item, Message, Reasoning
+from tools_api.items import Call, CallOutput, Compaction, Item, Message, Reasoning
+
+_LATE_BEHIND_SUMMARY = (
+    "compaction: left out the output of {!r}, whose call is in the summary; send what came late as "
+    "a message"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,23 +53,34 @@ class Context:
 
 
 def without_lost(
-    parent: Entry, items: tuple[Item, ...]
+    parent: Entry | None, items: tuple[Item, ...]
 ) -> tuple[tuple[Item, ...], tuple[str, ...]]:
-    """Those of ``items`` that a chain can take which was cut: no late output of a call that was
-    left out there. And a sentence for each of these."""
-    if parent.left_out == NOTHING:
+    """Those of ``items`` that a chain can take which was cut or summed up: no late output of a
+    call that is gone there. And a sentence for each of these."""
+    called = _called(expanded(items)) | (set() if parent is None else parent.open_calls)
+    answered = {item.call_id for item in items if isinstance(item, CallOutput)}
+    if called >= answered:
         return items, ()
-    called = set(parent.open_calls)
-    for entry in chain(parent):
-        called |= _called(expanded((*entry.input_items, *entry.output_items)))
-    called |= _called(items)
+    links = [(*link.input_items, *link.output_items) for link in chain(parent)]
+    summed_up = any(map(_is_summary, (*items, *(item for link in links for item in link))))
+    if not summed_up and (parent is None or parent.left_out == NOTHING):
+        return items, ()
+    called = called.union(*(_called(expanded(link)) for link in links))
     kept, cuts = list[Item](), list[str]()
     for item in items:
         if isinstance(item, CallOutput) and item.call_id not in called:
-            cuts.append(f"truncation: left out the output of {item.call_id!r}, like its call")
+            cuts.append(
+                _LATE_BEHIND_SUMMARY.format(item.call_id)
+                if summed_up
+                else f"truncation: left out the output of {item.call_id!r}, like its call"
+            )
         else:
             kept.append(item)
     return tuple(kept), tuple(cuts)
+
+
+def _is_summary(item: Item) -> bool:
+    return isinstance(item, Compaction) and standing(item).summary_at is not None
 
 
 def _called(items: Iterable[Item]) -> set[str]:

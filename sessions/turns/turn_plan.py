@@ -8,13 +8,15 @@ engine already holds.
 """
 
 import hashlib
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.messages import GenerationRequest, SamplingParams, TokenArray
 from sessions.durable.branches import Claim
-from sessions.durable.transcript import NOTHING, Entry, Header, LeftOut, Tail, chain_ids
+from sessions.durable.transcript import NOTHING, Entry, Header, LeftOut, Tail, chain, chain_ids
 from sessions.turns.cache_diagnostics import Comparison
+from sessions.turns.recasting import Decision, Rules
 from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec
 from tools_api.items import Item
@@ -67,6 +69,36 @@ class Recast:
     """That lead the output."""
     report: dict[str, Any] = field(default_factory=dict)
     """``response.keepwarm.context``."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Prepared:
+    """A cut that was decided and summed up ahead of the turn that makes it."""
+
+    entry: Entry
+    """The end of the chain that was looked at; what is said behind it stays."""
+    decision: Decision | None = None
+    """None: there is none (yet)."""
+    rules: Rules | None = None
+    """The rules by which it was decided."""
+    text: str | None = None
+    """The summary, if one was needed."""
+    cost: dict[str, Any] = field(default_factory=dict)
+    """What the summary took."""
+    under_way: bool = False
+    waiting: tuple[Hashable, ...] = ()
+    """Tickets of turns that wait for it to be made."""
+
+
+def prepared_for(held: object, entry: Entry | None) -> Prepared | None:
+    """The cut that was computed ahead for a chain, or is about to be.
+
+    Args:
+        held: what a session has of the kind.
+    """
+    if not isinstance(held, Prepared):
+        return None
+    return held if any(link is held.entry for link in chain(entry)) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -36,6 +36,8 @@ from sessions.http.message import (
 )
 from sessions.pages.metrics import Metrics
 from sessions.tenants import Principal
+from sessions.turns.vendor_events import HEADER as EVENTS_HEADER
+from sessions.turns.vendor_events import asks_for_events
 from sessions.wire.acceptor import SPEAK_S
 from sessions.wire.arriving import TURN_S, Arriving
 from sessions.wire.socket_state import has_come
@@ -500,7 +502,9 @@ class HttpConnection(asyncio.Protocol):
         self._metrics.http_answered(response.status_code)
         head, rest = self._framing.switch(response)
         self._socket.write(head)
-        peer = self._upgrade(self, OpenSocket(transport=self._socket, protocol=protocol), principal)
+        wants = asks_for_events(request.target, request.headers.get_all(EVENTS_HEADER))
+        socket = OpenSocket(transport=self._socket, protocol=protocol, wants_events=wants)
+        peer = self._upgrade(self, socket, principal)
         self._ended = True
         self._socket.set_protocol(peer)
         self._arriving.unsent.forget(self)

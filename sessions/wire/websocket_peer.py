@@ -84,6 +84,8 @@ class OpenSocket:
     transport: asyncio.Transport
     protocol: ServerProtocol
     """In state OPEN."""
+    wants_events: bool = False
+    """The client asked for events of our own."""
 
 
 class WebSocketPeer(asyncio.Protocol):
@@ -135,6 +137,8 @@ class WebSocketPeer(asyncio.Protocol):
         self._drop_at: float | None = None
         self.principal = principal
         self._link: Link = hub.open(principal.tenant, self)
+        if socket.wants_events:
+            self._link.connection.want_events()
 
     # asyncio.Protocol
 

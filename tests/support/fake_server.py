@@ -154,7 +154,7 @@ def turn(
             for delta in item["arguments"]:
                 kind = "response.function_call_arguments.delta"
                 events.append({"type": kind, "delta": delta, **place})
-        else:
+        elif item["type"] == "message":
             for delta in item["content"][0]["text"]:
                 events.append({"type": "response.output_text.delta", "delta": delta, **place})
         events.append({"type": "response.output_item.done", "output_index": index, "item": item})

@@ -108,6 +108,7 @@ class _Draw:
                 "lenient": lambda: self.maybe(0.5),
                 "stats": lambda: self.maybe(0.8),
                 "traceparent": lambda: _TRACEPARENT,
+                "compaction": lambda: {"ahead": self.maybe(0.5)},
                 "on_disconnect": lambda: self.one(("cancel", "continue", None)),
             },
         )

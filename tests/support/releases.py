@@ -18,6 +18,7 @@ from sessions.turns.connection import Connection
 from sessions.turns.following import Following
 from sessions.turns.jobs import Jobs
 from sessions.turns.lanes import Lanes
+from sessions.turns.playing import Playing
 from sessions.turns.running import Running
 from sessions.turns.sharing import SharedAccounts
 from sessions.turns.turn import Turn
@@ -135,11 +136,16 @@ RELEASES: list[Release] = [
     ),
     _at(
         "the record of a first turn | failed | alone",
-        Running,
+        Playing,
         "_take",
         "self._jobs.withdrawn(output.request_id)",
     ),
-    _at("the engine | newer_gone | alone", Running, "_record", "self._note(job, turn, NOTHING)"),
+    _at(
+        "the engine | newer_gone | alone",
+        Running,
+        "_record",
+        "self.playing.note(job, turn, NOTHING)",
+    ),
     _at(
         "shares of no use | answered | alone", Running, "_record", "self._free(job.log.request_id)"
     ),
@@ -170,14 +176,14 @@ RELEASES: list[Release] = [
     _at("its id | gone, before it was read | alone", Running, "unwanted", "self._free(id_)"),
     _at(
         "the engine, asked anew | answered | alone",
-        Running,
+        Playing,
         "_take",
         "self._jobs.withdrawn(output.request_id)",
     ),
     _at(
         "the engine, asked for less | answered | alone",
-        Running,
-        "_carry_out",
+        Playing,
+        "carry_out",
         "self._jobs.withdrawn(message.request_id)",
     ),
     _at(

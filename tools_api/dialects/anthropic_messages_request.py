@@ -42,7 +42,7 @@ _WITHOUT_EFFECT = ("cache_control", "diagnostics")
 """Everything is cached; why a prompt was not is told in ``keepwarm``."""
 _KNOWN = frozenset({*_SAME, *_READ, *_WITHOUT_EFFECT})
 _REFUSED = {
-    "compaction": "histories are not compacted here",
+    "compaction": "ask for it in context_management.edits",
     "container": "nothing runs beside the model here",
     "fallbacks": "one model is served here",
     "inference_geo": "the server is where it is",
@@ -231,9 +231,16 @@ def _clearing(edit: Fields, path: str) -> Fields:
     at = join(path, "exclude_tools")
     names = an_array(edit.get("exclude_tools", []), at)
     made["exclude_tools"] = [a_name(name, join(at, n)) for n, name in enumerate(names)]
-    flag = "clear_tool_inputs"
-    made[flag] = a_flag(edit.get(flag), join(path, flag))
+    made["clear_tool_inputs"] = _inputs_to_clear(edit, join(path, "clear_tool_inputs"))
     return made
+
+
+def _inputs_to_clear(edit: Fields, path: str) -> bool | list[str]:
+    """Of all tools, of none, or of these."""
+    raw = edit.get("clear_tool_inputs")
+    if isinstance(raw, list):
+        return [a_name(name, join(path, n)) for n, name in enumerate(raw)]
+    return a_flag(raw, path)
 
 
 def _compaction(edit: Fields, path: str) -> Fields:

@@ -41,6 +41,8 @@ class Chain:
     marks: list[Mark] = field(default_factory=list)
     """Where ``rewind`` may go back to, oldest first."""
     stats: SessionStats = field(default_factory=SessionStats)
+    cut_from: str | None = None
+    """The response before the newest cut, which has all that was said."""
     is_fork: bool = False
     """Another chain stands at ``head`` too."""
     server_name: str | None = None
@@ -81,9 +83,10 @@ class Chain:
             self.complete = response.keepwarm.get("turn", 1) == 1
         self.marks.append(Mark(head=self.head, length=len(self.history)))
         self.head, self.is_fork = response.id, False
-        self.history += items
+        self.history += [item for item in items if item.get("type") != "compaction_trigger"]
         self.history += [dict(item) for item in response.raw["output"]]
         self.owed.clear()
+        self.cut_from = (response.keepwarm.get("context") or {}).get("from") or self.cut_from
         self.server_name = response.keepwarm.get("session", self.server_name)
         self.stats = _counted(self.stats, response)
 
@@ -110,6 +113,24 @@ class Chain:
             self.owed.append(item)
         self.head = to
         del self.history[mark.length :], self.marks[number:]
+
+    def before_cut(self) -> "Chain":
+        """A second chain from before the newest cut on.
+
+        Raises:
+            ValueError: there was none in this object.
+        """
+        to = self.cut_from
+        if to is None:
+            raise ValueError("nothing of this session was compacted here")
+        chain = self.fork()
+        chain.cut_from = None
+        if to in [mark.head for mark in chain.marks]:
+            chain.rewind(to)
+        else:  # it stands in what was taken over by name or id
+            chain.head, chain.history, chain.complete = to, [], False
+            chain.owed, chain.marks = [], []
+        return chain
 
     def fork(self) -> "Chain":
         """A second chain from here on, without the name: it goes on from the response, so that

@@ -75,6 +75,10 @@ class GenerationOptions(TypedDict, total=False):
     include: Sequence[str]
     reasoning: Mapping[str, Any]
     service_tier: str
+    context_management: Sequence[Mapping[str, Any]]
+    """``[{"type": "compaction", "compact_threshold": N}]``: a session goes on where its context is
+    full. What comes behind a cut is computed while tools run, and charged then, unless
+    ``keepwarm={"compaction": {"ahead": False}}``."""
     prompt_cache_key: str
     store: bool
     keepwarm: Mapping[str, Any]
@@ -111,7 +115,18 @@ def wire_options(defaults: TurnOptions, options: TurnOptions) -> dict[str, Any]:
         ]
     if "keepwarm" in wire:
         wire["keepwarm"] = {**defaults.get("keepwarm", {}), **options.get("keepwarm", {})}
+    if _names_threshold(wire):
+        own = dict(wire.get("keepwarm", {}))
+        own["compaction"] = {"ahead": True, **own.get("compaction", {})}
+        wire["keepwarm"] = own
     return wire
+
+
+def _names_threshold(wire: Mapping[str, Any]) -> bool:
+    """Whether the server is told from how many tokens on it is to compact."""
+    entries = wire.get("context_management") or ()
+    named = any(entry.get("compact_threshold") is not None for entry in entries)
+    return named or bool((wire.get("keepwarm") or {}).get("context"))
 
 
 def check_options(options: Mapping[str, Any]) -> None:

@@ -210,6 +210,23 @@ class AsyncSession:
         """Prefill header and ``input`` without generating; the session moves on."""
         return await self._last(input, options, generate=False)
 
+    async def compact(self, **options: Unpack[TurnOptions]) -> Response:
+        """Have the server sum up what was said, down to half of it; the session goes on behind
+        that. ``response.keepwarm["context"]`` says what went and what it cost.
+
+        Raises:
+            ApiError: there is nothing yet, or calls wait for their outputs.
+        """
+        return await self._last([{"type": "compaction_trigger"}], options)
+
+    def before_compaction(self) -> "AsyncSession":
+        """A second session from before the newest cut on, where all stands that was said.
+
+        Raises:
+            ValueError: nothing was compacted in this object.
+        """
+        return AsyncSession(self._connection, self._chain.before_cut(), self._equipment)
+
     def owe(self, outputs: Sequence[CallOutput]) -> Awaitable[None]:
         """Answer calls with the next turn, in front of its input."""
         self._chain.owed += wire_items(outputs)

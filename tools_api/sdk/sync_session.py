@@ -148,6 +148,23 @@ class Session:
         """Prefill header and ``input`` without generating; the session moves on."""
         return self._portal.call(self._inner.warm(input, **options))
 
+    def compact(self, **options: Unpack[TurnOptions]) -> Response:
+        """Have the server sum up what was said, down to half of it; the session goes on behind
+        that. ``response.keepwarm["context"]`` says what went and what it cost.
+
+        Raises:
+            ApiError: there is nothing yet, or calls wait for their outputs.
+        """
+        return self._portal.call(self._inner.compact(**options))
+
+    def before_compaction(self) -> "Session":
+        """A second session from before the newest cut on, where all stands that was said.
+
+        Raises:
+            ValueError: nothing was compacted in this object.
+        """
+        return Session(self._portal, self._inner.before_compaction())
+
     def owe(self, outputs: Sequence[CallOutput]) -> None:
         """Answer calls with the next turn, in front of its input."""
         self._inner.owe(outputs)

@@ -176,9 +176,16 @@ function turnRow(first, page) {
   return { node, update: (turn) => fillTurn(turn, cells, page) };
 }
 
+function recast(context) {
+  const gone = Math.max(context.before - context.after, 0);
+  const mark = chip(`-${count(gone)}`, "cool");
+  mark.title = `Context recast from ${exact(context.before)} to ${exact(context.after)} tokens: ${many(context.cleared.length, "result")} cleared, ${many(context.summarised.turns, "turn")} summed up for ${dollars(context.cost)}; each turn from here on reads ${exact(gone)} tokens less`;
+  return mark;
+}
+
 function fillTurn(turn, cells, page) {
   cells.turn.style.setProperty("--lanes", page.lanes.width);
-  cells.turn.replaceChildren(graph(turn.index, page.lanes), el("b", {}, exact(turn.turn)), turn.status === "completed" ? "" : chip(turn.reason ?? turn.status, SHADES[turn.status]));
+  cells.turn.replaceChildren(graph(turn.index, page.lanes), el("b", {}, exact(turn.turn)), turn.status === "completed" ? "" : chip(turn.reason ?? turn.status, SHADES[turn.status]), turn.context ? recast(turn.context) : "");
   cells.time.replaceChildren(...time(turn, page.longest));
   cells.prompt.replaceChildren(...prompt(turn));
   cells.why.replaceChildren(el("ul", { class: "reasons" }, ...turn.misses.map(reason)));

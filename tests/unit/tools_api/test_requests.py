@@ -59,6 +59,7 @@ ACCEPTED: list[dict[str, Any]] = [
     {"prompt_cache_retention": "24h", "prompt_cache_key": "k"},
     {"prompt_cache_options": {"mode": "explicit", "ttl": "12h"}},
     {"context_management": [{"type": "compaction", "compact_threshold": 1000}]},
+    {"keepwarm": {"compaction": {"ahead": True, "instructions": "briefly"}}},
     {"safety_identifier": "s", "user": "u", "background": False},
     {"text": {"verbosity": "low"}},
     {"text": {"format": {"type": "text"}}},

@@ -5,63 +5,21 @@ from typing import Any
 import pytest
 
 from sessions.turns.compacting import INSTRUCTION
-from tests.support.sessions_rig import END, Client, Rig, call, spelled, tool
+from tests.support.recast_loops import (
+    LONG,
+    G,
+    connect,
+    loop,
+    play,
+    recast_of,
+    result,
+    sums_of,
+    sums_up,
+    threshold,
+)
+from tests.support.sessions_rig import END, Client, Rig, call
 from tools_api.dialects.anthropic_messages import MESSAGES
 from tools_api.dialects.responses_compact import COMPACT
-
-G = tool("g")
-LONG = "x" * 600
-
-
-def connect(max_context_tokens: int = 8000) -> tuple[Rig, Client]:
-    rig = Rig(max_context_tokens=max_context_tokens)
-    return rig, rig.connect()
-
-
-def prompt(rig: Rig) -> str:
-    return spelled(rig.engine.prompt(rig.engine.last))
-
-
-def result(call_id: str, output: str = LONG) -> dict[str, Any]:
-    return {"type": "function_call_output", "call_id": call_id, "output": output}
-
-
-def threshold(tokens: int) -> list[dict[str, Any]]:
-    return [{"type": "compaction", "compact_threshold": tokens}]
-
-
-def sums_up(rig: Rig) -> bool:
-    """Whether a summary is being written."""
-    last = rig.engine.last
-    return last.request_id in rig.engine.open and INSTRUCTION in prompt(rig)
-
-
-def play(rig: Rig, client: Client, reply: str, summary: str = "a summary", **fields: Any) -> Any:
-    """A turn whose context is summed up before, if that is due."""
-    client.create(**fields)
-    if sums_up(rig):
-        rig.reply(summary + END if summary != "endless" else "endless")
-    read = prompt(rig) if rig.engine.last.request_id in rig.engine.open else ""
-    rig.reply(reply)
-    return client.response, read
-
-
-def loop(rig: Rig, client: Client, turns: int, tokens: int = 3000, **more: Any) -> list[Any]:
-    """Turns of a tool loop, each with a call; a summary is answered with one. Responses, and what
-    the model read."""
-    fields = {"tools": [G], "context_management": threshold(tokens)} | more
-    summary = fields.pop("summary", "a summary")
-    done = [play(rig, client, call("g") + END, input="the task", **fields)]
-    for number in range(turns):
-        last = done[-1][0]
-        answer = result(last["output"][-1]["call_id"], f"{number} {LONG}")
-        follows = {"previous_response_id": last["id"], "input": [answer]}
-        done.append(play(rig, client, call("g") + END, summary, **fields, **follows))
-    return done
-
-
-def recast_of(done: list[Any]) -> list[Any]:
-    return [each for each in done if "context" in each[0]["keepwarm"]]
 
 
 def test_a_loop_goes_on_behind_cuts() -> None:
@@ -115,6 +73,37 @@ def test_a_history_that_is_resent_is_found_with_and_without_what_the_item_stands
         history.append(result(turn["output"][-1]["call_id"], f"{number} {LONG}"))
         assert turn["previous_response_id"] is not None or number == 0
     assert any(item.get("type") == "compaction" for item in history)
+
+
+@pytest.mark.parametrize("resends", [False, True])
+def test_a_late_output_of_a_call_that_a_summary_took_is_left_out_and_it_is_said(
+    resends: bool,
+) -> None:
+    rig, client = connect()
+    done = loop(rig, client, 12)
+    cut = next(n for n, (turn, _) in enumerate(done) if sums_of(turn))
+    turn = done[cut][0]
+    late = result(done[0][0]["output"][-1]["call_id"], "late")
+    answer = result(turn["output"][-1]["call_id"], "in time")
+    if resends:
+        fields: Any = {"input": [*turn["output"], late, answer]}
+    else:
+        fields = {"previous_response_id": turn["id"], "input": [late, answer]}
+    after, read = play(rig, client, END, tools=[G], **fields)
+    assert after["status"] == "completed"
+    assert "in time" in read
+    assert "late" not in read
+    (warning,) = [w for w in after["keepwarm"]["warnings"] if "whose call is in the summary" in w]
+    assert late["call_id"] in warning
+    again, _ = play(rig, client, END, previous_response_id=after["id"], input="go on")
+    assert again["status"] == "completed"
+
+
+def test_an_output_of_no_call_is_refused_where_nothing_was_summed_up() -> None:
+    _, client = connect()
+    first = client.turn(call("g") + END, input="the task", tools=[G])
+    client.create(previous_response_id=first["id"], input=[result("call_of_nobody")])
+    assert client.last["type"] == "error"
 
 
 def test_what_was_before_a_cut_goes_on_as_ever() -> None:
@@ -213,35 +202,6 @@ def test_a_client_that_knows_no_items_has_its_history_recast_the_same_way() -> N
     assert 1 <= recasts <= 6
 
 
-def test_a_summary_is_charged_once_and_is_no_turn() -> None:
-    rig, client = connect()
-    done = loop(rig, client, 12)
-    summaries = [report for report in rig.reports if report.status == "compaction"]
-    turns = [report for report in rig.reports if report.status != "compaction"]
-    assert summaries
-    assert len(turns) == len(done)
-    session = rig.store.session("acme", done[0][0]["keepwarm"]["session"])
-    assert session.ledger.turns == len(turns)
-    spent = sum(r.usage.input_tokens for r in rig.reports)
-    assert session.ledger.usage.input_tokens == spent
-    assert session.ledger.account.spent.output == sum(r.usage.output_tokens for r in rig.reports)
-
-
-def test_a_turn_that_is_cancelled_while_it_is_summed_up_ends_so() -> None:
-    rig, client = connect()
-    done = loop(rig, client, 2)
-    fields = {"tools": [G], "context_management": threshold(1200)}
-    answer = result(done[-1][0]["output"][-1]["call_id"])
-    client.create(previous_response_id=done[-1][0]["id"], input=[answer], **fields)
-    assert sums_up(rig)
-    client.send(type="response.cancel")
-    assert client.last["type"] == "response.incomplete"
-    assert client.response["keepwarm"]["reason"] == "cancelled"
-    assert rig.store.session("acme", client.response["keepwarm"]["session"]).ledger.turns == 3
-    _, read = play(rig, client, END, previous_response_id=done[-1][0]["id"], input=[answer])
-    assert "the task" in read
-
-
 # Messages
 
 
@@ -292,7 +252,7 @@ def test_old_tool_uses_are_cleared_the_same_way_each_time_and_it_is_said() -> No
         assert edits[0]["cleared_tool_uses"] > 0
         assert edits[0]["cleared_input_tokens"] > 0
     cut = next(n for n, edits in enumerate(applied) if edits)
-    assert "[cleared: the output of" in done[cut][1]
+    assert "[cleared: output of" in done[cut][1]
     assert done[cut + 1][1].startswith(done[cut][1])
 
 

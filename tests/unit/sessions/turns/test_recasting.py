@@ -55,10 +55,12 @@ def history(draw: random.Random) -> tuple[list[Item], list[int]]:
 def drawn(draw: random.Random) -> tuple[list[Item], list[int], RecastRoom, Rules]:
     items, sizes = history(draw)
     room = RecastRoom(target=draw.randint(50, max(sum(sizes), 51)), summary=20, note=15)
+    keeps = draw.random()
     rules = Rules(
         clears=draw.random() < 0.8,
         summarises=draw.random() < 0.7,
-        keeps_newest=draw.random() < 0.8,
+        keeps_newest=keeps > 0.3,
+        keeps_turns=keeps > 0.15,
         exempt=frozenset("g") if draw.random() < 0.2 else frozenset(),
         least=draw.choice([0, 0, 200]),
     )
@@ -104,6 +106,22 @@ def test_calls_stay_with_outputs_the_task_and_the_newest_stay_and_it_gets_shorte
 
 
 @pytest.mark.parametrize("seed", range(100))
+def test_newest_turns_stay_up_to_the_target_and_no_further(seed: int) -> None:
+    """A cut that goes deeper than asked comes again the sooner, and less is in the cache."""
+    draw = random.Random(seed)
+    items = [message("user", "the task")]
+    for number in range(60):
+        items.append(FunctionCall(call_id=f"{number}", name="f", arguments="{}"))
+        items.append(FunctionCallOutput(call_id=f"{number}", output="x"))
+    sizes = [draw.randint(5, 30) for _ in items]
+    room = RecastRoom(target=sum(sizes) // 2, summary=sum(sizes) // 8, note=30)
+    decision = decide(items, sizes, room, Rules())
+    assert decision is not None
+    left = sum(sizes) - sum(sizes[place] for place in decision.summarised) + room.summary
+    assert room.target - 60 <= left <= room.target
+
+
+@pytest.mark.parametrize("seed", range(100))
 def test_old_results_go_before_turns_do(seed: int) -> None:
     items, sizes, room, _ = drawn(random.Random(seed))
     rules = Rules()
@@ -133,7 +151,13 @@ def test_of_so_many_newest_calls_the_outputs_stay() -> None:
     assert list(decision.cleared) == [n for n in outputs[:-2] if sizes[n] > 1]
 
 
-def test_arguments_are_cleared_with_their_outputs_where_that_is_asked() -> None:
+@pytest.mark.parametrize(
+    ("clears", "left_of_it"),
+    [(True, "{}"), (frozenset({"f"}), "{}"), (frozenset({"g"}), '{"a": 1}'), (False, '{"a": 1}')],
+)
+def test_arguments_are_cleared_with_their_outputs_where_that_is_asked(
+    clears: bool | frozenset[str], left_of_it: str
+) -> None:
     call = FunctionCall(call_id="c", name="f", arguments='{"a": 1}')
     items: list[Item] = [
         message("user", "x"),
@@ -141,10 +165,10 @@ def test_arguments_are_cleared_with_their_outputs_where_that_is_asked() -> None:
         FunctionCallOutput(call_id="c", output="y"),
         message("assistant", "z"),
     ]
-    rules = Rules(summarises=False, keeps_uses=0, clears_inputs=True)
+    rules = Rules(summarises=False, keeps_uses=0, clears_inputs=clears)
     room = RecastRoom(target=0, summary=1, note=1)
     decision = decide(items, [2, 2, 9, 2], room, rules)
     assert decision is not None
     left = recast(items, [2, 2, 9, 2], decision, rules, summary=None).items
     assert isinstance(left[1], FunctionCall)
-    assert left[1].arguments == "{}"
+    assert left[1].arguments == left_of_it

@@ -219,6 +219,12 @@ REFUSED = [
     ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
     ({"context_management": {"edits": [{"type": "clear_everything"}]}},
      "context_management.edits[0].type"),
+    ({"context_management": {"edits": [
+        {"type": "clear_tool_uses_20250919", "clear_tool_inputs": [1]}]}},
+     "context_management.edits[0].clear_tool_inputs[0]"),
+    ({"context_management": {"edits": [
+        {"type": "clear_tool_uses_20250919", "clear_tool_inputs": "all"}]}},
+     "context_management.edits[0].clear_tool_inputs"),
     ({"context_management": {"rules": []}}, "context_management.rules"),
     ({"tools": {}}, "tools"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),

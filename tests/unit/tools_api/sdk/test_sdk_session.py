@@ -341,3 +341,71 @@ def test_a_result_is_printed_in_three_lines() -> None:
     assert second == " 1 calls (ask), 0 failed, 0 waiting"
     assert "well" in third
     assert len(shown) < 500
+
+
+COMPACTED = {"type": "compaction", "id": "cmp_1", "encrypted_content": "kw1w.x.y"}
+
+
+class Compacting(Echo):
+    """Sums up what it is asked to, and what its third turn finds."""
+
+    def __call__(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        asked = [item.get("type") for item in request["input"]] == ["compaction_trigger"]
+        if not asked:
+            return super().__call__(request)
+        self._count += 1
+        context = {"context": {"from": request["previous_response_id"], "before": 9, "after": 4}}
+        return turn(request, [COMPACTED], id=f"resp_{self._count}", keepwarm=context)
+
+
+def test_a_session_is_compacted_and_goes_on_from_before_that_elsewhere() -> None:
+    with FakeServer(Compacting()) as server, Client(server.url) as client:
+        session = client.session()
+        with pytest.raises(ValueError, match="nothing of this session was compacted"):
+            session.before_compaction()
+        session.respond("a")
+        response = session.compact()
+        assert response.keepwarm["context"]["from"] == "resp_1"
+        session.respond("b")
+        before = session.before_compaction()
+        assert before.head == "resp_1"
+        before.respond("c")
+    asked = [request.get("previous_response_id") for request in server.requests]
+    assert asked == [None, "resp_1", "resp_2", "resp_1"]
+    told = [item.get("type") for item in session._inner._chain.history]
+    assert told == ["message", "message", "compaction", "message", "message"]
+
+
+def test_a_session_that_was_taken_over_goes_back_before_its_cut_too() -> None:
+    with FakeServer(Compacting()) as server, Client(server.url) as client:
+        session = client.session(head="resp_of_old")
+        session.compact()
+        before = session.before_compaction()
+        assert before.head == "resp_of_old"
+        before.respond("c")
+    assert server.requests[-1]["previous_response_id"] == "resp_of_old"
+
+
+@pytest.mark.parametrize(
+    ("options", "ahead"),
+    [
+        ({"context_management": [{"type": "compaction", "compact_threshold": 9000}]}, True),
+        ({"keepwarm": {"context": {"compact_threshold": 9000}}}, True),
+        ({"context_management": [{"type": "compaction"}]}, None),
+        ({}, None),
+        (
+            {
+                "context_management": [{"type": "compaction", "compact_threshold": 9000}],
+                "keepwarm": {"compaction": {"ahead": False}},
+            },
+            False,
+        ),
+    ],
+)
+def test_what_comes_behind_a_cut_is_asked_for_ahead(
+    options: dict[str, Any], ahead: bool | None
+) -> None:
+    with FakeServer(Echo()) as server, Client(server.url) as client:
+        client.session(**options).respond("a")
+    sent = server.requests[0].get("keepwarm", {}).get("compaction", {})
+    assert sent.get("ahead") is ahead
