@@ -100,13 +100,13 @@ RELEASES: list[Release] = [
         "shares to start with | newer_id_unnoticed | alone",
         Running,
         "_in_session",
-        "self._wake(session.withdraw(ticket))",
+        "self._asking.wake(session.withdraw(ticket))",
     ),
     _at(
         "shares to start with | newer_id_unnoticed | alone",
         Running,
         "_in_session",
-        "self._wake(session.withdraw(ticket))",
+        "self._asking.wake(session.withdraw(ticket))",
         instead="session.withdraw(ticket)",
     ),
     _at(
@@ -119,13 +119,13 @@ RELEASES: list[Release] = [
         "the record of a first turn | failed | alone",
         Running,
         "_run",
-        "self._wake(session.end_turn(id_, service.clock(), open_calls=open_calls))",
+        "self._asking.wake(session.end_turn(id_, service.clock(), open_calls=open_calls))",
     ),
     _at(
         "its id | answered | both",
         Running,
         "_run",
-        "self._wake(session.end_turn(id_, service.clock(), open_calls=open_calls))",
+        "self._asking.wake(session.end_turn(id_, service.clock(), open_calls=open_calls))",
         instead="session.end_turn(id_, service.clock(), open_calls=open_calls)",
     ),
     _at(
