@@ -211,7 +211,7 @@ RELEASES: list[Release] = [
     _at("its id | gone | both", connection, "_let_go", "waiting.hold.release()"),
     _at("the engine | newer_id | alone", Following, "_end", "del self._follows[log]"),
     _at("the engine | newer_id | alone", Following, "_end", "self._lanes.done(lane)"),
-    _at("the engine | newer_gone | alone", Following, "leave", "log.follower = None"),
+    _at("the engine | newer_gone | alone", Following, "close", "log.follower = None"),
     _at("items | gone | alone", Jobs, "end_early", "del self._by_question[question.id]"),
     _at(
         "the engine, asked for less | answered | alone",
@@ -255,13 +255,13 @@ RELEASES: list[Release] = [
     _at(
         "the record of a first turn | failed | alone",
         Session,
-        "end",
+        "end_turn",
         "self._running = _without(self._running, response_id)",
     ),
     _at(
         "the record of a first turn | failed | alone",
         RunningTurns,
-        "end",
+        "remove",
         "self._held[tenant] -= 1",
     ),
     _at("the record of a first turn | failed | alone", SharedAccounts, "done", "use.turns -= 1"),
