@@ -8,6 +8,7 @@ end.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -98,6 +99,7 @@ class Engine:
         self._counters = _Counters()
         self._pictures: list[CachePicture] = []
         """Asked for and not yet told."""
+        self._memory_told_s = -math.inf
         self._idle_step = False
         self._failed_steps = 0
         """In a row, of one sequence each."""
@@ -372,4 +374,19 @@ class Engine:
             graph_eager_chunks_delta=graphs.eager_chunks,
             graph_failed_delta=graphs.failed,
             branches=self._requests.num_branches,
+            memory_bytes=self._memory_bytes(),
         )
+
+    def _memory_bytes(self) -> dict[str, float]:
+        """By part; nothing where that was told less than a second ago."""
+        now = self._clock()
+        if now - self._memory_told_s < _TELL_S and self.has_work:
+            return {}
+        self._memory_told_s = now
+        return {
+            **self.computation.memory_bytes(),
+            **self.memory.memory_bytes(),
+            "session_tokens": self._requests.token_bytes,
+            "drafts": self._drafts.num_bytes,
+            "grammars": self._compilations.num_bytes,
+        }

@@ -58,6 +58,7 @@ _FOREIGN_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, sign
 """No grammar ends the child by one of these."""
 _MAX_PASSED = 16_384
 _MAX_REFUSED = 1024
+_PASSED_BYTES, _REFUSED_BYTES = 160, 1024
 _LONG_SHARE = 0.25
 """A check that takes this share of its limit is one that others should not wait for."""
 
@@ -150,6 +151,11 @@ class GrammarProbe:
         self._running: dict[tuple[str, bytes], _Attempt] = {}
         self._begun: set[tuple[str, bytes]] = set()
         self._renewals: set[asyncio.Task[None]] = set()
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the verdicts that are remembered, roughly."""
+        return len(self._passed) * _PASSED_BYTES + len(self._refused) * _REFUSED_BYTES
 
     async def start(self) -> None:
         """Start a child and wait until it is ready; the others are started later.

@@ -320,6 +320,16 @@ def _assemble(
         limits=service.limits,
         clock=clock,
     )
+    parts = {
+        "responses": lambda: store.response_bytes,
+        "events": lambda: store.logs.num_bytes,
+        "sessions": lambda: store.session_bytes,
+        "ended_turns": lambda: dashboard.log.num_bytes,
+        "open_requests": lambda: store.held.total,
+        "buffers": lambda: server.arriving.num_bytes,
+        "grammars": lambda: probe.num_bytes,
+    }
+    metrics.memory.watch(parts, {"server": lambda: "self", "engine": lambda: engine.process_id})
     return hub, server
 
 
