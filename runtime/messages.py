@@ -217,6 +217,7 @@ ENGINE_PARTS: Final = (
     "session_tokens",
     "drafts",
     "grammars",
+    "heap_free",
 )
 """Parts of the engine whose memory grows with its work."""
 

@@ -167,9 +167,13 @@ class GrammarProbe:
         await first.start()
         self._idle.put_nowait(first)
         if others:
-            self._begin(self._start_others(others))
+            self._begin(self._start_later(others))
 
-    async def _start_others(self, others: "list[_Child]") -> None:
+    def start_others(self) -> None:
+        """Have all children there soon: it is not known what the one at work will cost."""
+        self._needed.set()
+
+    async def _start_later(self, others: "list[_Child]") -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._needed.wait(), self._limits.others_after_s)
         await asyncio.gather(*(self._start_other(child) for child in others))
@@ -236,7 +240,7 @@ class GrammarProbe:
             child = await self._idle.get()
             self._begun.add((tenant, key))
             began = self._clock()
-            lasts = asyncio.get_running_loop().call_later(self._limits.lasts_s, self._needed.set)
+            lasts = asyncio.get_running_loop().call_later(self._limits.lasts_s, self.start_others)
             try:
                 refused = await child.check(spec)
             finally:
@@ -247,7 +251,7 @@ class GrammarProbe:
                 if child.is_ready:
                     self._idle.put_nowait(child)
                 else:
-                    self._needed.set()
+                    self.start_others()
                     self._begin(self._renew(child, place.pop_all()))
         return self._remember(key, refused)
 

@@ -24,6 +24,7 @@ SERVER_PARTS = (
     "open_requests",
     "buffers",
     "grammars",
+    "heap_free",
 )
 
 
