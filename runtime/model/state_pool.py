@@ -53,6 +53,7 @@ class StatePool:
         self.num_slots, self.num_rings = num_slots, num_rings
         self._taps, self._device = spec.taps, device
         self.state_bytes = state_bytes(config, dtype)
+        self._ring_bytes = ring_bytes(config, dtype)
         numbers = self.state_bytes // wide.itemsize
         in_windows = layers * (spec.taps - 1) * spec.channels
         self._deltas: DeltaStates | None = None
@@ -84,6 +85,11 @@ class StatePool:
         """A step's longest draft behind which a sequence can go back to where it began, however
         many tokens come before it."""
         return RING - self._taps
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all slots and rings."""
+        return (self.num_slots + 1) * self.state_bytes + self.num_rings * self._ring_bytes
 
     @property
     def states(self) -> Tensor:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from runtime.collection import WholeCollections, collect_when_quiet, keep_short
 from runtime.grammar.probe import GrammarProbe, ProbeError
+from runtime.heap_free import heap_free_bytes
 from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
 from runtime.messages import EngineInfo
@@ -320,7 +321,24 @@ def _assemble(
         limits=service.limits,
         clock=clock,
     )
+    parts = _memory_parts(store, dashboard, server, probe)
+    metrics.memory.watch(parts, {"server": lambda: "self", "engine": lambda: engine.process_id})
     return hub, server
+
+
+def _memory_parts(
+    store: Store, dashboard: Dashboard, server: Server, probe: GrammarProbe
+) -> dict[str, Callable[[], int]]:
+    return {
+        "responses": lambda: store.response_bytes,
+        "events": lambda: store.logs.num_bytes,
+        "sessions": lambda: store.session_bytes,
+        "ended_turns": lambda: dashboard.log.num_bytes,
+        "open_requests": lambda: store.held.total,
+        "buffers": lambda: server.arriving.num_bytes,
+        "grammars": lambda: probe.num_bytes,
+        "heap_free": heap_free_bytes,
+    }
 
 
 def _reload_on_hangup(

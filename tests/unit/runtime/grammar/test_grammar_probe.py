@@ -446,7 +446,7 @@ def test_another_that_does_not_start_is_tried_again_by_a_check(
 
         with monkeypatch.context() as patched:
             patched.setattr(_Child, "_started", broken)
-            probe._needed.set()
+            probe.start_others()
             await asyncio.wait(probe._renewals)
         assert processes(probe) == 1
         assert await probe.check(schema_spec({"type": "integer"})) is None
@@ -461,7 +461,7 @@ def test_stopping_while_the_others_start_leaves_no_child_and_no_task(
 ) -> None:
     async def scenario(probe: GrammarProbe) -> None:
         _, asked = hold_up_starts(monkeypatch)
-        probe._needed.set()
+        probe.start_others()
         while not asked:
             await asyncio.sleep(0)
         await probe.stop()
