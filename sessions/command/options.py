@@ -151,6 +151,15 @@ _OWN = (
 
 # Engine options, from the fields of EngineConfig
 
+TUNING = frozenset(
+    {"num_blocks", "state_slots", "block_size", "max_batch_tokens", "max_waiting"}
+    | {"prefill_tokens_beside_decodes", "startup_profile_ms", "startup_profile_folder"}
+    | {"first_token_limit_s", "output_reserve_percent", "session_context_percent"}
+    | {"max_draft_tokens", "draft_tokens_per_step", "cache_policy", "session_tokens_bytes"}
+    | {"hung_after_s", "step_limit_s", "load_hung_after_s", "load_limit_s"}
+)
+"""Fields that nobody needs to set who does not measure the engine."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EngineOption:
@@ -178,6 +187,7 @@ def _engine_option(name: str, kind: Any, default: Any, text: str) -> _EngineOpti
             bounds=low_high and (-(-low_high[0] // unit), low_high[1] // unit),
             metavar="MIB" if is_size else name.rpartition("_")[2].upper(),
             group="engine",
+            tuning=name in TUNING,
             **_kind(kind),
         ),
     )

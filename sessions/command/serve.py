@@ -68,8 +68,9 @@ else:
 log = logging.getLogger(__name__)
 
 _PLANNERS = 2
-_PROBES = 2
 """Long prompts that are tokenised at once: one that takes seconds does not hold up all others."""
+_PROBES = 2
+"""Processes that try grammars, each one grammar at a time."""
 _START_ERRORS = (JournalError, OptionError, EngineStartError, ProbeError, TokenizerError)
 
 

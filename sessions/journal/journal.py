@@ -152,10 +152,6 @@ class Journal(Protocol):
         """None: there is none of that name."""
         ...
 
-    def set_options(self, tenant: str, name: str, options: bytes) -> None:
-        """Keep ``SessionRecord.options``; a session that has no row yet gets one."""
-        ...
-
     def account(self, tenant: str, name: str) -> SpendTotal:
         """All zero for a name that nothing was added to."""
         ...
