@@ -30,7 +30,7 @@ from typing import Any
 
 from benchmarks.report import Bar, parser, report
 from keepwarm.demo.child_server import child_server
-from sessions.turns.compacting import INSTRUCTION
+from sessions.turns.summaries import INSTRUCTION
 from tools_api.items import unpacked
 
 WINDOW = 4096
@@ -243,6 +243,7 @@ def ahead_ratio(server: Server, loop: Loop) -> float | None:
         asked = _answers(long["output"], sentence * max(round((tokens - cached) / each), 1))
         ordinary = Loop()
         for _ in range(3):
+            time.sleep(TOOL_S)  # as before the turn behind the cut: a machine at rest answers later
             ordinary.took(server.post("/responses", ASKED | _follows(long) | {
                 "input": [*asked, {"role": "user", "content": f"Go on. {len(ordinary.prompts)}"}],
             }))  # fmt: skip
