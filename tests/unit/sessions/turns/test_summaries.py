@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from runtime.messages import FinishReason
 from sessions.durable.ledger import COMPACTION
 from sessions.turns.summaries import (
     BEHIND_SHORT_TURNS,
@@ -18,11 +17,12 @@ from sessions.turns.summaries import (
 )
 from sessions.turns.turn_plan import Due
 from tests.support.sessions_rig import END, Rig, tool
+from tools_api.limits import DEFAULT_LIMITS
 from tools_api.requests import parse_create
 
 
 def asked(**fields: Any) -> Any:
-    return parse_create({"type": "response.create", "input": "x", **fields})
+    return parse_create({"type": "response.create", "input": "x"} | fields, None, DEFAULT_LIMITS)
 
 
 @pytest.mark.parametrize(("threshold", "most"), [(10, 16), (3000, 375), (10**6, LONGEST_SUMMARY)])
@@ -68,7 +68,7 @@ def test_the_instruction_is_the_requests_own_before_that_of_an_entry() -> None:
         ("", {}, None),
         (" \n", {}, None),
         (f"They said: {INSTRUCTION}", {}, None),
-        ("cut short", {"reason": FinishReason.MAX_TOKENS}, None),
+        ("cut short", {"reason": "max_output_tokens"}, None),
         ("not ended", {"status": "failed"}, None),
     ],
 )
