@@ -126,7 +126,7 @@ def test_config_show_without_a_name_shows_every_command(capsys: pytest.CaptureFi
 def test_every_option_of_every_command_has_a_variable_of_its_own() -> None:
     for command, settings in SETTINGS.items():
         for setting in settings:
-            shared = command == "serve" or setting.name in ("url", "api_key")
+            shared = command == "serve" or setting.name in ("url", "api_key", "journal", "cluster")
             prefix = "" if shared and command != "demo" else f"{command.upper()}_"
             assert setting.variable == f"KEEPWARM_{prefix}{setting.name.upper()}"
 
