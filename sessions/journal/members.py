@@ -57,6 +57,16 @@ class Member:
     """Since when nobody new is sent to one that drains; 0: it is not known to."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """The answer to a heartbeat."""
+
+    told: bool = False
+    """Nobody new is sent to this server."""
+    num_ready: int = 1
+    """Servers of its cluster that serve."""
+
+
 def bell_of(cluster: str) -> str:
     """The name under which a cluster's balancer is told of changes."""
     return f"cluster/{cluster}"

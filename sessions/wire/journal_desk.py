@@ -221,7 +221,7 @@ class JournalDesk:
         loop = asyncio.get_running_loop()
 
         def make() -> Awaitable[Recalled]:
-            if wanted.shares:
+            if wanted.shares or wanted.draws:
                 return loop.run_in_executor(self._share_reader, work)
             return self._in_turn(tenant, work)
 
