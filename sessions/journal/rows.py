@@ -183,15 +183,14 @@ def account_columns(tenant: str, name: str, account: SpendTotal) -> Row:
         usage.accepted_tokens,
         usage.forwards,
     )
-    columns = (tenant, name, account.turns, *counts, account.cost, account.saved)
-    sealed_columns = sealed(_with_residency(columns, usage.residency))
-    return (*columns, usage.residency, sealed_columns[-1])
+    return sealed(
+        (tenant, name, account.turns, *counts, account.cost, account.saved, usage.residency)
+    )
 
 
 def read_account(row: Row) -> SpendTotal:
     """Raises JournalDamaged."""
-    residency, checksum = row[-2:]
-    columns = _checked((*_with_residency(row[:-2], residency), checksum), "account", row[1])
+    columns = _checked(row, "account", row[1])
     usage = TurnUsage(
         input_tokens=columns[3],
         cached_tokens=columns[4],
@@ -201,15 +200,9 @@ def read_account(row: Row) -> SpendTotal:
         drafted_tokens=columns[8],
         accepted_tokens=columns[9],
         forwards=columns[10],
-        residency=residency,
+        residency=columns[13],
     )
     return SpendTotal(turns=columns[2], usage=usage, cost=columns[11], saved=columns[12])
-
-
-def _with_residency(columns: Row, residency: int) -> Row:
-    """The columns with residency, as the checksum covers them: rows of version 1 know no residency,
-    and theirs stay true."""
-    return (*columns, residency) if residency else columns
 
 
 def sealed(columns: Row) -> Row:

@@ -44,45 +44,35 @@ CREATE TABLE account (
     input_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL, output_tokens BIGINT NOT NULL,
     reasoning_tokens BIGINT NOT NULL, forced_tokens BIGINT NOT NULL,
     drafted_tokens BIGINT NOT NULL, accepted_tokens BIGINT NOT NULL, forwards BIGINT NOT NULL,
-    cost BIGINT NOT NULL, saved BIGINT NOT NULL, checksum {blob} NOT NULL,
+    cost BIGINT NOT NULL, saved BIGINT NOT NULL, residency BIGINT NOT NULL,
+    checksum {blob} NOT NULL,
     PRIMARY KEY (tenant, name));
 CREATE TABLE reservation (
     tenant TEXT NOT NULL, session TEXT NOT NULL, response_id TEXT NOT NULL,
     accounts TEXT NOT NULL, amount {blob} NOT NULL, checksum {blob} NOT NULL,
     PRIMARY KEY (tenant, response_id));
 CREATE INDEX reservation_session ON reservation (tenant, session);
-CREATE TABLE member (owner TEXT PRIMARY KEY, heartbeat_ms BIGINT NOT NULL);
-CREATE TABLE journal (id BIGINT PRIMARY KEY, identity {blob} NOT NULL, commits BIGINT NOT NULL);
-"""
-CURVES = """
+CREATE TABLE share (
+    tenant TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL, amount {blob} NOT NULL,
+    checksum {blob} NOT NULL, PRIMARY KEY (tenant, name, owner));
+CREATE TABLE request (
+    tenant TEXT NOT NULL, request_id TEXT NOT NULL, owner TEXT NOT NULL,
+    PRIMARY KEY (tenant, request_id));
+CREATE INDEX request_owner ON request (owner);
+CREATE TABLE item (
+    tenant TEXT NOT NULL, digest {blob} NOT NULL, created_ms BIGINT NOT NULL,
+    response_id TEXT NOT NULL, PRIMARY KEY (tenant, digest, created_ms, response_id));
+CREATE INDEX item_turn ON item (tenant, response_id);
 CREATE TABLE curve (
     width_s BIGINT NOT NULL, number BIGINT NOT NULL, server TEXT NOT NULL, tenant TEXT NOT NULL,
     body {blob} NOT NULL, checksum {blob} NOT NULL,
     PRIMARY KEY (width_s, tenant, number, server));
 CREATE INDEX curve_old ON curve (width_s, number);
+CREATE TABLE member (owner TEXT PRIMARY KEY, heartbeat_ms BIGINT NOT NULL);
+CREATE TABLE journal (id BIGINT PRIMARY KEY, identity {blob} NOT NULL, commits BIGINT NOT NULL);
 """
-RESIDENCY = "ALTER TABLE account ADD COLUMN residency BIGINT NOT NULL DEFAULT 0;"
-SHARES = """
-CREATE TABLE share (
-    tenant TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL, amount {blob} NOT NULL,
-    checksum {blob} NOT NULL, PRIMARY KEY (tenant, name, owner));
-"""
-REQUESTS = """
-CREATE TABLE request (
-    tenant TEXT NOT NULL, request_id TEXT NOT NULL, owner TEXT NOT NULL,
-    PRIMARY KEY (tenant, request_id));
-CREATE INDEX request_owner ON request (owner);
-"""
-ITEMS = """
-CREATE TABLE IF NOT EXISTS item (
-    tenant TEXT NOT NULL, digest {blob} NOT NULL, created_ms BIGINT NOT NULL,
-    response_id TEXT NOT NULL, PRIMARY KEY (tenant, digest, created_ms, response_id));
-CREATE INDEX IF NOT EXISTS item_turn ON item (tenant, response_id);
-"""
-"""Turns that were written before it have no rows."""
-MIGRATIONS = (SCHEMA, CURVES, RESIDENCY, SHARES, REQUESTS, ITEMS)
-"""Statements that bring a database from each version to the next."""
-VERSION = len(MIGRATIONS)
+VERSION = 7
+"""The version of the tables and of what their rows hold; no other is read."""
 FIRST_EPOCH = 1
 
 
@@ -180,6 +170,11 @@ class SqlTables(abc.ABC):
         account = self._found_account(cursor, session.tenant, name)
         check_account(session, account)
         return account or SpendTotal()
+
+
+def statements(blob: str) -> list[str]:
+    """Statements that make the tables. ``blob``: the database's type of bytes."""
+    return SCHEMA.format(blob=blob).split(";")[:-1]
 
 
 def check_account(session: SessionRow, account: SpendTotal | None) -> None:

@@ -42,7 +42,7 @@ from sessions.turns.memory import Memory
 from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import grammar_param, plan_turn, takes_long
 from sessions.turns.playing import Playing
-from sessions.turns.reading import Prepared, grammar_of
+from sessions.turns.reading import PrecomputedRequest, grammar_of
 from sessions.turns.references import Whole, digested
 from sessions.turns.service import Service
 from sessions.turns.summing_up import SummingUp
@@ -197,7 +197,9 @@ class Running:
         whole: Whole = await self._asking.ask(job, Work(work)) if long else work()
         held_bytes = frame.num_bytes if frame.hold is None else frame.hold.num_bytes
         frame.content = whole.request
-        frame.prepared = Prepared(digests=whole.digests, grammar=grammar, held_bytes=held_bytes)
+        frame.prepared = PrecomputedRequest(
+            digests=whole.digests, grammar=grammar, held_bytes=held_bytes
+        )
 
     async def _in_session(self, job: Job, memory: Memory, grammar: GrammarSpec | None) -> bool:
         """Run the turn in its session; False: that was lost before, to another server or to who
