@@ -45,6 +45,8 @@ class _Bucket:
 class Draw:
     """So much of a limit is wanted from the bucket that servers share."""
 
+    cluster: str
+    """Whose servers share it."""
     kind: str
     """``turns`` or ``tokens``."""
     limit: int
@@ -95,16 +97,16 @@ class Quotas:
     """Shared by all connections; only the event loop touches it."""
 
     def __init__(
-        self, tenants: Tenants, clock: Callable[[], float], *, shared: bool = False
+        self, tenants: Tenants, clock: Callable[[], float], *, cluster: str | None = None
     ) -> None:
         """
         Args:
             clock: monotonic seconds.
-            shared: other servers draw on the same buckets.
+            cluster: its servers draw on the same buckets; None: nobody else does.
         """
         self._tenants = tenants
         self._clock = clock
-        self._shared = shared
+        self._cluster = cluster
         self.num_servers = 1
         """Servers that draw on the buckets, as far as is known."""
         self._stocks: dict[tuple[str, str], _Stock] = {}
@@ -160,7 +162,7 @@ class Quotas:
 
     def _wait_s(self, tenant: str, kind: str, limit: int, least: float) -> float:
         """When a turn may begin as far as this limit says; 0: now."""
-        if not self._shared:
+        if self._cluster is None:
             return self._bucket(tenant, kind, limit).wait_s(limit, least)
         stock, now = self._stock(tenant, kind), self._clock()
         if stock.level >= least:
@@ -175,7 +177,7 @@ class Quotas:
         limit = self._limits(tenant)[kind]
         if limit is None:
             return
-        if not self._shared:
+        if self._cluster is None:
             self._bucket(tenant, kind, limit).level -= amount
             return
         stock = self._stock(tenant, kind)
@@ -185,7 +187,7 @@ class Quotas:
             stock.level -= amount
 
     def _left(self, tenant: str, kind: str, limit: int) -> float:
-        if not self._shared:
+        if self._cluster is None:
             return self._bucket(tenant, kind, limit).level
         stock = self._stock(tenant, kind)
         return stock.level + (limit if stock.left is None else stock.left)
@@ -197,13 +199,13 @@ class Quotas:
         asked for, or is known to be in vain."""
         found = []
         for kind, limit in self._limits(tenant).items():
-            if limit is None or not self._shared:
+            if limit is None or self._cluster is None:
                 continue
             stock = self._stock(tenant, kind)
             if stock.level < _LEAST[kind] and self._clock() >= stock.empty_until_s:
                 amount = max(1.0, float(limit // MINUTE_S))
                 debt = max(-stock.level, 0.0)
-                found.append(Draw(kind=kind, limit=limit, amount=amount, debt=debt))
+                found.append(self._draw(kind, limit, amount, debt))
                 stock.level += debt
         return tuple(found)
 
@@ -214,7 +216,7 @@ class Quotas:
         for (tenant, kind), stock in list(self._stocks.items()):
             limit = self._limits(tenant)[kind]
             if limit is not None and stock.level < 0:
-                found.append((tenant, Draw(kind=kind, limit=limit, amount=0, debt=-stock.level)))
+                found.append((tenant, self._draw(kind, limit, 0, -stock.level)))
                 stock.level = 0.0
         return found
 
@@ -235,6 +237,14 @@ class Quotas:
             if stock.alone is None:
                 part = each.limit / self.num_servers / MINUTE_S
                 stock.alone = _Bucket(max(part, 1.0), now)
+
+    def _draw(self, kind: str, limit: int, amount: float, debt: float) -> Draw:
+        cluster = self._cluster or ""
+        return Draw(cluster=cluster, kind=kind, limit=limit, amount=amount, debt=debt)
+
+    def part_of(self, most: int | None) -> int | None:
+        """This server's part of what all of a cluster may have together; None of None."""
+        return None if most is None else -(-most // max(self.num_servers, 1))
 
     def _stock(self, tenant: str, kind: str) -> _Stock:
         return self._stocks.setdefault((tenant, kind), _Stock())

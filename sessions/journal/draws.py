@@ -14,14 +14,13 @@ _UNIT = 1_000_000
 """Parts of a turn or token that a row counts."""
 
 
-def draw(tables: SqlTables, cursor: Cursor, key: tuple[str, str], now_ms: int, of: Draw) -> Drawn:
+def draw(tables: SqlTables, cursor: Cursor, tenant: str, now_ms: int, of: Draw) -> Drawn:
     """Take what there is of what is wanted, turns as whole ones.
 
-    Args:
-        key: cluster and tenant.
-        now_ms: by the database's clock.
+    ``now_ms``: by the database's clock.
     """
-    level, at_ms = _locked(tables, cursor, (*key, of.kind), (of.limit * _UNIT, now_ms))
+    key = (of.cluster, tenant, of.kind)
+    level, at_ms = _locked(tables, cursor, key, (of.limit * _UNIT, now_ms))
     gained = round(max(now_ms - at_ms, 0) * of.limit * _UNIT / (MINUTE_S * 1000))
     level = min(of.limit * _UNIT, level + gained) - round(of.debt * _UNIT)
     given = max(min(round(of.amount * _UNIT), level), 0)
@@ -34,7 +33,7 @@ def draw(tables: SqlTables, cursor: Cursor, key: tuple[str, str], now_ms: int, o
         "ON CONFLICT (cluster, tenant, kind) DO UPDATE SET level = excluded.level, "
         "at_ms = excluded.at_ms"
     )
-    cursor.execute(sql, (*key, of.kind, level, now_ms))
+    cursor.execute(sql, (*key, level, now_ms))
     return Drawn(
         kind=of.kind,
         amount=given / _UNIT,

@@ -36,7 +36,7 @@ class Owner(Protocol):
         """
         ...
 
-    def draw(self, tenant: str, cluster: str, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
+    def draw(self, tenant: str, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
         """Take what there is of a tenant's limits, which all servers of a cluster draw on."""
         ...
 

@@ -238,12 +238,12 @@ class Ownership:
             members.bury(cursor, cluster, address)  # whoever was there has ended
             members.beat(cursor, journal.owner, now_ms, presence)
 
-    def draw(self, tenant: str, cluster: str, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
+    def draw(self, tenant: str, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
         """See ``Owner``. It waits for no disk: a power cut gives a few turns back."""
         with self.journal.writing(synced=False) as cursor:
-            now_ms, key = self.now_ms(cursor), (cluster, tenant)
+            now_ms = self.now_ms(cursor)
             ordered = sorted(draws, key=lambda each: each.kind)
-            return tuple(draw(self.journal, cursor, key, now_ms, each) for each in ordered)
+            return tuple(draw(self.journal, cursor, tenant, now_ms, each) for each in ordered)
 
     def take_shares(self, tenant: str, wants: Sequence[Want]) -> tuple[Share, ...]:
         """Have this server spend of accounts that others draw on too: what there is of what is

@@ -115,7 +115,7 @@ class Recollection:
         if wanted.draws:
             ownership = self._journal.ownership
             assert ownership is not None
-            return Recalled(draws=ownership.draw(tenant, self._cluster, wanted.draws))
+            return Recalled(draws=ownership.draw(tenant, wanted.draws))
         if wanted.item_ids:
             most = self._store.limits.max_frame_bytes
             return Recalled(items=self._loader.items(tenant, wanted.item_ids, most))

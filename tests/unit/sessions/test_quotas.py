@@ -193,7 +193,7 @@ class Bucket:
 
 def servers(clock: FakeClock, count: int, **policy: int) -> list[Quotas]:
     tenants = Tenants([KEY], {"acme": TenantPolicy(**policy)})
-    return [Quotas(tenants, clock, shared=True) for _ in range(count)]
+    return [Quotas(tenants, clock, cluster="c") for _ in range(count)]
 
 
 def begins(held: Quotas, bucket: Bucket) -> bool:
