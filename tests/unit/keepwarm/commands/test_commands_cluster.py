@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from keepwarm.commands.cluster_settings import CLUSTER_SETTINGS
 from keepwarm.commands.main import main
 
 URL = "postgresql:///none"
@@ -53,7 +52,3 @@ def test_without_psycopg_the_extra_is_named(
     monkeypatch.delitem(sys.modules, "sessions.journal.postgres")
     assert main(["cluster", "balance", "--journal", URL, "--cluster", "c"]) == 1
     assert "pip install 'keepwarm[postgres]'" in capsys.readouterr().err
-
-
-def test_every_setting_has_its_words() -> None:
-    assert all(setting.help for setting in CLUSTER_SETTINGS)
