@@ -280,7 +280,7 @@ def test_new_sessions_go_where_the_fewest_sockets_are_and_come_home() -> None:
     assert comes_home(whole)
     assert not comes_home(without("stick on var(txn.key)"))
     with pytest.raises(AssertionError):
-        comes_home(instead("balance leastconn", "balance hdr(x-session-id)"))
+        comes_home(instead("balance leastconn", "balance source"))
 
 
 def test_the_table_is_bounded() -> None:
