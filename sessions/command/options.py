@@ -21,6 +21,12 @@ from runtime.child_environment import KEY_VARIABLE
 from runtime.config import BOUNDS, ConfigError, EngineConfig
 from runtime.log_lines import LogFormat
 from runtime.machine_files import cache_folder
+from sessions.command.cluster_options import (
+    CLUSTER_SETTINGS,
+    ClusterOptions,
+    read_cluster_options,
+    read_networks,
+)
 from sessions.command.journal_options import (
     JOURNAL_SETTINGS,
     JournalOptions,
@@ -29,7 +35,7 @@ from sessions.command.journal_options import (
 from sessions.command.prices import PriceError, PriceFile, read_price_file
 from sessions.command.settings import Kind, OptionError, Setting, Values
 from sessions.durable.ledger import PriceTable
-from sessions.http.front_door import is_loopback
+from sessions.http.front_door import Network, is_loopback
 from sessions.tenants import KeyFileError, single_key
 from sessions.tenants_file import TenantsFile, read_tenants_file
 from tools_api.limits import DEFAULT_LIMITS
@@ -62,6 +68,10 @@ class ServeOptions:
     otlp_traces: str | None
     """Where spans go; None: there are none."""
     journal: JournalOptions
+    cluster: ClusterOptions | None
+    """None: it stands alone."""
+    forwarded_by: tuple[Network, ...]
+    """Networks of balancers."""
     default_output_tokens: int
     """The limit of a turn that names none."""
 
@@ -228,6 +238,7 @@ _ENGINE = _engine_options()
 SERVE_SETTINGS: tuple[Setting, ...] = (
     *_OWN,
     *JOURNAL_SETTINGS,
+    *CLUSTER_SETTINGS,
     *(option.setting for option in _ENGINE),
 )
 """Every option of ``keepwarm serve``."""
@@ -252,6 +263,7 @@ def read_serve_options(values: Values, environment: Mapping[str, str]) -> ServeO
             f"{values.label('host')} {values['host']} can be reached from other machines and "
             f"needs a key: set {KEY_VARIABLE}, --api-key or --tenants-file"
         )
+    journal = read_journal_options(values, environment)
     return ServeOptions(
         engine=_engine_config(values, environment),
         host=values["host"],
@@ -269,7 +281,9 @@ def read_serve_options(values: Values, environment: Mapping[str, str]) -> ServeO
         log_format=values["log_format"],
         otlp_traces=_collector(values["otlp_traces"], values.label("otlp_traces")),
         default_output_tokens=values["default_output_tokens"],
-        journal=read_journal_options(values, environment),
+        journal=journal,
+        cluster=read_cluster_options(values, journal),
+        forwarded_by=read_networks(values),
     )
 
 

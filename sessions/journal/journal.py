@@ -7,6 +7,7 @@ Every method waits for a disk or a network: none is called in the event loop. ``
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from sessions.journal.members import Heard, Presence
 from sessions.journal.records import (
     SessionRecord,
     SpendTotal,
@@ -15,13 +16,28 @@ from sessions.journal.records import (
 )
 from sessions.journal.samples import Sample
 from sessions.journal.shares import Share, Want
+from sessions.quotas import Draw, Drawn
 
 
 class Owner(Protocol):
     """A server among those that share a journal."""
 
-    def beat(self) -> None:
-        """Say that this server lives."""
+    def beat(self, presence: Presence | None = None, *, changed: bool = False) -> Heard:
+        """Say that this server lives, and what it is in its cluster. ``changed``: the balancer is
+        to look at once."""
+        ...
+
+    def join(self, presence: Presence) -> None:
+        """Become a member of a cluster.
+
+        Raises:
+            ClusterRefused: it serves something else.
+            AddressTaken: another one is there; it may be dead, and then is so a moment later.
+        """
+        ...
+
+    def draw(self, tenant: str, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
+        """Take what there is of a tenant's limits, which all servers of a cluster draw on."""
         ...
 
     def wanted(self) -> list[tuple[str, str]]:

@@ -68,10 +68,18 @@ CREATE TABLE curve (
     body {blob} NOT NULL, checksum {blob} NOT NULL,
     PRIMARY KEY (width_s, tenant, number, server));
 CREATE INDEX curve_old ON curve (width_s, number);
-CREATE TABLE member (owner TEXT PRIMARY KEY, heartbeat_ms BIGINT NOT NULL);
+CREATE TABLE member (
+    owner TEXT PRIMARY KEY, heartbeat_ms BIGINT NOT NULL, cluster TEXT NOT NULL,
+    address TEXT NOT NULL, identity TEXT NOT NULL, state TEXT NOT NULL,
+    kv_permille BIGINT NOT NULL, slot BIGINT NOT NULL DEFAULT 0,
+    told_ms BIGINT NOT NULL DEFAULT 0);
+CREATE INDEX member_cluster ON member (cluster);
+CREATE TABLE draw (
+    cluster TEXT NOT NULL, tenant TEXT NOT NULL, kind TEXT NOT NULL, level BIGINT NOT NULL,
+    at_ms BIGINT NOT NULL, PRIMARY KEY (cluster, tenant, kind));
 CREATE TABLE journal (id BIGINT PRIMARY KEY, identity {blob} NOT NULL, commits BIGINT NOT NULL);
 """
-VERSION = 7
+VERSION = 8
 """The version of the tables and of what their rows hold; no other is read."""
 FIRST_EPOCH = 1
 
