@@ -15,6 +15,8 @@ from sessions.journal.records import (
 )
 from sessions.journal.samples import Sample
 from sessions.journal.shares import Share, Want
+from sessions.journal.usage import UsageSums
+from sessions.journal.usage_reading import UsageAsked, UsagePlace, UsageRow
 
 
 class Owner(Protocol):
@@ -224,6 +226,22 @@ class Journal(Protocol):
         """Delete rows that are older and that no row which stays stands on; returns how many.
         Sessions that are older and have none go with their accounts and budgets, unless one that
         stays names them as its parent."""
+        ...
+
+    def usage(
+        self, asked: UsageAsked, after: UsagePlace | None, most: int
+    ) -> tuple[list[UsageRow], UsageSums]:
+        """Sums of usage, a row for each bucket and value of the group, so many at most of those
+        behind ``after``; and the sum over all of the stretch."""
+        ...
+
+    def usage_labels(self, tenant: str | None) -> list[str]:
+        """Names of labels that usage is counted under (None: of all tenants)."""
+        ...
+
+    def cursor_secret(self) -> bytes:
+        """What cursors are sealed with: the same at every server of the journal, and over
+        restarts."""
         ...
 
     def keep_samples(self, kept: Sequence[Sample]) -> None:

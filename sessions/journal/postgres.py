@@ -36,7 +36,6 @@ from sessions.journal.tables import MIGRATIONS, VERSION, Cursor
 STATEMENT_MS = 5000
 IDLE_IN_TRANSACTION_MS = 5000
 CONNECT_S = 5
-_NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _TRANSACTION_STATE = "25"
 """Class of errors: the transaction was ended for having been idle, e.g. where this server was
 stopped inside it, or may only read, as on a server that is not the first one any more."""
@@ -63,6 +62,7 @@ class _Cursor:
 class PostgresJournal(SqlJournal):
     """``Journal`` at an address ``postgresql://...``."""
 
+    now_sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
     for_update = " FOR UPDATE"
     for_share = " FOR KEY SHARE"
     request_in = "position(? IN amount) > 0"
@@ -104,7 +104,7 @@ class PostgresJournal(SqlJournal):
                 raise
         self._ownership = Ownership(
             journal=self,
-            now_ms=lambda cursor: cursor.execute(_NOW).fetchone()[0],
+            now_ms=self.now_ms,
             waiter=self._bell,
         )
 
@@ -162,7 +162,7 @@ class PostgresJournal(SqlJournal):
 
     def _migrate(self, cursor: Cursor, version: int) -> None:
         for script in MIGRATIONS[version:]:
-            for statement in script.format(blob="BYTEA").split(";")[:-1]:
+            for statement in script.format(blob="BYTEA", clustered="").split(";")[:-1]:
                 cursor.execute(statement)
 
     def _connection(self) -> psycopg.Connection[Any]:

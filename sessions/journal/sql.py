@@ -14,7 +14,7 @@ Always true: what is read has the checksum that it was written with.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sessions.journal import rows, samples
+from sessions.journal import rows, samples, usage_reading
 from sessions.journal.batch import Batch, reservations, sessions_with_reservations
 from sessions.journal.encoding import request_in_reservation
 from sessions.journal.errors import contradiction
@@ -27,6 +27,8 @@ from sessions.journal.records import (
 from sessions.journal.rows import Row
 from sessions.journal.samples import Sample
 from sessions.journal.tables import Cursor, SqlTables, marks, slices
+from sessions.journal.usage import UsageSums
+from sessions.journal.usage_reading import UsageAsked, UsagePlace, UsageRow
 
 CHAIN = """
 WITH RECURSIVE link (response_id, base_id) AS (
@@ -69,7 +71,7 @@ class SqlJournal(SqlTables):
             owned = batch.add(turns)
             batch.reserve(reserved)
             batch.write()
-        self.kept_headers |= batch.new_headers
+        batch.committed()
         return owned
 
     def reserve(self, reserved: Sequence[TurnRecord]) -> None:
@@ -127,6 +129,25 @@ class SqlJournal(SqlTables):
         """See ``Journal``."""
         with self.reading() as cursor:
             return samples.read(cursor, tenant, width_s, first, None if own else self.owner)
+
+    def usage(
+        self, asked: UsageAsked, after: UsagePlace | None, most: int
+    ) -> tuple[list[UsageRow], UsageSums]:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            found = usage_reading.read(cursor, asked, after, most)
+            return found, usage_reading.total(cursor, asked)
+
+    def usage_labels(self, tenant: str | None) -> list[str]:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            return usage_reading.label_names(cursor, tenant)
+
+    def cursor_secret(self) -> bytes:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            (identity,) = cursor.execute("SELECT identity FROM journal WHERE id = 1").fetchone()
+        return bytes(identity)
 
     def reservations(self, tenant: str, session: str) -> list[TurnRecord]:
         """See ``Journal``."""

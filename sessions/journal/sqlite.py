@@ -73,6 +73,8 @@ _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 class SqliteJournal(SqlJournal):
     """``Journal`` in a file."""
 
+    now_sql = f"SELECT {_NOW}"
+
     def __init__(
         self,
         path: Path,
@@ -107,7 +109,7 @@ class SqliteJournal(SqlJournal):
         self._begin()
         self._ownership = Ownership(
             journal=self,
-            now_ms=lambda cursor: cursor.execute(f"SELECT {_NOW}").fetchone()[0],
+            now_ms=self.now_ms,
             waiter=SystemWaiter(),
         )
         try:
@@ -230,7 +232,7 @@ class SqliteJournal(SqlJournal):
         cursor.execute("BEGIN IMMEDIATE")
         (version,) = cursor.execute("PRAGMA user_version").fetchone()  # another may have done it
         for script in MIGRATIONS[version:VERSION]:
-            for statement in script.format(blob="BLOB").split(";"):
+            for statement in script.format(blob="BLOB", clustered="WITHOUT ROWID").split(";"):
                 cursor.execute(statement)
         if version == 0:
             first = "INSERT INTO journal (id, identity, commits) VALUES (1, ?, 0)"

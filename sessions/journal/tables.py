@@ -80,7 +80,23 @@ CREATE TABLE IF NOT EXISTS item (
 CREATE INDEX IF NOT EXISTS item_turn ON item (tenant, response_id);
 """
 """Turns that were written before it have no rows."""
-MIGRATIONS = (SCHEMA, CURVES, RESIDENCY, SHARES, REQUESTS, ITEMS)
+_SUMS = """
+    turns BIGINT NOT NULL, failed BIGINT NOT NULL, calls BIGINT NOT NULL,
+    input_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL, output_tokens BIGINT NOT NULL,
+    reasoning_tokens BIGINT NOT NULL, forced_tokens BIGINT NOT NULL, residency BIGINT NOT NULL,
+    cost BIGINT NOT NULL, saved BIGINT NOT NULL"""
+USAGE = f"""
+CREATE TABLE IF NOT EXISTS usage_hour (
+    hour BIGINT NOT NULL, tenant TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL,
+    tool TEXT NOT NULL, {_SUMS}, PRIMARY KEY (hour, tenant, key, model, tool)) {{clustered}};
+CREATE TABLE IF NOT EXISTS usage_label (
+    hour BIGINT NOT NULL, tenant TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
+    {_SUMS}, PRIMARY KEY (name, hour, tenant, value)) {{clustered}};
+CREATE TABLE IF NOT EXISTS usage_value (
+    tenant TEXT NOT NULL, kind TEXT NOT NULL, value TEXT NOT NULL,
+    PRIMARY KEY (tenant, kind, value)) {{clustered}};
+"""
+MIGRATIONS = (SCHEMA, CURVES, RESIDENCY, SHARES, REQUESTS, ITEMS, USAGE)
 """Statements that bring a database from each version to the next."""
 VERSION = len(MIGRATIONS)
 FIRST_EPOCH = 1
@@ -103,6 +119,8 @@ class SqlTables(abc.ABC):
     """Ends a query of rows that have to stay until the transaction ends."""
     request_in = "instr(amount, ?) > 0"
     """Whether bytes stand in a reservation's."""
+    now_sql: str
+    """The query of its clock, in milliseconds since the epoch."""
     damage: str | None = None
     """See ``Journal``."""
 
@@ -113,6 +131,8 @@ class SqlTables(abc.ABC):
         self._shared = shared
         self.headers = HeaderCache()
         self.kept_headers: set[bytes] = set()
+        self.usage_values: set[tuple[str, str, str]] = set()
+        """Tenant, kind and value of what usage is counted under, of those known to be there."""
 
     @property
     def shared(self) -> bool:
@@ -128,6 +148,10 @@ class SqlTables(abc.ABC):
     @abc.abstractmethod
     def reading(self) -> contextlib.AbstractContextManager[Cursor]:
         """One state of the database. Both raise JournalError alone."""
+
+    def now_ms(self, cursor: Cursor) -> int:
+        """The journal's clock: milliseconds since the epoch."""
+        return int(cursor.execute(self.now_sql).fetchone()[0])
 
     def lock_name(self, cursor: Cursor, kind: str, tenant: str, name: str) -> None:
         """Keep others from making a row of that name until the transaction ends; where only one

@@ -23,6 +23,7 @@ from sessions.durable.account import NOTHING
 from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import EventLog
+from sessions.durable.usage_keys import sorted_labels
 from sessions.ground import RETRY_AFTER_S
 from sessions.journal.writer import Verdict
 from sessions.turns.ahead import Ahead
@@ -52,6 +53,7 @@ from sessions.turns.service import Service
 from sessions.turns.summing_up import SummingUp
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import TurnPlan
+from sessions.turns.usage_facts import usage_keys
 from sessions.turns.wanted import Recalled, Wanted
 from tools_api import errors
 from tools_api.errors import ApiError
@@ -85,6 +87,8 @@ class Running:
         self._following = following
         self._outbox = outbox
         self._numbers = itertools.count(1)
+        self.key_name = ""
+        """Of the API key under which the client asks."""
         self.playing = Playing(
             service=service, jobs=jobs, following=following, outbox=outbox, new_id=self._new_id
         )
@@ -319,8 +323,9 @@ class Running:
         ending: Ending | None = None
         try:
             continued_id = plan.continued_id or self._visible.stored_id(plan.continued)
-            plan = replace(plan, number=number, continued_id=continued_id)
-            job.session = session
+            keys = usage_keys(plan, key=self.key_name, labels=session.labels)
+            plan = replace(plan, number=number, continued_id=continued_id, keys=keys)
+            job.session, session.keys = session, keys.without_tools()
             self._following.turn_started(job, id_, private=plan.private)
             if plan.previous_response_id is not None:
                 service.store.logs.continued(self._tenant, plan.previous_response_id)
@@ -440,6 +445,8 @@ class Running:
         # By its name: while the plan was made the session may have been dropped.
         session, options = self._visible.session(plan.session), job.request.keepwarm
         self._visible.take_budgets(options, session)
+        if options.labels is not None:
+            session.labels = sorted_labels(options.labels)
         if options.on_disconnect is not None:
             session.outlives_sockets = options.on_disconnect == "continue"
         return session

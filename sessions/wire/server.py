@@ -18,12 +18,13 @@ from sessions.ground import DESCRIPTORS, Ground
 from sessions.http.exchange import at_once
 from sessions.http.front_door import Access, FrontDoor, OriginPolicy, Route
 from sessions.http.message import HttpResponse
-from sessions.pages.archive import Archive
+from sessions.pages.archive import Archive, Beside
 from sessions.pages.assets import Assets
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.live import LivePages
 from sessions.pages.metrics import CONTENT_TYPE, Metrics
 from sessions.pages.past import PastCurves
+from sessions.pages.usage_report import UsageReport
 from sessions.pages.views import Views
 from sessions.tenants import Principal, Tenants
 from sessions.turns.service import Service
@@ -54,6 +55,7 @@ def routes(
     table = [
         *_pages(hub, metrics, dashboard, service.ground),
         *_dashboard_routes(live, _archive(hub, service)),
+        _usage_route(hub, service),
         *api.routes(),
     ]
     listed = [("/", ("GET", "HEAD")), *((route.path, route.methods) for route in table)]
@@ -98,12 +100,24 @@ def _dashboard_routes(live: LivePages, archive: Archive) -> list[Route]:
     ]
 
 
-def _archive(hub: Hub, service: Service) -> Archive:
+def _beside(hub: Hub) -> Beside:
     async def beside(tenant: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         assert hub.journal is not None
         return await hub.journal.beside(tenant, work)
 
-    return Archive(None if service.commits is None else service.commits.journal, beside)
+    return beside
+
+
+def _archive(hub: Hub, service: Service) -> Archive:
+    return Archive(None if service.commits is None else service.commits.journal, _beside(hub))
+
+
+def _usage_route(hub: Hub, service: Service) -> Route:
+    journal = None if service.commits is None else service.commits.journal
+    report = UsageReport(journal, _beside(hub), wall_clock=service.wall_clock)
+    return Route(
+        path="/v1/usage", access=Access.TENANT, for_browsers=True, calls={"GET": report.show}
+    )
 
 
 def _past(hub: Hub, service: Service) -> PastCurves | None:

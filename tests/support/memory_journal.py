@@ -20,6 +20,9 @@ from sessions.journal.records import (
     tree_account,
 )
 from sessions.journal.samples import KEPT, Sample
+from sessions.journal.usage import UsageSums
+from sessions.journal.usage_reading import UsageAsked, UsagePlace, UsageRow
+from tests.support.usage_reckoning import reckoned, sum_of
 
 
 @dataclass(slots=True)
@@ -45,6 +48,7 @@ class MemoryJournal:
         self._headers: dict[bytes, bytes] = {}
         self._cache = HeaderCache()
         self._samples: dict[tuple[int, str, int], Sample] = {}
+        self._records: list[TurnRecord] = []
 
     def look(self) -> None:
         """It can always be written."""
@@ -66,6 +70,7 @@ class MemoryJournal:
         tenant = self._tenant(record.tenant)
         if record.response_id in tenant.turns:
             return
+        self._records.append(record)
         for entry in record.links:
             digest, body = self._cache.encoded(entry.header)
             self._headers[digest] = body
@@ -292,6 +297,21 @@ class MemoryJournal:
             if own and width == width_s and owner == tenant and number >= first
         ]
         return sorted(found, key=lambda each: each.number)
+
+    def usage(
+        self, asked: UsageAsked, after: UsagePlace | None, most: int
+    ) -> tuple[list[UsageRow], UsageSums]:
+        found = reckoned(self._records, asked)
+        rows = [UsageRow(place, found[place]) for place in sorted(found)]
+        behind = [row for row in rows if after is None or row.place > after]
+        return behind[:most], sum_of(row.sums for row in rows)
+
+    def usage_labels(self, tenant: str | None) -> list[str]:
+        mine = (each for each in self._records if tenant in (None, each.tenant))
+        return sorted({name for each in mine for name, _ in each.keys.labels})
+
+    def cursor_secret(self) -> bytes:
+        return b"memory"
 
     def close(self) -> None:
         """Nothing is left to be done."""
