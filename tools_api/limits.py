@@ -62,7 +62,9 @@ class Limits:
     max_labels: int = 8
     """Labels of a session."""
     max_label_name: int = 64
+    """Characters of a label's name."""
     max_label_value: int = 256
+    """Characters of its value."""
     max_metadata_pairs: int = 16
     max_metadata_key: int = 64
     max_metadata_value: int = 512

@@ -209,6 +209,7 @@ def _service(
         wall_clock=time.time,
         new_id=unguessable_id,
         quotas=Quotas(tenants, clock),
+        label_sources=options.label_sources,
     )
 
 

@@ -12,7 +12,7 @@ OTHER = "\n"
 """Stands for the values of a kind beyond the most that are told apart; no value is like it."""
 NONE = ""
 """Stands for having none."""
-MAX_VALUE_CHARS = 256
+MAX_VALUE_CHARS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from sessions.journal.tables import Cursor, marks, slices
 
 HOUR_MS = 3_600_000
 MOST_VALUES = 1000
-"""Values of a label, of tools and of models that are told apart for a tenant; names of labels."""
+"""KnownValues of a label, of tools and of models that are told apart for a tenant; names of labels."""
 MODEL, TOOL, LABEL_NAME = "model", "tool", "label"
 _REMEMBERED = 100_000
 
@@ -55,10 +55,10 @@ COUNTS = ", ".join(UsageSums._fields)
 HOURS = "hour, tenant, key, model, tool"
 LABELLED = "hour, tenant, name, value"
 Place = tuple[int, str, str, str, str]
-"""Values of ``HOURS``."""
+"""KnownValues of ``HOURS``."""
 
 
-class Values(Protocol):
+class KnownValues(Protocol):
     """What a store remembers of values between two transactions, and its lock on a name."""
 
     usage_values: set[tuple[str, str, str]]
@@ -97,7 +97,7 @@ def parts_of(sums: UsageSums, calls: int) -> tuple[UsageSums, UsageSums]:
 class HourlyUsage:
     """The sums that one transaction adds."""
 
-    def __init__(self, values: Values, cursor: Cursor) -> None:
+    def __init__(self, values: KnownValues, cursor: Cursor) -> None:
         self._values = values
         self._cursor = cursor
         self._hours: dict[Place, UsageSums] = {}

@@ -23,7 +23,6 @@ from sessions.durable.account import NOTHING
 from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import EventLog
-from sessions.durable.usage_keys import sorted_labels
 from sessions.ground import RETRY_AFTER_S
 from sessions.journal.writer import Verdict
 from sessions.turns.ahead import Ahead
@@ -41,6 +40,7 @@ from sessions.turns.effects import (
 )
 from sessions.turns.following import Following, to_be_asked
 from sessions.turns.jobs import EarlyEnd, EndedEarly, Job, Jobs
+from sessions.turns.labels import labels_now
 from sessions.turns.lanes import Lanes, Waiting
 from sessions.turns.memory import Memory
 from sessions.turns.metering import Meter, needs_of
@@ -445,8 +445,7 @@ class Running:
         # By its name: while the plan was made the session may have been dropped.
         session, options = self._visible.session(plan.session), job.request.keepwarm
         self._visible.take_budgets(options, session)
-        if options.labels is not None:
-            session.labels = sorted_labels(options.labels)
+        session.labels = labels_now(job.request, session, self._service.label_sources)
         if options.on_disconnect is not None:
             session.outlives_sockets = options.on_disconnect == "continue"
         return session

@@ -7,23 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from sessions.durable.ledger import TurnUsage
 from sessions.durable.usage_keys import OTHER, UsageKeys
 from sessions.journal import usage
-from sessions.journal.records import RESIDENCY, TENANT_ACCOUNT, TurnRecord
+from sessions.journal.records import TENANT_ACCOUNT
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.usage import UsageSums, parts_of
 from sessions.journal.usage_reading import (
     UsageAsked,
     UsagePlace,
-    UsageRow,
-    count_buckets,
-    month_starts,
 )
 from tests.support.journals import record, reservation
-from tests.support.usage_reckoning import EMPTY, HOUR_S, reckoned, sum_of
-
-START_S = 1_767_000_000  # 2025-12-29: months and a year end behind it
+from tests.support.usage_reckoning import EMPTY, HOUR_S, START_S, asked, drawn, sum_of
 
 
 @pytest.fixture
@@ -31,88 +25,6 @@ def journal(tmp_path: Path) -> Iterator[SqliteJournal]:
     opened = SqliteJournal(tmp_path / "j", fingerprint=b"f")
     yield opened
     opened.close()
-
-
-def drawn(rng: random.Random, number: int) -> TurnRecord:
-    """A random ended turn, or a charge beside turns."""
-    tenant = rng.choice("ab")
-    made = record(
-        f"r{number}",
-        tenant=tenant,
-        session=f"s{rng.randrange(5)}",
-        said=rng.random() < 0.8,
-        created_s=START_S + rng.randrange(100 * 24 * HOUR_S) + rng.random(),
-        accounts=(TENANT_ACCOUNT,),
-    )
-    output = rng.randrange(500)
-    used = TurnUsage(
-        input_tokens=rng.randrange(1000, 2000),
-        cached_tokens=rng.randrange(1000),
-        output_tokens=output,
-        reasoning_tokens=rng.randrange(output + 1),
-        forced_tokens=rng.randrange(output + 1),
-        residency=rng.randrange(10**9),
-    )
-    labels = tuple((name, rng.choice(("x", "ü#&=%", "<b>"))) for name in "lm" if rng.random() < 0.5)
-    keys = UsageKeys(
-        key=rng.choice(("k1", "k2")),
-        model=rng.choice(("m", "n")),
-        labels=labels,
-        tools=tuple(rng.choices(("grep", "ls", "make"), k=rng.randrange(4))),
-    )
-    made = replace(made, usage=used, cost=rng.randrange(10**12), saved=rng.randrange(10**9))
-    if rng.random() < 0.1:
-        made = replace(made, status=RESIDENCY, links=(), base_id=None, reason=None, terminal=b"")
-        keys = keys.without_tools()
-    return replace(made, keys=keys)
-
-
-def asked(group: str = "", **more: object) -> UsageAsked:
-    first = START_S // HOUR_S
-    fields: dict[str, object] = {"first_hour": first, "end_hour": first + 101 * 24, "bucket": "1mo"}
-    return UsageAsked(group=group, **(fields | more))  # type: ignore[arg-type]
-
-
-def all_rows(journal: SqliteJournal, query: UsageAsked, most: int) -> list[UsageRow]:
-    """Page by page."""
-    found, after = list[UsageRow](), None
-    while True:
-        some, _ = journal.usage(query, after, most)
-        if not some:
-            return found
-        found += some
-        after = some[-1].place
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_sums_by_every_group_and_bucket_are_those_of_the_records(
-    journal: SqliteJournal, seed: int
-) -> None:
-    rng = random.Random(seed)
-    records = [drawn(rng, number) for number in range(120)]
-    left = list(records)
-    while left:
-        count = rng.randrange(1, 20)
-        assert all(journal.append(left[:count]))
-        del left[:count]
-    for group in ("", "tenant", "key", "model", "tool", "label"):
-        for bucket in ("1h", "1d", "1mo"):
-            first = START_S // HOUR_S + rng.randrange(300)
-            query = asked(
-                group,
-                bucket=bucket,
-                label="l" if group == "label" else "",
-                tenant=rng.choice((None, "a")),
-                first_hour=first,
-                end_hour=first + rng.randrange(1, 2000),
-            )
-            wanted = reckoned(records, query)
-            for most in (7, 10_000):
-                found = all_rows(journal, query, most)
-                assert [row.place for row in found] == sorted(wanted)
-                assert {row.place: row.sums for row in found} == wanted
-            total = sum_of(wanted.values())
-            assert journal.usage(query, None, 1)[1] == total
 
 
 def test_sums_equal_the_accounts_of_the_tenants(journal: SqliteJournal) -> None:
@@ -208,12 +120,3 @@ def test_names_of_labels_are_bounded(
     assert journal.usage_labels("t") == ["n0", "n1"]
     assert journal.usage_labels("another") == []
     assert journal.usage(asked(), None, 1)[1].turns == 4
-
-
-def test_buckets_are_counted_before_they_are_made() -> None:
-    day = 24
-    assert count_buckets(asked(bucket="1h", first_hour=5, end_hour=29)) == 24
-    assert count_buckets(asked(bucket="1d", first_hour=5, end_hour=29)) == 2
-    assert count_buckets(asked(bucket="1mo", first_hour=0, end_hour=31 * day)) == 1
-    assert count_buckets(asked(bucket="1mo", first_hour=0, end_hour=31 * day + 1)) == 2
-    assert month_starts(31 * day - 1, 60 * day) == [0, 31 * day, 59 * day]
