@@ -19,7 +19,7 @@ def main(words: Sequence[str] | None = None) -> int:
     extra, load = ("top", _top) if words[:1] == ["top"] else ("server", _commands)
     try:
         if typed and words[:1] == ["serve"]:
-            _begin_in_large_pages()
+            _begin_server()
         return load()(words)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in _OURS:
@@ -46,10 +46,10 @@ def _base(words: Sequence[str], missing: str, extra: str) -> int:
     return 1
 
 
-def _begin_in_large_pages() -> None:
-    from sessions.command.begin_again import begin_in_large_pages
+def _begin_server() -> None:
+    from sessions.command.begin_again import begin
 
-    begin_in_large_pages()
+    begin()
 
 
 def _commands() -> Callable[[Sequence[str]], int]:

@@ -47,7 +47,7 @@ class _Run:
     begin: int
     end: int
     """Behind its last item."""
-    calls: list["_Asked"] = field(default_factory=list)
+    calls: "list[_Asked]" = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     """Where its outputs came, ascending."""
 
@@ -57,8 +57,9 @@ class _Asked:
     """A call and its output."""
 
     call: Call | None
-    run: _Run | None
-    """None as ``call``: it was made before these items."""
+    run: int | None
+    """The number of its run, which has it: neither holds the other for the collector of cyclic
+    garbage. None as ``call``: it was made before these items."""
     output: CallOutput | None = None
     newest: CallOutput | None = None
     """The tool's last output."""
@@ -154,7 +155,7 @@ class _Reader:
         if not self.runs or self.runs[-1].begin != self._began:
             self.runs.append(_Run(begin=self._began, end=index + 1))
         run = self.runs[-1]
-        asked = self._asked[call.call_id] = _Asked(call=call, run=run)
+        asked = self._asked[call.call_id] = _Asked(call=call, run=len(self.runs) - 1)
         run.calls.append(asked)
 
     def _output(self, index: int, output: CallOutput) -> None:
@@ -165,7 +166,7 @@ class _Reader:
         if asked.output is None:
             asked.output = output
             if asked.run is not None:
-                asked.run.places.append(index)
+                self.runs[asked.run].places.append(index)
         elif not self._is_told_apart(asked):
             raise errors.second_output(self._where(index), output.call_id)
         asked.newest, asked.newest_at = output, index
@@ -176,7 +177,7 @@ class _Reader:
             return False
         if not self.runs:
             return asked.run is None
-        return asked.run is self.runs[-1] and len(asked.run.calls) == 1
+        return asked.run == len(self.runs) - 1 and len(self.runs[-1].calls) == 1
 
 
 def _refuse_gaps(run: _Run) -> None:

@@ -6,6 +6,7 @@ import click
 
 from keepwarm.commands.parameters import Given, settings_command
 from keepwarm.commands.registry import strays, values_of
+from sessions.command.begin_again import has_begun
 from sessions.command.hub import with_model_here
 from sessions.command.options import SERVE_SETTINGS, in_the_users_words, read_serve_options
 from sessions.command.serve import run as serve
@@ -13,6 +14,7 @@ from sessions.command.serve import run as serve
 
 def run(given: Given) -> int:
     """Serve with the options given; returns the exit status."""
+    has_begun()
     values = values_of("serve", given)
     options = read_serve_options(values, os.environ)
     options = with_model_here(options, lambda line: click.echo(line, err=True))

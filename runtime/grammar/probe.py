@@ -15,9 +15,12 @@ goes on, since its verdict is worth keeping and a killed child is not. Who gets 
 for ``Places`` to say: the place of a check that cost its child is free when the next child is
 ready.
 
+A start waits for one child. The others are started when a check lasts, or where there was none
+some time later: until then others wait for that check, and for what is left of their start.
+
 Always true: a check ends within the limits whatever the schema, other checks go on, and a
-schema is tried by one child at a time however many of a tenant ask for it. Nobody waits for a
-child to start but the tenant whose check ended the last one.
+schema is tried by one child at a time however many of a tenant ask for it. With all children there
+nobody waits for one to start but the tenant whose check ended the last one.
 """
 
 import asyncio
@@ -26,10 +29,9 @@ import hashlib
 import logging
 import os
 import signal
-import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +42,7 @@ import orjson
 from runtime.child_environment import child_environment
 from runtime.grammar.probe_process import LENGTH, OUT_OF_MEMORY, frame
 from runtime.grammar.refusal import BROKEN, GrammarRefused
+from runtime.importing import child_words
 from tools_api.grammar import GrammarSpec
 
 log = logging.getLogger(__name__)
@@ -65,7 +68,8 @@ class ProbeError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeLimits:
-    """The cost that one grammar may have, and how long a refusal is remembered."""
+    """The cost that one grammar may have, how long a refusal is remembered, and when there are to
+    be how many children."""
 
     seconds: float = 2.0
     """Seconds of CPU time."""
@@ -75,6 +79,10 @@ class ProbeLimits:
     """A refusal is repeated from memory for so long: a client that retries costs nothing."""
     checks_per_process: int = 500
     """Another child takes over after that many, so that nothing it leaks adds up."""
+    others_after_s: float = 30.0
+    """After the first child: a server's start is over by then."""
+    lasts_s: float = 0.1
+    """A check that takes so long has the others started at once. Few honest ones do."""
 
 
 class Places(Protocol):
@@ -132,6 +140,8 @@ class GrammarProbe:
         arguments += ["--model-type", model_type] if model_type is not None else []
         arguments += ["--chat-format", chat_format] if chat_format is not None else []
         self._children = [_Child(arguments, self._limits) for _ in range(num_processes)]
+        self._needed = asyncio.Event()
+        """All children, at once."""
         self._idle: asyncio.LifoQueue[_Child] = asyncio.LifoQueue()
         self._places = places or _ByArrival()
         self._clock = clock
@@ -142,14 +152,34 @@ class GrammarProbe:
         self._renewals: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start the children and wait until they are ready.
+        """Start a child and wait until it is ready; the others are started later.
 
         Raises:
-            ProbeError: a child did not come up.
+            ProbeError: the child did not come up.
         """
-        await asyncio.gather(*(child.start() for child in self._children))
-        for child in self._children:
-            self._idle.put_nowait(child)
+        first, *others = self._children
+        await first.start()
+        self._idle.put_nowait(first)
+        if others:
+            self._begin(self._start_others(others))
+
+    async def _start_others(self, others: "list[_Child]") -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._needed.wait(), self._limits.others_after_s)
+        await asyncio.gather(*(self._start_other(child) for child in others))
+
+    async def _start_other(self, child: "_Child") -> None:
+        """One that does not come up now is tried again by the check that gets it."""
+        try:
+            await child.start()
+        except ProbeError as error:
+            log.warning("grammar probe not started reason=%s", error)
+        self._idle.put_nowait(child)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._renewals.add(task)
+        task.add_done_callback(self._renewals.discard)
 
     async def check(self, spec: GrammarSpec, tenant: str = "") -> GrammarRefused | None:
         """The reason against a grammar, or None. Callers of a tenant with the same grammar share
@@ -200,18 +230,19 @@ class GrammarProbe:
             child = await self._idle.get()
             self._begun.add((tenant, key))
             began = self._clock()
+            lasts = asyncio.get_running_loop().call_later(self._limits.lasts_s, self._needed.set)
             try:
                 refused = await child.check(spec)
             finally:
+                lasts.cancel()
                 self._begun.discard((tenant, key))
                 took = self._clock() - began
                 self._places.judge(tenant, took_long=took > _LONG_SHARE * self._limits.seconds)
                 if child.is_ready:
                     self._idle.put_nowait(child)
                 else:
-                    renewal = asyncio.create_task(self._renew(child, place.pop_all()))
-                    self._renewals.add(renewal)
-                    renewal.add_done_callback(self._renewals.discard)
+                    self._needed.set()
+                    self._begin(self._renew(child, place.pop_all()))
         return self._remember(key, refused)
 
     async def _renew(self, child: "_Child", place: AsyncExitStack) -> None:
@@ -272,8 +303,8 @@ class _Child:
         """
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "runtime.grammar.probe_process", *self._arguments),
+                *child_words("runtime.grammar.probe_process"),
+                *self._arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,

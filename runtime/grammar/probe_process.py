@@ -115,14 +115,15 @@ def serve(requests: BinaryIO, answers: BinaryIO, compiler: GrammarCompiler, memo
         answers.flush()
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
+    """Entry point of the child; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m runtime.grammar.probe_process")
     parser.add_argument("folder", type=Path)
     parser.add_argument("memory_bytes", type=int)
     parser.add_argument("--vocab-size", type=int)
     parser.add_argument("--model-type")
     parser.add_argument("--chat-format")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     # Whatever a library prints must not land among the frames.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -151,4 +152,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

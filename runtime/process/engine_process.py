@@ -26,6 +26,7 @@ from runtime.child_environment import child_environment
 from runtime.collection import QUIET_S, WholeCollections, keep_short
 from runtime.config import EngineConfig
 from runtime.heap_pages import with_large_pages
+from runtime.importing import child_words, importing
 from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
 from runtime.messages import Beat, EngineInfo, EngineMessage, Loading, StepOutput
@@ -81,8 +82,7 @@ class EngineLink(Protocol):
 
 def engine_command(log_format: LogFormat = "text") -> list[str]:
     """The command that starts an engine's process, but for the number of its socket."""
-    module = "runtime.process.engine_process"
-    return [sys.executable, "-m", module, "--log-format", log_format]
+    return [*child_words("runtime.process.engine_process"), "--log-format", log_format]
 
 
 class EngineProcess:
@@ -401,8 +401,9 @@ def serve(connection: socket.socket) -> None:
     try:
         load_pulse.enters("importing torch")
         try:
-            from runtime.engine.engine import EngineBroken
-            from runtime.process.loading import EngineLoadError, load_engine
+            with importing():
+                from runtime.engine.engine import EngineBroken
+                from runtime.process.loading import EngineLoadError, load_engine
         except ImportError as error:
             send(frames.encode_refusal(f"this installation is not complete: {error}"))
             return

@@ -1,7 +1,7 @@
-"""The command's process begun anew with its heap in large pages.
+"""How the server's own process begins: with its heap in large pages, and cheap imports.
 
 The C library reads how it is to allocate before a program's first line, so a process that was
-started without cannot have them later.
+started without large pages cannot have them later and is begun anew. Then come the imports.
 """
 
 import os
@@ -9,8 +9,20 @@ import sys
 from collections.abc import Callable, Mapping
 
 from runtime.heap_pages import with_large_pages
+from runtime.importing import imports_are_over, imports_begin
 
 Begin = Callable[[str, list[str], dict[str, str]], object]
+
+
+def begin() -> None:
+    """Begin in large pages; from then on nothing is collected until it ``has_begun``."""
+    begin_in_large_pages()
+    imports_begin()
+
+
+def has_begun() -> None:
+    """All that a server is made of is imported."""
+    imports_are_over()
 
 
 def begin_in_large_pages(

@@ -24,7 +24,6 @@ from sessions.journal.adoption import Loader
 from sessions.journal.errors import (
     JournalAbsent,
     JournalError,
-    JournalOlder,
     JournalUnavailable,
 )
 from sessions.journal.inspection import Seen, look_at
@@ -214,7 +213,7 @@ def look_at_journal(options: JournalOptions, of: bytes) -> Seen | None:
             open_postgres(options.place, fingerprint=of, owner="", beside=True)
         ) as journal:
             return Seen(sessions=len(journal.sessions()), num_bytes=0, whole=True)
-    except (JournalAbsent, JournalOlder):
+    except JournalAbsent:
         return None
 
 

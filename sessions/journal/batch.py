@@ -19,7 +19,7 @@ import orjson
 from sessions.durable.account import Amount
 from sessions.durable.item_ids import own_items
 from sessions.durable.reservation import amount_of
-from sessions.journal import request_ids, rows, shares
+from sessions.journal import listing, request_ids, rows, shares
 from sessions.journal.encoding import decode_reservation, encode_reservation
 from sessions.journal.errors import JournalParentGone
 from sessions.journal.records import SpendTotal, TurnRecord, session_account
@@ -252,6 +252,12 @@ class Batch:
         self, session: SessionRow, record: TurnRecord, *, charged_ms: int | None = None
     ) -> None:
         """``charged_ms``: when its accounts got it, where that is not when it ended."""
+        for name in (session_account(record.session), *record.accounts):
+            self._charge((record.tenant, name), record)
+        options = record.options or session.options
+        if options != session.options or not session.head_seq:
+            session = listing.describe(self._tables, self._cursor, session, options)
+        spent = self._charged[record.tenant, session_account(record.session)]
         session = self._changed[record.tenant, record.session] = replace(
             session,
             head_seq=session.head_seq + 1,
@@ -259,7 +265,10 @@ class Batch:
             turns_begun=max(session.turns_begun, record.number),
             open_calls=session.open_calls if record.open_calls is None else record.open_calls,
             updated_ms=_updated_ms(session, record),
-            options=record.options or session.options,
+            failed=session.failed + (record.status == "failed"),
+            computed_again=session.computed_again + record.computed_again,
+            missing=listing.missing_part(spent.usage.cached_tokens, spent.usage.input_tokens),
+            cost=spent.cost,
         )
         tables = self._tables
         for entry in record.links:
@@ -282,8 +291,6 @@ class Batch:
         self._items += rows.item_columns(*key, record.created_s, items)
         self._there[key] = session.epoch
         self._reserved[key] = None
-        for name in (session_account(record.session), *record.accounts):
-            self._charge((record.tenant, name), record)
         ended_ms = round(record.created_s * 1000)
         self._usage.add(record, ended_ms if charged_ms is None else charged_ms)
 

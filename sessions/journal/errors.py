@@ -13,8 +13,8 @@ class JournalInUse(JournalError):
     """Another server has this file; it was not opened."""
 
 
-class JournalNewer(JournalError):
-    """A newer program has written it; it was not opened."""
+class JournalOtherVersion(JournalError):
+    """Its tables are of a version that this program does not read; it was not opened."""
 
 
 class JournalUnavailable(JournalError):
@@ -28,10 +28,6 @@ class JournalDisplaced(JournalUnavailable):
 
 class JournalAbsent(JournalUnavailable):
     """There is none yet where somebody only looks; the first server makes it."""
-
-
-class JournalOlder(JournalUnavailable):
-    """An older program has written it; a server of this version brings it up when it opens it."""
 
 
 class JournalBusy(JournalUnavailable):
@@ -52,6 +48,14 @@ def contradiction(what: str) -> JournalDamaged:
     return JournalDamaged(
         f"the journal contradicts itself: {what}; stop the server and run 'keepwarm sessions "
         "recover'"
+    )
+
+
+def other_version(place: str, found: int, version: int) -> JournalOtherVersion:
+    """The tables at ``place`` are of version ``found``, and those of ``version`` alone are read."""
+    return JournalOtherVersion(
+        f"{place} has tables of version {found}, and this program reads version {version} alone: "
+        "serve it with the keepwarm that made it, or name another place with --journal"
     )
 
 

@@ -204,6 +204,10 @@ class SessionRecord:
     updated_s: float
     """When its last turn ended; 0: it has had none."""
     account: SpendTotal
+    failed: int = 0
+    """Turns that failed."""
+    computed_again: int = 0
+    """Prompt tokens that were computed though they had been before."""
     options: bytes = b""
     """Options for its later turns: see ``options_kept``."""
 

@@ -11,20 +11,22 @@ holds that runs.
 Always true: what is read has the checksum that it was written with.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from sessions.journal import rows, samples, usage_reading
+from sessions.journal import listing, rows, samples, usage_reading
 from sessions.journal.batch import Batch, reservations, sessions_with_reservations
 from sessions.journal.encoding import request_in_reservation
 from sessions.journal.errors import contradiction
+from sessions.journal.listing import ListAsked, ListedSession, ListPlace
 from sessions.journal.records import (
     SessionRecord,
     SpendTotal,
     StoredTurn,
     TurnRecord,
+    tree_account,
 )
-from sessions.journal.rows import Row
+from sessions.journal.rows import Row, SessionRow
 from sessions.journal.samples import Sample
 from sessions.journal.tables import Cursor, SqlTables, marks, slices
 from sessions.journal.usage import UsageSums
@@ -100,7 +102,7 @@ class SqlJournal(SqlTables):
             if session is None:
                 self._deny_rows(cursor, tenant, name)
                 session = self.new_session(tenant, name)
-            self.write_session(cursor, replace(session, options=options))
+            self.write_session(cursor, listing.describe(self, cursor, session, options))
 
     def hide(self, tenant: str, response_id: str) -> bool:
         """See ``Journal``."""
@@ -129,6 +131,42 @@ class SqlJournal(SqlTables):
         """See ``Journal``."""
         with self.reading() as cursor:
             return samples.read(cursor, tenant, width_s, first, None if own else self.owner)
+
+    def listed(
+        self, asked: ListAsked, after: ListPlace | None, most: int
+    ) -> tuple[list[ListedSession], int | None]:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            found = listing.page(self, cursor, asked, after, most)
+            return self._listed(cursor, found.rows, asked), found.matching
+
+    def listed_among(
+        self, asked: ListAsked, names: Iterable[tuple[str, str]]
+    ) -> list[ListedSession]:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            return self._listed(cursor, listing.named(self, cursor, asked, names), asked)
+
+    def session_tree(self, tenant: str, name: str, most: int) -> list[tuple[int, ListedSession]]:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            row = self.session_row(cursor, tenant, name)
+            found = [] if row is None else listing.tree(cursor, row, most)
+            depths = [each.depth for each in found]
+            listed = self._listed(cursor, [each.row for each in found], ListAsked())
+            return list(zip(depths, listed, strict=True))
+
+    def _listed(
+        self, cursor: Cursor, found: Iterable[SessionRow], asked: ListAsked
+    ) -> list[ListedSession]:
+        return [
+            ListedSession(
+                place=listing.place_of(row, asked.order),
+                record=row.record(self.account_of(cursor, row)),
+                tree=self.account_row(cursor, row.tenant, tree_account(row.name)),
+            )
+            for row in found
+        ]
 
     def usage(
         self, asked: UsageAsked, after: UsagePlace | None, most: int

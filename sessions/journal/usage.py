@@ -22,7 +22,7 @@ from sessions.journal.tables import Cursor, marks, slices
 
 HOUR_MS = 3_600_000
 MOST_VALUES = 1000
-"""KnownValues of a label, of tools and of models that are told apart for a tenant; names of labels."""
+"""Values of a label, of tools and of models that are told apart for a tenant; names of labels."""
 MODEL, TOOL, LABEL_NAME = "model", "tool", "label"
 _REMEMBERED = 100_000
 

@@ -10,7 +10,6 @@ whoever waits for it is woken, however it ends.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +21,7 @@ from sessions.durable.ledger import PromptTokens
 from sessions.durable.reservation import GRANT_TOKENS
 from sessions.durable.session import Session
 from sessions.durable.transcript import Entry
+from sessions.turns.asking import Asking
 from sessions.turns.compacting import (
     BEHIND_SHORT_TURNS,
     Recasting,
@@ -39,7 +39,7 @@ from sessions.turns.turn_plan import (
     NO_CHECKS,
     NO_LAST_TURN,
     Due,
-    Prepared,
+    PreparedCut,
     TurnPlan,
     prepared_for,
 )
@@ -58,29 +58,21 @@ class Ahead:
         service: Service,
         jobs: Jobs,
         summing_up: SummingUp,
-        recall: Callable[[Job], Memory],
-        ask: Callable[[Job, Any], Awaitable[Any]],
-        wake: Callable[[Any], None],
+        asking: Asking,
     ) -> None:
-        """
-        Args:
-            recall: the memory of a job.
-            ask: puts a question for it.
-            wake: answers the question at which a ticket waits.
-        """
         self._service = service
         self._jobs = jobs
         self._summing_up = summing_up
-        self._recall = recall
-        self._ask = ask
-        self._wake = wake
+        self._asking = asking
 
     def consider(self, job: Job, plan: TurnPlan, entry: Entry | None, session: Session) -> None:
         """Begin behind a turn that has ended with ``entry``, if that is to be."""
         if entry is None:
             return
         known = prepared_for(session.ahead, entry)
-        if known is None and not (isinstance(session.ahead, Prepared) and session.ahead.under_way):
+        if known is None and not (
+            isinstance(session.ahead, PreparedCut) and session.ahead.under_way
+        ):
             session.ahead = None  # the cut was made, or another way was taken
         if not plan.request.keepwarm.compaction.ahead or not entry.open_calls or session.ahead:
             return
@@ -89,7 +81,7 @@ class Ahead:
         if due is None or not _pays(session, tokens, due, plan.request.max_output_tokens):
             return
         whole = _plan_behind(plan, entry, due, self._service.new_id("resp"))
-        session.ahead = prepared = Prepared(entry=entry, under_way=True)
+        session.ahead = prepared = PreparedCut(entry=entry, under_way=True)
         ahead = Job(
             lane=job.lane,
             frame=job.frame,
@@ -100,7 +92,9 @@ class Ahead:
         )
         self._jobs.start(ahead, self._live(ahead, whole, prepared, session))
 
-    async def _live(self, job: Job, plan: TurnPlan, prepared: Prepared, session: Session) -> None:
+    async def _live(
+        self, job: Job, plan: TurnPlan, prepared: PreparedCut, session: Session
+    ) -> None:
         commits = self._service.commits
         session.in_background += 1
         try:
@@ -116,17 +110,17 @@ class Ahead:
             prepared.under_way = False
             waiting, prepared.waiting = prepared.waiting, ()
             for ticket in waiting:
-                self._wake(ticket)
+                self._asking.wake(ticket)
             if commits is not None and job.shares:
                 commits.shared.done(plan.tenant, job.shares)
                 job.shares = ()
 
     async def _prepare(
-        self, job: Job, plan: TurnPlan, prepared: Prepared, session: Session
+        self, job: Job, plan: TurnPlan, prepared: PreparedCut, session: Session
     ) -> None:
         """Write the summary, and compute what the next turn's prompt will begin with."""
-        service, memory = self._service, self._recall(job)
-        recasting: Recasting = await self._ask(
+        service, memory = self._service, self._asking.memory_of(job)
+        recasting: Recasting = await self._asking.ask(
             job,
             Work(partial(Recasting, plan, service=service, summary_id=service.new_id("resp"),
                          item_id=service.new_id("cmp"))),
@@ -140,7 +134,7 @@ class Ahead:
             text, cost = recasting.read(*await self._play(job, memory, summary, session))
             if text is None:
                 return
-        found: TurnPlan = await self._ask(job, Work(partial(recasting.finish, text)))
+        found: TurnPlan = await self._asking.ask(job, Work(partial(recasting.finish, text)))
         prepared.decision, prepared.text, prepared.cost = recasting.decision, text, cost
         prepared.rules = recasting.rules
         id_ = service.new_id("resp")

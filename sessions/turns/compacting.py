@@ -39,7 +39,7 @@ from sessions.turns.service import Service
 from sessions.turns.shortening import Room
 from sessions.turns.thresholds import rules_of
 from sessions.turns.truncation import Context, truncations
-from sessions.turns.turn_plan import NO_CHECKS, NO_LAST_TURN, Due, Prepared, Recast, TurnPlan
+from sessions.turns.turn_plan import NO_CHECKS, NO_LAST_TURN, Due, PreparedCut, Recast, TurnPlan
 from tools_api import errors
 from tools_api.call_order import by_model
 from tools_api.items import (
@@ -96,7 +96,7 @@ class Recasting:
         service: Service,
         summary_id: str,
         item_id: str,
-        prepared: Prepared | None = None,
+        prepared: PreparedCut | None = None,
     ) -> None:
         """
         Args:
@@ -116,7 +116,7 @@ class Recasting:
         """The turn that is to be run first, if a summary is needed."""
         self.decision: Decision | None = None
         """None: nothing can be gained."""
-        self._prepared: Prepared | None = None
+        self._prepared: PreparedCut | None = None
         if prepared is not None and prepared.rules == self.rules and prepared.decision is not None:
             self._prepared, self.decision = prepared, prepared.decision
         else:

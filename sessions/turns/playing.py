@@ -10,12 +10,12 @@ events of a summary are told to nobody.
 
 import logging
 from collections import deque
-from collections.abc import Callable
 
 from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
 from sessions.durable.account import NOTHING, Amount
+from sessions.turns.asking import Asking
 from sessions.turns.commits import Ending
-from sessions.turns.effects import EngineOutputs, Outbox, Question, TurnHold
+from sessions.turns.effects import EngineOutputs, Outbox, TurnHold
 from sessions.turns.following import Following
 from sessions.turns.jobs import EndedEarly, Job, Jobs
 from sessions.turns.memory import Memory
@@ -36,14 +36,13 @@ class Playing:
         jobs: Jobs,
         following: Following,
         outbox: Outbox,
-        new_id: Callable[[], str],
+        asking: Asking,
     ) -> None:
-        """``new_id``: of questions."""
         self._service = service
         self._jobs = jobs
         self._following = following
         self._outbox = outbox
-        self._new_id = new_id
+        self._asking = asking
 
     async def play(self, job: Job, memory: Memory, turn: Turn) -> Ending:
         """Its events and requests, while the engine says something; most of that comes in by
@@ -54,7 +53,7 @@ class Playing:
             self.carry_out(job, turn.start())
         while job.ending is None:
             try:
-                await Question(self._new_id(), EngineOutputs())
+                await self._asking.question(EngineOutputs())
                 while job.stalled and job.ending is None:
                     await self._spend(job, memory, turn, job.stalled.popleft())
             except EndedEarly as early:

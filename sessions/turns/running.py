@@ -11,12 +11,10 @@ Always true: a request that was taken up is answered once, by its turn's last ev
 what it holds is let go in one place each, on whichever way it ends.
 """
 
-import itertools
 import logging
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from runtime.grammar.refusal import GrammarRefused
 from sessions.durable.account import NOTHING
@@ -26,28 +24,26 @@ from sessions.durable.turn_logs import EventLog
 from sessions.ground import RETRY_AFTER_S
 from sessions.journal.writer import Verdict
 from sessions.turns.ahead import Ahead
+from sessions.turns.asking import Asking
 from sessions.turns.commits import Ending, refused
 from sessions.turns.continuing import find_lineage
 from sessions.turns.effects import (
     Outbox,
-    Question,
     RequestIdFreed,
     ServerReady,
-    SessionGranted,
     SessionTurn,
     TurnEnded,
     Work,
 )
 from sessions.turns.following import Following, to_be_asked
-from sessions.turns.jobs import EarlyEnd, EndedEarly, Job, Jobs
+from sessions.turns.jobs import EndedEarly, Job, Jobs
 from sessions.turns.labels import labels_now
 from sessions.turns.lanes import Lanes, Waiting
 from sessions.turns.memory import Memory
 from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import grammar_param, plan_turn, takes_long
 from sessions.turns.playing import Playing
-from sessions.turns.reading import Prepared, grammar_of
-from sessions.turns.recollection import journal_error
+from sessions.turns.reading import PrecomputedRequest, grammar_of
 from sessions.turns.references import Whole, digested
 from sessions.turns.service import Service
 from sessions.turns.summing_up import SummingUp
@@ -86,29 +82,24 @@ class Running:
         self._lanes = lanes
         self._following = following
         self._outbox = outbox
-        self._numbers = itertools.count(1)
         self.key_name = ""
         """Of the API key under which the client asks."""
+        self._asking = Asking(
+            connection_id=connection_id, visible=visible, service=service, outbox=outbox
+        )
         self.playing = Playing(
-            service=service, jobs=jobs, following=following, outbox=outbox, new_id=self._new_id
+            service=service, jobs=jobs, following=following, outbox=outbox, asking=self._asking
         )
         self._summing_up = SummingUp(
-            connection_id=connection_id,
             service=service,
             visible=visible,
             jobs=jobs,
             playing=self.playing,
             outbox=outbox,
-            new_id=self._new_id,
-            ask=self._ask,
+            asking=self._asking,
         )
         self._ahead = Ahead(
-            service=service,
-            jobs=jobs,
-            summing_up=self._summing_up,
-            recall=self._memory_of,
-            ask=self._ask,
-            wake=self._wake,
+            service=service, jobs=jobs, summing_up=self._summing_up, asking=self._asking
         )
 
     def want_events(self) -> None:
@@ -119,7 +110,7 @@ class Running:
 
     async def live(self, job: Job) -> None:
         """Answer a request: with its turn, with the events of another one, or with an error."""
-        memory = self._memory_of(job)
+        memory = self._asking.memory_of(job)
         followed: EventLog | None = None
         try:
             followed = await self._claim_id(job, memory)
@@ -178,7 +169,7 @@ class Running:
     async def _may_begin(self, job: Job) -> None:
         """Nothing is computed whose record could not be kept: that is waited for, for a while."""
         ground = self._service.ground
-        if not ground.writable and not await self._ask(job, ServerReady()):
+        if not ground.writable and not await self._asking.ask(job, ServerReady()):
             ground.turn_lost()
             raise errors.overloaded("its journal cannot be written", retry_after_s=RETRY_AFTER_S)
 
@@ -205,10 +196,12 @@ class Running:
         frame.num_bytes += brought
         long = frame.num_bytes > self._service.limits.max_inline_bytes
         work = partial(digested, request)
-        whole: Whole = await self._ask(job, Work(work)) if long else work()
+        whole: Whole = await self._asking.ask(job, Work(work)) if long else work()
         held_bytes = frame.num_bytes if frame.hold is None else frame.hold.num_bytes
         frame.content = whole.request
-        frame.prepared = Prepared(digests=whole.digests, grammar=grammar, held_bytes=held_bytes)
+        frame.prepared = PrecomputedRequest(
+            digests=whole.digests, grammar=grammar, held_bytes=held_bytes
+        )
 
     async def _in_session(self, job: Job, memory: Memory, grammar: GrammarSpec | None) -> bool:
         """Run the turn in its session; False: that was lost before, to another server or to who
@@ -223,8 +216,8 @@ class Running:
             if options.session is not None:
                 with_head = job.request.previous_response_id is None
                 session = await memory.session(options.session, with_head=with_head)
-                turn_comes = Question(self._new_id(), SessionTurn())
-                ticket = (self._id, turn_comes.id)
+                turn_comes = self._asking.question(SessionTurn())
+                ticket = self._asking.ticket(turn_comes)
                 if not session.request_turn(ticket):
                     await turn_comes
                 if session.state is SessionState.CLOSED:
@@ -238,7 +231,7 @@ class Running:
             return await self._with_shares(job, memory, plan, session, ticket)
         finally:
             if session is not None and ticket is not None:
-                self._wake(session.withdraw(ticket))
+                self._asking.wake(session.withdraw(ticket))
 
     async def _plan(
         self, job: Job, memory: Memory, session: Session | None, grammar: GrammarSpec | None
@@ -259,7 +252,7 @@ class Running:
             arrival_s=job.frame.arrival_s,
         )
         long = takes_long(service, request, lineage, job.frame.num_bytes)
-        plan: TurnPlan = await self._ask(job, Work(work)) if long else work()
+        plan: TurnPlan = await self._asking.ask(job, Work(work)) if long else work()
         if plan.due is not None:
             plan = await self._summing_up.begin(job, plan)
         repeats = len(lineage.items) < len(request.input)
@@ -273,7 +266,7 @@ class Running:
     async def _try_grammar(self, job: Job, grammar: GrammarSpec) -> None:
         """Last before the turn, so that no probe works for a prompt that does not fit."""
         try:
-            await self._ask(job, grammar)
+            await self._asking.ask(job, grammar)
         except GrammarRefused as refusal:
             param = grammar_param(grammar, job.request, refusal.block, refusal.path)
             raise errors.invalid_json_schema(param, refusal.reason) from None
@@ -339,7 +332,7 @@ class Running:
         finally:
             entry = None if ending is None else ending.outcome.entry
             open_calls = None if entry is None else bool(entry.open_calls)
-            self._wake(session.end_turn(id_, service.clock(), open_calls=open_calls))
+            self._asking.wake(session.end_turn(id_, service.clock(), open_calls=open_calls))
             service.store.used(session)
             service.store.running.remove(id_)
         self._ahead.consider(job, turn.plan, ending.outcome.entry, session)
@@ -359,7 +352,7 @@ class Running:
         at_s = self._service.wall_clock()
         record = commits.record(turn.plan, job.session, ending, created_s=at_s, shares=job.shares)
         try:
-            verdict: Verdict = await self._ask(job, record)
+            verdict: Verdict = await self._asking.ask(job, record)
         except Exception:
             log.exception("record failed response=%s", turn.plan.response_id)
             verdict = Verdict(written=False, reason="error")
@@ -396,28 +389,6 @@ class Running:
         service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
         log.info("turn finished", extra={"fields": outcome.report.log_fields()})
         self._outbox.ended.append(TurnEnded(report=outcome.report, terminal=terminal))
-
-    # Asking
-
-    def _new_id(self) -> str:
-        return f"{self._id}.{next(self._numbers)}"
-
-    async def _ask(self, job: Job, asked: Any) -> Any:
-        answer = await Question(self._new_id(), asked)
-        if job.turn is None and job.log is not None and job.log.follower is not job:
-            raise EndedEarly(EarlyEnd.NEWER_REQUEST)  # before the notice that says so
-        return answer
-
-    def _memory_of(self, job: Job) -> Memory:
-        return Memory(self._visible, self._service, ask=partial(self._recall, job))
-
-    async def _recall(self, job: Job, wanted: Wanted) -> Recalled:
-        """Ask the journal, and have in memory what it knows."""
-        try:
-            recalled: Recalled = await self._ask(job, wanted)
-        except Exception as error:
-            raise journal_error(error) from None
-        return recalled
 
     def unwanted(self, answer: object) -> None:
         """The journal's answer has come for a request that is gone."""
@@ -467,8 +438,3 @@ class Running:
         commits = self._service.commits
         if request_id is not None and commits is not None and commits.has_others:
             self._outbox.notes.append(RequestIdFreed(request_id))
-
-    def _wake(self, ticket: Hashable | None) -> None:
-        if ticket is not None:
-            assert isinstance(ticket, tuple)
-            self._outbox.others.append(SessionGranted(*ticket))

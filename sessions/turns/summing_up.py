@@ -9,7 +9,6 @@ early meanwhile ends as the turn that its client follows.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,15 +16,16 @@ from typing import Any
 from sessions.durable.account import NOTHING
 from sessions.durable.session import Session
 from sessions.durable.store import ConnectionStore
+from sessions.turns.asking import Asking
 from sessions.turns.commits import Ending
 from sessions.turns.compacting import Recasting
-from sessions.turns.effects import Outbox, Question, SessionTurn, TurnEnded, Work
+from sessions.turns.effects import Outbox, SessionTurn, TurnEnded, Work
 from sessions.turns.jobs import EndedEarly, Job, Jobs
 from sessions.turns.memory import Memory
 from sessions.turns.playing import Playing
 from sessions.turns.service import Service
 from sessions.turns.turn import Turn
-from sessions.turns.turn_plan import Prepared, TurnPlan, prepared_for
+from sessions.turns.turn_plan import PreparedCut, TurnPlan, prepared_for
 from sessions.turns.vendor_events import VendorEvents
 from tools_api.errors import ApiError
 
@@ -38,28 +38,19 @@ class SummingUp:
     def __init__(
         self,
         *,
-        connection_id: str,
         service: Service,
         visible: ConnectionStore,
         jobs: Jobs,
         playing: Playing,
         outbox: Outbox,
-        new_id: Callable[[], str],
-        ask: Callable[[Job, Any], Awaitable[Any]],
+        asking: Asking,
     ) -> None:
-        """
-        Args:
-            new_id: of questions.
-            ask: puts a question for a job.
-        """
-        self._id = connection_id
         self._visible = visible
-        self._new_id = new_id
         self._service = service
         self._jobs = jobs
         self._playing = playing
         self._outbox = outbox
-        self._ask = ask
+        self._asking = asking
         self.vendor_events = VendorEvents(outbox)
 
     async def begin(self, job: Job, plan: TurnPlan) -> TurnPlan:
@@ -74,17 +65,17 @@ class SummingUp:
             item_id=service.new_id("cmp"),
             prepared=await self._prepared(plan),
         )
-        recasting: Recasting = await self._ask(job, Work(work))
+        recasting: Recasting = await self._asking.ask(job, Work(work))
         job.recasting = None if recasting.idle else recasting
         return recasting.without() if recasting.idle else plan
 
-    async def _prepared(self, plan: TurnPlan) -> Prepared | None:
+    async def _prepared(self, plan: TurnPlan) -> PreparedCut | None:
         """The cut that was computed ahead for what the plan continues, once it is."""
         session = self._visible.claimed_session(plan.session)
         prepared = None if session is None else prepared_for(session.ahead, plan.parent)
         if prepared is not None and prepared.under_way:
-            question = Question(self._new_id(), SessionTurn())
-            prepared.waiting += ((self._id, question.id),)
+            question = self._asking.question(SessionTurn())
+            prepared.waiting += (self._asking.ticket(question),)
             await question
         return prepared
 
@@ -112,7 +103,7 @@ class SummingUp:
         if job.early is not None:
             return first
         try:
-            plan: TurnPlan = await self._ask(job, Work(partial(recasting.finish, text)))
+            plan: TurnPlan = await self._asking.ask(job, Work(partial(recasting.finish, text)))
         except EndedEarly as early:
             job.early = early.with_traceback(None)
             return first
@@ -146,7 +137,7 @@ class SummingUp:
                     turn.plan, job.session, ending, created_s=at_s, shares=job.shares
                 )
                 try:
-                    await self._ask(job, record)
+                    await self._asking.ask(job, record)
                 except EndedEarly as early:
                     job.early = early.with_traceback(None)
                 except Exception:

@@ -73,7 +73,7 @@ class Recast:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Prepared:
+class PreparedCut:
     """A cut that was decided and summed up ahead of the turn that makes it."""
 
     entry: Entry
@@ -91,13 +91,13 @@ class Prepared:
     """Tickets of turns that wait for it to be made."""
 
 
-def prepared_for(held: object, entry: Entry | None) -> Prepared | None:
+def prepared_for(held: object, entry: Entry | None) -> PreparedCut | None:
     """The cut that was computed ahead for a chain, or is about to be.
 
     Args:
         held: what a session has of the kind.
     """
-    if not isinstance(held, Prepared):
+    if not isinstance(held, PreparedCut):
         return None
     return held if any(link is held.entry for link in chain(entry)) else None
 

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import orjson
 
+from runtime.importing import child_words
 from sessions.turns.reading import (
     FromPieces,
     Piece,
@@ -130,7 +131,7 @@ class ReadProcess:
         """Start the child, without waiting until it has loaded what it needs."""
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "sessions.wire.read_process", str(theirs.fileno())]
+            command = [*child_words("sessions.wire.read_process"), str(theirs.fileno())]
             environment = {"PATH": os.environ.get("PATH", "")}
             environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
             try:

@@ -3,7 +3,7 @@
 SIGUSR1 lets the server's monotonic clock jump by an hour. SIGUSR2 writes how many asyncio tasks
 there are to the file that ``FAULT_SUITE_REPORT`` names. ``FAULT_SUITE_FORGET_S`` is how long
 responses and sessions are kept; of the ended turns the dashboard keeps a fortieth then. The engine
-and the probes start as ever, but with ``FAULT_SUITE_FORKED`` engines are forks
+and the probes start as ever, all probes at once, but with ``FAULT_SUITE_FORKED`` engines are forks
 (``tests.support.forked_engine``), and one that died is replaced without a pause. Nobody pays for
 large frames: a reader that hangs would cost its tenant ten seconds, and the next frame waited.
 """
@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 JUMP_S = 3600.0
 _ahead_s = [0.0]
@@ -40,9 +41,12 @@ if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, _jump)
     signal.signal(signal.SIGUSR2, _report)
     from keepwarm.__main__ import main
+    from runtime.grammar import probe
     from sessions.command import serve
     from sessions.pages import turn_log
 
+    at_once = probe.ProbeLimits(others_after_s=0.0)
+    serve.GrammarProbe = partial(probe.GrammarProbe, limits=at_once)  # type: ignore[misc]
     limits = serve.DEFAULT_LIMITS = replace(serve.DEFAULT_LIMITS, read_cpu_burst_s=1e9)
     if forget_s := os.environ.get("FAULT_SUITE_FORGET_S"):
         kept_s = float(forget_s)

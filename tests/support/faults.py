@@ -169,6 +169,7 @@ def faulty_server(folder: Path, *options: str, forked: bool = False) -> Iterator
     ) as server:
         faulty = Faulty(server, folder / "log", report)
         asyncio.run(_warm_up(faulty))
+        until(lambda: len(faulty.probes) == 2)
         faulty.at_rest = faulty.rest()
         faulty.lines()
         yield faulty

@@ -81,7 +81,7 @@ def _become_engine(command: Sequence[str], socket_fd: int) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     logging.root.handlers.clear()
     logging._handlers.clear()  # type: ignore[attr-defined]
-    sys.argv = ["engine", *command[3:]]
+    sys.argv = ["engine", *command[4:]]
     engine_process.main()
 
 

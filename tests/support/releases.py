@@ -100,13 +100,13 @@ RELEASES: list[Release] = [
         "shares to start with | newer_id_unnoticed | alone",
         Running,
         "_in_session",
-        "self._wake(session.withdraw(ticket))",
+        "self._asking.wake(session.withdraw(ticket))",
     ),
     _at(
         "shares to start with | newer_id_unnoticed | alone",
         Running,
         "_in_session",
-        "self._wake(session.withdraw(ticket))",
+        "self._asking.wake(session.withdraw(ticket))",
         instead="session.withdraw(ticket)",
     ),
     _at(
@@ -119,13 +119,13 @@ RELEASES: list[Release] = [
         "the record of a first turn | failed | alone",
         Running,
         "_run",
-        "self._wake(session.end_turn(id_, service.clock(), open_calls=open_calls))",
+        "self._asking.wake(session.end_turn(id_, service.clock(), open_calls=open_calls))",
     ),
     _at(
         "its id | answered | both",
         Running,
         "_run",
-        "self._wake(session.end_turn(id_, service.clock(), open_calls=open_calls))",
+        "self._asking.wake(session.end_turn(id_, service.clock(), open_calls=open_calls))",
         instead="session.end_turn(id_, service.clock(), open_calls=open_calls)",
     ),
     _at(
@@ -211,7 +211,7 @@ RELEASES: list[Release] = [
     _at("its id | gone | both", connection, "_let_go", "waiting.hold.release()"),
     _at("the engine | newer_id | alone", Following, "_end", "del self._follows[log]"),
     _at("the engine | newer_id | alone", Following, "_end", "self._lanes.done(lane)"),
-    _at("the engine | newer_gone | alone", Following, "leave", "log.follower = None"),
+    _at("the engine | newer_gone | alone", Following, "close", "log.follower = None"),
     _at("items | gone | alone", Jobs, "end_early", "del self._by_question[question.id]"),
     _at(
         "the engine, asked for less | answered | alone",
@@ -255,13 +255,13 @@ RELEASES: list[Release] = [
     _at(
         "the record of a first turn | failed | alone",
         Session,
-        "end",
+        "end_turn",
         "self._running = _without(self._running, response_id)",
     ),
     _at(
         "the record of a first turn | failed | alone",
         RunningTurns,
-        "end",
+        "remove",
         "self._held[tenant] -= 1",
     ),
     _at("the record of a first turn | failed | alone", SharedAccounts, "done", "use.turns -= 1"),

@@ -25,7 +25,8 @@ from runtime.collection import (
 )
 from runtime.process import engine_process
 from tests.support.clock import FakeClock
-from tests.support.sessions_rig import END, Rig, call, tool
+from tests.support.recast_loops import result, sums_up, threshold
+from tests.support.sessions_rig import END, Client, Rig, call, tool
 from tools_api.limits import Limits
 
 
@@ -117,12 +118,31 @@ def test_turns_sessions_and_connections_end_without_the_collector() -> None:
     limits = Limits()
     rig = Rig(limits=limits)
 
+    def play_cut(rig: Rig, client: Client) -> None:
+        """A cut in a turn, and one that is computed ahead and cut off while it is."""
+        ahead = {"compaction": {"ahead": True}}
+        asked = {"tools": [tool("look")], "context_management": threshold(1000)}
+        turn = client.turn(call("look") + END, input="x", **asked)
+        cuts = 0
+        while cuts < 2 or rig.engine.last.request_id not in rig.engine.open:
+            options = {} if cuts < 2 else ahead
+            answer = result(turn["output"][-1]["call_id"], "x" * 200)
+            client.create(
+                input=[answer], previous_response_id=turn["id"], keepwarm=options, **asked
+            )
+            if sums_up(rig):
+                rig.reply("a summary" + END)
+                cuts += 1
+            rig.reply(call("look") + END)
+            turn = client.response
+
     def play(names: range) -> None:
         for n in names:
             client = rig.connect()
             first = client.turn(input="hi", keepwarm={"session": f"s{n}"})
             client.turn(input="go on", previous_response_id=first["id"], store=False)
             client.turn(call("look") + END, input="x", tools=[tool("look")])
+            play_cut(rig, client)
             client.create(input="x", previous_response_id="resp_unknown")
             client.create(input="cut off")
             client.create(input="waits")

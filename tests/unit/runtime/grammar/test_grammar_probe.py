@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -33,6 +34,9 @@ LARGE = {"enum": [f"value {i} of {i * 7919 % 10007}" for i in range(20_000)]}
 ADVERSARIAL = ROOT.parent / "shared" / "structured" / "adversarial.jsonl"
 
 
+LATER = 3600.0
+
+
 def run(
     folder: Path,
     scenario: Callable[[GrammarProbe], Awaitable[None]],
@@ -41,6 +45,10 @@ def run(
     num_processes: int = 1,
     places: Places | None = None,
 ) -> None:
+    """``scenario`` with a probe all of whose children are there, unless ``limits`` says LATER."""
+    limits = limits or ProbeLimits()
+    if limits.others_after_s != LATER:
+        limits = replace(limits, others_after_s=0.0)
     small_tokenizer(folder)
     probe = GrammarProbe(
         folder,
@@ -53,6 +61,8 @@ def run(
 
     async def main() -> None:
         await probe.start()
+        while limits.others_after_s != LATER and probe._idle.qsize() < num_processes:
+            await asyncio.wait(probe._renewals)
         try:
             await scenario(probe)
         finally:
@@ -383,6 +393,82 @@ def test_who_costs_a_child_holds_its_place_until_the_next_is_ready(
 
     limits, places = ProbeLimits(seconds=0.2), FairSlots(2)
     run(tmp_path, scenario, limits, time.monotonic, places=places, num_processes=2)
+
+
+def processes(probe: GrammarProbe) -> int:
+    return sum(child._process is not None for child in probe._children)
+
+
+def test_a_start_waits_for_one_child(tmp_path: Path) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        for number in range(5):
+            assert await probe.check(schema_spec({"const": number})) is None
+        assert processes(probe) == 1
+
+    run(tmp_path, scenario, ProbeLimits(others_after_s=LATER, lasts_s=LATER), num_processes=3)
+
+
+def test_the_others_are_started_when_a_check_lasts(tmp_path: Path) -> None:
+    """Who comes next waits for a child that starts, and not until the check is over."""
+
+    async def scenario(probe: GrammarProbe) -> None:
+        slow = asyncio.create_task(probe.check(schema_spec(SLOW)))
+        assert await probe.check(schema_spec({"type": "integer"})) is None
+        assert not slow.done()
+        slow.cancel()
+
+    limits = ProbeLimits(seconds=20.0, others_after_s=LATER, lasts_s=0.01)
+    run(tmp_path, scenario, limits, num_processes=2)
+
+
+def test_the_others_are_started_when_a_check_costs_the_only_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        may_start, asked = hold_up_starts(monkeypatch)
+        assert await probe.check(schema_spec(SLOW)) is not None
+        while len(asked) < 2:
+            await asyncio.sleep(0)
+        assert {*asked} == {*probe._children}
+        may_start.set()
+        assert await probe.check(schema_spec({"type": "integer"})) is None
+
+    limits = ProbeLimits(seconds=0.1, others_after_s=LATER, lasts_s=LATER)
+    run(tmp_path, scenario, limits, num_processes=2)
+
+
+def test_another_that_does_not_start_is_tried_again_by_a_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        async def broken(_: _Child) -> asyncio.subprocess.Process:
+            raise ProbeError("no memory")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(_Child, "_started", broken)
+            probe._needed.set()
+            await asyncio.wait(probe._renewals)
+        assert processes(probe) == 1
+        assert await probe.check(schema_spec({"type": "integer"})) is None
+        assert processes(probe) == 2
+
+    run(tmp_path, scenario, ProbeLimits(others_after_s=LATER, lasts_s=LATER), num_processes=2)
+    assert caplog.messages == ["grammar probe not started reason=no memory"]
+
+
+def test_stopping_while_the_others_start_leaves_no_child_and_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        _, asked = hold_up_starts(monkeypatch)
+        probe._needed.set()
+        while not asked:
+            await asyncio.sleep(0)
+        await probe.stop()
+        assert processes(probe) == 0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(tmp_path, scenario, ProbeLimits(others_after_s=LATER, lasts_s=LATER), num_processes=2)
 
 
 def test_the_child_gives_way_to_its_parent_and_hears_no_interrupt(tmp_path: Path) -> None:
