@@ -54,6 +54,10 @@ class ListAsked:
     """Last used before."""
     order: Order = "recent"
 
+    def found_in(self, name: str, labels: Labels) -> bool:
+        """Whether a session of that name and with those labels is found by its words."""
+        return self.search in text_of(name, labels) and set(self.labels) <= set(labels)
+
     @property
     def plain(self) -> bool:
         """All sessions."""
@@ -232,13 +236,13 @@ def _narrow(tables: SqlTables, cursor: Cursor, asked: ListAsked) -> tuple[Part |
     """The few sessions that one of the filters leaves, if it does. Of all sessions how many there
     are, as far as ``FEW``."""
     for sql, parameters in _sources(tables, asked):
-        counted = f"SELECT count(*) FROM ({sql} LIMIT ?) AS some"
+        counted = f"SELECT count(*) FROM ({sql} LIMIT ?) AS counted"
         (count,) = cursor.execute(counted, (*parameters, FEW + 1)).fetchone()
         if count <= FEW:
             return (sql, parameters), count
     if not asked.plain:
         return None, None
-    sql = "SELECT count(*) FROM (SELECT 1 FROM session LIMIT ?) AS some"
+    sql = "SELECT count(*) FROM (SELECT 1 FROM session LIMIT ?) AS counted"
     (count,) = cursor.execute(sql, (FEW + 1,)).fetchone()
     return None, count if count <= FEW else None
 
@@ -264,6 +268,8 @@ def _sources(tables: SqlTables, asked: ListAsked) -> list[Part]:
     if asked.search:
         sql = f"SELECT tenant, session FROM session_text WHERE {tables.text_in}{mine}"
         sources.append((sql, (asked.search, *who)))
+    if not asked.plain:
+        sources.append(("SELECT tenant, name AS session FROM session", ()))
     return sources
 
 
