@@ -72,6 +72,8 @@ class ServeOptions:
     """None: it stands alone."""
     forwarded_by: tuple[Network, ...]
     """Networks of balancers."""
+    label_sources: tuple[str, ...]
+    """Fields of requests that become labels of their sessions."""
     default_output_tokens: int
     """The limit of a turn that names none."""
 
@@ -123,6 +125,14 @@ _OWN = (
         metavar="FILE",
         help="the same for each model, TOML: a table [models.NAME] with input, cached, output and, "
         "where thinking costs otherwise, reasoning; [models.default] is for all others",
+    ),
+    Setting(
+        name="label_from",
+        kind="list",
+        default=(),
+        metavar="FIELD",
+        help="field of requests that becomes a label of their sessions: user, or metadata.NAME; "
+        "repeatable, up to 8 times",
     ),
     Setting(
         name="drain_seconds",
@@ -281,10 +291,24 @@ def read_serve_options(values: Values, environment: Mapping[str, str]) -> ServeO
         log_format=values["log_format"],
         otlp_traces=_collector(values["otlp_traces"], values.label("otlp_traces")),
         default_output_tokens=values["default_output_tokens"],
+        label_sources=_label_sources(values["label_from"], values.label("label_from")),
         journal=journal,
         cluster=read_cluster_options(values, journal),
         forwarded_by=read_networks(values),
     )
+
+
+def _label_sources(given: tuple[str, ...], label: str) -> tuple[str, ...]:
+    for source in given:
+        name = source.removeprefix("metadata.")
+        named = source == "user" or (name != source and name and name.isprintable())
+        if not named or len(name) > DEFAULT_LIMITS.max_label_name:
+            raise OptionError(f"{label} {source!r} is neither user nor metadata.NAME")
+    if len({source.removeprefix("metadata.") for source in given}) < len(given):
+        raise OptionError(f"{label}: two fields would become one label")
+    if len(given) > DEFAULT_LIMITS.max_labels:
+        raise OptionError(f"{label}: more than {DEFAULT_LIMITS.max_labels} fields")
+    return tuple(given)
 
 
 def in_the_users_words(message: str, values: Values) -> str:

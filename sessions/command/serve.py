@@ -264,6 +264,7 @@ def _service(
         quotas=Quotas(
             tenants, clock, cluster=None if options.cluster is None else options.cluster.name
         ),
+        label_sources=options.label_sources,
     )
 
 
