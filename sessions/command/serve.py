@@ -366,6 +366,20 @@ def _assemble(
         clock=clock,
     )
     hub.engine_ready(info)
+    server = _server(options, hub, service, tenants, metrics, dashboard)
+    parts = _memory_parts(store, dashboard, server, probe)
+    metrics.memory.watch(parts, {"server": lambda: "self", "engine": lambda: engine.process_id})
+    return hub, server
+
+
+def _server(
+    options: ServeOptions,
+    hub: Hub,
+    service: Service,
+    tenants: Tenants,
+    metrics: Metrics,
+    dashboard: Dashboard,
+) -> Server:
     api = HttpApi(hub=hub, service=service)
     server = Server(
         hub=hub,
@@ -378,12 +392,10 @@ def _assemble(
             forwarded_by=options.forwarded_by,
         ),
         limits=service.limits,
-        clock=clock,
+        clock=service.clock,
     )
-    parts = _memory_parts(store, dashboard, server, probe)
-    metrics.memory.watch(parts, {"server": lambda: "self", "engine": lambda: engine.process_id})
     server.part_of = service.quotas.part_of
-    return hub, server
+    return server
 
 
 def _memory_parts(
