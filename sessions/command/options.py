@@ -72,6 +72,8 @@ class ServeOptions:
     """None: it stands alone."""
     forwarded_by: tuple[Network, ...]
     """Networks of balancers."""
+    label_sources: tuple[str, ...]
+    """Fields of requests that become labels of their sessions."""
     default_output_tokens: int
     """The limit of a turn that names none."""
 
@@ -125,6 +127,14 @@ _OWN = (
         "where thinking costs otherwise, reasoning; [models.default] is for all others",
     ),
     Setting(
+        name="label_from",
+        kind="list",
+        default=(),
+        metavar="FIELD",
+        help="field of requests that becomes a label of their sessions: user, or metadata.NAME; "
+        "repeatable, up to 8 times",
+    ),
+    Setting(
         name="drain_seconds",
         kind="number",
         default=30.0,
@@ -161,6 +171,15 @@ _OWN = (
 
 # Engine options, from the fields of EngineConfig
 
+TUNING = frozenset(
+    {"num_blocks", "state_slots", "block_size", "max_batch_tokens", "max_waiting"}
+    | {"prefill_tokens_beside_decodes", "startup_profile_ms", "startup_profile_folder"}
+    | {"first_token_limit_s", "output_reserve_percent", "session_context_percent"}
+    | {"max_draft_tokens", "draft_tokens_per_step", "cache_policy", "session_tokens_bytes"}
+    | {"hung_after_s", "step_limit_s", "load_hung_after_s", "load_limit_s"}
+)
+"""Fields that nobody needs to set who does not measure the engine."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EngineOption:
@@ -188,6 +207,7 @@ def _engine_option(name: str, kind: Any, default: Any, text: str) -> _EngineOpti
             bounds=low_high and (-(-low_high[0] // unit), low_high[1] // unit),
             metavar="MIB" if is_size else name.rpartition("_")[2].upper(),
             group="engine",
+            tuning=name in TUNING,
             **_kind(kind),
         ),
     )
@@ -271,10 +291,24 @@ def read_serve_options(values: Values, environment: Mapping[str, str]) -> ServeO
         log_format=values["log_format"],
         otlp_traces=_collector(values["otlp_traces"], values.label("otlp_traces")),
         default_output_tokens=values["default_output_tokens"],
+        label_sources=_label_sources(values["label_from"], values.label("label_from")),
         journal=journal,
         cluster=read_cluster_options(values, journal),
         forwarded_by=read_networks(values),
     )
+
+
+def _label_sources(given: tuple[str, ...], label: str) -> tuple[str, ...]:
+    for source in given:
+        name = source.removeprefix("metadata.")
+        named = source == "user" or (name != source and name and name.isprintable())
+        if not named or len(name) > DEFAULT_LIMITS.max_label_name:
+            raise OptionError(f"{label} {source!r} is neither user nor metadata.NAME")
+    if len({source.removeprefix("metadata.") for source in given}) < len(given):
+        raise OptionError(f"{label}: two fields would become one label")
+    if len(given) > DEFAULT_LIMITS.max_labels:
+        raise OptionError(f"{label}: more than {DEFAULT_LIMITS.max_labels} fields")
+    return tuple(given)
 
 
 def in_the_users_words(message: str, values: Values) -> str:

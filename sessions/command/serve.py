@@ -19,6 +19,7 @@ from pathlib import Path
 
 from runtime.collection import WholeCollections, collect_when_quiet, keep_short
 from runtime.grammar.probe import GrammarProbe, ProbeError
+from runtime.heap_free import heap_free_bytes
 from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
 from runtime.messages import EngineInfo
@@ -69,8 +70,9 @@ else:
 log = logging.getLogger(__name__)
 
 _PLANNERS = 2
-_PROBES = 2
 """Long prompts that are tokenised at once: one that takes seconds does not hold up all others."""
+_PROBES = 2
+"""Processes that try grammars, each one grammar at a time."""
 _START_ERRORS = (JournalError, OptionError, EngineStartError, ProbeError, TokenizerError)
 
 
@@ -262,6 +264,7 @@ def _service(
         quotas=Quotas(
             tenants, clock, cluster=None if options.cluster is None else options.cluster.name
         ),
+        label_sources=options.label_sources,
     )
 
 
@@ -377,8 +380,25 @@ def _assemble(
         limits=service.limits,
         clock=clock,
     )
+    parts = _memory_parts(store, dashboard, server, probe)
+    metrics.memory.watch(parts, {"server": lambda: "self", "engine": lambda: engine.process_id})
     server.part_of = service.quotas.part_of
     return hub, server
+
+
+def _memory_parts(
+    store: Store, dashboard: Dashboard, server: Server, probe: GrammarProbe
+) -> dict[str, Callable[[], int]]:
+    return {
+        "responses": lambda: store.response_bytes,
+        "events": lambda: store.logs.num_bytes,
+        "sessions": lambda: store.session_bytes,
+        "ended_turns": lambda: dashboard.log.num_bytes,
+        "open_requests": lambda: store.held.total,
+        "buffers": lambda: server.arriving.num_bytes,
+        "grammars": lambda: probe.num_bytes,
+        "heap_free": heap_free_bytes,
+    }
 
 
 def _reload_on_hangup(

@@ -325,7 +325,7 @@ class Recollection:
         accounts = {"session": ledger.account, "tree": ledger.tree}
         for scope, bounds in options.budgets.items():
             accounts[scope].budget, accounts[scope].soft = bounds
-        session.outlives_sockets = options.outlives_sockets
+        session.outlives_sockets, session.labels = options.outlives_sockets, options.labels
         if options.parent is not None:
             session.parent = self._store.session(record.tenant, options.parent)
 

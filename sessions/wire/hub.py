@@ -149,10 +149,14 @@ class Hub:
 
     # What a socket calls.
 
-    def open(self, tenant: str, outlet: Outlet, connect: Connect | None = None) -> Link:
-        """A client of ``tenant`` has connected; its frames go to ``outlet``."""
+    def open(
+        self, tenant: str, outlet: Outlet, connect: Connect | None = None, *, key_name: str = ""
+    ) -> Link:
+        """A client of ``tenant`` has connected, with a key of that name; its frames go to
+        ``outlet``."""
         connection_id = f"conn_{next(self._numbers)}"
         connection = (connect or self._connect)(connection_id, tenant)
+        connection.ask_under(key_name)
         link = Link(connection_id, tenant, connection, outlet)
         self._links[connection_id] = link
         self._metrics.connection_opened()

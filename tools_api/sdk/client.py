@@ -10,6 +10,7 @@ used again: a broken socket is reopened, and a server that no longer knows the c
 whole history once. A turn that is left before its end is cancelled on the server.
 """
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -70,6 +71,7 @@ class AsyncClient:
         *,
         name: str | None = None,
         budget: Budget | None = None,
+        labels: Mapping[str, str] | None = None,
         head: str | None = None,
         context: Any = None,
         approve: Approve | None = None,
@@ -83,6 +85,8 @@ class AsyncClient:
             name: under which the server keeps the session: it is made at first use and
                 continued later, by any process.
             budget: bounds over the whole session, for example ``{"output": 5000}``.
+            labels: by which the session is found and its usage is summed up, up to 8, for
+                example ``{"team": "search"}``; a name of the session keeps them.
             head: id of a response to continue. Its history is not known here, so it cannot be
                 sent again if the server has lost it.
             context: what tools get that have a parameter of type ``ToolContext``.
@@ -98,6 +102,7 @@ class AsyncClient:
             self._sockets.of(name),
             name=name,
             budget=budget,
+            labels=labels,
             head=head,
             equipment=equipped(context, approve, max_parallel_tools, hooks),
             defaults=defaults,

@@ -7,6 +7,7 @@ Always true: any number of threads may use one client at once.
 """
 
 import weakref
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -51,6 +52,7 @@ class Client:
         *,
         name: str | None = None,
         budget: Budget | None = None,
+        labels: Mapping[str, str] | None = None,
         head: str | None = None,
         context: Any = None,
         approve: Approve | None = None,
@@ -63,6 +65,7 @@ class Client:
         inner = self._inner.session(
             name=name,
             budget=budget,
+            labels=labels,
             head=head,
             context=context,
             approve=approve,

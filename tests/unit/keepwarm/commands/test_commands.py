@@ -121,6 +121,7 @@ def test_config_show_says_where_each_value_comes_from_and_hides_keys(
 
 def test_config_show_without_a_name_shows_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = told(capsys, "config", "show")
+    assert "hung_after_s" in out, "tuning options, which no help names, are shown too"
     assert [line[1:-1] for line in out.splitlines() if line.startswith("[")] == list(SETTINGS)
 
 
