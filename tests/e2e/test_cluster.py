@@ -329,7 +329,7 @@ def test_whoever_does_not_belong_is_refused_by_name(cluster: Cluster) -> None:
         lambda: "nobody is reached at --advertise" in (cluster.folder / "lost.log").read_text(),
         "it says that nobody reaches it",
     )
-    assert cluster.state_of(lost) is MemberState.STARTING
+    assert cluster.rows()["127.0.0.1:9"].presence.state is MemberState.STARTING
     lost.drain(30)
     cluster.replicas.remove(lost)
 
