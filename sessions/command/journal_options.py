@@ -11,7 +11,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import xxhash
@@ -291,7 +290,16 @@ def with_journal(
 
     def left_behind() -> Callable[[], None]:
         left = journal.settle_left()
-        return partial(_begin, store, desk, left, journal.accounts_named(TENANT_ACCOUNT))
+        spent = journal.accounts_named(TENANT_ACCOUNT)
+        policies = journal.accounts_of_policies()
+        offset_s = journal.clock_s() - service.wall_clock()
+
+        def begin() -> None:
+            service.policies.load({key: each.spent for key, each in policies.items()})
+            service.policies.offset_s = offset_s
+            _begin(store, desk, left, spent)
+
+        return begin
 
     try:
         left_behind()()

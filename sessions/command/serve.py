@@ -34,6 +34,7 @@ from sessions.command.settings import OptionError
 from sessions.command.tracing import Tracing
 from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
+from sessions.durable.policies import PolicyAccounts
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
 from sessions.ground import READER
@@ -200,6 +201,7 @@ def _service(
         prices_of=terms.prices,
         clock=clock,
         tenant_budget=terms.budget,
+        tenant_warn_at=terms.warn_at,
     )
     return Service(
         model=_served_model(options, info, before),
@@ -209,6 +211,7 @@ def _service(
         wall_clock=time.time,
         new_id=unguessable_id,
         quotas=Quotas(tenants, clock),
+        policies=PolicyAccounts(terms.policies, time.time),
         label_sources=options.label_sources,
     )
 
