@@ -121,9 +121,6 @@ class Session:
         self._granted = ticket
         return True
 
-    def is_granted(self, ticket: Hashable) -> bool:
-        return self._granted == ticket
-
     def withdraw(self, ticket: Hashable) -> Hashable | None:
         """Give up a ticket, granted or waiting; returns the ticket granted instead."""
         if self._granted == ticket:

@@ -28,10 +28,12 @@ from sessions.durable.session_view import SessionView, view_of
 from sessions.durable.transcript import Entry, by_model
 from sessions.durable.turn_logs import EventLogs
 from sessions.durable.turn_stats import Pace
-from sessions.durable.weights import open_requests
+from sessions.durable.weights import Tally, open_requests
 from tools_api.items import Item
 from tools_api.limits import Limits
 from tools_api.requests import KeepwarmOptions
+
+_SESSION_BYTES, _BRANCH_BYTES = 1200, 160
 
 
 class _Tenant:
@@ -81,6 +83,18 @@ class Store:
         self._prices_of = prices_of or (lambda _: prices)
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
+        self._responses = Tally()
+
+    @property
+    def response_bytes(self) -> int:
+        """Memory of the responses that can be continued: of all tenants and connections."""
+        return self._responses.num_bytes
+
+    @property
+    def session_bytes(self) -> int:
+        """Memory of the sessions, and of which branches are theirs; roughly."""
+        sessions = sum(len(tenant.sessions) for tenant in self._tenants.values())
+        return sessions * _SESSION_BYTES + len(self.residents) * _BRANCH_BYTES
 
     def priced(self, tenants: Iterable[str]) -> bool:
         """Some token costs one of the tenants something."""
@@ -269,6 +283,7 @@ class Store:
             ttl_s=self.limits.stored_response_ttl_s,
             clock=self._clock,
             on_drop=dropped,
+            tally=self._responses,
         )
 
     def _dropped(self, response: StoredResponse) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from sessions.journal.listing import ListAsked, ListedSession, ListPlace
+from sessions.journal.members import Heard, Presence
 from sessions.journal.records import (
     SessionRecord,
     SpendTotal,
@@ -18,13 +19,28 @@ from sessions.journal.samples import Sample
 from sessions.journal.shares import Share, Want
 from sessions.journal.usage import UsageSums
 from sessions.journal.usage_reading import UsageAsked, UsagePlace, UsageRow
+from sessions.quotas import Draw, Drawn
 
 
 class Owner(Protocol):
     """A server among those that share a journal."""
 
-    def beat(self) -> None:
-        """Say that this server lives."""
+    def beat(self, presence: Presence | None = None, *, changed: bool = False) -> Heard:
+        """Say that this server lives, and what it is in its cluster. ``changed``: the balancer is
+        to look at once."""
+        ...
+
+    def join(self, presence: Presence) -> None:
+        """Become a member of a cluster.
+
+        Raises:
+            ClusterRefused: it serves something else.
+            AddressTaken: another one is there; it may be dead, and then is so a moment later.
+        """
+        ...
+
+    def draw(self, tenant: str, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
+        """Take what there is of a tenant's limits, which all servers of a cluster draw on."""
         ...
 
     def wanted(self) -> list[tuple[str, str]]:
@@ -153,10 +169,6 @@ class Journal(Protocol):
 
     def session(self, tenant: str, name: str) -> SessionRecord | None:
         """None: there is none of that name."""
-        ...
-
-    def set_options(self, tenant: str, name: str, options: bytes) -> None:
-        """Keep ``SessionRecord.options``; a session that has no row yet gets one."""
         ...
 
     def account(self, tenant: str, name: str) -> SpendTotal:

@@ -180,12 +180,7 @@ class PostgresJournal(SqlJournal):
                     self._prepare()
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(
-            self._address,
-            connect_timeout=CONNECT_S,
-            options=f"-c statement_timeout={STATEMENT_MS} -c synchronous_commit=on "
-            f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
-        )
+        return connected(self._address)
 
     @contextlib.contextmanager
     def writing(self, *, synced: bool = True) -> Iterator[Cursor]:
@@ -299,6 +294,16 @@ class PostgresJournal(SqlJournal):
     def _close_connections(self) -> None:
         for connection in self._connections:
             connection.close()
+
+
+def connected(address: str) -> psycopg.Connection[Any]:
+    """A connection on which nothing waits for ever."""
+    return psycopg.connect(
+        address,
+        connect_timeout=CONNECT_S,
+        options=f"-c statement_timeout={STATEMENT_MS} -c synchronous_commit=on "
+        f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
+    )
 
 
 def _absent(cursor: Cursor) -> JournalUnavailable:

@@ -94,16 +94,6 @@ class SqlJournal(SqlTables):
             batch.write()
         return settled
 
-    def set_options(self, tenant: str, name: str, options: bytes) -> None:
-        """See ``Journal``."""
-        with self.writing() as cursor:
-            self.lock_name(cursor, "session", tenant, name)
-            session = self.session_row(cursor, tenant, name, lock=True)
-            if session is None:
-                self._deny_rows(cursor, tenant, name)
-                session = self.new_session(tenant, name)
-            self.write_session(cursor, listing.describe(self, cursor, session, options))
-
     def hide(self, tenant: str, response_id: str) -> bool:
         """See ``Journal``."""
         with self.writing() as cursor:

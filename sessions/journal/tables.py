@@ -92,7 +92,15 @@ CREATE TABLE usage_label (
 CREATE TABLE usage_value (
     tenant TEXT NOT NULL, kind TEXT NOT NULL, value TEXT NOT NULL,
     PRIMARY KEY (tenant, kind, value)) {clustered};
-CREATE TABLE member (owner TEXT PRIMARY KEY, heartbeat_ms BIGINT NOT NULL);
+CREATE TABLE member (
+    owner TEXT PRIMARY KEY, heartbeat_ms BIGINT NOT NULL, cluster TEXT NOT NULL,
+    address TEXT NOT NULL, identity TEXT NOT NULL, state TEXT NOT NULL,
+    kv_permille BIGINT NOT NULL, slot BIGINT NOT NULL DEFAULT 0,
+    told_ms BIGINT NOT NULL DEFAULT 0);
+CREATE INDEX member_cluster ON member (cluster);
+CREATE TABLE draw (
+    cluster TEXT NOT NULL, tenant TEXT NOT NULL, kind TEXT NOT NULL, level BIGINT NOT NULL,
+    at_ms BIGINT NOT NULL, PRIMARY KEY (cluster, tenant, kind));
 CREATE TABLE journal (id BIGINT PRIMARY KEY, identity {blob} NOT NULL, commits BIGINT NOT NULL);
 """
 _SUMS = (

@@ -19,6 +19,7 @@ from sessions.durable.ledger import COMPACTION, TurnReport, TurnUsage, Unsettled
 from sessions.durable.miss_reasons import MissReason
 from sessions.ground import PARTS, Ground
 from sessions.journal.records import SESSION_MOVED, TurnRecord
+from sessions.pages.memory_metrics import MemoryMetrics
 from sessions.pages.state_metrics import StateMetrics
 from sessions.pages.watcher import Watcher
 
@@ -61,6 +62,9 @@ class Metrics(Watcher):
         self._tokens()
         self._engine()
         self._front_end()
+        self.memory = MemoryMetrics()
+        """The memory of its processes."""
+        self.registry.register(self.memory)
 
     def _turns(self) -> None:
         self._finished = self._counter("turns", "Turns that ended, by status.", "status")
@@ -250,6 +254,7 @@ class Metrics(Watcher):
         for series in self._blocks_series:
             series.set(0)
         self._states.engine_died()
+        self.memory.engine_died()
 
     def engine_restarted(self) -> None:
         self._restarts.inc()
@@ -299,6 +304,7 @@ class Metrics(Watcher):
         _add(self._mask, stats.mask_s_delta)
         self._tiers_changed(stats)
         self._states.step_finished(stats)
+        self.memory.engine_told(stats.memory_bytes)
 
     def _tiers_changed(self, stats: StepStats) -> None:
         tiers = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from sessions.durable.account import Amount
-from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage, Unsettled
+from sessions.durable.ledger import COMPACTION, PriceTable, TurnReport, TurnUsage, Unsettled
 from sessions.durable.session import Session
 from sessions.durable.store import Store
 from sessions.durable.transcript import Entry, chain
@@ -113,7 +113,7 @@ class Commits:
         self, plan: TurnPlan, session: Session, held: Amount, *, created_s: float
     ) -> TurnRecord:
         """The record of the failed turn that this one becomes if the server dies: it has
-        consumed what it holds."""
+        consumed what it holds. A summary becomes none: it is charged."""
         prices = session.ledger.prices
         usage = TurnUsage(
             input_tokens=held.input_uncached + held.input_cached,
@@ -123,7 +123,7 @@ class Commits:
         )
         return TurnRecord(
             **_whose(plan, session, created_s=created_s, repeatable=not plan.private),
-            status="failed",
+            status="failed" if plan.sums_up is None else COMPACTION,
             reason=SERVER_DIED,
             usage=usage,
             cost=held.cost,

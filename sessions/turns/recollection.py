@@ -112,6 +112,10 @@ class Recollection:
             ownership = self._journal.ownership
             assert ownership is not None
             return Recalled(shares=ownership.take_shares(tenant, wanted.shares))
+        if wanted.draws:
+            ownership = self._journal.ownership
+            assert ownership is not None
+            return Recalled(draws=ownership.draw(tenant, wanted.draws))
         if wanted.item_ids:
             most = self._store.limits.max_frame_bytes
             return Recalled(items=self._loader.items(tenant, wanted.item_ids, most))

@@ -119,6 +119,8 @@ class Running:
             followed = await self._claim_id(job, memory)
             if followed is None:
                 await self._may_begin(job)
+                if draws := self._service.quotas.lacking(self._tenant):
+                    await memory.draw(self._tenant, draws)
                 grammar = self._check(job)
                 if job.request.references:
                     await self._find_items(job, memory, grammar)
@@ -425,6 +427,7 @@ class Running:
             return
         for share in answer.shares:
             commits.shared.unwanted(self._tenant, share)
+        self._service.quotas.drawn(self._tenant, answer.draws)
         id_ = answer.taken_id
         if id_ is not None and self._service.store.logs.of_request(self._tenant, id_) is None:
             self._free(id_)

@@ -86,6 +86,12 @@ class PreparedCut:
     """The summary, if one was needed."""
     cost: dict[str, Any] = field(default_factory=dict)
     """What the summary took."""
+    warnings: tuple[str, ...] = ()
+    """Of the turn that makes the cut."""
+    items: tuple[Item, ...] = ()
+    """All that was said up to ``entry``."""
+    sizes: tuple[int, ...] = ()
+    """Tokens of each of ``items`` on its own."""
     under_way: bool = False
     waiting: tuple[Hashable, ...] = ()
     """Tickets of turns that wait for it to be made."""

@@ -182,6 +182,8 @@ class Server:
         clock: Callable[[], float],
         times: SocketTimes | None = None,
     ) -> None:
+        self.part_of: Callable[[int | None], int | None] = lambda most: most
+        """This server's part of the sockets that a tenant may have at all of a cluster."""
         self._hub = hub
         self._metrics = metrics
         self._front_door = FrontDoor(routes=routes, tenants=tenants, origins=origins)
@@ -192,7 +194,7 @@ class Server:
         if tenants.open:  # one tenant has all places
             limits = replace(limits, max_connections_per_tenant=limits.max_open_connections)
         self._seats: Seats[HttpConnection | WebSocketPeer] = Seats(
-            limits, self._make_room, lambda name: tenants.policy(name).connections
+            limits, self._make_room, lambda name: self.part_of(tenants.policy(name).connections)
         )
         self._thinning = False
         """Silent connections are about to be cut."""

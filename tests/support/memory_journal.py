@@ -151,10 +151,6 @@ class MemoryJournal:
     def session(self, tenant: str, name: str) -> SessionRecord | None:
         return self._tenant(tenant).sessions.get(name)
 
-    def set_options(self, tenant: str, name: str, options: bytes) -> None:
-        sessions = self._tenant(tenant).sessions
-        sessions[name] = replace(sessions.get(name) or new_session(tenant, name), options=options)
-
     def account(self, tenant: str, name: str) -> SpendTotal:
         return self._tenant(tenant).accounts.get(name, SpendTotal())
 

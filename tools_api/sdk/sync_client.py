@@ -16,6 +16,7 @@ from tools_api.sdk.client import DEFAULT_RETRIES, AsyncClient
 from tools_api.sdk.hooks import Hooks
 from tools_api.sdk.options import Budget, TurnOptions
 from tools_api.sdk.portal import Portal
+from tools_api.sdk.sockets import SocketsFor
 from tools_api.sdk.sync_session import Session
 from tools_api.sdk.tool_runner import DEFAULT_MAX_PARALLEL_TOOLS
 from tools_api.sdk.tools import Approve
@@ -32,6 +33,7 @@ class Client:
         open_timeout_s: float = 5.0,
         event_timeout_s: float = 600.0,
         retries: Retries = DEFAULT_RETRIES,
+        sockets: SocketsFor = "client",
     ) -> None:
         """Opens nothing yet; the first turn does. Arguments as for ``AsyncClient``."""
         self._portal = Portal()
@@ -41,6 +43,7 @@ class Client:
             open_timeout_s=open_timeout_s,
             event_timeout_s=event_timeout_s,
             retries=retries,
+            sockets=sockets,
         )
         self._forgotten = weakref.finalize(self, self._portal.leave, self._inner.close)
 

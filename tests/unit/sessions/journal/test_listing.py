@@ -191,12 +191,6 @@ def test_labels_that_are_given_anew_take_the_place_of_the_old_ones(journal: Sqli
         assert dict(options_kept(listed.record.options).labels) == labels
 
 
-def test_options_that_are_set_without_a_turn_are_found(journal: SqliteJournal) -> None:
-    journal.set_options("t", "new", orjson.dumps({"labels": {"team": "red"}}))
-    assert len(journal.listed(ListAsked(labels=(("team", "red"),)), None, 9)[0]) == 1
-    assert len(journal.listed(ListAsked(search="new"), None, 9)[0]) == 1
-
-
 @pytest.mark.parametrize(("cached", "asked", "key"), [(0, 0, 0), (5, 5, 1), (0, 5, 1_000_001)])
 def test_the_worst_hit_ratio_comes_first_and_none_last(cached: int, asked: int, key: int) -> None:
     assert missing_part(cached, asked) == key
