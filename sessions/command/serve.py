@@ -145,7 +145,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
             cleanup.push_async_callback(desk.close)
         reader = await _start_reader(info, service, before.speech.description, cleanup)
         planners = _planners(cleanup)
-        metrics = _metrics(desk)
+        metrics = _metrics(desk, tenants)
         hub, server = _assemble(
             options,
             info=info,
@@ -287,9 +287,10 @@ async def _start_probe(
     return probe
 
 
-def _metrics(desk: JournalDesk | None) -> Metrics:
+def _metrics(desk: JournalDesk | None, tenants: Tenants) -> Metrics:
     """At the start of a life: with what the one before was cut short in."""
     metrics = Metrics()
+    metrics.tenants.names = lambda: tenants.names
     if desk is not None:
         metrics.watch_journal(lambda: desk.damaged)
         for record in desk.left:
