@@ -36,6 +36,7 @@ from sessions.command.settings import OptionError
 from sessions.command.tracing import Tracing
 from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
+from sessions.durable.policies import PolicyAccounts
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
 from sessions.ground import JOURNAL, READER
@@ -144,7 +145,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
             cleanup.push_async_callback(desk.close)
         reader = await _start_reader(info, service, before.speech.description, cleanup)
         planners = _planners(cleanup)
-        metrics = _metrics(desk)
+        metrics = _metrics(desk, tenants)
         hub, server = _assemble(
             options,
             info=info,
@@ -253,6 +254,7 @@ def _service(
         prices_of=terms.prices,
         clock=clock,
         tenant_budget=terms.budget,
+        tenant_warn_at=terms.warn_at,
     )
     return Service(
         model=_served_model(options, info, before),
@@ -264,6 +266,7 @@ def _service(
         quotas=Quotas(
             tenants, clock, cluster=None if options.cluster is None else options.cluster.name
         ),
+        policies=PolicyAccounts(terms.policies, time.time),
         label_sources=options.label_sources,
     )
 
@@ -284,9 +287,10 @@ async def _start_probe(
     return probe
 
 
-def _metrics(desk: JournalDesk | None) -> Metrics:
+def _metrics(desk: JournalDesk | None, tenants: Tenants) -> Metrics:
     """At the start of a life: with what the one before was cut short in."""
     metrics = Metrics()
+    metrics.tenants.names = lambda: tenants.names
     if desk is not None:
         metrics.watch_journal(lambda: desk.damaged)
         for record in desk.left:

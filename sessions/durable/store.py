@@ -60,16 +60,18 @@ class Store:
         prices: PriceTable,
         clock: Callable[[], float],
         tenant_budget: Callable[[str], Budget] = lambda _: NO_BUDGET,
+        tenant_warn_at: Callable[[str], float | None] = lambda _: None,
         prices_of: Callable[[str], PriceTable] | None = None,
     ) -> None:
         """
         Args:
-            tenant_budget: what a tenant may spend in all; it is asked at every turn.
+            tenant_budget, tenant_warn_at: what a tenant may spend in all, and the part of it from
+                which on that is told; asked at every turn.
             prices_of: what tokens cost a tenant; without it, ``prices``. A session keeps the
                 prices that it began with here.
         """
         self.limits = limits
-        self.tenant_accounts = TenantAccounts(tenant_budget)
+        self.tenant_accounts = TenantAccounts(tenant_budget, tenant_warn_at)
         self.branches = Branches()
         self.held = open_requests(limits)
         self.residents = Residents(lambda old: self.known_session(old.tenant, old.name) or old)

@@ -262,7 +262,7 @@ class Hub:
         for session in sessions:
             unsettled = session.ledger.settle_residency()
             if unsettled.block_us:
-                self._metrics.residency_settled(unsettled)
+                self._metrics.residency_settled(session.tenant, unsettled)
                 if self.journal is not None:
                     self.journal.settle(session, unsettled)
 
