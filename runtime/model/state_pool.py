@@ -58,12 +58,14 @@ class StatePool:
         self._deltas: DeltaStates | None = None
         try:
             # One more that stays zero, and is the last: of sequences without a slot.
-            self._states = torch.zeros(num_slots + 1, numbers, dtype=wide, device=device)
-            windows, rest = self._states.tensor_split([in_windows], dim=1)
+            self.rows = torch.zeros(num_slots + 1, numbers, dtype=wide, device=device)
+            """[slots + 1, numbers]"""
+            windows, rest = self.rows.tensor_split([in_windows], dim=1)
             self._windows = windows.view(num_slots + 1, layers, spec.taps - 1, spec.channels)
-            self._rings = torch.zeros(
+            self.rings = torch.zeros(
                 num_rings, layers, RING, spec.channels, dtype=dtype, device=device
             )
+            """[rings, layers, RING, channels]: the last inputs of running sequences."""
             if isinstance(spec, GatedDelta):
                 size = spec.value_heads, spec.key_dim, spec.value_dim
                 self._deltas = DeltaStates(
@@ -74,8 +76,10 @@ class StatePool:
                 f"{num_slots} state slots take {num_slots * self.state_bytes / (1 << 30):.1f} GiB, "
                 f"which cannot be had on {device.type}: fewer state_slots would fit"
             ) from error
-        self._committed = np.zeros(num_slots, dtype=np.int64)
-        self._reached = np.zeros(num_slots, dtype=np.int64)
+        self.committed = np.zeros(num_slots, dtype=np.int64)
+        """[slots]: the positions that states stand at."""
+        self.reached = np.zeros(num_slots, dtype=np.int64)
+        """[slots]: the positions up to which rings have inputs."""
         self._ring_of = np.full(num_slots, _NO_RING, dtype=np.int64)
         self._free_rings = list(range(num_rings))[::-1]
 
@@ -88,7 +92,7 @@ class StatePool:
     @property
     def states(self) -> Tensor:
         """All of them: [slots, numbers], windows of convolutions first."""
-        return self._states[: self.num_slots]
+        return self.rows[: self.num_slots]
 
     @property
     def windows(self) -> Tensor:
@@ -99,32 +103,32 @@ class StatePool:
         """A sequence runs on ``slot`` from ``position`` on: with the state of ``source``, which
         may be the slot itself; None: with that of an empty transcript, at position 0."""
         if source is None:
-            self._states[slot] = 0
+            self.rows[slot] = 0
         elif source != slot:
-            self._states[slot] = self._states[source]
+            self.rows[slot] = self.rows[source]
         if self._ring_of[slot] == _NO_RING:
             self._ring_of[slot] = self._free_rings.pop()
-        self._committed[slot] = self._reached[slot] = position
+        self.committed[slot] = self.reached[slot] = position
 
     def save(self, slot: int, *, target: int, position: int) -> bool:
         """Copy the state of a running slot at ``position`` to another; False where it is not
         finite."""
-        self._commit(np.array([slot]), np.array([position]))
-        self._states[target] = self._states[slot]
+        self.commit(np.array([slot]), np.array([position]))
+        self.rows[target] = self.rows[slot]
         return self._is_finite(slot)
 
     def end(self, slot: int, *, position: int | None) -> bool:
         """No sequence runs on ``slot`` any more; it keeps the state at ``position``, None for none.
         False where that is not finite."""
         if position is not None:
-            self._commit(np.array([slot]), np.array([position]))
+            self.commit(np.array([slot]), np.array([position]))
         if self._ring_of[slot] != _NO_RING:
             self._free_rings.append(int(self._ring_of[slot]))
             self._ring_of[slot] = _NO_RING
         return position is None or self._is_finite(slot)
 
     def _is_finite(self, slot: int) -> bool:
-        return bool(torch.isfinite(self._states[slot]).all())
+        return bool(torch.isfinite(self.rows[slot]).all())
 
     def step(self, slots: IntArray, positions: IntArray, query_starts: IntArray) -> "StateStep":
         """Begin a step: each sequence's state is brought to where its tokens begin.
@@ -140,7 +144,7 @@ class StatePool:
         runs = slots >= 0
         if (positions[slots == NO_STATE] > 0).any():
             raise ValueError("a sequence goes on from a state, and has no slot with one")
-        self._commit(slots[runs], positions[runs])
+        self.commit(slots[runs], positions[runs])
         rows = ConvRows(
             slots=upload(np.where(runs, slots, self.num_slots), self._device),
             starts=query_starts,
@@ -168,7 +172,7 @@ class StatePool:
             deltas = self._deltas.step(delta_rows, kept, moved)
         return StateStep(
             states=self._windows,
-            rings=self._rings,
+            rings=self.rings,
             rows=rows,
             deltas=deltas,
             kept=kept,
@@ -178,7 +182,7 @@ class StatePool:
         )
 
     def _settle(self, slots: IntArray, committed: IntArray, ends: IntArray) -> None:
-        self._committed[slots], self._reached[slots] = committed, ends
+        self.committed[slots], self.reached[slots] = committed, ends
 
     def _kept(
         self,
@@ -200,15 +204,15 @@ class StatePool:
         ring, place, token = (upload(part, self._device) for part in parts)
         return ring, place, token
 
-    def _commit(self, slots: IntArray, positions: IntArray) -> None:
+    def commit(self, slots: IntArray, positions: IntArray) -> None:
         """Bring states to ``positions``, from what they are and the inputs behind."""
-        stale = self._committed[slots] != positions
+        stale = self.committed[slots] != positions
         if not stale.any():
             return
         slots, positions = slots[stale], positions[stale]
-        committed = self._committed[slots]
-        if (positions < committed).any() or (positions > self._reached[slots]).any():
-            spans = list(zip(committed.tolist(), self._reached[slots].tolist(), strict=True))
+        committed = self.committed[slots]
+        if (positions < committed).any() or (positions > self.reached[slots]).any():
+            spans = list(zip(committed.tolist(), self.reached[slots].tolist(), strict=True))
             raise ValueError(f"states within {spans} cannot be brought to {positions.tolist()}")
         if self._deltas is not None:
             self._deltas.commit(slots, self._ring_of[slots], committed, positions)
@@ -219,10 +223,10 @@ class StatePool:
         there = upload(slots, self._device)
         rings = upload(self._ring_of[slots], self._device)
         old = self._windows[there[:, None], :, upload(window, self._device)]
-        new = self._rings[rings[:, None], :, upload(wanted % RING, self._device)].to(old.dtype)
+        new = self.rings[rings[:, None], :, upload(wanted % RING, self._device)].to(old.dtype)
         chosen = torch.where(upload(in_ring, self._device)[:, :, None, None], new, old)
         self._windows[there] = chosen.transpose(1, 2)
-        self._committed[slots] = positions
+        self.committed[slots] = positions
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
