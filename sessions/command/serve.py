@@ -370,7 +370,7 @@ def _assemble(
         clock=clock,
     )
     hub.engine_ready(info)
-    server = _server(options, hub, service, tenants, metrics, dashboard)
+    server = _server(options, hub, service, tenants=tenants, metrics=metrics, dashboard=dashboard)
     parts = _memory_parts(store, dashboard, server, probe)
     metrics.memory.watch(parts, {"server": lambda: "self", "engine": lambda: engine.process_id})
     return hub, server
@@ -380,6 +380,7 @@ def _server(
     options: ServeOptions,
     hub: Hub,
     service: Service,
+    *,
     tenants: Tenants,
     metrics: Metrics,
     dashboard: Dashboard,
