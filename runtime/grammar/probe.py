@@ -294,7 +294,7 @@ class _Child:
         """A process that starts, to take over."""
 
     async def start(self) -> None:
-        self._process, self._checks = await self._started(), 0
+        self._process, self._checks = await start_process(self._arguments), 0
 
     @property
     def is_ready(self) -> bool:
@@ -304,53 +304,6 @@ class _Child:
     async def until_ready(self) -> None:
         if self._next is not None:
             await asyncio.wait({self._next})
-
-    async def _started(self) -> asyncio.subprocess.Process:
-        """A process that has said that it is ready.
-
-        Raises:
-            ProbeError: there is none.
-        """
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *child_words("runtime.grammar.probe_process"),
-                *self._arguments,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                env=child_environment(),
-            )
-        except OSError as error:  # no descriptors, no memory
-            raise ProbeError(f"the probe process cannot be started: {error}") from error
-        with contextlib.suppress(OSError):  # from its first import on
-            os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
-        try:
-            hello = await self._hello(process)
-            if "error" in hello:
-                raise ProbeError(hello["error"])
-        except BaseException:
-            await _end(process)
-            raise
-        return process
-
-    async def _hello(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
-        """The first message of a process, when it is ready or cannot be."""
-        reading = asyncio.ensure_future(_read(process))
-        try:
-            for _ in range(_START_TIMEOUT_S):
-                await asyncio.wait({reading}, timeout=1.0)
-                if reading.done():
-                    hello: dict[str, Any] = await reading
-                    return hello
-                if _is_stopped(process.pid):
-                    raise _Disturbed("it was stopped while it started")
-        except asyncio.IncompleteReadError:
-            code = await _end(process, dying=True)
-            if code is not None and -code in _FOREIGN_SIGNALS:
-                raise _Disturbed(f"{signal.Signals(-code).name} while it started") from None
-        finally:
-            reading.cancel()
-        raise ProbeError("the probe process did not start")
 
     async def check(self, spec: GrammarSpec) -> GrammarRefused | None:
         """Try a grammar, again if somebody interfered with the process."""
@@ -467,7 +420,7 @@ class _Child:
     def _prepare(self) -> None:
         """Start the next process, if it does not start yet."""
         if self._next is None:
-            self._next = asyncio.create_task(self._started())
+            self._next = asyncio.create_task(start_process(self._arguments))
 
     async def _replace(self, *, dying: bool = False) -> int | None:
         """End the process and start the next one without waiting for it."""
@@ -478,6 +431,55 @@ class _Child:
     async def _end_process(self, *, dying: bool = False) -> int | None:
         process, self._process = self._process, None
         return None if process is None else await _end(process, dying=dying)
+
+
+async def start_process(arguments: list[str]) -> asyncio.subprocess.Process:
+    """Start ``runtime.grammar.probe_process`` with these arguments and wait until it is ready.
+
+    Raises:
+        ProbeError: there is none.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *child_words("runtime.grammar.probe_process"),
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=child_environment(),
+        )
+    except OSError as error:  # no descriptors, no memory
+        raise ProbeError(f"the probe process cannot be started: {error}") from error
+    with contextlib.suppress(OSError):  # from its first import on
+        os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+    try:
+        hello = await _hello(process)
+        if "error" in hello:
+            raise ProbeError(hello["error"])
+    except BaseException:
+        await _end(process)
+        raise
+    return process
+
+
+async def _hello(process: asyncio.subprocess.Process) -> dict[str, Any]:
+    """The first message of a process, when it is ready or cannot be."""
+    reading = asyncio.ensure_future(_read(process))
+    try:
+        for _ in range(_START_TIMEOUT_S):
+            await asyncio.wait({reading}, timeout=1.0)
+            if reading.done():
+                hello: dict[str, Any] = await reading
+                return hello
+            if _is_stopped(process.pid):
+                raise _Disturbed("it was stopped while it started")
+    except asyncio.IncompleteReadError:
+        code = await _end(process, dying=True)
+        if code is not None and -code in _FOREIGN_SIGNALS:
+            raise _Disturbed(f"{signal.Signals(-code).name} while it started") from None
+    finally:
+        reading.cancel()
+    raise ProbeError("the probe process did not start")
 
 
 async def _read(process: asyncio.subprocess.Process) -> Any:

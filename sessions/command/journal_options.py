@@ -36,6 +36,7 @@ from sessions.turns.commits import Commits
 from sessions.turns.recollection import Recollection
 from sessions.turns.service import Service
 from sessions.wire.journal_desk import JournalDesk
+from sessions.wire.standing import Standing
 
 log = logging.getLogger(__name__)
 
@@ -271,12 +272,17 @@ def open_postgres(
 
 
 def with_journal(
-    journal: Journal | None, options: JournalOptions, of: bytes, service: Service
+    journal: Journal | None,
+    options: JournalOptions,
+    of: bytes,
+    service: Service,
+    standing: Standing | None = None,
 ) -> tuple[Service, JournalDesk | None]:
     """The service with its journal, if it is to have one, and who works with that.
 
     Args:
         of: fingerprint of what makes token ids here.
+        standing: of the server in its cluster.
 
     Raises:
         JournalError: what is left of an earlier life cannot be read.
@@ -296,6 +302,10 @@ def with_journal(
         ground=service.ground,
         rescue=None if rescue is None else rescue.save,
     )
+
+    desk.standing = standing
+    if standing is not None:
+        standing.quotas = service.quotas
 
     def left_behind() -> Callable[[], None]:
         left = journal.settle_left()

@@ -26,6 +26,7 @@ from runtime.messages import EngineInfo
 from runtime.process.engine_process import EngineProcess, EngineStartError, engine_command
 from runtime.tokenizer import TokenizerError
 from sessions.command.beforehand import Beforehand, at_once, loaded_first, names_of, place
+from sessions.command.cluster_options import join
 from sessions.command.compaction_key import seal_for
 from sessions.command.journal_options import with_journal
 from sessions.command.options import ServeOptions
@@ -37,7 +38,7 @@ from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
-from sessions.ground import READER
+from sessions.ground import JOURNAL, READER
 from sessions.http.front_door import OriginPolicy
 from sessions.journal.errors import JournalError
 from sessions.pages.dashboard import Dashboard
@@ -55,6 +56,7 @@ from sessions.wire.hub import Hub
 from sessions.wire.journal_desk import JournalDesk
 from sessions.wire.read_process import ReadConfig, ReadProcess
 from sessions.wire.server import Server, routes
+from sessions.wire.standing import Standing
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.version import __version__
 
@@ -68,8 +70,9 @@ else:
 log = logging.getLogger(__name__)
 
 _PLANNERS = 2
-_PROBES = 2
 """Long prompts that are tokenised at once: one that takes seconds does not hold up all others."""
+_PROBES = 2
+"""Processes that try grammars, each one grammar at a time."""
 _START_ERRORS = (JournalError, OptionError, EngineStartError, ProbeError, TokenizerError)
 
 
@@ -123,22 +126,24 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         # First of all, so that what needs no model is told before one is loaded.
         bound = cleanup.enter_context(place(options))
         before = at_once(options, cleanup)
-        tracing = None
-        if options.otlp_traces is not None:
-            tracing = cleanup.enter_context(contextlib.closing(Tracing(options.otlp_traces)))
+        standing = await _standing(options, before, bound, cleanup)
+        tracing = _tracing(options, cleanup)
         engine = _engine(options, before)
         cleanup.push_async_callback(engine.stop)
         info = await engine.start()
-        before = before or loaded_first(options, info, cleanup)
+        if before is None:
+            before = loaded_first(options, info, cleanup)
+            standing = await _standing(options, before, bound, cleanup)
         probe = await _start_probe(info, before.speech.description, cleanup)
         tenants = Tenants(options.tenants.keys, options.tenants.policies)
         service = _service(options, info, tenants, before)
-        service, desk = with_journal(before.journal, options.journal, before.fingerprint, service)
+        service, desk = with_journal(
+            before.journal, options.journal, before.fingerprint, service, standing
+        )
         if desk is not None:
             cleanup.push_async_callback(desk.close)
         reader = await _start_reader(info, service, before.speech.description, cleanup)
-        planners = ThreadPoolExecutor(max_workers=_PLANNERS, thread_name_prefix="planner")
-        cleanup.callback(planners.shutdown, wait=False, cancel_futures=True)
+        planners = _planners(cleanup)
         metrics = _metrics(desk)
         hub, server = _assemble(
             options,
@@ -159,18 +164,65 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         cleanup.callback(hub_task.cancel)
         address = _address(bound)
         await server.start(bound)
-        keep_short()
-        collecting = asyncio.get_running_loop().create_task(
-            collect_when_quiet(
-                lambda: len(service.store.running) > 0, WholeCollections(service.clock)
-            )
-        )
-        cleanup.callback(collecting.cancel)
+        if standing is not None:
+            _serves(standing, hub)
+        cleanup.callback(_collecting(service).cancel)
         print(_ready_line(address, info), flush=True)
         ready.set()
         await _until(stopping, hub_task)
+        if standing is not None and desk is not None:
+            hub.leaving = True
+            await standing.leave(desk.look)
         log.info("stopping drain_s=%g connections=%d", options.drain_s, hub.num_connections)
         await server.stop(options.drain_s)
+
+
+def _tracing(options: ServeOptions, cleanup: contextlib.AsyncExitStack) -> Tracing | None:
+    if options.otlp_traces is None:
+        return None
+    return cleanup.enter_context(contextlib.closing(Tracing(options.otlp_traces)))
+
+
+def _planners(cleanup: contextlib.AsyncExitStack) -> ThreadPoolExecutor:
+    planners = ThreadPoolExecutor(max_workers=_PLANNERS, thread_name_prefix="planner")
+    cleanup.callback(planners.shutdown, wait=False, cancel_futures=True)
+    return planners
+
+
+async def _standing(
+    options: ServeOptions,
+    before: Beforehand | None,
+    bound: socket.socket,
+    cleanup: contextlib.AsyncExitStack,
+) -> Standing | None:
+    """Become a member of the cluster as soon as it is known what is served; None: not yet, or
+    there is none."""
+    if before is None:
+        return None
+    identity = f"{names_of(options)[0]} ({before.fingerprint.hex()[:12]})"
+    standing = await join(options.cluster, before.journal, identity=identity, bound=bound)
+    if standing is not None:
+        cleanup.callback(standing.close)
+    return standing
+
+
+def _serves(standing: Standing, hub: Hub) -> None:
+    """The journal does not count: where it is away nobody hears that either, and when it is back
+    no server is to be taken for one that is not ready."""
+
+    def ready() -> bool:
+        hub.ground.look()
+        return hub.ready and not hub.ground.reasons.keys() - {JOURNAL}
+
+    standing.serves(engine_ready=ready, kv_usage=lambda: hub.dashboard.engine_state()["kv_usage"])
+
+
+def _collecting(service: Service) -> "asyncio.Task[None]":
+    keep_short()
+    collections = WholeCollections(service.clock)
+    return asyncio.get_running_loop().create_task(
+        collect_when_quiet(lambda: len(service.store.running) > 0, collections)
+    )
 
 
 def _engine(options: ServeOptions, before: Beforehand | None) -> EngineProcess:
@@ -209,7 +261,10 @@ def _service(
         clock=clock,
         wall_clock=time.time,
         new_id=unguessable_id,
-        quotas=Quotas(tenants, clock),
+        quotas=Quotas(
+            tenants, clock, cluster=None if options.cluster is None else options.cluster.name
+        ),
+        label_sources=options.label_sources,
     )
 
 
@@ -317,12 +372,17 @@ def _assemble(
         metrics=metrics,
         routes=routes(hub=hub, metrics=metrics, dashboard=dashboard, api=api, service=service),
         tenants=tenants,
-        origins=OriginPolicy(allowed_origins=options.allowed_origins, check_host=tenants.open),
+        origins=OriginPolicy(
+            allowed_origins=options.allowed_origins,
+            check_host=tenants.open,
+            forwarded_by=options.forwarded_by,
+        ),
         limits=service.limits,
         clock=clock,
     )
     parts = _memory_parts(store, dashboard, server, probe)
     metrics.memory.watch(parts, {"server": lambda: "self", "engine": lambda: engine.process_id})
+    server.part_of = service.quotas.part_of
     return hub, server
 
 

@@ -8,7 +8,7 @@ counts what every session below it spends.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from sessions.durable.account import NO_BUDGET, Account, Budget
 from sessions.durable.ledger import PriceTable, block_us, nano_dollars
@@ -44,6 +44,10 @@ class HeldBudget:
     """The rest of each kind of ``limit``; what running turns hold is taken off."""
     soft: dict[str, int]
     """From here on turns carry a warning."""
+    spent: dict[str, int] = field(default_factory=dict)
+    """Of each kind of ``limit`` and ``soft``."""
+    held: dict[str, int] = field(default_factory=dict)
+    """The same by turns that run."""
 
 
 def held_budget(scope: str, owner: str, account: Account) -> HeldBudget | None:
@@ -52,7 +56,11 @@ def held_budget(scope: str, owner: str, account: Account) -> HeldBudget | None:
     if not (limit or soft):
         return None
     left = {kind: max(left, 0) for kind, left in account.left().bounds().items()}
-    return HeldBudget(scope=scope, owner=owner, limit=limit, left=left, soft=soft)
+    spent = {kind: getattr(account.spent, kind) for kind in limit | soft}
+    held = {kind: getattr(account.held, kind) for kind in limit | soft}
+    return HeldBudget(
+        scope=scope, owner=owner, limit=limit, spent=spent, held=held, left=left, soft=soft
+    )
 
 
 def held_budgets(session: Session, tenant: Account) -> tuple[HeldBudget, ...]:

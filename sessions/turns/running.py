@@ -37,6 +37,7 @@ from sessions.turns.effects import (
 )
 from sessions.turns.following import Following, to_be_asked
 from sessions.turns.jobs import EndedEarly, Job, Jobs
+from sessions.turns.labels import labels_now
 from sessions.turns.lanes import Lanes, Waiting
 from sessions.turns.memory import Memory
 from sessions.turns.metering import Meter, needs_of
@@ -48,6 +49,7 @@ from sessions.turns.service import Service
 from sessions.turns.summing_up import SummingUp
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import TurnPlan
+from sessions.turns.usage_facts import usage_keys
 from sessions.turns.wanted import Recalled, Wanted
 from tools_api import errors
 from tools_api.errors import ApiError
@@ -80,6 +82,8 @@ class Running:
         self._lanes = lanes
         self._following = following
         self._outbox = outbox
+        self.key_name = ""
+        """Of the API key under which the client asks."""
         self._asking = Asking(
             connection_id=connection_id, visible=visible, service=service, outbox=outbox
         )
@@ -112,6 +116,8 @@ class Running:
             followed = await self._claim_id(job, memory)
             if followed is None:
                 await self._may_begin(job)
+                if draws := self._service.quotas.lacking(self._tenant):
+                    await memory.draw(self._tenant, draws)
                 grammar = self._check(job)
                 if job.request.references:
                     await self._find_items(job, memory, grammar)
@@ -312,8 +318,9 @@ class Running:
         ending: Ending | None = None
         try:
             continued_id = plan.continued_id or self._visible.stored_id(plan.continued)
-            plan = replace(plan, number=number, continued_id=continued_id)
-            job.session = session
+            keys = usage_keys(plan, key=self.key_name, labels=session.labels)
+            plan = replace(plan, number=number, continued_id=continued_id, keys=keys)
+            job.session, session.keys = session, keys.without_tools()
             self._following.turn_started(job, id_, private=plan.private)
             if plan.previous_response_id is not None:
                 service.store.logs.continued(self._tenant, plan.previous_response_id)
@@ -392,6 +399,7 @@ class Running:
             return
         for share in answer.shares:
             commits.shared.unwanted(self._tenant, share)
+        self._service.quotas.drawn(self._tenant, answer.draws)
         id_ = answer.taken_id
         if id_ is not None and self._service.store.logs.of_request(self._tenant, id_) is None:
             self._free(id_)
@@ -411,6 +419,7 @@ class Running:
         # By its name: while the plan was made the session may have been dropped.
         session, options = self._visible.session(plan.session), job.request.keepwarm
         self._visible.take_budgets(options, session)
+        session.labels = labels_now(job.request, session, self._service.label_sources)
         if options.on_disconnect is not None:
             session.outlives_sockets = options.on_disconnect == "continue"
         return session

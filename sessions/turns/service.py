@@ -74,6 +74,8 @@ class Service:
     """The quotas of tenants."""
     commits: Commits | None = None
     """The records of turns, where there is a journal that lasts."""
+    label_sources: tuple[str, ...] = ()
+    """Fields of requests that become labels of their sessions."""
     ground: Ground = field(default_factory=Ground)
     """The ground under the server."""
 

@@ -116,7 +116,7 @@ class SummingUp:
             self.vendor_events.context_recast(
                 first.plan.response_id, plan.recast.report, job.lane.stream_id
             )
-        plan = replace(plan, number=first.plan.number)
+        plan = replace(plan, number=first.plan.number, keys=first.plan.keys)
         return Turn(
             plan,
             service=self._service,

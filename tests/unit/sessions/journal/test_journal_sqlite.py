@@ -699,7 +699,7 @@ def test_a_damaged_index_hides_little_and_looking_through_the_file_finds_it(
         turn = record(f"r{n}", parent=parent, session=f"s{n % 3}", accounts=("tenant",))
         made.append(replace(turn, request_id=f"q{n}"))
         journal.append([made[-1]])
-    journal.set_options("t", "empty", b"{}")
+    journal.reserve([reservation("e", session="empty")])
     journal.reserve([reservation(f"v{n}", session=f"s{n % 2}") for n in range(4)])
     journal.close()
     images = (copied(tmp_path / "j", tmp_path / f"whole{n}") for n in range(2))
@@ -749,16 +749,6 @@ def test_an_account_that_an_index_hides_is_missed_before_a_second_one_is_made(
         journal.session("t", "s")
     with pytest.raises(JournalDamaged, match="account"):
         journal.append([record("r2", parent=first)])
-    journal.close()
-
-
-def test_options_of_a_session_that_an_index_hides_go_into_no_second_row(tmp_path: Path) -> None:
-    journal = opened(tmp_path / "j")
-    journal.append([record("r1")])
-    with journal.writing() as cursor:
-        cursor.execute("UPDATE session SET name = ?", ("x",))
-    with pytest.raises(JournalDamaged, match="missing"):
-        journal.set_options("t", "s", b"{}")
     journal.close()
 
 
