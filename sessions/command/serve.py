@@ -144,7 +144,6 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         if desk is not None:
             cleanup.push_async_callback(desk.close)
         reader = await _start_reader(info, service, before.speech.description, cleanup)
-        planners = _planners(cleanup)
         metrics = _metrics(desk, tenants)
         hub, server = _assemble(
             options,
@@ -153,7 +152,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
             engine=engine,
             probe=probe,
             reader=reader,
-            planners=planners,
+            planners=_planners(cleanup),
             tenants=tenants,
             metrics=metrics,
             desk=desk,
