@@ -5,6 +5,7 @@
 import { tellTimes } from "./clock.js";
 import { byId, el, put, sparkline, stack, width } from "./dom.js";
 import { REASONS, count, dollars, duration, many, percent } from "./format.js";
+import { comeBack, enterPlace, takePlace, watchPlace } from "./place.js";
 import { Stream } from "./stream.js";
 import * as cache from "./cache.js";
 import * as curves from "./curves.js";
@@ -38,9 +39,12 @@ function show() {
   if (location.hash === "#view") return; // the link past the navigation
   const { name, query } = route();
   const again = shown?.name === name && VIEWS[name].same?.(query, shown.query);
-  if (again) shown.view.sync?.(query);
-  else {
+  if (again) {
+    comeBack();
+    shown.view.sync?.(query);
+  } else {
     const before = shown;
+    before?.view.close?.();
     byId("view").replaceChildren();
     shown = { name, query, view: VIEWS[name].open(byId("view"), query) };
     if (before) begin();
@@ -56,9 +60,10 @@ function show() {
   stream.watch({ view: name, ...VIEWS[name].wish(query) });
 }
 
-// Another view is read from its beginning, by whoever looks and by whoever has no link left to stand on.
+// Another view is read from its beginning, or from where it was left by whoever comes back; by whoever has
+// no link left to stand on too.
 function begin() {
-  scrollTo(0, 0);
+  enterPlace();
   if (document.activeElement === document.body) byId("view").focus({ preventScroll: true });
 }
 
@@ -78,6 +83,7 @@ function onParts(parts, news) {
   if (news.server) header(parts.server);
   summary(parts, news);
   shown.view.update(parts, news);
+  if (shown.name !== "sessions") takePlace(); // the list is there later
 }
 
 function header(server) {
@@ -173,5 +179,6 @@ setInterval(() => {
   uptime();
   tellTimes();
 }, 1000);
+watchPlace();
 addEventListener("hashchange", show);
 show();
