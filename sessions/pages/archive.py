@@ -20,6 +20,7 @@ from sessions.journal.journal import Journal
 from sessions.journal.kept_budgets import budgets_kept
 from sessions.journal.records import StoredTurn
 from sessions.pages.rows import budget_row, tokens
+from sessions.pages.said import turn_words
 from sessions.pages.session_list import MAX_PAGE, PAGE_ROWS, read_query
 from tools_api.errors import ApiError
 
@@ -53,7 +54,8 @@ class Archive:
         if name is not None:
             asked = call.request.query("tenant") or principal.tenant
             tenant = asked if principal.operator else principal.tenant
-            work = partial(session_turns, journal, tenant, name)
+            own = tenant == principal.tenant
+            work = partial(session_turns, journal, tenant, name, own=own)
         else:
             query = read_query(call.request)
             owner = None if principal.operator else principal.tenant
@@ -90,20 +92,28 @@ def session_page(journal: Journal, owner: str | None, search: str, page: int) ->
     return {"total": len(found), "page": page, "rows": rows, "more": more}
 
 
-def session_turns(journal: Journal, tenant: str, name: str) -> dict[str, Any]:
-    """The newest turns of a session, the latest first."""
+def session_turns(journal: Journal, tenant: str, name: str, *, own: bool) -> dict[str, Any]:
+    """The newest turns of a session, the latest first; ``own``: with what was said in them."""
     total, found = journal.last_turns(tenant, name, MAX_TURNS_SHOWN)
-    return {"total": total, "page": 0, "rows": [*map(_turn, found)], "more": total > len(found)}
+    rows = [_turn(row, own=own) for row in found]
+    return {"total": total, "page": 0, "rows": rows, "more": total > len(found)}
 
 
-def _turn(row: StoredTurn) -> dict[str, Any]:
+def _turn(row: StoredTurn, *, own: bool) -> dict[str, Any]:
     body = decode_turn(row)
+    words = None
+    if own and body.links and not row.deleted:
+        own_link = body.links[-1]
+        words = turn_words(own_link.input_items, own_link.output_items)
     return {
         "turn": body.number,
         "response": row.response_id,
+        "parent": row.parent_id,
         "status": body.status,
         "reason": body.reason,
+        "reasoning_tokens": body.usage.reasoning_tokens,
         "active_at": row.created_s,
+        "said": words,
         **_spent(body.usage, body.cost, body.saved),
     }
 
