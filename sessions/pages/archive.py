@@ -14,7 +14,7 @@ from typing import Any
 from sessions.durable.ledger import TurnUsage, dollars
 from sessions.http.exchange import Call
 from sessions.http.message import HttpResponse, http_error, json_response
-from sessions.journal.encoding import decode_turn
+from sessions.journal.encoding import decode_header, decode_links, decode_turn
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
 from sessions.journal.kept_budgets import budgets_kept
@@ -42,7 +42,8 @@ class Archive:
         self._beside = beside
 
     async def show(self, call: Call) -> HttpResponse:
-        """``GET``: a page of sessions, the latest first, or with ``name`` one session's turns.
+        """``GET``: a page of sessions, the latest first, or with ``name`` one session's turns, or
+        with ``items`` what was said in a turn of the own tenant.
 
         Raises:
             ApiError: there is no journal, it cannot be read, or a parameter makes no sense.
@@ -51,7 +52,10 @@ class Archive:
         if journal is None:
             raise http_error(HTTPStatus.NOT_FOUND, "This server keeps no journal.")
         principal, name = call.principal, call.request.query("name")
-        if name is not None:
+        response_id = call.request.query("items")
+        if response_id is not None:
+            work = partial(turn_items, journal, principal.tenant, response_id)
+        elif name is not None:
             asked = call.request.query("tenant") or principal.tenant
             tenant = asked if principal.operator else principal.tenant
             own = tenant == principal.tenant
@@ -97,6 +101,24 @@ def session_turns(journal: Journal, tenant: str, name: str, *, own: bool) -> dic
     total, found = journal.last_turns(tenant, name, MAX_TURNS_SHOWN)
     rows = [_turn(row, own=own) for row in found]
     return {"total": total, "page": 0, "rows": rows, "more": total > len(found)}
+
+
+def turn_items(journal: Journal, tenant: str, response_id: str) -> dict[str, Any]:
+    """What was said in a turn, as ``/dashboard/items/{id}`` has it; ``kept`` False: nothing is."""
+    row = journal.turn(tenant, response_id)
+    links = () if row is None else decode_links(row)
+    if not links:
+        return {"kept": False}
+    link = links[-1]
+    header = decode_header(journal.header(link.header))
+    return {
+        "kept": True,
+        "response": response_id,
+        "instructions": header.instructions,
+        "tools": [tool.name for tool in header.tools],
+        "input": [item.to_wire() for item in link.input_items],
+        "output": [item.to_wire() for item in link.output_items],
+    }
 
 
 def _turn(row: StoredTurn, *, own: bool) -> dict[str, Any]:

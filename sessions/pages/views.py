@@ -239,14 +239,13 @@ class Views:
 
     def _said(self, tenant: str, response_id: str) -> dict[str, Any] | None:
         """The words of a turn whose items are still there. They never change."""
-        stored = self._dashboard.store.tenant_responses(tenant).get(response_id)
-        if stored is None:
+        entry = self._dashboard.store.tenant_responses(tenant).entry(response_id)
+        if entry is None:
             return None
         key = (tenant, response_id)
         if key not in self._words:
             if len(self._words) >= MAX_WORDS:
                 self._words.clear()
-            entry = stored.entry
             self._words[key] = turn_words(entry.input_items, entry.output_items)
         return self._words[key]
 

@@ -256,9 +256,6 @@ def test_the_clock_changes_times_and_nothing_else(desk: Desk, key: str) -> None:
         page.goto("about:blank")
         page.goto("/dashboard" + address)
         page.wait_for_selector("tbody tr, canvas, button.node")
-        if page.locator("details.journal").is_visible():
-            page.locator("details.journal summary").click()
-            expect(page.locator("[data-journal]").first).to_be_visible()
         page.context.set_offline(True)  # what changes from here on the clock has changed
         before = page.evaluate(WITHOUT_TIMES)
         page.clock.run_for(70_000)
@@ -328,8 +325,8 @@ def test_the_list_shows_budgets_of_every_scope(desk: Desk, full: Crowd) -> None:
     expect(cell("own")).to_have_text(f"{told['own']['left']['output']} out")
     expect(cell("both")).to_have_text(f"{told['both']['tree']['output']} out tree")
     expect(cell("sdk")).to_have_text(f"{told['sdk']['stats']['output']:,} out tree")
-    expect(cell("kept")).to_contain_text(re.compile(r"[\d.,k]+ block-s tree"))
-    expect(cell("kv")).to_have_text("0 block-s")
+    expect(cell("kept")).to_contain_text(re.compile(r"[\d.,k]+ token-(hours|minutes|seconds) tree"))
+    expect(cell("kv")).to_have_text("0 token-seconds")
     left = told["lead-writer"]["tree"]["output"]  # it was the last of the tree to take something
     for name in ("lead", "lead-tester", "lead-writer"):
         expect(cell(name)).to_have_text(re.compile(rf"\$0\.0\d+ · {left:,} out tree"))
@@ -345,21 +342,29 @@ def test_the_list_shows_budgets_of_every_scope(desk: Desk, full: Crowd) -> None:
 def test_a_sessions_page_shows_budgets_of_every_scope(desk: Desk, full: Crowd) -> None:
     page = desk.open(ACME, session_address("acme", "lead-tester"))
     left = full.told["lead-writer"]["tree"]["output"]
-    tiles = page.locator(".account article")
-    lead = tiles.filter(has_text="Budget of lead and its sub-agents")
-    expect(lead).to_contain_text(f"{left:,} output left")
-    expect(lead).to_contain_text(f"{2000 - left:,} of 2,000 used")
-    expect(lead).to_contain_text(re.compile(r"of \$0\.050 used"))
-    expect(tiles.filter(has_text="Budget of tenant acme")).to_contain_text("of $2.50 used")
+    lead = page.locator(".bounds tr").filter(has_text="lead and its sub-agents")
+    output = [f"{left:,}", f"{2000 - left:,}", re.compile(r"^\W$"), "2,000"]
+    expect(lead.and_(page.locator('[data-kind="output"]')).locator("td")).to_have_text(
+        ["output", *output]
+    )
+    expect(lead.and_(page.locator('[data-kind="cost"]')).locator("td").nth(4)).to_have_text(
+        "$0.050"
+    )
+    tenant = page.locator(".bounds tr").filter(has_text="tenant acme")
+    expect(tenant.and_(page.locator('[data-kind="cost"]')).locator("td").nth(4)).to_have_text(
+        "$2.50"
+    )
     page.goto("/dashboard" + session_address("acme", "both"))
     for whose in ("this session", "this session and its sub-agents", "tenant acme"):
-        expect(page.get_by_role("heading", name=f"Budget of {whose}", exact=True)).to_be_visible()
+        expect(page.get_by_role("rowheader", name=whose, exact=True).first).to_be_visible()
 
 
 def test_operators_see_what_tenants_budgets_leave_in_their_units(desk: Desk) -> None:
     page = desk.open(BOSS, "#tenants")
     limits = page.locator('tr[data-tenant-name="globex"] td[data-label="Limits"]')
-    expect(limits).to_contain_text(re.compile(r"^[\d.,]+k? of 100k block-s of KV"))
+    expect(limits).to_contain_text(
+        re.compile(r"^[\d.,]+k? token-\w+ of 444 token-hours of KV kept")
+    )
 
 
 # Trees

@@ -131,3 +131,15 @@ def test_a_turns_words_are_for_its_own_tenants_keys_and_gone_with_it() -> None:
     assert said(operator) is None
     assert journal.hide("acme", "resp_1")
     assert said(Principal(tenant="acme")) is None
+
+
+def test_a_turns_items_are_read_from_the_journal_by_its_own_tenant_alone() -> None:
+    journal = MemoryJournal()
+    journal.append([record("resp_1", tenant="acme", answer="The red ones.")])
+    told = asked(journal, "items=resp_1", tenant="acme").body
+    assert told["kept"] is True
+    assert "The red ones." in str(told["output"])
+    assert asked(journal, "items=resp_1", tenant="other").body == {"kept": False}
+    assert asked(journal, "items=resp_2", tenant="acme").body == {"kept": False}
+    assert journal.hide("acme", "resp_1")
+    assert asked(journal, "items=resp_1", tenant="acme").body == {"kept": False}
