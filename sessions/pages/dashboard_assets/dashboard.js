@@ -12,8 +12,9 @@ import * as curves from "./curves.js";
 import * as session from "./session.js";
 import * as sessions from "./sessions.js";
 import * as tenants from "./tenants.js";
+import * as usage from "./usage.js";
 
-const VIEWS = { sessions, session, curves, cache, tenants };
+const VIEWS = { sessions, session, usage, curves, cache, tenants };
 const STATES = {
   live: null,
   lost: ["connection lost, trying again", "bad"],
@@ -54,7 +55,7 @@ function show() {
       else link.removeAttribute("aria-current");
     }
     document.title = name === "session" ? `${query.get("name")} · Keepwarm` : "Keepwarm";
-    byId("summary").hidden = name === "session";
+    byId("summary").hidden = ["session", "usage"].includes(name);
   }
   shown.query = query;
   stream.watch({ view: name, ...VIEWS[name].wish(query) });
@@ -105,7 +106,6 @@ function uptime() {
   if (startedAt === null) return;
   const up = duration(Math.max(1, Math.floor(Date.now() / 1000 - startedAt))).replace(".0", "");
   put(byId("facts"), `${facts} · up ${up}`);
-  byId("facts").title = byId("facts").textContent; // a narrow window cuts it
 }
 
 function summary(parts, news) {

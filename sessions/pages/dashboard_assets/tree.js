@@ -66,7 +66,7 @@ export function treePart() {
   const tally = el("small");
   const above = el("p", { class: "sub above", hidden: true });
   const rows = new Rows(body, treeRow);
-  const sum = el("tfoot", {}, el("tr", {}, el("th", { scope: "row" }, "In all"), el("td"), ...["turns", "cost", "whole"].map((name) => el("td", { class: `n sum-${name}` })), el("td")));
+  const sum = el("tfoot", {}, el("tr", {}, el("th", { scope: "row" }, "In all"), el("td"), ...[["turns", "Turns"], ["cost", "Cost"]].map(([name, label]) => el("td", { class: `n sum-${name}`, "data-label": label })), el("td"), el("td")));
   made.append(sum);
   const node = el("section", { "aria-labelledby": "tree-title", class: "part", hidden: true }, el("h2", { id: "tree-title" }, "With its sub-agents ", tally), above, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Tree" }, made));
   const shown = new Map();
@@ -80,7 +80,6 @@ export function treePart() {
     rows.show([...data.keys()], (key) => data.get(key));
     put(sum.querySelector(".sum-turns"), exact(tree.turns));
     put(sum.querySelector(".sum-cost"), dollars(tree.cost));
-    put(sum.querySelector(".sum-whole"), "");
   }
 
   return { node, update };
