@@ -84,7 +84,7 @@ class Batch:
             taken = self._cursor.execute(sql, (tenant, held.request_id)).fetchone() is not None
             # One whose request was sent again, and ended, keeps its usage alone.
             settled.append(replace(held, request_id=None if taken else held.request_id))
-            self._insert(row, settled[-1])
+            self.insert(row, settled[-1])
             self._flush()
         return settled
 
@@ -188,7 +188,7 @@ class Batch:
             self._reserved[record.tenant, record.response_id] = None
             self._left.add((record.tenant, record.session))
             return False
-        self._insert(session, record)
+        self.insert(session, record)
         return True
 
     def _draw(self, record: TurnRecord) -> bool:
@@ -239,7 +239,7 @@ class Batch:
             return True
         return session.owner == tables.owner and session.epoch == _epoch(record)
 
-    def _insert(self, session: SessionRow, record: TurnRecord) -> None:
+    def insert(self, session: SessionRow, record: TurnRecord) -> None:
         session = self._changed[record.tenant, record.session] = replace(
             session,
             head_seq=session.head_seq + 1,

@@ -451,6 +451,16 @@ class WebSocketPeer(asyncio.Protocol):
             self._arriving.unsent.note(self._tenant, self)
 
     @property
+    def reads_beside(self) -> bool:
+        """A long frame is being read beside the event loop."""
+        return self._reader is not None
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that came behind a frame that is being read."""
+        return len(self._inbox)
+
+    @property
     def unsent_bytes(self) -> int:
         """The written bytes that the client has not taken yet."""
         return self._transport.get_write_buffer_size()

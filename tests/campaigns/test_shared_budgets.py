@@ -44,7 +44,7 @@ class World:
         ]
         self.rigs = [JournalRig(each, prices=PRICES, tenants=tenants) for each in self.journals]
         for at, rig in enumerate(self.rigs):
-            rig._numbers = count(1 + at * 10**6)
+            rig.numbers = count(1 + at * 10**6)
             rig.hold = True
         self.clients = [(at, self.connect(at)) for at in (0, 1) for _ in range(4)]
         self.seen: Counter[Client] = Counter()

@@ -114,7 +114,7 @@ def test_a_client_that_goes_while_much_of_it_waits_unread_is_noticed(loop: str) 
         server.hub.reading = replace(server.hub.reading, max_inline_bytes=10, read=never)
         client = await server.client()
         client.transport.write(Frame(Opcode.TEXT, b"x" * 4096).serialize(mask=True) * 8192)
-        (peer,) = server.server._sockets
+        (peer,) = server.server.sockets
         await server.until(lambda: not peer._transport.is_reading())
         client.transport.abort()
         for _ in range(5):

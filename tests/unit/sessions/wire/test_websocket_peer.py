@@ -586,7 +586,7 @@ def test_a_client_that_goes_while_its_frame_is_read_leaves_nothing_behind() -> N
     async def scenario(bench: Bench) -> None:
         bench.send("say " + "word " * 10)
         await bench.settle()
-        assert bench.peer._reader is not None
+        assert bench.peer.reads_beside
         bench.peer.connection_lost(None)
         await bench.settle()
         bench.lost.clear()
@@ -667,7 +667,7 @@ def test_of_a_client_that_leaves_a_flood_behind_the_beginning_is_looked_at() -> 
             bench.peer.tick(2.0)
             await bench.settle()
             assert bench.wire.aborted
-            assert len(bench.peer._inbox) >= len(flood) - 2 * SLICE_BYTES
+            assert bench.peer.unread_bytes >= len(flood) - 2 * SLICE_BYTES
 
     run(scenario)
 
