@@ -14,7 +14,7 @@ does that a client asks without its tools. ``summary_extra_tokens`` is the most 
 computed beyond its instruction and what its turn had to compute anyway; ``..._behind_cut`` the most
 of the head that stays that a turn behind a cut computed. ``ahead`` is a chain whose tools take two
 seconds and whose cuts are computed meanwhile: ``ahead_ttft_ratio`` is the time to the first token
-behind a cut over that of a turn with as many new tokens (p50).
+behind a cut over that of a turn with as many new tokens behind as many (p50).
 """
 
 import json
@@ -30,7 +30,7 @@ from typing import Any
 
 from benchmarks.report import Bar, parser, report
 from keepwarm.demo.child_server import child_server
-from sessions.turns.compacting import INSTRUCTION
+from sessions.turns.summaries import INSTRUCTION
 from tools_api.items import unpacked
 
 WINDOW = 4096
@@ -231,18 +231,23 @@ def client_summary(server: Server, turns: int) -> int:
 
 
 def ahead_ratio(server: Server, loop: Loop) -> float | None:
-    """Time to the first token behind a cut over that of a turn with as many new tokens, p50."""
+    """Time to the first token behind a cut over that of a turn with as many new tokens behind as
+    many that are cached, p50."""
     ratios = []
-    long = server.post("/responses", ASKED | {"input": "\n".join([OUTPUT.format(*"1234")] * 20)})
+    line = OUTPUT.format(*"1234") + "\n"
+    of_line = (server.count({"input": line * 21}) - server.count({"input": line})) / 20
     for turn, cut in zip(sorted(loop.cut_turns), loop.cuts, strict=True):
         if "ahead" not in cut:
             continue  # it was not computed while tools ran
         tokens, cached = loop.prompts[turn]
+        told = f"Cut {turn}. " + line * round(cached / of_line)
+        long = server.post("/responses", ASKED | {"input": told})
         sentence = f"Cut {turn}. " + OUTPUT.format(*"5678")
         each = server.count({"input": sentence * 2}) - server.count({"input": sentence})
         asked = _answers(long["output"], sentence * max(round((tokens - cached) / each), 1))
         ordinary = Loop()
         for _ in range(3):
+            time.sleep(TOOL_S)  # as before the turn behind the cut: a machine at rest answers later
             ordinary.took(server.post("/responses", ASKED | _follows(long) | {
                 "input": [*asked, {"role": "user", "content": f"Go on. {len(ordinary.prompts)}"}],
             }))  # fmt: skip

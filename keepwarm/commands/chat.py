@@ -41,6 +41,7 @@ last conversation, or with the session of that name. Ctrl-C ends a turn, Ctrl-D 
 /usage shows what it took, /help what else can be typed."""
 PROMPT = "> "
 LAST = "last"
+_MOST_NAME_BYTES = 4096
 COMMANDS = {
     "/help": "what can be typed here",
     "/usage": "what the conversation took: turns, tokens, what the cache saved, cost",
@@ -125,7 +126,8 @@ def run(given: Given) -> int:
     name = session_name(values, resume, state)
     tools = [] if values["tools"] is None else tools_of(values["tools"], values.label("tools"))
     defaults: Any = {key: values[key] for key in ("instructions", "model") if values[key]}
-    with Client(base_url(values), api_key=values["api_key"]) as client:
+    url, key = base_url(values), values["api_key"]
+    with Client(url, api_key=key, sockets="session") as client:
         session = client.session(name=name, approve=_approve, tools=tools, **defaults)
         _remember(state, name)
         talk = Conversation(session, Screen.here(), _options(values), resumed=resume is not None)
@@ -167,8 +169,9 @@ def session_name(values: Values, resume: str | None, state: Path) -> str:
     if resume != LAST:
         return resume
     try:
-        return state.read_text(encoding="utf-8").strip()
-    except OSError:
+        with state.open("rb") as file:
+            return file.read(_MOST_NAME_BYTES).decode().strip()
+    except (OSError, UnicodeDecodeError):
         raise OptionError("--resume: there was no conversation yet; name a session") from None
 
 

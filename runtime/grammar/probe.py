@@ -58,6 +58,7 @@ _FOREIGN_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, sign
 """No grammar ends the child by one of these."""
 _MAX_PASSED = 16_384
 _MAX_REFUSED = 1024
+_PASSED_BYTES, _REFUSED_BYTES = 160, 1024
 _LONG_SHARE = 0.25
 """A check that takes this share of its limit is one that others should not wait for."""
 
@@ -151,6 +152,11 @@ class GrammarProbe:
         self._begun: set[tuple[str, bytes]] = set()
         self._renewals: set[asyncio.Task[None]] = set()
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the verdicts that are remembered, roughly."""
+        return len(self._passed) * _PASSED_BYTES + len(self._refused) * _REFUSED_BYTES
+
     async def start(self) -> None:
         """Start a child and wait until it is ready; the others are started later.
 
@@ -161,9 +167,13 @@ class GrammarProbe:
         await first.start()
         self._idle.put_nowait(first)
         if others:
-            self._begin(self._start_others(others))
+            self._begin(self._start_later(others))
 
-    async def _start_others(self, others: "list[_Child]") -> None:
+    def start_others(self) -> None:
+        """Have all children there soon: it is not known what the one at work will cost."""
+        self._needed.set()
+
+    async def _start_later(self, others: "list[_Child]") -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._needed.wait(), self._limits.others_after_s)
         await asyncio.gather(*(self._start_other(child) for child in others))
@@ -230,7 +240,7 @@ class GrammarProbe:
             child = await self._idle.get()
             self._begun.add((tenant, key))
             began = self._clock()
-            lasts = asyncio.get_running_loop().call_later(self._limits.lasts_s, self._needed.set)
+            lasts = asyncio.get_running_loop().call_later(self._limits.lasts_s, self.start_others)
             try:
                 refused = await child.check(spec)
             finally:
@@ -241,7 +251,7 @@ class GrammarProbe:
                 if child.is_ready:
                     self._idle.put_nowait(child)
                 else:
-                    self._needed.set()
+                    self.start_others()
                     self._begin(self._renew(child, place.pop_all()))
         return self._remember(key, refused)
 

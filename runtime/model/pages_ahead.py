@@ -96,6 +96,11 @@ class PagesAhead:
             self.provider.join()
 
     @property
+    def asked(self) -> int:
+        """The system was asked for so many blocks, of which the last may not be there yet."""
+        return self._asked if self.works else 0
+
+    @property
     def _is_providing(self) -> bool:
         return self.provider is not None and self.provider.is_alive()
 

@@ -34,6 +34,14 @@ class JournalBusy(JournalUnavailable):
     """A session's owner did not let go in time."""
 
 
+class AddressTaken(JournalBusy):
+    """A server that lives, or died a moment ago, has the address in its cluster."""
+
+
+class ClusterRefused(JournalError):
+    """A cluster serves something else than the server that would be its member."""
+
+
 class JournalElsewhere(JournalBusy):
     """The turn that was asked for runs, or is about to, at another server that lives."""
 

@@ -35,7 +35,6 @@ from sessions.journal.tables import VERSION, Cursor, statements
 STATEMENT_MS = 5000
 IDLE_IN_TRANSACTION_MS = 5000
 CONNECT_S = 5
-_NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _TRANSACTION_STATE = "25"
 """Class of errors: the transaction was ended for having been idle, e.g. where this server was
 stopped inside it, or may only read, as on a server that is not the first one any more."""
@@ -62,8 +61,10 @@ class _Cursor:
 class PostgresJournal(SqlJournal):
     """``Journal`` at an address ``postgresql://...``."""
 
+    now_sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
     for_update = " FOR UPDATE"
     for_share = " FOR KEY SHARE"
+    text_in = "position(? IN text) > 0"
     request_in = "position(? IN amount) > 0"
 
     def __init__(
@@ -103,7 +104,7 @@ class PostgresJournal(SqlJournal):
                 raise
         self._ownership = Ownership(
             journal=self,
-            now_ms=lambda cursor: cursor.execute(_NOW).fetchone()[0],
+            now_ms=self.now_ms,
             waiter=self._bell,
         )
 
@@ -179,12 +180,7 @@ class PostgresJournal(SqlJournal):
                     self._prepare()
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(
-            self._address,
-            connect_timeout=CONNECT_S,
-            options=f"-c statement_timeout={STATEMENT_MS} -c synchronous_commit=on "
-            f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
-        )
+        return connected(self._address)
 
     @contextlib.contextmanager
     def writing(self, *, synced: bool = True) -> Iterator[Cursor]:
@@ -298,6 +294,16 @@ class PostgresJournal(SqlJournal):
     def _close_connections(self) -> None:
         for connection in self._connections:
             connection.close()
+
+
+def connected(address: str) -> psycopg.Connection[Any]:
+    """A connection on which nothing waits for ever."""
+    return psycopg.connect(
+        address,
+        connect_timeout=CONNECT_S,
+        options=f"-c statement_timeout={STATEMENT_MS} -c synchronous_commit=on "
+        f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
+    )
 
 
 def _absent(cursor: Cursor) -> JournalUnavailable:

@@ -73,6 +73,8 @@ _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 class SqliteJournal(SqlJournal):
     """``Journal`` in a file."""
 
+    now_sql = f"SELECT {_NOW}"
+
     def __init__(
         self,
         path: Path,
@@ -108,7 +110,7 @@ class SqliteJournal(SqlJournal):
         self._begin()
         self._ownership = Ownership(
             journal=self,
-            now_ms=lambda cursor: cursor.execute(f"SELECT {_NOW}").fetchone()[0],
+            now_ms=self.now_ms,
             waiter=SystemWaiter(),
         )
         try:

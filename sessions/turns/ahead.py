@@ -22,16 +22,13 @@ from sessions.durable.reservation import GRANT_TOKENS
 from sessions.durable.session import Session
 from sessions.durable.transcript import Entry
 from sessions.turns.asking import Asking
-from sessions.turns.compacting import (
-    BEHIND_SHORT_TURNS,
-    Recasting,
-    most_summary_tokens,
-)
+from sessions.turns.compacting import Recasting
 from sessions.turns.effects import Work
 from sessions.turns.jobs import EndedEarly, Job, Jobs
 from sessions.turns.memory import Memory
 from sessions.turns.metering import Meter, needs_of
 from sessions.turns.service import Service
+from sessions.turns.summaries import BEHIND_SHORT_TURNS, most_summary_tokens
 from sessions.turns.summing_up import SummingUp
 from sessions.turns.thresholds import soon_due
 from sessions.turns.turn import Turn
@@ -132,11 +129,9 @@ class Ahead:
         if recasting.summary is not None:
             summary = replace(recasting.summary, sums_up=recasting.summary.response_id)
             text, cost = recasting.read(*await self._play(job, memory, summary, session))
-            if text is None:
-                return
         found: TurnPlan = await self._asking.ask(job, Work(partial(recasting.finish, text)))
-        prepared.decision, prepared.text, prepared.cost = recasting.decision, text, cost
-        prepared.rules = recasting.rules
+        if not recasting.keep(prepared, text, cost):
+            return
         id_ = service.new_id("resp")
         prefix = replace(found, response_id=id_, sums_up=id_, recast=None)
         await self._play(job, memory, prefix, session)

@@ -11,10 +11,11 @@ item, so that a server which is sent that item reads the same tokens.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from sessions.durable.compaction import standing
-from sessions.durable.ledger import COMPACTION, TurnReport, dollars
+from sessions.durable.ledger import TurnReport
 from sessions.durable.transcript import (
     NOTHING,
     ROOT_DIGEST,
@@ -37,9 +38,15 @@ from sessions.turns.recasting import (
 )
 from sessions.turns.service import Service
 from sessions.turns.shortening import Room
+from sessions.turns.summaries import (
+    LONGEST_SUMMARY,
+    asking_for_summary,
+    instruction,
+    read_summary,
+)
 from sessions.turns.thresholds import rules_of
 from sessions.turns.truncation import Context, truncations
-from sessions.turns.turn_plan import NO_CHECKS, NO_LAST_TURN, Due, PreparedCut, Recast, TurnPlan
+from sessions.turns.turn_plan import NO_CHECKS, NO_LAST_TURN, PreparedCut, Recast, TurnPlan
 from tools_api import errors
 from tools_api.call_order import by_model
 from tools_api.items import (
@@ -49,23 +56,9 @@ from tools_api.items import (
     Item,
     Message,
     StandsFor,
-    TextPart,
 )
-from tools_api.requests import (
-    CreateRequest,
-    SamplingOptions,
-    TextFormat,
-)
-from tools_api.tools import ToolChoice
 
-INSTRUCTION = (
-    "Stop here and call no tool. Sum up the conversation so far for whoever continues it: what "
-    "was asked, what was done and found, what is still to be done. Keep names, numbers, paths and "
-    "decisions as they are. Answer with the summary alone."
-)
-_LONGEST_SUMMARY = 1024
-BEHIND_SHORT_TURNS = 20
-"""By so much a summary's priority is less than its turn's."""
+NO_SUMMARY = "compaction: no summary could be had, so old tool results alone are cleared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,11 +72,6 @@ class _Said:
     @property
     def tokens(self) -> int:
         return sum(self.sizes)
-
-
-def most_summary_tokens(due: Due) -> int:
-    """Of a context that is due by that, whatever its header."""
-    return min(_LONGEST_SUMMARY, max(due.threshold // 8, 16))
 
 
 class Recasting:
@@ -110,7 +98,9 @@ class Recasting:
         self._model = service.model
         self._item_id = item_id
         self.rules = rules_of(plan.request, plan.due.entry)
-        self._said = self._flat()
+        self._said = self._flat(prepared)
+        self._failed: tuple[str, ...] = ()
+        """A warning that no summary could be had."""
         self._room = self._make_room()
         self.summary: TurnPlan | None = None
         """The turn that is to be run first, if a summary is needed."""
@@ -160,10 +150,11 @@ class Recasting:
         said, decision, warnings = self._said, self.decision, self.plan.warnings
         if self._prepared is not None:
             text = self._prepared.text
+            warnings += self._prepared.warnings
         if decision is None or (decision.summarised and text is None):
             decision = without_summary(said.items, said.sizes, self._room, self.rules)
-            warnings += ("compaction: no summary could be had, so old tool results alone are "
-                         "cleared",)  # fmt: skip
+            self.decision, self._failed = decision, (NO_SUMMARY,)
+            warnings += self._failed
         left = recast(
             said.items, said.sizes, decision, self.rules,
             summary=text, summary_at=said.summary_at,
@@ -173,12 +164,27 @@ class Recasting:
         plan = replace(
             self.plan,
             warnings=warnings,
-            recast=Recast(
-                items=() if self._due.inner else (*before, item),
-                report=self._report(decision, left),
-            ),
+            recast=Recast(items=() if self._due.inner else (*before, item)),
         )
-        return self._behind(plan, (*before, item))
+        plan = self._behind(plan, (*before, item))
+        assert plan.recast is not None
+        plan.recast.report.update(self._report(decision, plan.prompt_tokens))
+        return plan
+
+    def keep(self, prepared: PreparedCut, text: str | None, cost: dict[str, Any]) -> bool:
+        """Keep what was finished for the turn that makes the cut. False: nothing can be gained.
+
+        Args:
+            text: the summary, if there is one.
+            cost: what it took, as ``read`` says.
+        """
+        decision = self.decision
+        if decision is None or not (decision.cleared or decision.summarised):
+            return False
+        prepared.decision, prepared.rules = decision, self.rules
+        prepared.text, prepared.cost, prepared.warnings = text, cost, self._failed
+        prepared.items, prepared.sizes = self._said.items, self._said.sizes
+        return True
 
     # What is said
 
@@ -193,7 +199,8 @@ class Recasting:
             left_out=plan.left_out,
         )
 
-    def _flat(self) -> _Said:
+    def _flat(self, prepared: PreparedCut | None) -> _Said:
+        """``prepared``: knows the sizes of what was looked at ahead."""
         items, summary_at = list[Item](), None
         for item in self._whole():
             if isinstance(item, Compaction):
@@ -203,8 +210,13 @@ class Recasting:
                 items += inner.items
             else:
                 items.append(item)
-        sizes = tuple(self._count(item) for item in items)
-        return _Said(items=tuple(items), sizes=sizes, summary_at=summary_at)
+        known = 0
+        if prepared is not None:
+            pairs = zip(items, prepared.items, strict=False)
+            known = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
+        sizes = [] if prepared is None else list(prepared.sizes[:known])
+        sizes += [self._count(item) for item in items[known:]]
+        return _Said(items=tuple(items), sizes=tuple(sizes), summary_at=summary_at)
 
     def _whole(self) -> Iterator[Item]:
         for entry in reversed(list(chain(self.plan.parent))):
@@ -221,7 +233,7 @@ class Recasting:
             target = 0
         else:
             target = max(self._due.threshold // 2 - header, (self._due.threshold - header) // 3, 1)
-        summary = max(min(_LONGEST_SUMMARY, target // 4), 16)
+        summary = max(min(LONGEST_SUMMARY, target // 4), 16)
         return RecastRoom(target=target, summary=summary, note=self._count(sample_note()))
 
     # The summary
@@ -283,35 +295,7 @@ class Recasting:
         return bool(before or extra) and whole + 16 <= self._model.max_context_tokens
 
     def _instruction(self) -> Message:
-        request, entry = self.plan.request, self._due.entry
-        own = request.keepwarm.compaction.instructions or (entry and entry.instructions)
-        return Message(role="user", content=(TextPart(type="input_text", text=own or INSTRUCTION),))
-
-    def _asking(self) -> CreateRequest:
-        """The turn's request as one for a summary: no calls, its own limit, behind short turns."""
-        request = self.plan.request
-        options = request.keepwarm
-        return request.model_copy(
-            update={
-                "generate": True,
-                "tool_choice": ToolChoice(mode="none"),
-                "text_format": TextFormat(),
-                "max_output_tokens": self._room.summary,
-                "temperature": 0.0,
-                "include": (),
-                "compacts": "no",
-                "context_management": (),
-                "keepwarm": options.model_copy(
-                    update={
-                        "sampling": SamplingOptions(),
-                        "priority": max(options.priority - BEHIND_SHORT_TURNS, -100),
-                        "deadline_ms": None,
-                        "expected_tool_ms": None,
-                        "request_id": None,
-                    }
-                ),
-            }
-        )
+        return instruction(self.plan.request, self._due.entry)
 
     def _summary_plan(
         self, entry: Entry | None, extra: tuple[Item, ...], summary_id: str
@@ -324,7 +308,7 @@ class Recasting:
             plan,
             response_id=summary_id,
             sums_up=plan.response_id,
-            request=self._asking(),
+            request=asking_for_summary(plan.request, self._room.summary),
             continued=entry,
             continued_id=None,
             parent=entry,
@@ -347,18 +331,7 @@ class Recasting:
 
     def read(self, written: str, report: TurnReport) -> tuple[str | None, dict[str, Any]]:
         """The summary, if the model has written one to its end; and what it took."""
-        usage = report.usage
-        told = {
-            "computed": usage.uncached_tokens,
-            "cached": usage.cached_tokens,
-            "output": usage.output_tokens,
-            "cost": dollars(report.cost),
-        }
-        text = written.strip()
-        ended = report.status == COMPACTION and report.reason is None
-        if not ended or not text or self._instruction().text in text:
-            return None, told
-        return text, told
+        return read_summary(written, self._instruction(), report)
 
     # The plan
 
@@ -451,13 +424,12 @@ class Recasting:
             left_out=context.left_out,
         )
 
-    def _report(self, decision: Decision, left: StandsFor) -> dict[str, Any]:
+    def _report(self, decision: Decision, after: int) -> dict[str, Any]:
         said = self._said
         gone = decision.summarised
-        after = self._model.renderer.count(left.items, self.plan.options)
         return {
             "before": self.plan.prompt_tokens,
-            "after": len(self.plan.header.ids) + after,
+            "after": after,
             "cleared": [
                 {"call_id": item.call_id, "tokens": said.sizes[place]}
                 for place in decision.cleared

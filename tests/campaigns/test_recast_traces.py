@@ -1,21 +1,59 @@
-"""Random sessions whose contexts are recast: what was used, charged and reported agrees.
+"""Random sessions whose contexts are recast, on servers that die: what was used, charged, recorded
+and shown agrees to the token with what an engine of a script has done.
 
 ``KEEPWARM_RECAST_TRACES`` says how many (10,000 is the long form).
 """
 
 import os
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
 
+from runtime.messages import FinishReason, GenerationRequest
 from sessions.durable.account import NOTHING
-from tests.support.recast_loops import G, connect, prompt, result, sums_up, threshold
-from tests.support.sessions_rig import END, Client, Rig, call
+from sessions.durable.ledger import PriceTable
+from sessions.durable.transcript import chain
+from sessions.journal.encoding import decode_turn
+from sessions.pages.metrics import Metrics
+from tests.support.journal_rig import JournalRig
+from tests.support.memory_journal import MemoryJournal
+from tests.support.recast_loops import G, prompt, result, sums_up, threshold
+from tests.support.sessions_rig import END, Event, call, token_ids
+from tools_api.items import Compaction
 
 TRACES = int(os.environ.get("KEEPWARM_RECAST_TRACES", "20"))
 SEED = int(os.environ.get("KEEPWARM_RECAST_SEED", "1"))
 TASK = "the task"
+ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
+PRICES = PriceTable(input_uncached=3_000, input_cached=300, output=15_000)
+"""Nano-dollars per million tokens come to whole ones only over many: rounding would show."""
+
+
+class Reference(JournalRig):
+    """Counts what the engine does for whom, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryJournal(b"f"), prices=PRICES, max_context_tokens=8000)
+        self.done: Counter[str] = Counter()
+        self.started = set[str]()
+
+    def emit(
+        self,
+        text: str,
+        finish: FinishReason | None = None,
+        request: GenerationRequest | None = None,
+        **fields: Any,
+    ) -> list[Event]:
+        request = request or self.engine.last
+        turn = self.engine.open[request.request_id]
+        if request.request_id not in self.started:
+            self.started.add(request.request_id)
+            self.done["input"] += len(turn.tokens)
+            self.done["cached"] += turn.cached
+        self.done["output"] += len(token_ids(text))
+        return super().emit(text, finish, request, **fields)
 
 
 class Trace:
@@ -23,16 +61,22 @@ class Trace:
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
-        self.rig, self.client = connect()
+        self.rig = Reference()
+        self.client = self.rig.connect()
         self.name = f"trace {seed}"
         self.ended = list[Any]()
         self.asked = 0
+        self.died: Counter[str] = Counter()
+        """What turns held whose server died, and those turns."""
         budget = {"output": self.draw.choice((600, 100_000)), "scope": "session"}
         self.fields: dict[str, Any] = {
             "tools": [G],
             "context_management": threshold(self.draw.choice((1200, 2500))),
         }
-        self.options = {"compaction": {"ahead": self.draw.random() < 0.5}, "budget": budget}
+        self.options: dict[str, Any] = {
+            "compaction": {"ahead": self.draw.random() < 0.5},
+            "budget": budget,
+        }
 
     def turn(self) -> None:
         draw, fields = self.draw, dict(self.fields)
@@ -47,46 +91,122 @@ class Trace:
         keepwarm = self.options if self.ended else self.options | {"session": self.name}
         self.asked += 1
         self.client.create(**fields, keepwarm=keepwarm)
-        self._finish(self.rig, self.client)
+        self._finish()
 
-    def _finish(self, rig: Rig, client: Client) -> None:
-        """Answer what the engine was asked for, the turn and what was begun beside it."""
+    def _finish(self) -> None:
+        """Answer what the engine was asked for, the turn and what was begun beside it; or die."""
+        rig, draw = self.rig, self.draw
         while rig.engine.open:
             request = next(iter(rig.engine.open.values())).request
-            rig_last = request is rig.engine.last
-            if rig_last and sums_up(rig):
-                rig.reply(self.draw.choice(("a summary" + END, "")), request)
-            elif request.max_new_tokens == 0:
-                rig.reply("", request)
-            elif self.draw.random() < 0.05:
-                client.send(type="response.cancel")
-                if request.request_id in rig.engine.open:
-                    rig.reply(END, request)
-            else:
-                if rig_last:
-                    assert TASK in prompt(rig)
-                said = self.draw.choice((call("g"), "said")) + END
-                rig.reply(said, request)
-        response = client.events[-1].get("response")
+            if draw.random() < 0.03:
+                if request.max_new_tokens > len("s" + END) and draw.random() < 0.5:
+                    rig.emit("s", None, request)
+                self.die()
+                return
+            self._answer(request)
+        response = self.client.events[-1].get("response")
         if response is not None and response["status"] == "completed":
             self.ended.append(response)
 
+    def _answer(self, request: GenerationRequest) -> None:
+        rig, draw = self.rig, self.draw
+        last = request is rig.engine.last
+        if last and sums_up(rig):
+            self._say(draw.choice(("a summary" + END, "")), request)
+        elif request.max_new_tokens == 0:
+            self._say("", request)
+        elif draw.random() < 0.05:
+            if request.max_new_tokens > len("s" + END) and draw.random() < 0.5:
+                rig.emit("s", None, request)
+            self.client.send(type="response.cancel")
+            if request.request_id in rig.engine.open:
+                self._say(END, request)
+        else:
+            if last:
+                assert TASK in prompt(rig)
+            self._say(draw.choice((call("g"), "said")) + END, request)
+
+    def _say(self, text: str, request: GenerationRequest) -> None:
+        """The output, or as much as there is room for."""
+        emitted = self.rig.engine.open[request.request_id].emitted
+        room = request.max_new_tokens - len(emitted)
+        self.rig.reply(text if len(token_ids(text)) <= room else "x" * room, request)
+
+    def die(self) -> None:
+        """The server is gone with what it held, and another finds its journal."""
+        rig = self.rig
+        for turn in rig.engine.open.values():  # nobody will hear of what it has done
+            if turn.started:
+                rig.done["input"] -= len(turn.tokens) - len(turn.emitted)
+                rig.done["cached"] -= turn.cached
+                rig.done["output"] -= len(turn.emitted)
+        running = self.client.events[-1]["type"] not in ENDS
+        rig.restart()
+        assert sum(record.is_turn for record in rig.left) <= running, "only a client's is a turn"
+        self.died["turns"] += running
+        for record in rig.left:
+            usage = record.usage
+            self.died["input"] += usage.input_tokens
+            self.died["cached"] += usage.cached_tokens
+            self.died["output"] += usage.output_tokens
+        self.client = rig.connect()
+
+    def check(self) -> None:
+        """All five say the same."""
+        rig, metrics = self.rig, Metrics()
+        for report in rig.reports:
+            metrics.turn_finished(report)
+        usages = [report.usage for report in rig.reports]
+        assert rig.done["output"] == sum(usage.output_tokens for usage in usages)
+        assert rig.done["input"] == sum(usage.input_tokens for usage in usages)
+        assert rig.done["cached"] == sum(usage.cached_tokens for usage in usages)
+        for name in ("input", "cached", "output"):
+            shown = metrics.registry.get_sample_value(f"keepwarm_{name}_tokens_total")
+            assert shown == rig.done[name], name
+        all_ = {name: rig.done[name] + self.died[name] for name in ("input", "cached", "output")}
+        rows = [decode_turn(row) for row in rig.journal.session_turns("acme", self.name)]
+        assert all_["input"] == sum(row.usage.input_tokens for row in rows)
+        assert all_["cached"] == sum(row.usage.cached_tokens for row in rows)
+        assert all_["output"] == sum(row.usage.output_tokens for row in rows)
+        record = rig.journal.session("acme", self.name)
+        assert record is not None
+        assert record.account.cost == sum(row.cost for row in rows)
+        spent = record.account.spent
+        assert (spent.input_uncached + spent.input_cached, spent.output) == (
+            all_["input"], all_["output"],
+        )  # fmt: skip
+        session = rig.store.session("acme", self.name)
+        if session is not None and session.ledger.turns:
+            assert session.ledger.account.spent == spent
+            assert session.ledger.account.held == NOTHING
+            assert not session.in_use
+        assert spent.output <= self.options["budget"]["output"]
+        turns = [report for report in rig.reports if report.is_turn]
+        assert len(turns) + self.died["turns"] == self.asked
+        assert self.client.connection.num_active == 0
+
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + TRACES))
-def test_what_is_used_charged_and_reported_agrees(seed: int) -> None:
+def test_what_is_used_charged_recorded_and_shown_agrees(seed: int) -> None:
     trace = Trace(seed)
     for _ in range(trace.draw.randint(5, 30)):
         trace.turn()
-    reports = trace.rig.reports
-    session = trace.rig.store.session("acme", trace.name)
-    spent = session.ledger.account.spent
-    assert session.ledger.account.held == NOTHING
-    assert not session.in_use
-    assert spent.output == sum(report.usage.output_tokens for report in reports)
-    assert spent.input_uncached == sum(report.usage.uncached_tokens for report in reports)
-    assert spent.input_cached == sum(report.usage.cached_tokens for report in reports)
-    turns = [report for report in reports if report.status != "compaction"]
-    assert len(turns) == trace.asked
-    budget = trace.options["budget"]["output"]
-    assert spent.output <= budget
-    assert trace.client.connection.num_active == 0
+    trace.check()
+
+
+def test_the_traces_cut_and_die() -> None:
+    seen = Counter[str]()
+    for seed in range(SEED, SEED + 8):
+        trace = Trace(seed)
+        for _ in range(20):
+            trace.turn()
+        seen["died"] += trace.died["turns"]
+        seen["cut"] += sum("context" in each["keepwarm"] for each in trace.ended)
+        seen["ahead"] += sum("ahead" in each["keepwarm"].get("context", {}) for each in trace.ended)
+        for response in trace.ended[-1:]:
+            stored = trace.rig.store.tenant_responses("acme").get(response["id"])
+            links = chain(stored.entry) if stored is not None else ()
+            seen["item kept"] += any(
+                isinstance(item, Compaction) for link in links for item in link.input_items
+            )
+    assert min(seen[each] for each in ("died", "cut", "ahead", "item kept")) > 0, seen

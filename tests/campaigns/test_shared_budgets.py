@@ -136,7 +136,7 @@ class World:
         journal = self.journals[0]
         with journal.reading() as cursor:
             reserved = Amount()
-            for each in shares._shares(cursor, "acme", name).values():
+            for each in shares.shares_of(cursor, "acme", name).values():
                 reserved = reserved.plus(each)
         return journal.account("acme", name).spent, reserved
 

@@ -13,12 +13,13 @@ from tools.follow import PARTS, RESTART, ROOT, SCENARIOS, Passed, Way, passed, t
 # the new one here. (Some functions on the way in are the forms of calls of further chat formats;
 # ten there and a file or two in each part are contexts that are recast, the spans of reasoning and
 # what hybrids resume from. At the end two files came in when playing, summing up and what is
-# computed ahead became modules of their own.)
+# computed ahead became modules of their own, and one in each when questions did: then no part of a
+# connection holds who keeps it.)
 REACHED = {
-    "plain turn": {"in": (305, 64, 42), "first token": (112, 33, 24), "end": (265, 56, 46)},
-    "tool turn": {"in": (409, 71, 44), "first token": (139, 40, 31), "end": (260, 57, 46)},
-    "budget": {"in": (319, 65, 43), "first token": (137, 40, 31), "end": (267, 56, 46)},
-    "restart": {"in": (423, 76, 54), "first token": (135, 40, 31), "end": (264, 56, 46)},
+    "plain turn": {"in": (305, 65, 43), "first token": (112, 33, 24), "end": (265, 57, 47)},
+    "tool turn": {"in": (409, 72, 45), "first token": (139, 40, 31), "end": (260, 58, 47)},
+    "budget": {"in": (320, 66, 44), "first token": (137, 40, 31), "end": (267, 57, 47)},
+    "restart": {"in": (424, 77, 55), "first token": (135, 40, 31), "end": (264, 57, 47)},
 }
 # Functions that pass or do not, by whether pieces of the output come apart or are joined.
 BY_PACE = 4

@@ -29,12 +29,15 @@ from tests.support.journals import record, reservation
 from tests.support.postgres import MISSING, PROGRAMS, postgres
 from tests.unit.sessions.journal import test_batch as more_promises
 from tests.unit.sessions.journal import test_journal as promises
+from tests.unit.sessions.journal import test_listing as listing_promises
+from tests.unit.sessions.journal import test_usage as usage_promises
+from tests.unit.sessions.journal import test_usage_reading as sums_promises
 from tests.unit.sessions.wire.test_journal_desk import Bench, Client
 
 pytestmark = pytest.mark.skipif(PROGRAMS is None, reason=MISSING)
 _databases = itertools.count(1)
 
-for _module in (promises, more_promises):
+for _module in (promises, more_promises, usage_promises, sums_promises, listing_promises):
     for _name in dir(_module):
         # Every promise that is made of all journals is asked of this one too.
         _test = getattr(_module, _name)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sessions.turns.compacting import INSTRUCTION
+from sessions.turns.summaries import INSTRUCTION
 from tests.support.sessions_rig import END, Client, Rig, call, spelled, tool
 
 G = tool("g")

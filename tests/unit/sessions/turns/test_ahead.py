@@ -26,8 +26,10 @@ def compute_ahead(rig: Rig, summary: str = "a summary") -> int:
 class Loop:
     """A tool loop whose turns are played one by one."""
 
-    def __init__(self, *, keepwarm: Any = AHEAD, **fields: Any) -> None:
+    def __init__(self, *, keepwarm: Any = AHEAD, output: str = SHORT, **fields: Any) -> None:
+        """``output``: of each call."""
         self.rig, self.client = connect()
+        self._output = output
         self._fields = FIELDS | {"keepwarm": keepwarm} | fields
         self.turns = [self._turn(input="the task")]
         self.reads = list[str]()
@@ -39,7 +41,7 @@ class Loop:
     def answer(self, client: Client | None = None, **fields: Any) -> None:
         """The next turn, up to its request to the engine."""
         last, number = self.turns[-1], len(self.turns)
-        answer = result(last["output"][-1]["call_id"], f"{number} {SHORT}")
+        answer = result(last["output"][-1]["call_id"], f"{number} {self._output}")
         asked = self._fields | {"previous_response_id": last["id"], "input": [answer]}
         (client or self.client).create(**asked | fields)
 
@@ -158,13 +160,51 @@ def test_nothing_is_computed_that_the_next_turn_could_not_be_paid_behind() -> No
     assert not loop.begun
 
 
-def test_a_summary_that_is_none_leaves_the_cut_to_its_turn() -> None:
+@pytest.mark.parametrize("summary", ["", "endless"])
+def test_where_no_summary_could_be_had_what_is_cleared_alone_is_computed_ahead(
+    summary: str,
+) -> None:
     loop = Loop()
+    loop.until(lambda: loop.begun)
+    ends = END if summary != "endless" else ""
+    loop.rig.reply(summary + ends)
+    loop.rig.reply("")
+    requests, turns = len(loop.rig.engine.requests), len(loop.turns)
+    loop.until(lambda: loop.context is not None)
+    assert len(loop.rig.engine.requests) - requests == len(loop.turns) - turns, "it is asked once"
+    assert loop.context["ahead"] is True
+    assert loop.context["cleared"]
+    assert loop.context["computed"] > 0, "what the summary took is charged and told"
+    assert not loop.context["summarised"]["turns"]
+    assert any("no summary" in warning for warning in loop.turns[-1]["keepwarm"]["warnings"])
+
+
+def test_where_nothing_can_be_cleared_either_the_cut_is_left_to_its_turn() -> None:
+    loop = Loop(output="")
     loop.until(lambda: loop.begun)
     assert compute_ahead(loop.rig, summary="") == 1
     loop.until(lambda: loop.context is not None)
     assert "ahead" not in loop.context
     assert loop.context["summarised"]["turns"]
+
+
+def test_what_was_counted_ahead_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop()
+    loop.until(lambda: loop.begun)
+    compute_ahead(loop.rig)
+    counted = list[Any]()
+    renderer = type(loop.rig.model.renderer)
+    count = renderer.count
+
+    def noted(self: Any, items: Any, options: Any) -> int:
+        counted.extend(items)
+        return count(self, items, options)
+
+    monkeypatch.setattr(renderer, "count", noted)
+    turns = len(loop.turns)
+    loop.until(lambda: loop.context is not None)
+    said = 2 * (len(loop.turns) - turns)
+    assert len(counted) <= said + 2, "what was said since, and what a note takes"
 
 
 @pytest.mark.parametrize("way", ["engine", "drain", "gone"])

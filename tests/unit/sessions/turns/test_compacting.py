@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sessions.turns.compacting import INSTRUCTION
+from sessions.turns.summaries import INSTRUCTION
 from tests.support.recast_loops import (
     LONG,
     G,

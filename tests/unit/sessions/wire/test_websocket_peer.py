@@ -680,7 +680,7 @@ def test_the_close_of_a_client_that_has_left_counts() -> None:
             await may_end.wait()
             return await inline_reading().read(job)
 
-        bench.peer._reading = beside(slowly)
+        bench.peer.reading = beside(slowly)
         with on_a_socket(bench) as client:
             bench.client.send_text(b'{"type": "response.cancel", "stream_id": "a"}')
             bench.client.send_close(1000)
