@@ -19,7 +19,6 @@ import xxhash
 from runtime.folder_files import TOKENIZER, UnfitFile, read_within
 from sessions.command.settings import OptionError, Setting, Values
 from sessions.command.speech import Tokenised
-from sessions.durable.store import Store
 from sessions.ground import JOURNAL
 from sessions.journal.adoption import Loader
 from sessions.journal.errors import (
@@ -29,7 +28,7 @@ from sessions.journal.errors import (
 )
 from sessions.journal.inspection import Seen, look_at
 from sessions.journal.journal import Journal
-from sessions.journal.records import TENANT_ACCOUNT, SpendTotal, TurnRecord
+from sessions.journal.records import TENANT_ACCOUNT, TurnRecord
 from sessions.journal.rescue import Rescue
 from sessions.journal.sqlite import SqliteJournal
 from sessions.turns.commits import Commits
@@ -309,7 +308,7 @@ def with_journal(
 
     def left_behind() -> Callable[[], None]:
         left = journal.settle_left()
-        return partial(_begin, store, desk, left, journal.accounts_named(TENANT_ACCOUNT))
+        return partial(_begin, desk, left, _spent(journal, service))
 
     try:
         left_behind()()
@@ -325,11 +324,22 @@ def with_journal(
     return replace(service, commits=commits), desk
 
 
-def _begin(
-    store: Store, desk: JournalDesk, left: Sequence[TurnRecord], spent: Mapping[str, SpendTotal]
-) -> None:
+def _spent(journal: Journal, service: Service) -> Callable[[], None]:
+    """Read what the operator's budgets have left; what is returned has the service know it."""
+    tenants, policies = journal.accounts_named(TENANT_ACCOUNT), journal.accounts_of_policies()
+    offset_s = journal.clock_s() - service.wall_clock()
+
+    def know() -> None:
+        for tenant, account in tenants.items():
+            service.store.tenant_accounts.of(tenant).spent = account.spent
+        service.policies.load({key: account.spent for key, account in policies.items()})
+        service.policies.offset_s = offset_s
+
+    return know
+
+
+def _begin(desk: JournalDesk, left: Sequence[TurnRecord], know_spent: Callable[[], None]) -> None:
     if left:
         log.warning("turns were cut short by a server that died turns=%d", len(left))
-    for tenant, account in spent.items():
-        store.tenant_accounts.of(tenant).spent = account.spent
+    know_spent()
     desk.begin_with(left)
