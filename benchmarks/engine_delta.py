@@ -14,6 +14,7 @@ from transformers.models.qwen3_next import modeling_qwen3_next
 
 from benchmarks.engine_loops import take_turns
 from kernels.gated_delta import (
+    DeltaDue,
     DeltaInputs,
     DeltaRings,
     DeltaRows,
@@ -49,8 +50,11 @@ def delta_figures() -> tuple[dict[str, Any], dict[str, float]]:
         )
 
     def decode() -> None:
-        commit(1)
-        gated_delta(step, states[:, 0], decode_rows)
+        lacking = DeltaSpans(
+            slots=each, rings=each, committed=5 * each, counts=np.ones(SEQUENCES, dtype=np.int64)
+        )
+        due = DeltaDue(matrices=states, rings=rings, spans=lacking, layer=0)
+        gated_delta(step, states[:, 0], decode_rows, due)
 
     calls = {
         "copy": lambda: copies.copy_(states),

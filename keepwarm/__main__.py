@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from keepwarm.commands.listed import COMMANDS
 from tools_api.version import __version__
 
-_OURS = {"kernels", "radix_cache", "runtime", "sessions", "tools_api"}
+_OURS = {"cluster", "kernels", "radix_cache", "runtime", "sessions", "tools_api"}
 
 
 def main(words: Sequence[str] | None = None) -> int:

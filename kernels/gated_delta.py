@@ -13,6 +13,7 @@ where a step begins at one of these changes no bit. Matrices are in float32, or 
 float64 model, and everything else is computed in their type.
 """
 
+import ctypes
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,6 +80,43 @@ class DeltaOutputs:
     """[M, V, key_dim, value_dim]"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaRings:
+    """For each running sequence and layer, the factors of its last tokens, each in the place of its
+    position."""
+
+    keys: Tensor
+    """[rings, layers, ring, K, key_dim]"""
+    corrected: Tensor
+    """[rings, layers, ring, V, value_dim]"""
+    decays: Tensor
+    """[rings, layers, ring, V]"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSpans:
+    """Spans of some sequences: where each one's matrices are, at which position, and by how many
+    tokens they are to be taken on; all int64 [N]."""
+
+    slots: IntArray
+    rings: IntArray
+    committed: IntArray
+    counts: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaDue:
+    """Tokens by which the matrices of a step's sequences are taken on, in place, before they are
+    read: a decode so reads and writes each matrix once."""
+
+    matrices: Tensor
+    """[slots, layers, V, key_dim, value_dim]"""
+    rings: DeltaRings
+    spans: DeltaSpans
+    """One for each sequence of the step; those of 0 tokens leave a matrix as it is."""
+    layer: int
+
+
 def gated_delta_reference(inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows) -> DeltaOutputs:
     """Token by token.
 
@@ -106,10 +144,22 @@ def gated_delta_reference(inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows
     return DeltaOutputs(mixed=mixed, corrected=corrected, handed=_stacked(handed, matrices))
 
 
-def gated_delta(inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows) -> DeltaOutputs:
-    """See ``gated_delta_reference``."""
+def gated_delta(
+    inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows, due: DeltaDue | None = None
+) -> DeltaOutputs:
+    """See ``gated_delta_reference``.
+
+    Args:
+        inputs: of the step's tokens.
+        matrices: [slots, V, key_dim, value_dim] of one layer.
+        rows: whose they are.
+        due: by what these matrices are taken on first, as by ``fold_rings``; None: they are where
+            the step begins.
+    """
     library = _compiled(matrices)
     if library is None:
+        if due is not None:
+            fold_rings_reference(*_of_layer(due))
         return gated_delta_chunked(inputs, matrices, rows)
     given = (inputs.queries, inputs.keys, inputs.values, inputs.decays, inputs.betas)
     queries, keys, values, decays, betas = (each.contiguous() for each in given)
@@ -134,6 +184,10 @@ def gated_delta(inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows) -> Delta
             mixed=mixed.data_ptr(),
             corrected=corrected.data_ptr(),
             handed=handed.data_ptr(),
+            due=None
+            if due is None
+            else ctypes.pointer(_fold_args(due.matrices, due.rings, due.spans)),
+            layer=0 if due is None else due.layer,
             sequences=len(rows.slots),
             key_heads=keys.shape[1],
             value_heads=values.shape[1],
@@ -249,30 +303,6 @@ def fold(matrices: Tensor, keys: Tensor, corrected: Tensor, decays: Tensor) -> T
     return last.exp()[:, :, None, None] * matrices + added
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaRings:
-    """For each running sequence and layer, the factors of its last tokens, each in the place of its
-    position."""
-
-    keys: Tensor
-    """[rings, layers, ring, K, key_dim]"""
-    corrected: Tensor
-    """[rings, layers, ring, V, value_dim]"""
-    decays: Tensor
-    """[rings, layers, ring, V]"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaSpans:
-    """Spans of some sequences: where each one's matrices are, at which position, and by how many
-    tokens they are to be taken on; all int64 [N]."""
-
-    slots: IntArray
-    rings: IntArray
-    committed: IntArray
-    counts: IntArray
-
-
 def fold_rings(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
     """``fold`` of all layers by what is in rings, in place; at most ``FOLD`` tokens each.
 
@@ -284,27 +314,50 @@ def fold_rings(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
     library = _compiled(matrices)
     if library is None:
         return fold_rings_reference(matrices, rings, spans)
-    library.delta_fold(
-        DeltaFoldArgs(
-            matrices=matrices.data_ptr(),
-            keys=rings.keys.data_ptr(),
-            corrected=rings.corrected.data_ptr(),
-            decays=rings.decays.data_ptr(),
-            slots=spans.slots.ctypes.data,
-            rings=spans.rings.ctypes.data,
-            committed=spans.committed.ctypes.data,
-            counts=spans.counts.ctypes.data,
-            sequences=len(spans.slots),
-            layers=matrices.shape[1],
-            ring=rings.keys.shape[2],
-            key_heads=rings.keys.shape[3],
-            value_heads=matrices.shape[2],
-            key_dim=matrices.shape[3],
-            value_dim=matrices.shape[4],
-            slot_stride=matrices.stride(0),
-        )
-    )
+    library.delta_fold(_fold_args(matrices, rings, spans))
     return None
+
+
+def fold_layer(due: DeltaDue) -> None:
+    """Take on the matrices of one layer as ``gated_delta`` does before its tokens, without any."""
+    keys, values = due.rings.keys[0, 0, :0], due.rings.corrected[0, 0, :0]
+    decays = due.rings.decays[0, 0, :0]
+    nothing = DeltaInputs(queries=keys, keys=keys, values=values, decays=decays, betas=decays)
+    slots = due.spans.slots
+    rows = DeltaRows(
+        slots=slots, starts=np.zeros(len(slots) + 1, dtype=np.int64), positions=due.spans.committed
+    )
+    gated_delta(nothing, due.matrices[:, due.layer], rows, due)
+
+
+def _fold_args(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> DeltaFoldArgs:
+    return DeltaFoldArgs(
+        matrices=matrices.data_ptr(),
+        keys=rings.keys.data_ptr(),
+        corrected=rings.corrected.data_ptr(),
+        decays=rings.decays.data_ptr(),
+        slots=spans.slots.ctypes.data,
+        rings=spans.rings.ctypes.data,
+        committed=spans.committed.ctypes.data,
+        counts=spans.counts.ctypes.data,
+        sequences=len(spans.slots),
+        layers=matrices.shape[1],
+        ring=rings.keys.shape[2],
+        key_heads=rings.keys.shape[3],
+        value_heads=matrices.shape[2],
+        key_dim=matrices.shape[3],
+        value_dim=matrices.shape[4],
+        slot_stride=matrices.stride(0),
+    )
+
+
+def _of_layer(due: DeltaDue) -> tuple[Tensor, DeltaRings, DeltaSpans]:
+    """What ``fold_rings`` takes, of one layer."""
+    one, rings = slice(due.layer, due.layer + 1), due.rings
+    of_one = DeltaRings(
+        keys=rings.keys[:, one], corrected=rings.corrected[:, one], decays=rings.decays[:, one]
+    )
+    return due.matrices[:, one], of_one, due.spans
 
 
 def fold_rings_reference(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:

@@ -6,6 +6,7 @@ Elsewhere the memory is ordinary.
 """
 
 import contextlib
+import functools
 import mmap
 
 import torch
@@ -31,6 +32,26 @@ def large_pages(num_bytes: int) -> Tensor:
     whole = torch.frombuffer(memory, dtype=torch.uint8)
     begin = -whole.data_ptr() % PAGE_BYTES
     return whole[begin : begin + num_bytes]
+
+
+def touched_bytes(strips: int, stride: int, used: int) -> int:
+    """Memory that is there once the first ``used`` bytes of each of so many strips, which begin
+    ``stride`` bytes apart in one piece of ``large_pages``, were written: whole pages."""
+    page = PAGE_BYTES if _are_large() else mmap.PAGESIZE
+    pages, end = 0, 0
+    for begin in range(0, strips * stride if used else 0, stride):
+        first, last = max(begin // page, end), (begin + used - 1) // page
+        pages, end = pages + max(0, last + 1 - first), max(end, last + 1)
+    return pages * page
+
+
+@functools.cache
+def _are_large() -> bool:
+    try:
+        with open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="utf-8") as file:
+            return "[never]" not in file.read()
+    except OSError:
+        return False
 
 
 class Slabs:

@@ -102,21 +102,8 @@ class ShortConvArgs(ctypes.Structure):
     )
 
 
-class DeltaArgs(ctypes.Structure):
-    """``native/gated_delta.h``."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "decays", "betas")),
-        *((name, ctypes.c_void_p) for name in ("matrices", "slots", "starts", "positions")),
-        *((name, ctypes.c_void_p) for name in ("handed_at", "handed_to")),
-        *((name, ctypes.c_void_p) for name in ("mixed", "corrected", "handed")),
-        *((name, ctypes.c_int64) for name in ("sequences", "key_heads", "value_heads")),
-        *((name, ctypes.c_int64) for name in ("key_dim", "value_dim", "slot_stride")),
-    )
-
-
 class DeltaFoldArgs(ctypes.Structure):
-    """The same."""
+    """``native/gated_delta.h``."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("matrices", "keys", "corrected", "decays")),
@@ -124,4 +111,18 @@ class DeltaFoldArgs(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("sequences", "layers", "ring", "key_heads")),
         *((name, ctypes.c_int64) for name in ("value_heads", "key_dim", "value_dim")),
         ("slot_stride", ctypes.c_int64),
+    )
+
+
+class DeltaArgs(ctypes.Structure):
+    """The same."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "decays", "betas")),
+        *((name, ctypes.c_void_p) for name in ("matrices", "slots", "starts", "positions")),
+        *((name, ctypes.c_void_p) for name in ("handed_at", "handed_to")),
+        *((name, ctypes.c_void_p) for name in ("mixed", "corrected", "handed")),
+        ("due", ctypes.POINTER(DeltaFoldArgs)),
+        *((name, ctypes.c_int64) for name in ("sequences", "key_heads", "value_heads")),
+        *((name, ctypes.c_int64) for name in ("key_dim", "value_dim", "slot_stride", "layer")),
     )

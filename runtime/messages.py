@@ -8,6 +8,7 @@ bytes.
 
 import enum
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -208,6 +209,19 @@ class SequenceOutput:
     error_message: str = ""
 
 
+ENGINE_PARTS: Final = (
+    "kv",
+    "states",
+    "host_kv",
+    "prefix_tree",
+    "session_tokens",
+    "drafts",
+    "grammars",
+    "heap_free",
+)
+"""Parts of the engine whose memory grows with its work."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStats:
     """The engine's state after a step, for metrics. Counts are absolute unless *_delta."""
@@ -271,6 +285,8 @@ class StepStats:
     snapshots_lost_delta: dict[str, float] = field(default_factory=dict)
     slot_waits_delta: int = 0
     """Times a sequence could not be admitted for want of a slot."""
+    memory_bytes: dict[str, float] = field(default_factory=dict)
+    """By one of ``ENGINE_PARTS``; empty where it was told less than a second before."""
     transfer_bytes_delta: dict[str, float] = field(default_factory=dict)
     """KV copied, by ``device_host``, ``host_device``, ``host_disk`` and ``disk_host``."""
     transfer_s_delta: dict[str, float] = field(default_factory=dict)

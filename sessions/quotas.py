@@ -7,16 +7,23 @@ is waited for. Cached prompt tokens are not counted: they cost next to nothing. 
 in memory and full when the server starts; the limits are looked up at each use, so that
 other ones hold at once.
 
-Always true: over any time a tenant begins no more turns than its bucket held and gained.
+Servers of a cluster share a bucket, which is in their journal: each draws a second's worth of it,
+at least one turn, and has that in stock. What ended turns overdrew is paid with the next draw, or
+soon. While nothing can be drawn a server goes on with its part of the limit alone.
+
+Always true: over any time a tenant begins no more turns than its bucket held and gained, but for
+one draw of each server of a cluster.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from sessions.tenants import Tenants
 from tools_api import errors
 
 MINUTE_S = 60.0
+_LEAST = {"turns": 1.0, "tokens": 1e-9}
+"""So much a bucket has to hold for a turn to begin."""
 
 
 @dataclass(slots=True)
@@ -24,15 +31,59 @@ class _Bucket:
     level: float
     at_s: float
 
-    def fill(self, limit: int, now: float) -> None:
+    def fill(self, limit: float, now: float) -> None:
         """Up to now, and no further than ``limit``."""
         gained = (now - self.at_s) * limit / MINUTE_S
-        self.level, self.at_s = min(float(limit), self.level + gained), now
+        self.level, self.at_s = min(max(limit, 1.0), self.level + gained), now
+
+    def wait_s(self, limit: float, least: float) -> float:
+        """Until it holds so much; 0: it does."""
+        return 0.0 if self.level >= least else (1 - self.level) * MINUTE_S / limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """One limit of a tenant."""
+class Draw:
+    """So much of a limit is wanted from the bucket that servers share."""
+
+    cluster: str
+    """Whose servers share it."""
+    kind: str
+    """``turns`` or ``tokens``."""
+    limit: int
+    """In a minute."""
+    amount: float
+    debt: float = 0.0
+    """Used beyond what was drawn: it is taken whatever the bucket holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """So much of it was given: what there was."""
+
+    kind: str
+    amount: float
+    left: float
+    """In the bucket; negative where it is overdrawn."""
+    wait_s: float
+    """When there is something again; 0 where something was given."""
+
+
+@dataclass(slots=True)
+class _Stock:
+    """This server's part of a shared bucket."""
+
+    level: float = 0.0
+    left: float | None = None
+    """Of the bucket, when it was drawn on last."""
+    empty_until_s: float = 0.0
+    """Before that nothing can be drawn."""
+    alone: _Bucket | None = None
+    """While nothing can be asked for: this server's part of the limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaUse:
+    """One limit of a tenant, and its use."""
 
     kind: str
     """``turns`` or ``tokens``."""
@@ -45,10 +96,20 @@ class Standing:
 class Quotas:
     """Shared by all connections; only the event loop touches it."""
 
-    def __init__(self, tenants: Tenants, clock: Callable[[], float]) -> None:
-        """``clock``: monotonic seconds."""
+    def __init__(
+        self, tenants: Tenants, clock: Callable[[], float], *, cluster: str | None = None
+    ) -> None:
+        """
+        Args:
+            clock: monotonic seconds.
+            cluster: its servers draw on the same buckets; None: nobody else does.
+        """
         self._tenants = tenants
         self._clock = clock
+        self._cluster = cluster
+        self.num_servers = 1
+        """Servers that draw on the buckets, as far as is known."""
+        self._stocks: dict[tuple[str, str], _Stock] = {}
         self._buckets: dict[tuple[str, str], _Bucket] = {}
         """By tenant and what is counted; of tenants with a limit alone, which a file names."""
 
@@ -64,40 +125,129 @@ class Quotas:
             ApiError: ``rate_limit_exceeded`` with the time after which it may; nothing is
                 taken.
         """
-        policy = self._tenants.policy(tenant)
-        turns = self._bucket(tenant, "turns", policy.turns_per_minute)
-        tokens = self._bucket(tenant, "tokens", policy.tokens_per_minute)
-        waits = {}
-        if turns is not None and policy.turns_per_minute and turns.level < 1:
-            waits[f"{policy.turns_per_minute} turns a minute"] = (
-                (1 - turns.level) * MINUTE_S / policy.turns_per_minute
-            )
-        if tokens is not None and policy.tokens_per_minute and tokens.level <= 0:
-            waits[f"{policy.tokens_per_minute} tokens a minute"] = (
-                (1 - tokens.level) * MINUTE_S / policy.tokens_per_minute
-            )
+        waits, limits = {}, self._limits(tenant)
+        for kind, least in _LEAST.items():
+            limit = limits[kind]
+            wait_s = 0.0 if limit is None else self._wait_s(tenant, kind, limit, least)
+            if wait_s > 0:
+                waits[f"{limit} {kind} a minute"] = wait_s
         if waits:
-            limit = max(waits, key=waits.__getitem__)
-            raise errors.rate_limited(f"this tenant may use {limit}", retry_after_s=waits[limit])
-        if turns is not None:
-            turns.level -= 1
+            limit_told = max(waits, key=waits.__getitem__)
+            raise errors.rate_limited(
+                f"this tenant may use {limit_told}", retry_after_s=waits[limit_told]
+            )
+        self._take(tenant, "turns", 1)
 
     def spend(self, tenant: str, num_tokens: int) -> None:
         """A turn has ended that computed and wrote so many tokens."""
-        bucket = self._bucket(tenant, "tokens", self._tenants.policy(tenant).tokens_per_minute)
-        if bucket is not None:
-            bucket.level -= num_tokens
+        self._take(tenant, "tokens", num_tokens)
 
-    def standing(self, tenant: str) -> list[Standing]:
+    def standing(self, tenant: str) -> list[QuotaUse]:
         """How much of each limit is used just now."""
+        found = []
+        for kind, limit in self._limits(tenant).items():
+            if limit is None:
+                continue
+            left = self._left(tenant, kind, limit)
+            found.append(QuotaUse(kind=kind, limit=limit, used=round(limit - left)))
+        return found
+
+    def _limits(self, tenant: str) -> dict[str, int | None]:
         policy = self._tenants.policy(tenant)
         limits = {"turns": policy.turns_per_minute, "tokens": policy.tokens_per_minute}
+        for kind in (kind for kind, limit in limits.items() if limit is None):
+            self._buckets.pop((tenant, kind), None)
+            self._stocks.pop((tenant, kind), None)
+        return limits
+
+    def _wait_s(self, tenant: str, kind: str, limit: int, least: float) -> float:
+        """When a turn may begin as far as this limit says; 0: now."""
+        if self._cluster is None:
+            return self._bucket(tenant, kind, limit).wait_s(limit, least)
+        stock, now = self._stock(tenant, kind), self._clock()
+        if stock.level >= least:
+            return 0.0
+        if stock.alone is not None:
+            part = limit / self.num_servers
+            stock.alone.fill(part, now)
+            return stock.alone.wait_s(part, least)
+        return max(stock.empty_until_s - now, MINUTE_S / limit)
+
+    def _take(self, tenant: str, kind: str, amount: float) -> None:
+        limit = self._limits(tenant)[kind]
+        if limit is None:
+            return
+        if self._cluster is None:
+            self._bucket(tenant, kind, limit).level -= amount
+            return
+        stock = self._stock(tenant, kind)
+        if stock.alone is not None and stock.level < _LEAST[kind]:
+            stock.alone.level -= amount
+        else:
+            stock.level -= amount
+
+    def _left(self, tenant: str, kind: str, limit: int) -> float:
+        if self._cluster is None:
+            return self._bucket(tenant, kind, limit).level
+        stock = self._stock(tenant, kind)
+        return stock.level + (limit if stock.left is None else stock.left)
+
+    # Buckets that servers share
+
+    def lacking(self, tenant: str) -> tuple[Draw, ...]:
+        """The draws without which no turn of the tenant can begin; none where it need not be
+        asked for, or is known to be in vain."""
         found = []
-        for kind, limit in limits.items():
-            bucket = self._bucket(tenant, kind, limit)
-            if limit is not None and bucket is not None:
-                found.append(Standing(kind=kind, limit=limit, used=round(limit - bucket.level)))
+        for kind, limit in self._limits(tenant).items():
+            if limit is None or self._cluster is None:
+                continue
+            stock = self._stock(tenant, kind)
+            if stock.level < _LEAST[kind] and self._clock() >= stock.empty_until_s:
+                amount = max(1.0, float(limit // MINUTE_S))
+                debt = max(-stock.level, 0.0)
+                found.append(self._draw(kind, limit, amount, debt))
+                stock.level += debt
+        return tuple(found)
+
+    def debts(self) -> list[tuple[str, Draw]]:
+        """Tenants and what ended turns of theirs used beyond what was drawn. It counts as paid
+        unless it is handed to ``unpaid``."""
+        found = []
+        for (tenant, kind), stock in list(self._stocks.items()):
+            limit = self._limits(tenant)[kind]
+            if limit is not None and stock.level < 0:
+                found.append((tenant, self._draw(kind, limit, 0, -stock.level)))
+                stock.level = 0.0
         return found
+
+    def drawn(self, tenant: str, found: Iterable[Drawn]) -> None:
+        """The bucket has given something, or has nothing."""
+        for each in found:
+            stock = self._stock(tenant, each.kind)
+            stock.level += each.amount
+            stock.left, stock.alone = each.left, None
+            stock.empty_until_s = self._clock() + each.wait_s
+
+    def unpaid(self, tenant: str, draws: Iterable[Draw]) -> None:
+        """Nothing could be asked for: until that is over this server goes on with its part."""
+        now = self._clock()
+        for each in draws:
+            stock = self._stock(tenant, each.kind)
+            stock.level -= each.debt
+            if stock.alone is None:
+                part = each.limit / self.num_servers / MINUTE_S
+                stock.alone = _Bucket(max(part, 1.0), now)
+
+    def _draw(self, kind: str, limit: int, amount: float, debt: float) -> Draw:
+        cluster = self._cluster or ""
+        return Draw(cluster=cluster, kind=kind, limit=limit, amount=amount, debt=debt)
+
+    def part_of(self, most: int | None) -> int | None:
+        """This server's part of what all of a cluster may have together; None of None."""
+        return None if most is None else -(-most // max(self.num_servers, 1))
+
+    def _stock(self, tenant: str, kind: str) -> _Stock:
+        return self._stocks.setdefault((tenant, kind), _Stock())
 
     def models(self, tenant: str) -> list[str] | None:
         """Names of the models that the tenant may use; None: all."""
@@ -108,11 +258,8 @@ class Quotas:
         """All that have a key."""
         return self._tenants.names
 
-    def _bucket(self, tenant: str, kind: str, limit: int | None) -> _Bucket | None:
-        """As it is now; None where nothing is limited."""
-        if limit is None:
-            self._buckets.pop((tenant, kind), None)
-            return None
+    def _bucket(self, tenant: str, kind: str, limit: int) -> _Bucket:
+        """As it is now."""
         now = self._clock()
         bucket = self._buckets.setdefault((tenant, kind), _Bucket(float(limit), now))
         bucket.fill(limit, now)

@@ -46,7 +46,7 @@ from sessions.command.serve import serve
 from sessions.command.settings import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("kernels", "radix_cache", "tools_api", "runtime", "sessions", "keepwarm")
+PACKAGES = ("kernels", "radix_cache", "tools_api", "runtime", "sessions", "cluster", "keepwarm")
 PARTS = ("in", "first token", "end")
 REPEATS = 4
 _MOST_REPEATS = 40

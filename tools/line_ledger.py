@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("kernels", "radix_cache", "tools_api", "runtime", "sessions", "keepwarm")
+PACKAGES = ("kernels", "radix_cache", "tools_api", "runtime", "sessions", "cluster", "keepwarm")
 BESIDE = ("examples", "benchmarks", "tools", "tests")
 MAX_PARAMETERS = 8
 """The bound for a constructor written by hand, besides self; those with more are listed."""

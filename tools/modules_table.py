@@ -38,6 +38,7 @@ FOLDERS: Final = (
     "sessions.pages",
     "sessions.wire",
     "sessions.command",
+    "cluster",
     "keepwarm",
     "keepwarm.top",
     "keepwarm.demo",

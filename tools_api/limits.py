@@ -59,6 +59,12 @@ class Limits:
     """Definition of a custom tool's grammar."""
     max_format_description: int = 4096
     """Characters of ``text.format.description``, which every response repeats."""
+    max_labels: int = 8
+    """Labels of a session."""
+    max_label_name: int = 64
+    """Characters of a label's name."""
+    max_label_value: int = 256
+    """Characters of its value."""
     max_metadata_pairs: int = 16
     max_metadata_key: int = 64
     max_metadata_value: int = 512

@@ -202,6 +202,8 @@ class KeepwarmOptions(VendorModel):
     """Schema keywords that cannot be enforced are checked afterwards instead of refused."""
     request_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """The client's own name for this request: sent again, it starts nothing."""
+    labels: dict[str, str] | None = None
+    """The session's labels from now on, all of them; None: as they were."""
     on_disconnect: Literal["cancel", "continue"] | None = None
     """The fate of the session's turns when their socket is gone; None: as it was."""
     stats: bool = True
@@ -467,10 +469,30 @@ def _parse_keepwarm(raw: object, metadata: dict[str, str], limits: Limits) -> Ke
         fields["budget"] = _parse_metadata_budget(metadata["keepwarm.budget"])
     if "sampling" in fields:
         fields["sampling"] = _parse_sampling(fields["sampling"], limits)
+    if "labels" in fields:
+        check_labels(fields["labels"], "keepwarm.labels", limits)
     options = validate(KeepwarmOptions, fields, "keepwarm")
     for name in ("session", "request_id", "parent_session"):
         refuse_unprintable(getattr(options, name), f"keepwarm.{name}")
     return options
+
+
+def check_labels(raw: object, path: str, limits: Limits) -> None:
+    """Raise ApiError where it is no object of labels, or one is not to be kept."""
+    if not isinstance(raw, dict):
+        raise errors.invalid_type(path, "an object", raw)
+    if len(raw) > limits.max_labels:
+        raise errors.invalid_value(path, f"more than {limits.max_labels} labels")
+    for name, value in raw.items():
+        where = join(path, name)
+        if not isinstance(value, str):
+            raise errors.invalid_type(where, "a string", value)
+        for text, most in ((name, limits.max_label_name), (value, limits.max_label_value)):
+            if not 1 <= len(text) <= most or not text.isprintable():
+                quoted = errors.quoted(text)
+                raise errors.invalid_value(
+                    where, f"{quoted} is not 1 to {most} printable characters"
+                )
 
 
 def _parse_budgets(raw: object, path: str) -> tuple[RequestBudget, ...]:

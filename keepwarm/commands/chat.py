@@ -125,7 +125,8 @@ def run(given: Given) -> int:
     name = session_name(values, resume, state)
     tools = [] if values["tools"] is None else tools_of(values["tools"], values.label("tools"))
     defaults: Any = {key: values[key] for key in ("instructions", "model") if values[key]}
-    with Client(base_url(values), api_key=values["api_key"]) as client:
+    url, key = base_url(values), values["api_key"]
+    with Client(url, api_key=key, sockets="session") as client:
         session = client.session(name=name, approve=_approve, tools=tools, **defaults)
         _remember(state, name)
         talk = Conversation(session, Screen.here(), _options(values), resumed=resume is not None)

@@ -8,6 +8,7 @@ COMMANDS = {
     "pull": "Fetch a model from the hub by name, for serve --model hub:NAME.",
     "doctor": "Look whether a server would start here, and say what to do.",
     "sessions": "Show what is in a journal, and take things out of it.",
+    "cluster": "Put HAProxy before several servers that share a journal.",
     "keys": "Make keys, and the rows that stand for them in a tenants file.",
     "top": "Watch a server's sessions in the terminal.",
     "config": "Show every option and where its value comes from.",

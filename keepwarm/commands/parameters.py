@@ -45,6 +45,7 @@ class SettingOption(click.Option):
             multiple=setting.kind == "list",
             help=_help(setting),
             default=None,
+            hidden=setting.tuning,
             **kind,
         )
         self.group = setting.group

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import click
 
 from keepwarm.commands.chat_settings import CHAT_SETTINGS
+from keepwarm.commands.cluster_settings import CLUSTER_SETTINGS
 from keepwarm.commands.parameters import Given
 from keepwarm.demo.settings import DEMO_SETTINGS
 from sessions.command.options import SERVE_SETTINGS
@@ -25,6 +26,7 @@ SETTINGS: dict[str, tuple[Setting, ...]] = {
     "serve": SERVE_SETTINGS,
     "chat": CHAT_SETTINGS,
     "demo": DEMO_SETTINGS,
+    "cluster": CLUSTER_SETTINGS,
 }
 """By command: the tables of a configuration file."""
 

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import orjson
@@ -23,7 +23,8 @@ from sessions.journal.encoding import decode_turn
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
 from sessions.journal.kept_budgets import budgets_kept
-from sessions.journal.records import SessionRecord, StoredTurn, TurnRecord, options_kept
+from sessions.journal.listing import ListAsked, ListedSession, ListPlace, Order
+from sessions.journal.records import StoredTurn, TurnRecord, options_kept
 from sessions.journal.recovery import recover as recover_file
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.view import SqliteView
@@ -37,15 +38,53 @@ _JOURNAL = click.Option(
 _TENANT = click.Option(["--tenant"], default="default", show_default=True, help="whose session")
 _JSON = click.Option(["--json", "as_json"], is_flag=True, help="print JSON")
 _NAME = click.Argument(["name"])
+_FILTERS = (
+    click.Option(["--tenant"], help="only this one's"),
+    click.Option(["--search"], default="", help="part of a name or of a label"),
+    click.Option(["--label", "labels"], multiple=True, metavar="NAME:VALUE", help="repeatable"),
+    click.Option(["--failed"], is_flag=True, help="only those with a turn that failed"),
+    click.Option(["--budget", "bounded"], is_flag=True, help="only those with a budget"),
+    click.Option(["--several"], is_flag=True, help="only those of more than one turn"),
+    click.Option(["--from", "from_s"], type=int, help="last used then or later, epoch seconds"),
+    click.Option(["--to", "to_s"], type=int, help="last used before"),
+    click.Option(["--sort", "order"], type=click.Choice(get_args(Order)), default="recent"),
+    click.Option(["--limit", "most"], type=click.IntRange(min=1), help="so many at most"),
+)
+_AT_ONCE = 500
 
 
-def show_all(journal: str | None, tenant: str | None, as_json: bool) -> int:
-    """Print the sessions, the most recently active first; returns the exit status."""
+def show_all(journal: str | None, as_json: bool, most: int | None, **filters: Any) -> int:
+    """Print the sessions that are asked for, in their order; returns the exit status."""
+    asked = _asked(**filters)
     with _refusals():
-        found = [row for place in _places(journal) for row in _read_sessions(place, tenant)]
-    found.sort(key=lambda row: -row["updated_s"])
-    _print(found, as_json, _SESSION_COLUMNS)
+        found = [each for place in _places(journal) for each in _read_sessions(place, asked, most)]
+    found.sort(key=lambda each: each[0].sorted_by)
+    _print([row for _, row in found[:most]], as_json, _SESSION_COLUMNS)
     return 0
+
+
+def _asked(
+    *,
+    tenant: str | None,
+    search: str,
+    labels: tuple[str, ...],
+    order: Order,
+    from_s: int | None,
+    to_s: int | None,
+    **switches: bool,
+) -> ListAsked:
+    pairs = [label.partition(":") for label in labels]
+    if not all(name and colon for name, colon, _ in pairs):
+        raise click.ClickException("--label is not NAME:VALUE")
+    return ListAsked(
+        tenant=tenant,
+        search=search.casefold(),
+        labels=tuple(sorted({(name, value) for name, _, value in pairs})),
+        from_ms=None if from_s is None else from_s * 1000,
+        to_ms=None if to_s is None else to_s * 1000,
+        order=order,
+        **switches,
+    )
 
 
 def show(journal: str | None, tenant: str, name: str, as_json: bool) -> int:
@@ -133,13 +172,26 @@ def _postgres(address: str) -> Journal:
     return open_postgres(address, fingerprint=b"", owner="", beside=True)
 
 
-def _read_sessions(place: Path | str, tenant: str | None) -> list[dict[str, Any]]:
+def _read_sessions(
+    place: Path | str, asked: ListAsked, most: int | None
+) -> list[tuple[ListPlace, dict[str, Any]]]:
+    found: list[tuple[ListPlace, dict[str, Any]]] = []
+    after: ListPlace | None = None
     with closing(_view(place)) as view:
-        return [_session(each, budgets_kept(view, each)) for each in view.sessions(tenant)]
+        while most is None or len(found) < most:
+            some, _ = view.listed(asked, after, _AT_ONCE)
+            found += [
+                (each.place, _session(each, budgets_kept(view, each.record))) for each in some
+            ]
+            if len(some) < _AT_ONCE:
+                break
+            after = some[-1].place
+    return found
 
 
-def _session(record: SessionRecord, budgets: Sequence[HeldBudget]) -> dict[str, Any]:
-    account = record.account
+def _session(listed: ListedSession, budgets: Sequence[HeldBudget]) -> dict[str, Any]:
+    record, account = listed.record, listed.record.account
+    kept = options_kept(record.options)
     return {
         "tenant": record.tenant,
         "session": record.name,
@@ -149,8 +201,14 @@ def _session(record: SessionRecord, budgets: Sequence[HeldBudget]) -> dict[str, 
         "output": account.usage.output_tokens,
         "block_seconds": block_seconds(account.usage.residency),
         "cost": dollars(account.cost),
+        "cost_nano": account.cost,
+        "tree_cost": dollars(listed.tree.cost),
+        "tree_cost_nano": listed.tree.cost,
+        "computed_again": record.computed_again,
+        "failed": record.failed,
+        "labels": dict(kept.labels),
         "head": record.head_id,
-        "parent": options_kept(record.options).parent,
+        "parent": kept.parent,
         "budgets": list(map(budget_row, budgets)),
         "updated_s": record.updated_s,
     }
@@ -285,8 +343,8 @@ COMMAND = click.Group(
         click.Command(
             "list",
             callback=show_all,
-            params=[_JOURNAL, click.Option(["--tenant"], help="only this one's"), _JSON],
-            help="List the sessions, the most recently active first, and what their budgets leave.",
+            params=[_JOURNAL, *_FILTERS, _JSON],
+            help="List sessions, the most recently active first, and what their budgets leave.",
         ),
         click.Command(
             "show",

@@ -267,6 +267,7 @@ void sequence(const DeltaArgs* args, int64_t number, int64_t head) {
 void fold_ring(const DeltaFoldArgs* args, int64_t number, int64_t layer, int64_t head) {
   int64_t key_dim = args->key_dim, value_dim = args->value_dim;
   int64_t key_head = head / (args->value_heads / args->key_heads), count = args->counts[number];
+  if (count == 0) return;
   thread_local std::vector<float> own;
   own.resize(kFold * (key_dim + value_dim + 1) + key_dim * kFold);
   float* keys = own.data();
@@ -296,7 +297,10 @@ void keepwarm_gated_delta(const DeltaArgs* args) {
   int64_t pieces = args->sequences * args->value_heads;
   bool worth = pieces * args->key_dim * args->value_dim >= kWorthNumbers;
   team::each_of(pieces, worth, [=](int64_t piece) {
-    sequence(args, piece / args->value_heads, piece % args->value_heads);
+    int64_t number = piece / args->value_heads, head = piece % args->value_heads;
+    // right before its matrix is read: it comes from memory once
+    if (args->due != nullptr) fold_ring(args->due, number, args->layer, head);
+    sequence(args, number, head);
   });
 }
 

@@ -4,25 +4,6 @@
 
 #include <cstdint>
 
-// Tokens of a step, by sequences. Rows are contiguous, numbers single precision.
-struct DeltaArgs {
-  const float* queries;    // [tokens, key_heads, key_dim]
-  const float* keys;       // the same
-  const float* values;     // [tokens, value_heads, value_dim]
-  const float* decays;     // [tokens, value_heads], logarithms
-  const float* betas;      // the same
-  const float* matrices;   // of one layer, slots slot_stride apart; not changed
-  const int64_t* slots;    // [sequences]
-  const int64_t* starts;   // [sequences + 1]
-  const int64_t* positions;  // [sequences] of first tokens
-  const int64_t* handed_at;  // [sequences] tokens behind which a matrix is handed out; 0: none
-  const int64_t* handed_to;  // [sequences] where
-  float* mixed;            // like values
-  float* corrected;        // like values
-  float* handed;           // [handed, value_heads, key_dim, value_dim]
-  int64_t sequences, key_heads, value_heads, key_dim, value_dim, slot_stride;
-};
-
 // Matrices of all layers, taken on by the factors in rings.
 struct DeltaFoldArgs {
   float* matrices;         // [slots, layers, value_heads, key_dim, value_dim], slots slot_stride apart
@@ -32,6 +13,27 @@ struct DeltaFoldArgs {
   const int64_t* slots;    // [sequences]
   const int64_t* rings;    // the same, and so on
   const int64_t* committed;
-  const int64_t* counts;
+  const int64_t* counts;   // may be 0
   int64_t sequences, layers, ring, key_heads, value_heads, key_dim, value_dim, slot_stride;
+};
+
+// Tokens of a step, by sequences. Rows are contiguous, numbers single precision.
+struct DeltaArgs {
+  const float* queries;    // [tokens, key_heads, key_dim]
+  const float* keys;       // the same
+  const float* values;     // [tokens, value_heads, value_dim]
+  const float* decays;     // [tokens, value_heads], logarithms
+  const float* betas;      // the same
+  const float* matrices;   // of one layer, slots slot_stride apart; changed by due alone
+  const int64_t* slots;    // [sequences]
+  const int64_t* starts;   // [sequences + 1]
+  const int64_t* positions;  // [sequences] of first tokens
+  const int64_t* handed_at;  // [sequences] tokens behind which a matrix is handed out; 0: none
+  const int64_t* handed_to;  // [sequences] where
+  float* mixed;            // like values
+  float* corrected;        // like values
+  float* handed;           // [handed, value_heads, key_dim, value_dim]
+  const DeltaFoldArgs* due;  // by which the sequences' matrices are taken on first, or null
+  int64_t sequences, key_heads, value_heads, key_dim, value_dim, slot_stride;
+  int64_t layer;             // of these matrices, among those of due
 };

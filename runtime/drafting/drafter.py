@@ -61,6 +61,10 @@ class Drafter(Protocol):
     def close(self, branch_id: str) -> None:
         """Forget the branch's index."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all indices and earlier outputs."""
+
 
 class InterleavedDrafter:
     """A ``Drafter`` for all branches of an engine."""
@@ -126,3 +130,7 @@ class InterleavedDrafter:
     def close(self, branch_id: str) -> None:
         self._open.pop(branch_id, None)
         self._texts.close(branch_id)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._texts.num_bytes + self._memory.num_bytes

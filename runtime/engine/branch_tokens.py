@@ -12,6 +12,8 @@ from runtime.messages import GenerationRequest
 from runtime.scheduling.sequence import TokenBuffer
 
 _BYTES_PER_TOKEN = 4
+_BUFFER_BYTES = 640
+"""An empty buffer and its entries here."""
 
 
 class BranchTokens:
@@ -27,6 +29,14 @@ class BranchTokens:
 
     def __len__(self) -> int:
         return len(self._buffers)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all buffers, with what they have to grow and what each takes without tokens;
+        roughly."""
+        busy = sum(self.length(branch_id) for branch_id in self._busy)
+        tokens = (self._idle_tokens + busy) * _BYTES_PER_TOKEN
+        return tokens + tokens // 8 + len(self._buffers) * _BUFFER_BYTES
 
     def is_busy(self, branch_id: str) -> bool:
         """Whether a sequence of this branch is open."""

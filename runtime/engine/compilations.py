@@ -63,6 +63,11 @@ class Compilations:
         """By tenant, the one that has waited longest for its turn first."""
 
     @property
+    def num_bytes(self) -> int:
+        """Memory of the grammars that are remembered, roughly."""
+        return self._compiler.num_bytes
+
+    @property
     def num_waiting(self) -> int:
         """Sequences that wait for their grammar, or for being taken."""
         compilations = (*self._parsing.values(), *self._finishing.values())

@@ -94,6 +94,11 @@ class DraftController:
         """Whether anybody proposes drafts."""
         return self._drafter is not None
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory of what drafts are copied from."""
+        return 0 if self._drafter is None else self._drafter.num_bytes
+
     def propose(self, sequences: Many[Sequence], *, step_s: float) -> dict[Sequence, Draft]:
         """Drafts for sequences that decode, within the step's budget.
 

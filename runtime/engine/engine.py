@@ -8,6 +8,7 @@ end.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -18,6 +19,7 @@ from runtime.engine.emission import NOTHING_TAKEN, Emission, Settlement, Taken
 from runtime.engine.kv_memory import KVMemory
 from runtime.engine.open_requests import OpenRequests
 from runtime.engine.step_computation import Outlook, StepComputation
+from runtime.heap_free import heap_free_bytes
 from runtime.messages import (
     CachePicture,
     CancelRequest,
@@ -43,6 +45,8 @@ _PAUSE_S = 0.002
 _IDLE_S = 0.05
 _TELL_S = 1.0
 """Idle branches still have KV, which is told of now and then."""
+_HEAP_S = 10.0
+"""Looking at the heap takes a millisecond."""
 _MOST_SILENT_STEPS = 256
 """Steps that tell nothing are reported together, so many at most."""
 
@@ -98,6 +102,8 @@ class Engine:
         self._counters = _Counters()
         self._pictures: list[CachePicture] = []
         """Asked for and not yet told."""
+        self._memory_told_s = self._heap_looked_s = -math.inf
+        self._heap_free = 0
         self._idle_step = False
         self._failed_steps = 0
         """In a row, of one sequence each."""
@@ -372,4 +378,22 @@ class Engine:
             graph_eager_chunks_delta=graphs.eager_chunks,
             graph_failed_delta=graphs.failed,
             branches=self._requests.num_branches,
+            memory_bytes=self._memory_bytes(),
         )
+
+    def _memory_bytes(self) -> dict[str, float]:
+        """By part; nothing where that was told less than a second ago."""
+        now = self._clock()
+        if now - self._memory_told_s < _TELL_S and self.has_work:
+            return {}
+        self._memory_told_s = now
+        if now - self._heap_looked_s >= _HEAP_S:
+            self._heap_looked_s, self._heap_free = now, heap_free_bytes()
+        return {
+            **self.computation.memory_bytes(),
+            **self.memory.memory_bytes(),
+            "session_tokens": self._requests.token_bytes,
+            "drafts": self._drafts.num_bytes,
+            "grammars": self._compilations.num_bytes,
+            "heap_free": self._heap_free,
+        }

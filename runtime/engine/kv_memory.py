@@ -17,6 +17,8 @@ from runtime.offload.transfer import KVTransfer
 
 MAX_PICTURED_NODES: Final = 400
 MAX_PICTURED_TENANTS: Final = 256
+_NODE_BYTES, _GHOST_BYTES = 1536, 256
+"""A node of the tree without its arrays, and the record of a run that is gone."""
 _POLL_S = 0.002
 _CLOSE_S = 8.0
 """An ending engine writes to the disk no longer than this; its parent waits a little longer."""
@@ -70,6 +72,16 @@ class KVMemory:
     def report(self) -> CacheFields:
         """The cache's state, and what has happened since the last call."""
         return self._report.collect()
+
+    def memory_bytes(self) -> dict[str, float]:
+        """Memory that the tiers below the device and the cache's records take, by part."""
+        stats = self.cache.stats()
+        return {
+            "host_kv": 0 if self._transfer is None else self._transfer.memory_bytes,
+            "prefix_tree": stats.tree_bytes
+            + stats.nodes * _NODE_BYTES
+            + stats.ghosts * _GHOST_BYTES,
+        }
 
     def picture(self, request: PictureRequest) -> CachePicture:
         """The upper part of the cache's tree."""

@@ -89,6 +89,11 @@ class OpenRequests:
         """Branches whose tokens the engine holds."""
         return len(self._branches)
 
+    @property
+    def token_bytes(self) -> int:
+        """Memory of the tokens of all branches."""
+        return self._branches.num_bytes
+
     def open(self, request: GenerationRequest) -> None:
         """Take a request in. Its output comes at once or with a later step."""
         if request.request_id in self._open or self._branches.is_busy(request.branch_id):

@@ -56,6 +56,13 @@ class StepComputation:
         self._mask_s = 0.0
         self._told = GraphCounts()
 
+    def memory_bytes(self) -> dict[str, float]:
+        """Memory that steps write to, by part."""
+        runner = self._runner
+        states = 0 if runner.states is None else runner.states.num_bytes
+        states += 0 if runner.tails is None else runner.tails.memory_bytes
+        return {"kv": runner.pool.memory_bytes, "states": states}
+
     def forward(self, chunks: Many[Chunk]) -> Tensor:
         """Logits of the rows of all chunks, in their order, under way."""
         batch = StepBatch.build([step_input(chunk) for chunk in chunks], self._runner.block_size)

@@ -100,6 +100,11 @@ class GrammarCompiler:
         self._cache_bytes = 0
         self._running: dict[GrammarSpec, Future[CompiledGrammar]] = {}
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the grammars that are remembered, roughly."""
+        return self._cache_bytes
+
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """The compiled grammar; waits if another thread is compiling the same one.
 

@@ -58,6 +58,7 @@ _FOREIGN_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, sign
 """No grammar ends the child by one of these."""
 _MAX_PASSED = 16_384
 _MAX_REFUSED = 1024
+_PASSED_BYTES, _REFUSED_BYTES = 160, 1024
 _LONG_SHARE = 0.25
 """A check that takes this share of its limit is one that others should not wait for."""
 
@@ -151,6 +152,11 @@ class GrammarProbe:
         self._begun: set[tuple[str, bytes]] = set()
         self._renewals: set[asyncio.Task[None]] = set()
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the verdicts that are remembered, roughly."""
+        return len(self._passed) * _PASSED_BYTES + len(self._refused) * _REFUSED_BYTES
+
     async def start(self) -> None:
         """Start a child and wait until it is ready; the others are started later.
 
@@ -161,9 +167,13 @@ class GrammarProbe:
         await first.start()
         self._idle.put_nowait(first)
         if others:
-            self._begin(self._start_others(others))
+            self._begin(self._start_later(others))
 
-    async def _start_others(self, others: "list[_Child]") -> None:
+    def start_others(self) -> None:
+        """Have all children there soon: it is not known what the one at work will cost."""
+        self._needed.set()
+
+    async def _start_later(self, others: "list[_Child]") -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._needed.wait(), self._limits.others_after_s)
         await asyncio.gather(*(self._start_other(child) for child in others))
@@ -230,7 +240,7 @@ class GrammarProbe:
             child = await self._idle.get()
             self._begun.add((tenant, key))
             began = self._clock()
-            lasts = asyncio.get_running_loop().call_later(self._limits.lasts_s, self._needed.set)
+            lasts = asyncio.get_running_loop().call_later(self._limits.lasts_s, self.start_others)
             try:
                 refused = await child.check(spec)
             finally:
@@ -241,7 +251,7 @@ class GrammarProbe:
                 if child.is_ready:
                     self._idle.put_nowait(child)
                 else:
-                    self._needed.set()
+                    self.start_others()
                     self._begin(self._renew(child, place.pop_all()))
         return self._remember(key, refused)
 
@@ -284,7 +294,7 @@ class _Child:
         """A process that starts, to take over."""
 
     async def start(self) -> None:
-        self._process, self._checks = await self._started(), 0
+        self._process, self._checks = await start_process(self._arguments), 0
 
     @property
     def is_ready(self) -> bool:
@@ -294,53 +304,6 @@ class _Child:
     async def until_ready(self) -> None:
         if self._next is not None:
             await asyncio.wait({self._next})
-
-    async def _started(self) -> asyncio.subprocess.Process:
-        """A process that has said that it is ready.
-
-        Raises:
-            ProbeError: there is none.
-        """
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *child_words("runtime.grammar.probe_process"),
-                *self._arguments,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                env=child_environment(),
-            )
-        except OSError as error:  # no descriptors, no memory
-            raise ProbeError(f"the probe process cannot be started: {error}") from error
-        with contextlib.suppress(OSError):  # from its first import on
-            os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
-        try:
-            hello = await self._hello(process)
-            if "error" in hello:
-                raise ProbeError(hello["error"])
-        except BaseException:
-            await _end(process)
-            raise
-        return process
-
-    async def _hello(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
-        """The first message of a process, when it is ready or cannot be."""
-        reading = asyncio.ensure_future(_read(process))
-        try:
-            for _ in range(_START_TIMEOUT_S):
-                await asyncio.wait({reading}, timeout=1.0)
-                if reading.done():
-                    hello: dict[str, Any] = await reading
-                    return hello
-                if _is_stopped(process.pid):
-                    raise _Disturbed("it was stopped while it started")
-        except asyncio.IncompleteReadError:
-            code = await _end(process, dying=True)
-            if code is not None and -code in _FOREIGN_SIGNALS:
-                raise _Disturbed(f"{signal.Signals(-code).name} while it started") from None
-        finally:
-            reading.cancel()
-        raise ProbeError("the probe process did not start")
 
     async def check(self, spec: GrammarSpec) -> GrammarRefused | None:
         """Try a grammar, again if somebody interfered with the process."""
@@ -457,7 +420,7 @@ class _Child:
     def _prepare(self) -> None:
         """Start the next process, if it does not start yet."""
         if self._next is None:
-            self._next = asyncio.create_task(self._started())
+            self._next = asyncio.create_task(start_process(self._arguments))
 
     async def _replace(self, *, dying: bool = False) -> int | None:
         """End the process and start the next one without waiting for it."""
@@ -468,6 +431,55 @@ class _Child:
     async def _end_process(self, *, dying: bool = False) -> int | None:
         process, self._process = self._process, None
         return None if process is None else await _end(process, dying=dying)
+
+
+async def start_process(arguments: list[str]) -> asyncio.subprocess.Process:
+    """Start ``runtime.grammar.probe_process`` with these arguments and wait until it is ready.
+
+    Raises:
+        ProbeError: there is none.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *child_words("runtime.grammar.probe_process"),
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=child_environment(),
+        )
+    except OSError as error:  # no descriptors, no memory
+        raise ProbeError(f"the probe process cannot be started: {error}") from error
+    with contextlib.suppress(OSError):  # from its first import on
+        os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+    try:
+        hello = await _hello(process)
+        if "error" in hello:
+            raise ProbeError(hello["error"])
+    except BaseException:
+        await _end(process)
+        raise
+    return process
+
+
+async def _hello(process: asyncio.subprocess.Process) -> dict[str, Any]:
+    """The first message of a process, when it is ready or cannot be."""
+    reading = asyncio.ensure_future(_read(process))
+    try:
+        for _ in range(_START_TIMEOUT_S):
+            await asyncio.wait({reading}, timeout=1.0)
+            if reading.done():
+                hello: dict[str, Any] = await reading
+                return hello
+            if _is_stopped(process.pid):
+                raise _Disturbed("it was stopped while it started")
+    except asyncio.IncompleteReadError:
+        code = await _end(process, dying=True)
+        if code is not None and -code in _FOREIGN_SIGNALS:
+            raise _Disturbed(f"{signal.Signals(-code).name} while it started") from None
+    finally:
+        reading.cancel()
+    raise ProbeError("the probe process did not start")
 
 
 async def _read(process: asyncio.subprocess.Process) -> Any:

@@ -17,7 +17,7 @@ import llguidance
 import numpy as np
 
 from runtime.grammar.budget_guard import BudgetGuard
-from runtime.grammar.closing import THOROUGH, Work
+from runtime.grammar.closing import Work
 from runtime.grammar.compiler import CompiledGrammar
 from runtime.grammar.mask_bits import MaskRow, mask_words, only_bit, set_bit
 from runtime.grammar.refusal import stopped
@@ -188,24 +188,6 @@ class GrammarState:
         if closing is None:
             return False
         return not self.obliged or len(self._free_until) + len(closing) <= limit
-
-    def closing_tokens(self, limit: int) -> list[int] | None:
-        """A short legal rest of the sequence, end-of-turn included; None if none of at most
-        ``limit`` tokens is known."""
-        if self.failed is not None or self.ended:
-            return None
-        if not self.bound:
-            closing: tuple[int, ...] | None = (self._tokenizer.end_of_turn_id,)
-            if self.obliged:
-                known = self._compiled.closing
-                closing = None if known is None else (self._free_until[0], *known)
-        elif self._run and self._run[-1] in self._end_of_turn_ids:
-            closing = tuple(self._run)
-        else:
-            plan = None if self._guard is None else self._guard.plan
-            rest = plan or self._compiled.search.find(self._matcher, limit=limit, effort=THOROUGH)
-            closing = None if rest is None else (*self._run, *rest)
-        return None if closing is None or len(closing) > limit else list(closing)
 
     def copy(self) -> "GrammarState":
         """An independent state at the same place, for drafts. It keeps no plan for closing:

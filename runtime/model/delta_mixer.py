@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.gated_delta import DeltaInputs, gated_delta
+from kernels.gated_delta import DeltaInputs
 from kernels.short_conv import ConvWeights, short_conv
 from runtime.model.config import GatedDelta
 from runtime.model.layers import MapLoader
@@ -63,7 +63,7 @@ class DeltaMixer:
         before = before.contiguous()
         after = short_conv(before, self._convolution, states.windows(layer), states.rows)
         inputs = self._inputs(after, self._paces(x))
-        outputs = gated_delta(inputs, states.deltas.of(layer), states.deltas.rows)
+        outputs = states.deltas.mix(layer, inputs)
         states.keep(layer, before)
         states.deltas.keep(layer, inputs, outputs)
         return self._out(self._gated(outputs.mixed, gates).to(x.dtype))

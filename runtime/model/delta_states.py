@@ -1,7 +1,9 @@
 """The matrices of gated delta layers within the slots of states, and the factors to go back by.
 
 Knows slots, rings and places in them, as ``runtime.model.state_pool`` counts them. Always true:
-what is read of a slot's matrices is at the position that the pool calls committed.
+what is read of a slot's matrices is at the position that the pool calls committed. In a step each
+layer brings its own there right before it reads them, so that they come from memory once; of a step
+that failed, ``catch_up`` does so for the layers that were not reached.
 """
 
 from dataclasses import dataclass, field
@@ -10,14 +12,16 @@ import torch
 from torch import Tensor
 
 from kernels.gated_delta import (
+    DeltaDue,
     DeltaInputs,
     DeltaOutputs,
     DeltaRings,
     DeltaRows,
     DeltaSpans,
+    fold_layer,
     fold_rings,
+    gated_delta,
 )
-from runtime.model.batch import IntArray
 from runtime.model.config import GatedDelta
 
 
@@ -41,28 +45,46 @@ class DeltaStates:
             matrices.new_zeros(rings[0], layers, rings[1], *size) for size in sizes
         )
         self._factors = DeltaRings(keys=keys, corrected=corrected, decays=decays)
+        self._due: list[DeltaDue] = []
 
-    def commit(
-        self, slots: IntArray, rings: IntArray, committed: IntArray, positions: IntArray
-    ) -> None:
-        """Bring matrices from ``committed`` to ``positions``."""
-        spans = DeltaSpans(
-            slots=slots, rings=rings, committed=committed, counts=positions - committed
-        )
+    def catch_up(self) -> None:
+        """Bring the matrices of layers that a step did not reach where it was to begin. Before
+        anything else is done with a slot."""
+        for due in self._due:
+            fold_layer(due)
+        self._due.clear()
+
+    def commit(self, spans: DeltaSpans) -> None:
+        """Take matrices of all layers on."""
         fold_rings(self._matrices, self._factors, spans)
 
     def step(
-        self, rows: DeltaRows, kept: tuple[Tensor, Tensor, Tensor], moved: Tensor
+        self,
+        rows: DeltaRows,
+        spans: DeltaSpans,
+        kept: tuple[Tensor, Tensor, Tensor],
+        moved: Tensor,
     ) -> "DeltaStep":
         """See ``StatePool.step``.
 
         Args:
             rows: the step's sequences.
+            spans: by how much each one's matrices lack to where it begins.
             kept: rings, places in them and tokens whose factors go there.
             moved: slots of the sequences whose matrices are handed out.
         """
+        if spans.counts.any():
+            self._due += (
+                DeltaDue(matrices=self._matrices, rings=self._factors, spans=spans, layer=layer)
+                for layer in reversed(range(self._matrices.shape[1]))
+            )
         return DeltaStep(
-            rows=rows, matrices=self._matrices, factors=self._factors, kept=kept, moved_slots=moved
+            rows=rows,
+            matrices=self._matrices,
+            factors=self._factors,
+            due=self._due,
+            kept=kept,
+            moved_slots=moved,
         )
 
 
@@ -73,13 +95,19 @@ class DeltaStep:
     rows: DeltaRows
     matrices: Tensor
     factors: DeltaRings
+    due: list[DeltaDue]
     kept: tuple[Tensor, Tensor, Tensor]
     moved_slots: Tensor
     moved: list[Tensor] = field(default_factory=list)
 
-    def of(self, layer: int) -> Tensor:
-        """[slots, V, key_dim, value_dim]"""
-        return self.matrices[:, layer]
+    def mix(self, layer: int, inputs: DeltaInputs) -> DeltaOutputs:
+        """The tokens of a layer behind its matrices, which are brought where the step begins."""
+        due = self.due[-1] if self.due else None
+        assert due is None or due.layer == layer, "layers come in their order"
+        outputs = gated_delta(inputs, self.matrices[:, layer], self.rows, due)
+        if due is not None:
+            self.due.pop()
+        return outputs
 
     def keep(self, layer: int, inputs: DeltaInputs, outputs: DeltaOutputs) -> None:
         """Take the factors of a layer's tokens."""

@@ -11,7 +11,7 @@ Always true: blocks are never moved or cleared; what was not written is never re
 import torch
 from torch import Tensor
 
-from kernels.large_pages import large_pages
+from kernels.large_pages import large_pages, touched_bytes
 from kernels.quantised_kv import row_size
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.pages_ahead import AHEAD_BYTES, PagesAhead
@@ -52,6 +52,8 @@ class KVPool:
                 f"{num_blocks} KV blocks take {size / (1 << 30):.1f} GiB, which cannot be had on "
                 f"{device.type}: a smaller --num-blocks or --kv-cache-mib would fit"
             ) from error
+        self._reached = 0
+        """Blocks that were written, all below the highest of them included."""
         ample = device.type == "cpu" and self.num_bytes > AHEAD_BYTES // 8
         self._pages = PagesAhead(self._blocks) if ample else None
         self.layers = [(layer[0], layer[1]) for layer in self._blocks]
@@ -64,6 +66,7 @@ class KVPool:
 
     def reach(self, block: int) -> None:
         """Note that blocks up to ``block`` are about to be written."""
+        self._reached = max(self._reached, block + 1)
         if self._pages is not None:
             self._pages.reach(block)
 
@@ -90,6 +93,18 @@ class KVPool:
     @property
     def num_bytes(self) -> int:
         return self._blocks.numel() * self._blocks.element_size()
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that it takes: on a CPU only as far as blocks were written or are about to
+        be, in whole pages."""
+        if self._blocks.device.type != "cpu" or not self.num_blocks:
+            return self.num_bytes
+        layers, two = self._blocks.shape[:2]
+        asked = 0 if self._pages is None else self._pages.asked
+        block = self._blocks[0, 0, 0].nbytes if self.num_bytes else 0
+        used = max(self._reached, asked) * block
+        return touched_bytes(layers * two, self.num_blocks * block, used) if block else 0
 
 
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:

@@ -96,6 +96,11 @@ class PagesAhead:
             self._thread.join()
 
     @property
+    def asked(self) -> int:
+        """The system was asked for so many blocks, of which the last may not be there yet."""
+        return self._asked if self.works else 0
+
+    @property
     def _is_providing(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 

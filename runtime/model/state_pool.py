@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.gated_delta import DeltaRows
+from kernels.gated_delta import DeltaRows, DeltaSpans
 from kernels.short_conv import ConvRows
 from kernels.upload import upload
 from runtime.model.batch import NO_STATE, IntArray
@@ -53,6 +53,7 @@ class StatePool:
         self.num_slots, self.num_rings = num_slots, num_rings
         self._taps, self._device = spec.taps, device
         self.state_bytes = state_bytes(config, dtype)
+        self._ring_bytes = ring_bytes(config, dtype)
         numbers = self.state_bytes // wide.itemsize
         in_windows = layers * (spec.taps - 1) * spec.channels
         self._deltas: DeltaStates | None = None
@@ -86,6 +87,11 @@ class StatePool:
         return RING - self._taps
 
     @property
+    def num_bytes(self) -> int:
+        """Memory of all slots and rings."""
+        return (self.num_slots + 1) * self.state_bytes + self.num_rings * self._ring_bytes
+
+    @property
     def states(self) -> Tensor:
         """All of them: [slots, numbers], windows of convolutions first."""
         return self._states[: self.num_slots]
@@ -98,6 +104,7 @@ class StatePool:
     def begin(self, slot: int, *, source: int | None, position: int) -> None:
         """A sequence runs on ``slot`` from ``position`` on: with the state of ``source``, which
         may be the slot itself; None: with that of an empty transcript, at position 0."""
+        self._catch_up()
         if source is None:
             self._states[slot] = 0
         elif source != slot:
@@ -109,6 +116,7 @@ class StatePool:
     def save(self, slot: int, *, target: int, position: int) -> bool:
         """Copy the state of a running slot at ``position`` to another; False where it is not
         finite."""
+        self._catch_up()
         self._commit(np.array([slot]), np.array([position]))
         self._states[target] = self._states[slot]
         return self._is_finite(slot)
@@ -116,6 +124,7 @@ class StatePool:
     def end(self, slot: int, *, position: int | None) -> bool:
         """No sequence runs on ``slot`` any more; it keeps the state at ``position``, None for none.
         False where that is not finite."""
+        self._catch_up()
         if position is not None:
             self._commit(np.array([slot]), np.array([position]))
         if self._ring_of[slot] != _NO_RING:
@@ -140,7 +149,9 @@ class StatePool:
         runs = slots >= 0
         if (positions[slots == NO_STATE] > 0).any():
             raise ValueError("a sequence goes on from a state, and has no slot with one")
-        self._commit(slots[runs], positions[runs])
+        self._catch_up()
+        spans = self._spans(slots, positions)
+        self._move_windows(slots[runs], positions[runs])
         rows = ConvRows(
             slots=upload(np.where(runs, slots, self.num_slots), self._device),
             starts=query_starts,
@@ -165,7 +176,7 @@ class StatePool:
                 positions=positions,
                 handed=tuple(places),
             )
-            deltas = self._deltas.step(delta_rows, kept, moved)
+            deltas = self._deltas.step(delta_rows, spans, kept, moved)
         return StateStep(
             states=self._windows,
             rings=self._rings,
@@ -200,19 +211,44 @@ class StatePool:
         ring, place, token = (upload(part, self._device) for part in parts)
         return ring, place, token
 
+    def _catch_up(self) -> None:
+        if self._deltas is not None:
+            self._deltas.catch_up()
+
     def _commit(self, slots: IntArray, positions: IntArray) -> None:
         """Bring states to ``positions``, from what they are and the inputs behind."""
+        lacking = self._spans(slots, positions)
+        if self._deltas is not None and lacking.counts.any():
+            self._deltas.commit(lacking)
+        self._move_windows(slots, positions)
+
+    def _spans(self, slots: IntArray, positions: IntArray) -> DeltaSpans:
+        """What states lack to ``positions``; those without a slot nothing.
+
+        Raises:
+            ValueError: one cannot be brought there.
+        """
+        runs = slots >= 0
+        some = np.where(runs, slots, 0)
+        committed = np.where(runs, self._committed[some], positions)
+        reached = np.where(runs, self._reached[some], positions)
+        if ((positions < committed) | (positions > reached)).any():
+            spans = list(zip(committed.tolist(), reached.tolist(), strict=True))
+            raise ValueError(f"states within {spans} cannot be brought to {positions.tolist()}")
+        return DeltaSpans(
+            slots=np.where(runs, slots, self.num_slots),
+            rings=np.where(runs, self._ring_of[some], 0),
+            committed=committed,
+            counts=positions - committed,
+        )
+
+    def _move_windows(self, slots: IntArray, positions: IntArray) -> None:
+        """Bring the windows to ``positions``; matrices are there, or will be when they are read."""
         stale = self._committed[slots] != positions
         if not stale.any():
             return
         slots, positions = slots[stale], positions[stale]
-        committed = self._committed[slots]
-        if (positions < committed).any() or (positions > self._reached[slots]).any():
-            spans = list(zip(committed.tolist(), self._reached[slots].tolist(), strict=True))
-            raise ValueError(f"states within {spans} cannot be brought to {positions.tolist()}")
-        if self._deltas is not None:
-            self._deltas.commit(slots, self._ring_of[slots], committed, positions)
-        before = self._taps - 1
+        committed, before = self._committed[slots], self._taps - 1
         wanted = positions[:, None] + np.arange(-before, 0)
         in_ring = wanted >= committed[:, None]
         window = np.where(in_ring, 0, wanted - committed[:, None] + before)

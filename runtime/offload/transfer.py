@@ -67,6 +67,8 @@ class KVTransfer:
         self._copies: Copies = ThreadCopies(pool, worker) if self._on_cpu else StreamCopies(pool)
         self._host = self._copies.new_rows(host_blocks)
         self._sums = HostChecksums(self._host)
+        self._written_rows = 0 if self._on_cpu else host_blocks
+        """Rows of host memory that are there, all below the highest of them included."""
         self._block_size = pool.block_size
         self._damaged = False
         self._refused: list[int] = []
@@ -82,6 +84,8 @@ class KVTransfer:
     def move(self, move: BlockMove) -> None:
         """Take an order; see ``radix_cache.transfers.BlockMover``."""
         source, target = move.source, move.target
+        if target == Tier.HOST and len(move.target_blocks):
+            self._written_rows = max(self._written_rows, int(move.target_blocks.max()) + 1)
         if target == Tier.DISK:
             self._write(move)
         elif source == Tier.DISK:
@@ -231,6 +235,11 @@ class KVTransfer:
         seconds = self._seconds["host_device"] + _FIRST_BYTES / _FIRST_BYTES_PER_S
         num_bytes = blocks * int(self._host.shape[1])
         return num_bytes * seconds / (self._bytes["host_device"] + _FIRST_BYTES)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the host's rows, as far as any was written."""
+        return self._written_rows * int(self._host.shape[1])
 
     def totals(self) -> dict[str, tuple[int, float]]:
         """Bytes moved and seconds in which they moved since the start, by path."""

@@ -35,7 +35,7 @@ from sessions.command.model_checks import read_model, speech, spoken_to
 from sessions.command.options import ServeOptions
 from sessions.command.preflight import known_source
 from sessions.command.settings import OptionError
-from sessions.journal.errors import JournalDamaged, JournalError, JournalInUse, JournalNewer
+from sessions.journal.errors import JournalDamaged, JournalError, JournalInUse, JournalOtherVersion
 from sessions.journal.inspection import LOOK_S
 from sessions.wire.descriptors import KEPT, OWN
 from tools_api.limits import DEFAULT_LIMITS
@@ -174,8 +174,8 @@ def _way_out(error: JournalError, path: str) -> str:
         return f"keepwarm sessions recover {path} {path}.saved, then serve --journal {path}.saved"
     if isinstance(error, JournalInUse):
         return "a second server needs another --journal, or both of them --journal-shared"
-    if isinstance(error, JournalNewer):
-        return "update keepwarm, or keep sessions in another file: --journal FILE"
+    if isinstance(error, JournalOtherVersion):
+        return "serve it with the keepwarm that made it, or keep sessions elsewhere: --journal FILE"
     return f"--journal FILE keeps sessions elsewhere, --journal {MEMORY} nowhere"
 
 

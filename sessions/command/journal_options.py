@@ -18,24 +18,23 @@ import xxhash
 
 from sessions.command.settings import OptionError, Setting, Values
 from sessions.command.speech import Tokenised
-from sessions.durable.store import Store
 from sessions.ground import JOURNAL
 from sessions.journal.adoption import Loader
 from sessions.journal.errors import (
     JournalAbsent,
     JournalError,
-    JournalOlder,
     JournalUnavailable,
 )
 from sessions.journal.inspection import Seen, look_at
 from sessions.journal.journal import Journal
-from sessions.journal.records import TENANT_ACCOUNT, SpendTotal, TurnRecord
+from sessions.journal.records import TENANT_ACCOUNT, TurnRecord
 from sessions.journal.rescue import Rescue
 from sessions.journal.sqlite import SqliteJournal
 from sessions.turns.commits import Commits
 from sessions.turns.recollection import Recollection
 from sessions.turns.service import Service
 from sessions.wire.journal_desk import JournalDesk
+from sessions.wire.standing import Standing
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +213,7 @@ def look_at_journal(options: JournalOptions, of: bytes) -> Seen | None:
             open_postgres(options.place, fingerprint=of, owner="", beside=True)
         ) as journal:
             return Seen(sessions=len(journal.sessions()), num_bytes=0, whole=True)
-    except (JournalAbsent, JournalOlder):
+    except JournalAbsent:
         return None
 
 
@@ -264,12 +263,17 @@ def open_postgres(
 
 
 def with_journal(
-    journal: Journal | None, options: JournalOptions, of: bytes, service: Service
+    journal: Journal | None,
+    options: JournalOptions,
+    of: bytes,
+    service: Service,
+    standing: Standing | None = None,
 ) -> tuple[Service, JournalDesk | None]:
     """The service with its journal, if it is to have one, and who works with that.
 
     Args:
         of: fingerprint of what makes token ids here.
+        standing: of the server in its cluster.
 
     Raises:
         JournalError: what is left of an earlier life cannot be read.
@@ -290,9 +294,13 @@ def with_journal(
         rescue=None if rescue is None else rescue.save,
     )
 
+    desk.standing = standing
+    if standing is not None:
+        standing.quotas = service.quotas
+
     def left_behind() -> Callable[[], None]:
         left = journal.settle_left()
-        return partial(_begin, store, desk, left, journal.accounts_named(TENANT_ACCOUNT))
+        return partial(_begin, desk, left, _spent(journal, service))
 
     try:
         left_behind()()
@@ -308,11 +316,22 @@ def with_journal(
     return replace(service, commits=commits), desk
 
 
-def _begin(
-    store: Store, desk: JournalDesk, left: Sequence[TurnRecord], spent: Mapping[str, SpendTotal]
-) -> None:
+def _spent(journal: Journal, service: Service) -> Callable[[], None]:
+    """Read what the operator's budgets have left; what is returned has the service know it."""
+    tenants, policies = journal.accounts_named(TENANT_ACCOUNT), journal.accounts_of_policies()
+    offset_s = journal.clock_s() - service.wall_clock()
+
+    def know() -> None:
+        for tenant, account in tenants.items():
+            service.store.tenant_accounts.of(tenant).spent = account.spent
+        service.policies.load({key: account.spent for key, account in policies.items()})
+        service.policies.offset_s = offset_s
+
+    return know
+
+
+def _begin(desk: JournalDesk, left: Sequence[TurnRecord], know_spent: Callable[[], None]) -> None:
     if left:
         log.warning("turns were cut short by a server that died turns=%d", len(left))
-    for tenant, account in spent.items():
-        store.tenant_accounts.of(tenant).spent = account.spent
+    know_spent()
     desk.begin_with(left)

@@ -21,6 +21,12 @@ from runtime.child_environment import KEY_VARIABLE
 from runtime.config import BOUNDS, ConfigError, EngineConfig
 from runtime.log_lines import LogFormat
 from runtime.machine_files import cache_folder
+from sessions.command.cluster_options import (
+    CLUSTER_SETTINGS,
+    ClusterOptions,
+    read_cluster_options,
+    read_networks,
+)
 from sessions.command.journal_options import (
     JOURNAL_SETTINGS,
     JournalOptions,
@@ -29,7 +35,7 @@ from sessions.command.journal_options import (
 from sessions.command.prices import PriceError, PriceFile, read_price_file
 from sessions.command.settings import Kind, OptionError, Setting, Values
 from sessions.durable.ledger import PriceTable
-from sessions.http.front_door import is_loopback
+from sessions.http.front_door import Network, is_loopback
 from sessions.tenants import KeyFileError, single_key
 from sessions.tenants_file import TenantsFile, read_tenants_file
 from tools_api.limits import DEFAULT_LIMITS
@@ -62,6 +68,12 @@ class ServeOptions:
     otlp_traces: str | None
     """Where spans go; None: there are none."""
     journal: JournalOptions
+    cluster: ClusterOptions | None
+    """None: it stands alone."""
+    forwarded_by: tuple[Network, ...]
+    """Networks of balancers."""
+    label_sources: tuple[str, ...]
+    """Fields of requests that become labels of their sessions."""
     default_output_tokens: int
     """The limit of a turn that names none."""
 
@@ -115,6 +127,14 @@ _OWN = (
         "where thinking costs otherwise, reasoning; [models.default] is for all others",
     ),
     Setting(
+        name="label_from",
+        kind="list",
+        default=(),
+        metavar="FIELD",
+        help="field of requests that becomes a label of their sessions: user, or metadata.NAME; "
+        "repeatable, up to 8 times",
+    ),
+    Setting(
         name="drain_seconds",
         kind="number",
         default=30.0,
@@ -151,6 +171,15 @@ _OWN = (
 
 # Engine options, from the fields of EngineConfig
 
+TUNING = frozenset(
+    {"num_blocks", "state_slots", "block_size", "max_batch_tokens", "max_waiting"}
+    | {"prefill_tokens_beside_decodes", "startup_profile_ms", "startup_profile_folder"}
+    | {"first_token_limit_s", "output_reserve_percent", "session_context_percent"}
+    | {"max_draft_tokens", "draft_tokens_per_step", "cache_policy", "session_tokens_bytes"}
+    | {"hung_after_s", "step_limit_s", "load_hung_after_s", "load_limit_s"}
+)
+"""Fields that nobody needs to set who does not measure the engine."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EngineOption:
@@ -178,6 +207,7 @@ def _engine_option(name: str, kind: Any, default: Any, text: str) -> _EngineOpti
             bounds=low_high and (-(-low_high[0] // unit), low_high[1] // unit),
             metavar="MIB" if is_size else name.rpartition("_")[2].upper(),
             group="engine",
+            tuning=name in TUNING,
             **_kind(kind),
         ),
     )
@@ -218,6 +248,7 @@ _ENGINE = _engine_options()
 SERVE_SETTINGS: tuple[Setting, ...] = (
     *_OWN,
     *JOURNAL_SETTINGS,
+    *CLUSTER_SETTINGS,
     *(option.setting for option in _ENGINE),
 )
 """Every option of ``keepwarm serve``."""
@@ -242,6 +273,7 @@ def read_serve_options(values: Values, environment: Mapping[str, str]) -> ServeO
             f"{values.label('host')} {values['host']} can be reached from other machines and "
             f"needs a key: set {KEY_VARIABLE}, --api-key or --tenants-file"
         )
+    journal = read_journal_options(values, environment)
     return ServeOptions(
         engine=_engine_config(values, environment),
         host=values["host"],
@@ -259,8 +291,24 @@ def read_serve_options(values: Values, environment: Mapping[str, str]) -> ServeO
         log_format=values["log_format"],
         otlp_traces=_collector(values["otlp_traces"], values.label("otlp_traces")),
         default_output_tokens=values["default_output_tokens"],
-        journal=read_journal_options(values, environment),
+        label_sources=_label_sources(values["label_from"], values.label("label_from")),
+        journal=journal,
+        cluster=read_cluster_options(values, journal),
+        forwarded_by=read_networks(values),
     )
+
+
+def _label_sources(given: tuple[str, ...], label: str) -> tuple[str, ...]:
+    for source in given:
+        name = source.removeprefix("metadata.")
+        named = source == "user" or (name != source and name and name.isprintable())
+        if not named or len(name) > DEFAULT_LIMITS.max_label_name:
+            raise OptionError(f"{label} {source!r} is neither user nor metadata.NAME")
+    if len({source.removeprefix("metadata.") for source in given}) < len(given):
+        raise OptionError(f"{label}: two fields would become one label")
+    if len(given) > DEFAULT_LIMITS.max_labels:
+        raise OptionError(f"{label}: more than {DEFAULT_LIMITS.max_labels} fields")
+    return tuple(given)
 
 
 def in_the_users_words(message: str, values: Values) -> str:

@@ -19,12 +19,14 @@ from pathlib import Path
 
 from runtime.collection import WholeCollections, collect_when_quiet, keep_short
 from runtime.grammar.probe import GrammarProbe, ProbeError
+from runtime.heap_free import heap_free_bytes
 from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
 from runtime.messages import EngineInfo
 from runtime.process.engine_process import EngineProcess, EngineStartError, engine_command
 from runtime.tokenizer import TokenizerError
 from sessions.command.beforehand import Beforehand, at_once, loaded_first, names_of, place
+from sessions.command.cluster_options import join
 from sessions.command.compaction_key import seal_for
 from sessions.command.journal_options import with_journal
 from sessions.command.options import ServeOptions
@@ -34,9 +36,10 @@ from sessions.command.settings import OptionError
 from sessions.command.tracing import Tracing
 from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
+from sessions.durable.policies import PolicyAccounts
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
-from sessions.ground import READER
+from sessions.ground import JOURNAL, READER
 from sessions.http.front_door import OriginPolicy
 from sessions.journal.errors import JournalError
 from sessions.pages.dashboard import Dashboard
@@ -54,6 +57,7 @@ from sessions.wire.hub import Hub
 from sessions.wire.journal_desk import JournalDesk
 from sessions.wire.read_process import ReadConfig, ReadProcess
 from sessions.wire.server import Server, routes
+from sessions.wire.standing import Standing
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.version import __version__
 
@@ -67,8 +71,9 @@ else:
 log = logging.getLogger(__name__)
 
 _PLANNERS = 2
-_PROBES = 2
 """Long prompts that are tokenised at once: one that takes seconds does not hold up all others."""
+_PROBES = 2
+"""Processes that try grammars, each one grammar at a time."""
 _START_ERRORS = (JournalError, OptionError, EngineStartError, ProbeError, TokenizerError)
 
 
@@ -122,23 +127,25 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         # First of all, so that what needs no model is told before one is loaded.
         bound = cleanup.enter_context(place(options))
         before = at_once(options, cleanup)
-        tracing = None
-        if options.otlp_traces is not None:
-            tracing = cleanup.enter_context(contextlib.closing(Tracing(options.otlp_traces)))
+        standing = await _standing(options, before, bound, cleanup)
+        tracing = _tracing(options, cleanup)
         engine = _engine(options, before)
         cleanup.push_async_callback(engine.stop)
         info = await engine.start()
-        before = before or loaded_first(options, info, cleanup)
+        if before is None:
+            before = loaded_first(options, info, cleanup)
+            standing = await _standing(options, before, bound, cleanup)
         probe = await _start_probe(info, before.speech.description, cleanup)
         tenants = Tenants(options.tenants.keys, options.tenants.policies)
         service = _service(options, info, tenants, before)
-        service, desk = with_journal(before.journal, options.journal, before.fingerprint, service)
+        service, desk = with_journal(
+            before.journal, options.journal, before.fingerprint, service, standing
+        )
         if desk is not None:
             cleanup.push_async_callback(desk.close)
         reader = await _start_reader(info, service, before.speech.description, cleanup)
-        planners = ThreadPoolExecutor(max_workers=_PLANNERS, thread_name_prefix="planner")
-        cleanup.callback(planners.shutdown, wait=False, cancel_futures=True)
-        metrics = _metrics(desk)
+        planners = _planners(cleanup)
+        metrics = _metrics(desk, tenants)
         hub, server = _assemble(
             options,
             info=info,
@@ -158,18 +165,65 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         cleanup.callback(hub_task.cancel)
         address = _address(bound)
         await server.start(bound)
-        keep_short()
-        collecting = asyncio.get_running_loop().create_task(
-            collect_when_quiet(
-                lambda: len(service.store.running) > 0, WholeCollections(service.clock)
-            )
-        )
-        cleanup.callback(collecting.cancel)
+        if standing is not None:
+            _serves(standing, hub)
+        cleanup.callback(_collecting(service).cancel)
         print(_ready_line(address, info), flush=True)
         ready.set()
         await _until(stopping, hub_task)
+        if standing is not None and desk is not None:
+            hub.leaving = True
+            await standing.leave(desk.look)
         log.info("stopping drain_s=%g connections=%d", options.drain_s, hub.num_connections)
         await server.stop(options.drain_s)
+
+
+def _tracing(options: ServeOptions, cleanup: contextlib.AsyncExitStack) -> Tracing | None:
+    if options.otlp_traces is None:
+        return None
+    return cleanup.enter_context(contextlib.closing(Tracing(options.otlp_traces)))
+
+
+def _planners(cleanup: contextlib.AsyncExitStack) -> ThreadPoolExecutor:
+    planners = ThreadPoolExecutor(max_workers=_PLANNERS, thread_name_prefix="planner")
+    cleanup.callback(planners.shutdown, wait=False, cancel_futures=True)
+    return planners
+
+
+async def _standing(
+    options: ServeOptions,
+    before: Beforehand | None,
+    bound: socket.socket,
+    cleanup: contextlib.AsyncExitStack,
+) -> Standing | None:
+    """Become a member of the cluster as soon as it is known what is served; None: not yet, or
+    there is none."""
+    if before is None:
+        return None
+    identity = f"{names_of(options)[0]} ({before.fingerprint.hex()[:12]})"
+    standing = await join(options.cluster, before.journal, identity=identity, bound=bound)
+    if standing is not None:
+        cleanup.callback(standing.close)
+    return standing
+
+
+def _serves(standing: Standing, hub: Hub) -> None:
+    """The journal does not count: where it is away nobody hears that either, and when it is back
+    no server is to be taken for one that is not ready."""
+
+    def ready() -> bool:
+        hub.ground.look()
+        return hub.ready and not hub.ground.reasons.keys() - {JOURNAL}
+
+    standing.serves(engine_ready=ready, kv_usage=lambda: hub.dashboard.engine_state()["kv_usage"])
+
+
+def _collecting(service: Service) -> "asyncio.Task[None]":
+    keep_short()
+    collections = WholeCollections(service.clock)
+    return asyncio.get_running_loop().create_task(
+        collect_when_quiet(lambda: len(service.store.running) > 0, collections)
+    )
 
 
 def _engine(options: ServeOptions, before: Beforehand | None) -> EngineProcess:
@@ -200,6 +254,7 @@ def _service(
         prices_of=terms.prices,
         clock=clock,
         tenant_budget=terms.budget,
+        tenant_warn_at=terms.warn_at,
     )
     return Service(
         model=_served_model(options, info, before),
@@ -208,7 +263,11 @@ def _service(
         clock=clock,
         wall_clock=time.time,
         new_id=unguessable_id,
-        quotas=Quotas(tenants, clock),
+        quotas=Quotas(
+            tenants, clock, cluster=None if options.cluster is None else options.cluster.name
+        ),
+        policies=PolicyAccounts(terms.policies, time.time),
+        label_sources=options.label_sources,
     )
 
 
@@ -228,9 +287,10 @@ async def _start_probe(
     return probe
 
 
-def _metrics(desk: JournalDesk | None) -> Metrics:
+def _metrics(desk: JournalDesk | None, tenants: Tenants) -> Metrics:
     """At the start of a life: with what the one before was cut short in."""
     metrics = Metrics()
+    metrics.tenants.names = lambda: tenants.names
     if desk is not None:
         metrics.watch_journal(lambda: desk.damaged)
         for record in desk.left:
@@ -310,17 +370,51 @@ def _assemble(
         clock=clock,
     )
     hub.engine_ready(info)
+    server = _server(options, hub, service, tenants, metrics, dashboard)
+    parts = _memory_parts(store, dashboard, server, probe)
+    metrics.memory.watch(parts, {"server": lambda: "self", "engine": lambda: engine.process_id})
+    return hub, server
+
+
+def _server(
+    options: ServeOptions,
+    hub: Hub,
+    service: Service,
+    tenants: Tenants,
+    metrics: Metrics,
+    dashboard: Dashboard,
+) -> Server:
     api = HttpApi(hub=hub, service=service)
     server = Server(
         hub=hub,
         metrics=metrics,
         routes=routes(hub=hub, metrics=metrics, dashboard=dashboard, api=api, service=service),
         tenants=tenants,
-        origins=OriginPolicy(allowed_origins=options.allowed_origins, check_host=tenants.open),
+        origins=OriginPolicy(
+            allowed_origins=options.allowed_origins,
+            check_host=tenants.open,
+            forwarded_by=options.forwarded_by,
+        ),
         limits=service.limits,
-        clock=clock,
+        clock=service.clock,
     )
-    return hub, server
+    server.part_of = service.quotas.part_of
+    return server
+
+
+def _memory_parts(
+    store: Store, dashboard: Dashboard, server: Server, probe: GrammarProbe
+) -> dict[str, Callable[[], int]]:
+    return {
+        "responses": lambda: store.response_bytes,
+        "events": lambda: store.logs.num_bytes,
+        "sessions": lambda: store.session_bytes,
+        "ended_turns": lambda: dashboard.log.num_bytes,
+        "open_requests": lambda: store.held.total,
+        "buffers": lambda: server.arriving.num_bytes,
+        "grammars": lambda: probe.num_bytes,
+        "heap_free": heap_free_bytes,
+    }
 
 
 def _reload_on_hangup(

@@ -64,6 +64,8 @@ class Setting:
     """Heading in the help; "" for the command's own."""
     prefix: str = ""
     """In the variable's name, of commands other than ``serve``: ``CHAT_``."""
+    tuning: bool = False
+    """Taken like any other, and shown by ``config show`` alone: no help names it."""
 
     @property
     def flag(self) -> str:

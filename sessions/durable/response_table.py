@@ -15,6 +15,7 @@ from sessions.durable.item_ids import ItemIndex
 from sessions.durable.packing import unpack
 from sessions.durable.session import Session
 from sessions.durable.transcript import ROOT_DIGEST, Entry, chain, holds
+from sessions.durable.weights import Tally
 from tools_api.items import Item
 
 _MAX_TWINS = 8
@@ -52,7 +53,9 @@ class ResponseTable:
         ttl_s: float,
         clock: Callable[[], float],
         on_drop: Callable[[StoredResponse], None],
+        tally: Tally | None = None,
     ) -> None:
+        """``tally``: counts what this table and others hold."""
         self._max_count = max_count
         self._max_bytes = max_bytes
         self._ttl_s = ttl_s
@@ -63,6 +66,7 @@ class ResponseTable:
         self._by_entry: dict[Entry, str] = {}
         self._holders: dict[Entry, int] = {}
         self._items = ItemIndex()
+        self._tally = tally or Tally()
         self.num_bytes = 0
 
     def __len__(self) -> int:
@@ -74,7 +78,7 @@ class ResponseTable:
         self._responses[response.id] = (response, self._clock())
         self._by_entry[response.entry] = response.id
         self._hold(response.entry)
-        self.num_bytes += len(response.packed)
+        self._count(len(response.packed))
         if response.entry.output_items and response.entry.digest != ROOT_DIGEST:
             twins = self._by_digest.setdefault(response.entry.digest, [])
             twins.append(response.id)
@@ -154,7 +158,7 @@ class ResponseTable:
         if self._by_entry.get(response.entry) == response_id:
             del self._by_entry[response.entry]
         self._let_go(response.entry)
-        self.num_bytes -= len(response.packed)
+        self._count(-len(response.packed))
         twins = self._by_digest.get(response.entry.digest, [])
         if response_id in twins:
             twins.remove(response_id)
@@ -171,7 +175,7 @@ class ResponseTable:
             if holders:
                 break
             new.append(link)
-            self.num_bytes += link.size_bytes
+            self._count(link.size_bytes)
         for link in reversed(new):
             self._items.add(link)
 
@@ -182,7 +186,11 @@ class ResponseTable:
                 break
             del self._holders[link]
             self._items.remove(link)
-            self.num_bytes -= link.size_bytes
+            self._count(-link.size_bytes)
+
+    def _count(self, num_bytes: int) -> None:
+        self.num_bytes += num_bytes
+        self._tally.num_bytes += num_bytes
 
 
 class PrivateResponses:

@@ -14,6 +14,7 @@ from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator
 
 from sessions.durable.ledger import Ledger
+from sessions.durable.usage_keys import NO_KEYS, Labels
 
 
 class SessionState(enum.Enum):
@@ -39,6 +40,8 @@ class Session:
         "epoch",
         "head_id",
         "in_background",
+        "keys",
+        "labels",
         "last_active_s",
         "last_used_s",
         "ledger",
@@ -69,6 +72,10 @@ class Session:
         and a turn in it asks the journal for it first."""
         self.outlives_sockets = False
         """``on_disconnect``: its turns go on when their client is gone."""
+        self.labels: Labels = ()
+        """Its own, which its usage is counted under and by which it is found."""
+        self.keys = NO_KEYS
+        """What is charged for it beside turns is counted under those of its newest turn."""
         self.in_background = 0
         """So much is computed for it while no turn needs it."""
         self.ahead: object = None
@@ -113,9 +120,6 @@ class Session:
             return False
         self._granted = ticket
         return True
-
-    def is_granted(self, ticket: Hashable) -> bool:
-        return self._granted == ticket
 
     def withdraw(self, ticket: Hashable) -> Hashable | None:
         """Give up a ticket, granted or waiting; returns the ticket granted instead."""

@@ -28,10 +28,12 @@ from sessions.durable.session_view import SessionView, view_of
 from sessions.durable.transcript import Entry, by_model
 from sessions.durable.turn_logs import EventLogs
 from sessions.durable.turn_stats import Pace
-from sessions.durable.weights import open_requests
+from sessions.durable.weights import Tally, open_requests
 from tools_api.items import Item
 from tools_api.limits import Limits
 from tools_api.requests import KeepwarmOptions
+
+_SESSION_BYTES, _BRANCH_BYTES = 1200, 160
 
 
 class _Tenant:
@@ -58,16 +60,18 @@ class Store:
         prices: PriceTable,
         clock: Callable[[], float],
         tenant_budget: Callable[[str], Budget] = lambda _: NO_BUDGET,
+        tenant_warn_at: Callable[[str], float | None] = lambda _: None,
         prices_of: Callable[[str], PriceTable] | None = None,
     ) -> None:
         """
         Args:
-            tenant_budget: what a tenant may spend in all; it is asked at every turn.
+            tenant_budget, tenant_warn_at: what a tenant may spend in all, and the part of it from
+                which on that is told; asked at every turn.
             prices_of: what tokens cost a tenant; without it, ``prices``. A session keeps the
                 prices that it began with here.
         """
         self.limits = limits
-        self.tenant_accounts = TenantAccounts(tenant_budget)
+        self.tenant_accounts = TenantAccounts(tenant_budget, tenant_warn_at)
         self.branches = Branches()
         self.held = open_requests(limits)
         self.residents = Residents(lambda old: self.known_session(old.tenant, old.name) or old)
@@ -79,6 +83,18 @@ class Store:
         self._prices_of = prices_of or (lambda _: prices)
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
+        self._responses = Tally()
+
+    @property
+    def response_bytes(self) -> int:
+        """Memory of the responses that can be continued: of all tenants and connections."""
+        return self._responses.num_bytes
+
+    @property
+    def session_bytes(self) -> int:
+        """Memory of the sessions, and of which branches are theirs; roughly."""
+        sessions = sum(len(tenant.sessions) for tenant in self._tenants.values())
+        return sessions * _SESSION_BYTES + len(self.residents) * _BRANCH_BYTES
 
     def priced(self, tenants: Iterable[str]) -> bool:
         """Some token costs one of the tenants something."""
@@ -267,6 +283,7 @@ class Store:
             ttl_s=self.limits.stored_response_ttl_s,
             clock=self._clock,
             on_drop=dropped,
+            tally=self._responses,
         )
 
     def _dropped(self, response: StoredResponse) -> None:

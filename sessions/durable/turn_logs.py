@@ -109,6 +109,13 @@ class EventLogs:
         """Those of them that still have more than their last event."""
         self._bytes: dict[str, int] = {}
         """The bytes of each tenant's ended logs."""
+        self._running_bytes = 0
+        """Those of the others, which have started and not ended."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all logs, those of turns that run included."""
+        return sum(self._bytes.values()) + self._running_bytes
 
     def __len__(self) -> int:
         """Logs of turns that have started."""
@@ -132,6 +139,7 @@ class EventLogs:
         """Its turn starts, with event 0 to come."""
         log.response_id, log.listed = response_id, listed
         self._by_response[response_id] = log
+        self._running_bytes += log.num_bytes
 
     def adopt(self, log: EventLog, response_id: str, last: bytes) -> None:
         """Take in a turn that ended before this server knew it: its last event is there, unless
@@ -151,12 +159,15 @@ class EventLogs:
     def append(self, log: EventLog, frames: Sequence[bytes]) -> None:
         """Keep the turn's next events; the oldest go where they are too many bytes."""
         # Copies of their own size: what encoded a frame made room for several thousand bytes.
+        before = log.num_bytes
         for frame in frames:
             log.frames.append(bytes(memoryview(frame)))
             log.num_bytes += len(frame)
         while log.num_bytes > self._limits.max_resume_bytes_per_turn and len(log.frames) > 1:
             log.num_bytes -= len(log.frames.popleft())
             log.first += 1
+        if log.response_id is not None:
+            self._running_bytes += log.num_bytes - before
 
     def close(self, log: EventLog) -> None:
         """The turn's last event has been appended."""
@@ -165,6 +176,7 @@ class EventLogs:
         whole = self._whole.setdefault(log.tenant, OrderedDict())
         if not log.deleted:
             whole[log] = None
+        self._running_bytes -= log.num_bytes if log.response_id is not None else 0
         self._count(log.tenant, log.num_bytes)
         self._bound(log.tenant)
 

@@ -113,6 +113,13 @@ def open_requests(limits: Limits) -> "HeldBytes":
 
 
 @dataclass(slots=True, eq=False)
+class Tally:
+    """Bytes that several tables hold together."""
+
+    num_bytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class MemoryHold:
     """The memory that one request or message holds, until it is given back."""
 

@@ -15,7 +15,7 @@ announced as JSON, which no page can do without asking the server first (``cross
 import enum
 import ipaddress
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -38,6 +38,8 @@ from tools_api.dialects.responses_http import RESPONSES
 from tools_api.errors import ApiError
 
 log = logging.getLogger(__name__)
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 Page = Callable[[Principal], HttpResponse]
 _READ_ONLY = (
@@ -125,12 +127,15 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OriginPolicy:
-    """Which values of ``Origin`` and ``Host`` are ours."""
+    """The values of ``Origin`` and ``Host`` that are ours, and whose word for a client's address is
+    taken."""
 
     allowed_origins: frozenset[str]
     """Beside the server itself and loopback, e.g. ``https://agents.example``."""
     check_host: bool
     """True where no key protects the port."""
+    forwarded_by: tuple[Network, ...] = ()
+    """Networks of balancers."""
 
     def allows_origin(self, origin: str, host: str) -> bool:
         """Whether a page of ``origin`` may talk to us under the name ``host``."""
@@ -148,6 +153,17 @@ class OriginPolicy:
             is_loopback(parts[0])
             or any(allowed.rpartition("//")[2] == parts[1] for allowed in self.allowed_origins)
         )
+
+    def client_of(self, peer: str, told: Sequence[str]) -> str:
+        """The client's address where ``peer`` is a balancer: the last one that is told; what stands
+        before that anybody may have written."""
+        try:
+            known = ipaddress.ip_address(peer.partition("%")[0])
+            client = ipaddress.ip_address(told[-1].rpartition(",")[2].strip())
+        except ValueError:
+            return peer
+        inner = getattr(known, "ipv4_mapped", None) or known
+        return str(client) if any(inner in each for each in self.forwarded_by) else peer
 
 
 class FrontDoor:
@@ -198,6 +214,11 @@ class FrontDoor:
         """Header fields that let the page which made the request read its answer; none where it
         may not, or no page made it."""
         return () if self._refuse_foreign(request) else cross_origin.readable(request)
+
+    def client_of(self, peer: str, request: HttpRequest) -> str:
+        """The address of the client behind ``peer``."""
+        told = request.headers.get_all("X-Forwarded-For")
+        return self._origins.client_of(peer, told) if told else peer
 
     def _find(self, path: str) -> tuple[Route | None, str]:
         for route in self._patterns if path not in self._by_path else ():

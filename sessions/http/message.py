@@ -63,6 +63,14 @@ class HttpRequest:
         values = parse_qs(self.target.partition("?")[2], keep_blank_values=True).get(name)
         return values[-1] if values else None
 
+    def queries(self, name: str) -> list[str]:
+        """All values of a query parameter."""
+        return parse_qs(self.target.partition("?")[2], keep_blank_values=True).get(name, [])
+
+    def parameters(self) -> list[str]:
+        """The names of all query parameters."""
+        return list(parse_qs(self.target.partition("?")[2], keep_blank_values=True))
+
     def header(self, name: str) -> str | None:
         """The header's value, None if absent or sent more than once."""
         values = self.headers.get_all(name)

@@ -19,12 +19,13 @@ import orjson
 from sessions.durable.account import Amount
 from sessions.durable.item_ids import own_items
 from sessions.durable.reservation import amount_of
-from sessions.journal import request_ids, rows, shares
+from sessions.journal import listing, request_ids, rows, shares
 from sessions.journal.encoding import decode_reservation, encode_reservation
 from sessions.journal.errors import JournalParentGone
 from sessions.journal.records import SpendTotal, TurnRecord, session_account
 from sessions.journal.rows import Row, SessionRow
 from sessions.journal.tables import FIRST_EPOCH, Cursor, SqlTables, check_account, marks, slices
+from sessions.journal.usage import HourlyUsage
 
 
 class Batch:
@@ -51,6 +52,7 @@ class Batch:
         """Sessions of turns that end without a record."""
         self._requests: dict[str, list[str]] = {}
         """Ids of each tenant whose turns have ended."""
+        self._usage = HourlyUsage(tables, cursor)
         self.new_headers: set[bytes] = set()
         """Digests of those that were not in the journal before."""
 
@@ -77,6 +79,7 @@ class Batch:
         that their server does not run them any more. Returns what was written."""
         settled: list[TurnRecord] = []
         found = reservations(self._cursor, tenant, session)
+        now_ms = self._tables.now_ms(self._cursor) if found else 0
         self._look(tenant, found)
         for held in found:
             row = self.session(tenant, session)
@@ -84,7 +87,7 @@ class Batch:
             taken = self._cursor.execute(sql, (tenant, held.request_id)).fetchone() is not None
             # One whose request was sent again, and ended, keeps its usage alone.
             settled.append(replace(held, request_id=None if taken else held.request_id))
-            self._insert(row, settled[-1])
+            self._insert(row, settled[-1], charged_ms=now_ms)
             self._flush()
         return settled
 
@@ -123,11 +126,17 @@ class Batch:
         self._put("session", rows.SESSION, sessions, key=("tenant", "name"))
         accounts = [rows.account_columns(*key, found) for key, found in self._charged.items()]
         self._put("account", rows.ACCOUNT, accounts, key=("tenant", "name"))
+        self._usage.write()
         if self._tables.shared:
             for key in sorted(self._left):
                 drop_empty(self._tables, self._cursor, *key)
             for tenant, ids in sorted(self._requests.items()):
                 request_ids.free(self._tables, self._cursor, tenant, ids)
+
+    def committed(self) -> None:
+        """Have the store remember what it need not ask for again."""
+        self._tables.kept_headers |= self.new_headers
+        self._usage.remember()
 
     # Reading
 
@@ -239,7 +248,16 @@ class Batch:
             return True
         return session.owner == tables.owner and session.epoch == _epoch(record)
 
-    def _insert(self, session: SessionRow, record: TurnRecord) -> None:
+    def _insert(
+        self, session: SessionRow, record: TurnRecord, *, charged_ms: int | None = None
+    ) -> None:
+        """``charged_ms``: when its accounts got it, where that is not when it ended."""
+        for name in (session_account(record.session), *record.accounts):
+            self._charge((record.tenant, name), record)
+        options = record.options or session.options
+        if options != session.options or not session.head_seq:
+            session = listing.describe(self._tables, self._cursor, session, options)
+        spent = self._charged[record.tenant, session_account(record.session)]
         session = self._changed[record.tenant, record.session] = replace(
             session,
             head_seq=session.head_seq + 1,
@@ -247,7 +265,10 @@ class Batch:
             turns_begun=max(session.turns_begun, record.number),
             open_calls=session.open_calls if record.open_calls is None else record.open_calls,
             updated_ms=_updated_ms(session, record),
-            options=record.options or session.options,
+            failed=session.failed + (record.status == "failed"),
+            computed_again=session.computed_again + record.computed_again,
+            missing=listing.missing_part(spent.usage.cached_tokens, spent.usage.input_tokens),
+            cost=spent.cost,
         )
         tables = self._tables
         for entry in record.links:
@@ -270,8 +291,8 @@ class Batch:
         self._items += rows.item_columns(*key, record.created_s, items)
         self._there[key] = session.epoch
         self._reserved[key] = None
-        for name in (session_account(record.session), *record.accounts):
-            self._charge((record.tenant, name), record)
+        ended_ms = round(record.created_s * 1000)
+        self._usage.add(record, ended_ms if charged_ms is None else charged_ms)
 
     def _charge(self, key: tuple[str, str], record: TurnRecord) -> None:
         self._charged[key] = self._account(key).plus(record)

@@ -24,6 +24,7 @@ from sessions.durable.compaction import opened
 from sessions.durable.ledger import PriceTable, TurnUsage
 from sessions.durable.packing import deflate
 from sessions.durable.transcript import NOTHING, Entry, Header, LeftOut, Tail
+from sessions.durable.usage_keys import UsageKeys
 from sessions.journal.errors import JournalDamaged
 from sessions.journal.records import DIGEST_BYTES, SERVER_DIED, StoredTurn, TurnRecord
 from tools_api import exact_json
@@ -273,6 +274,7 @@ def encode_reservation(record: TurnRecord) -> bytes:
         "epoch": record.epoch,
         "options": record.options.decode(),
         "private": record.private,
+        "keys": [record.keys.key, record.keys.model, record.keys.labels, record.keys.tools],
     }
     return orjson.dumps(parts)
 
@@ -303,9 +305,16 @@ def decode_reservation(
             epoch=parts["epoch"],
             options=parts["options"].encode(),
             private=parts["private"],
+            keys=_usage_keys(parts["keys"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable(f"reservation of {response_id}", error) from error
+
+
+def _usage_keys(parts: list[Any]) -> UsageKeys:
+    key, model, labels, tools = parts
+    pairs = tuple((name, value) for name, value in labels)
+    return UsageKeys(key=key, model=model, labels=pairs, tools=tuple(tools))
 
 
 def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[EntryBody, ...]:

@@ -13,8 +13,8 @@ class JournalInUse(JournalError):
     """Another server has this file; it was not opened."""
 
 
-class JournalNewer(JournalError):
-    """A newer program has written it; it was not opened."""
+class JournalOtherVersion(JournalError):
+    """Its tables are of a version that this program does not read; it was not opened."""
 
 
 class JournalUnavailable(JournalError):
@@ -30,12 +30,16 @@ class JournalAbsent(JournalUnavailable):
     """There is none yet where somebody only looks; the first server makes it."""
 
 
-class JournalOlder(JournalUnavailable):
-    """An older program has written it; a server of this version brings it up when it opens it."""
-
-
 class JournalBusy(JournalUnavailable):
     """A session's owner did not let go in time."""
+
+
+class AddressTaken(JournalBusy):
+    """A server that lives, or died a moment ago, has the address in its cluster."""
+
+
+class ClusterRefused(JournalError):
+    """A cluster serves something else than the server that would be its member."""
 
 
 class JournalElsewhere(JournalBusy):
@@ -52,6 +56,14 @@ def contradiction(what: str) -> JournalDamaged:
     return JournalDamaged(
         f"the journal contradicts itself: {what}; stop the server and run 'keepwarm sessions "
         "recover'"
+    )
+
+
+def other_version(place: str, found: int, version: int) -> JournalOtherVersion:
+    """The tables at ``place`` are of version ``found``, and those of ``version`` alone are read."""
+    return JournalOtherVersion(
+        f"{place} has tables of version {found}, and this program reads version {version} alone: "
+        "serve it with the keepwarm that made it, or name another place with --journal"
     )
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from sessions.journal.errors import (
     JournalDamaged,
     JournalError,
-    JournalNewer,
     JournalUnavailable,
+    other_version,
 )
 from sessions.journal.mark import Mark
 from sessions.journal.tables import VERSION, Cursor
@@ -32,11 +32,11 @@ def file_beside(path: Path, what: str) -> Path:
     return path.with_name(f"{path.name}.{what}")
 
 
-def version_of(cursor: Cursor, path: Path, mark: Mark | None) -> int:
-    """Which version of the tables the file has; 0: none yet.
+def has_tables(cursor: Cursor, path: Path, mark: Mark | None) -> bool:
+    """Whether the file has a journal's tables, or is empty yet.
 
     Raises:
-        JournalNewer: one that is not known here.
+        JournalOtherVersion: it has those of another version.
         JournalDamaged: what it had is gone.
         JournalUnavailable: it holds what no journal does.
     """
@@ -44,16 +44,13 @@ def version_of(cursor: Cursor, path: Path, mark: Mark | None) -> int:
     (version,) = cursor.execute("PRAGMA user_version").fetchone()
     (tables,) = cursor.execute("SELECT count(*) FROM sqlite_master").fetchone()
     cursor.execute("ROLLBACK")
-    if version > VERSION:
-        raise JournalNewer(
-            f"{path} is of a newer version ({version}, this program knows {VERSION}): "
-            "update keepwarm, or name another file with --journal"
-        )
+    if version not in (0, VERSION):
+        raise other_version(str(path), version, VERSION)
     if version == 0 and mark is not None and mark.commits:
         raise lost(path, 0, mark.commits)
     if version == 0 and tables:
         raise unusable(path, "it is another program's database")
-    return int(version)
+    return bool(version)
 
 
 def first_row(cursor: Cursor, path: Path, mark: Mark | None) -> tuple[bytes, int]:
@@ -99,6 +96,7 @@ def read_only(path: Path) -> sqlite3.Connection:
 
     Raises:
         JournalUnavailable: there is nothing that can be read.
+        JournalOtherVersion: it has tables of another version.
     """
     log = Path(f"{path}-wal")
     for how in ("mode=ro", "mode=ro&immutable=1"):
@@ -118,6 +116,8 @@ def read_only(path: Path) -> sqlite3.Connection:
         if version == VERSION:
             return connection
         connection.close()
+        if version:
+            raise other_version(str(path), version, VERSION)
         break
     raise JournalUnavailable(f"{path} cannot be read before it can be written")
 

@@ -17,9 +17,9 @@ from sessions.journal.errors import JournalDamaged, JournalInUse
 from sessions.journal.file_state import (
     file_beside,
     first_row,
+    has_tables,
     lost,
     unusable,
-    version_of,
 )
 from sessions.journal.mark import Mark, read_mark
 from sessions.journal.view import SqliteView
@@ -104,7 +104,7 @@ def _look_through(
     view: SqliteView, path: Path, mark: Mark | None, clock: Callable[[], float], until_s: float
 ) -> Seen | None:
     with view.reading() as cursor:
-        if version_of(cursor, path, mark) == 0:
+        if not has_tables(cursor, path, mark):
             return None
         first_row(cursor, path, mark)
         whole = True

@@ -4,9 +4,11 @@ Every method waits for a disk or a network: none is called in the event loop. ``
 ``append`` from a thread of its own, everything else comes from readers' threads.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from sessions.journal.listing import ListAsked, ListedSession, ListPlace
+from sessions.journal.members import Heard, Presence
 from sessions.journal.records import (
     SessionRecord,
     SpendTotal,
@@ -15,13 +17,30 @@ from sessions.journal.records import (
 )
 from sessions.journal.samples import Sample
 from sessions.journal.shares import Share, Want
+from sessions.journal.usage import UsageSums
+from sessions.journal.usage_reading import UsageAsked, UsagePlace, UsageRow
+from sessions.quotas import Draw, Drawn
 
 
 class Owner(Protocol):
     """A server among those that share a journal."""
 
-    def beat(self) -> None:
-        """Say that this server lives."""
+    def beat(self, presence: Presence | None = None, *, changed: bool = False) -> Heard:
+        """Say that this server lives, and what it is in its cluster. ``changed``: the balancer is
+        to look at once."""
+        ...
+
+    def join(self, presence: Presence) -> None:
+        """Become a member of a cluster.
+
+        Raises:
+            ClusterRefused: it serves something else.
+            AddressTaken: another one is there; it may be dead, and then is so a moment later.
+        """
+        ...
+
+    def draw(self, tenant: str, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
+        """Take what there is of a tenant's limits, which all servers of a cluster draw on."""
         ...
 
     def wanted(self) -> list[tuple[str, str]]:
@@ -152,16 +171,20 @@ class Journal(Protocol):
         """None: there is none of that name."""
         ...
 
-    def set_options(self, tenant: str, name: str, options: bytes) -> None:
-        """Keep ``SessionRecord.options``; a session that has no row yet gets one."""
-        ...
-
     def account(self, tenant: str, name: str) -> SpendTotal:
         """All zero for a name that nothing was added to."""
         ...
 
     def accounts_named(self, name: str) -> dict[str, SpendTotal]:
         """Those of that name, by tenant."""
+        ...
+
+    def accounts_of_policies(self) -> dict[tuple[str, str], SpendTotal]:
+        """Those of tenants' days and months, and of keys, by tenant and name."""
+        ...
+
+    def clock_s(self) -> float:
+        """The journal's clock, seconds since the epoch: the same for all of its servers."""
         ...
 
     def turn(self, tenant: str, response_id: str) -> StoredTurn | None:
@@ -224,6 +247,40 @@ class Journal(Protocol):
         """Delete rows that are older and that no row which stays stands on; returns how many.
         Sessions that are older and have none go with their accounts and budgets, unless one that
         stays names them as its parent."""
+        ...
+
+    def listed(
+        self, asked: ListAsked, after: ListPlace | None, most: int
+    ) -> tuple[list[ListedSession], int | None]:
+        """So many sessions at most behind ``after``, in the order that is asked for; and how many
+        the query is about, None if they are more than ``listing.FEW``."""
+        ...
+
+    def listed_among(
+        self, asked: ListAsked, names: Iterable[tuple[str, str]]
+    ) -> list[ListedSession]:
+        """Those of these sessions (tenant and name) that are there and asked for, in order."""
+        ...
+
+    def session_tree(self, tenant: str, name: str, most: int) -> list[tuple[int, ListedSession]]:
+        """A session and those below it, so many at most, and how deep each stands; each behind the
+        one that it is a part of. Empty: there is none of that name."""
+        ...
+
+    def usage(
+        self, asked: UsageAsked, after: UsagePlace | None, most: int
+    ) -> tuple[list[UsageRow], UsageSums]:
+        """Sums of usage, a row for each bucket and value of the group, so many at most of those
+        behind ``after``; and the sum over all of the stretch."""
+        ...
+
+    def usage_labels(self, tenant: str | None) -> list[str]:
+        """Names of labels that usage is counted under (None: of all tenants)."""
+        ...
+
+    def cursor_secret(self) -> bytes:
+        """What cursors are sealed with: the same at every server of the journal, and over
+        restarts."""
         ...
 
     def keep_samples(self, kept: Sequence[Sample]) -> None:

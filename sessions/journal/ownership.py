@@ -21,14 +21,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from sessions.journal import request_ids, shares
+from sessions.journal import members, request_ids, shares
 from sessions.journal.batch import Batch, drop_empty, sessions_with_reservations
-from sessions.journal.errors import JournalBusy
+from sessions.journal.draws import draw
+from sessions.journal.errors import AddressTaken, ClusterRefused, JournalBusy
+from sessions.journal.members import Heard, Presence
 from sessions.journal.records import SessionRecord, TurnRecord
 from sessions.journal.rows import SessionRow
 from sessions.journal.shares import Share, Want
 from sessions.journal.sql import SqlJournal
 from sessions.journal.tables import Cursor
+from sessions.quotas import Draw, Drawn
 
 DEAD_MS = 2000
 POLL_S = 0.25
@@ -199,14 +202,48 @@ class Ownership:
         of this server's sessions. Where the store cannot tell it is never called."""
         self.journal.listen(tell)
 
-    def beat(self) -> None:
-        """Say that this server lives."""
-        with self.journal.writing() as cursor:
-            cursor.execute(
-                "INSERT INTO member (owner, heartbeat_ms) VALUES (?, ?) "
-                "ON CONFLICT (owner) DO UPDATE SET heartbeat_ms = excluded.heartbeat_ms",
-                (self.journal.owner, self.now_ms(cursor)),
-            )
+    def beat(self, presence: Presence | None = None, *, changed: bool = False) -> Heard:
+        """See ``Owner``."""
+        journal = self.journal
+        with journal.writing() as cursor:
+            now_ms = self.now_ms(cursor)
+            told_ms = members.beat(cursor, journal.owner, now_ms, presence)
+            if presence is None:
+                return Heard()
+            if changed:
+                journal.tell(cursor, members.bell_of(presence.cluster))
+            ready = members.count_ready(cursor, presence.cluster, now_ms - DEAD_MS)
+            return Heard(told=told_ms > 0, num_ready=ready)
+
+    def join(self, presence: Presence) -> None:
+        """See ``Owner``."""
+        journal, cluster, address = self.journal, presence.cluster, presence.address
+        with journal.writing() as cursor:
+            journal.lock_name(cursor, "cluster", "", cluster)
+            now_ms = self.now_ms(cursor)
+            for each in members.of_cluster(cursor, cluster):
+                other = each.presence
+                if each.owner == journal.owner or abs(now_ms - each.heartbeat_ms) > DEAD_MS:
+                    continue
+                if other.identity != presence.identity:
+                    raise ClusterRefused(
+                        f"the cluster {cluster!r} serves {other.identity} (at {other.address}), "
+                        f"this server {presence.identity}: give it a cluster of its own"
+                    )
+                if other.address == address:
+                    raise AddressTaken(
+                        f"the address {address} is that of a server of the cluster {cluster!r} "
+                        f"which lives ({each.owner}): --advertise names another one"
+                    )
+            members.bury(cursor, cluster, address)  # whoever was there has ended
+            members.beat(cursor, journal.owner, now_ms, presence)
+
+    def draw(self, tenant: str, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
+        """See ``Owner``. It waits for no disk: a power cut gives a few turns back."""
+        with self.journal.writing(synced=False) as cursor:
+            now_ms = self.now_ms(cursor)
+            ordered = sorted(draws, key=lambda each: each.kind)
+            return tuple(draw(self.journal, cursor, tenant, now_ms, each) for each in ordered)
 
     def take_shares(self, tenant: str, wants: Sequence[Want]) -> tuple[Share, ...]:
         """Have this server spend of accounts that others draw on too: what there is of what is

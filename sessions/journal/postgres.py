@@ -24,19 +24,17 @@ from sessions.journal.errors import (
     JournalDamaged,
     JournalDisplaced,
     JournalError,
-    JournalNewer,
-    JournalOlder,
     JournalUnavailable,
+    other_version,
 )
 from sessions.journal.ownership import Ownership
 from sessions.journal.records import SessionRecord, TurnRecord
 from sessions.journal.sql import SqlJournal
-from sessions.journal.tables import MIGRATIONS, VERSION, Cursor
+from sessions.journal.tables import VERSION, Cursor, statements
 
 STATEMENT_MS = 5000
 IDLE_IN_TRANSACTION_MS = 5000
 CONNECT_S = 5
-_NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _TRANSACTION_STATE = "25"
 """Class of errors: the transaction was ended for having been idle, e.g. where this server was
 stopped inside it, or may only read, as on a server that is not the first one any more."""
@@ -63,8 +61,10 @@ class _Cursor:
 class PostgresJournal(SqlJournal):
     """``Journal`` at an address ``postgresql://...``."""
 
+    now_sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
     for_update = " FOR UPDATE"
     for_share = " FOR KEY SHARE"
+    text_in = "position(? IN text) > 0"
     request_in = "position(? IN amount) > 0"
 
     def __init__(
@@ -84,7 +84,7 @@ class PostgresJournal(SqlJournal):
                 or changed, and no turn appended.
 
         Raises:
-            JournalUnavailable, JournalNewer: it was not opened.
+            JournalUnavailable, JournalOtherVersion: it was not opened.
         """
         super().__init__(fingerprint=fingerprint, owner=owner, shared=True)
         self._address = address
@@ -104,7 +104,7 @@ class PostgresJournal(SqlJournal):
                 raise
         self._ownership = Ownership(
             journal=self,
-            now_ms=lambda cursor: cursor.execute(_NOW).fetchone()[0],
+            now_ms=self.now_ms,
             waiter=self._bell,
         )
 
@@ -135,7 +135,8 @@ class PostgresJournal(SqlJournal):
             if found is None and self._beside:
                 raise _absent(cursor)
             if found is None:
-                self._migrate(cursor, 0)
+                for statement in statements("BYTEA"):
+                    cursor.execute(statement)
                 cursor.execute(
                     "INSERT INTO journal (id, identity, commits) VALUES (1, ?, ?)",
                     (secrets.token_bytes(16), VERSION),
@@ -144,26 +145,10 @@ class PostgresJournal(SqlJournal):
             row = cursor.execute(sql).fetchone()
             if row is None:
                 raise JournalDamaged("the journal in PostgreSQL has lost its first row")
-            if row[0] > VERSION:
-                raise JournalNewer(
-                    f"the journal in PostgreSQL is of a newer version ({row[0]}, this program "
-                    f"knows {VERSION}): update keepwarm"
-                )
-            if row[0] < VERSION and self._beside:
-                raise JournalOlder(
-                    f"the journal in PostgreSQL is of an older version ({row[0]}, this program "
-                    f"knows {VERSION}): a server of this version that opens it updates it"
-                )
-            if row[0] < VERSION:
-                self._migrate(cursor, row[0])
-                cursor.execute("UPDATE journal SET commits = ? WHERE id = 1", (VERSION,))
+            if row[0] != VERSION:
+                raise other_version("the journal in PostgreSQL", row[0], VERSION)
             identity = bytes(row[1])
         self._identity = identity
-
-    def _migrate(self, cursor: Cursor, version: int) -> None:
-        for script in MIGRATIONS[version:]:
-            for statement in script.format(blob="BYTEA").split(";")[:-1]:
-                cursor.execute(statement)
 
     def _connection(self) -> psycopg.Connection[Any]:
         """This thread's."""
@@ -195,12 +180,7 @@ class PostgresJournal(SqlJournal):
                     self._prepare()
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(
-            self._address,
-            connect_timeout=CONNECT_S,
-            options=f"-c statement_timeout={STATEMENT_MS} -c synchronous_commit=on "
-            f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
-        )
+        return connected(self._address)
 
     @contextlib.contextmanager
     def writing(self, *, synced: bool = True) -> Iterator[Cursor]:
@@ -314,6 +294,16 @@ class PostgresJournal(SqlJournal):
     def _close_connections(self) -> None:
         for connection in self._connections:
             connection.close()
+
+
+def connected(address: str) -> psycopg.Connection[Any]:
+    """A connection on which nothing waits for ever."""
+    return psycopg.connect(
+        address,
+        connect_timeout=CONNECT_S,
+        options=f"-c statement_timeout={STATEMENT_MS} -c synchronous_commit=on "
+        f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
+    )
 
 
 def _absent(cursor: Cursor) -> JournalUnavailable:

@@ -19,6 +19,7 @@ from sessions.durable.ledger import COMPACTION, PriceTable, TurnUsage
 from sessions.durable.reservation import amount_of
 from sessions.durable.session import Session
 from sessions.durable.transcript import Entry
+from sessions.durable.usage_keys import NO_KEYS, Labels, UsageKeys, sorted_labels
 
 DIGEST_BYTES = 16
 SERVER_DIED = "server_died"
@@ -73,6 +74,10 @@ class TurnRecord:
     """Those of ``accounts`` of which this server spends a share, and the kinds that are bounded:
     where it has no longer so much of it the turn is not written. Without kinds it is, and takes
     what there is of the share."""
+    keys: UsageKeys = NO_KEYS
+    """What its usage is counted under."""
+    computed_again: int = 0
+    """Prompt tokens that were computed though they had been before."""
     created_s: float
     """Seconds since the epoch."""
     epoch: int = UNFENCED
@@ -199,6 +204,10 @@ class SessionRecord:
     updated_s: float
     """When its last turn ended; 0: it has had none."""
     account: SpendTotal
+    failed: int = 0
+    """Turns that failed."""
+    computed_again: int = 0
+    """Prompt tokens that were computed though they had been before."""
     options: bytes = b""
     """Options for its later turns: see ``options_kept``."""
 
@@ -212,6 +221,7 @@ class KeptOptions:
     outlives_sockets: bool
     budgets: Mapping[str, tuple[Budget, Budget]]
     """Budgets among ``session`` and ``tree`` that were told, the bounds and the soft ones."""
+    labels: Labels
 
 
 TENANT_ACCOUNT = "tenant"
@@ -231,10 +241,16 @@ def tree_account(session: str) -> str:
 def account_names(session: Session) -> tuple[str, ...]:
     """Names of the accounts that the session draws on besides its own, in the order of
     ``Ledger.accounts`` behind that."""
-    own = tree_account(session.name)
+    own, policies = tree_account(session.name), policy_names(session)
     if session.parent is None:
-        return own, TENANT_ACCOUNT
-    return own, *(tree_account(above.name) for above in session.parents()), TENANT_ACCOUNT
+        return own, TENANT_ACCOUNT, *policies
+    trees = (tree_account(above.name) for above in session.parents())
+    return own, *trees, TENANT_ACCOUNT, *policies
+
+
+def policy_names(session: Session) -> tuple[str, ...]:
+    """Names of the accounts that the operator's budgets by day, month and key have."""
+    return tuple(account.name for account in session.ledger.policies)
 
 
 def options_told(session: Session) -> bytes:
@@ -250,6 +266,8 @@ def options_told(session: Session) -> bytes:
         options["outlives_sockets"] = True
     if session.parent is not None:
         options["parent"] = session.parent.name
+    if session.labels:
+        options["labels"] = dict(session.labels)
     # A copy of its own size: it is kept, and what encoded it made room for several thousand bytes.
     return bytes(memoryview(orjson.dumps(options))) if options else b""
 
@@ -260,6 +278,7 @@ def options_kept(options: bytes) -> KeptOptions:
     return KeptOptions(
         parent=told.get("parent"),
         outlives_sockets=told.get("outlives_sockets", False),
+        labels=sorted_labels(told.get("labels", {})),
         budgets={
             scope: (Budget(**told[scope][0]), Budget(**told[scope][1]))
             for scope in ("session", "tree")

@@ -28,11 +28,25 @@ from sessions.journal.errors import (
     JournalInUse,
     JournalUnavailable,
 )
+from sessions.journal.listing import missing_part, write_found_by
 from sessions.journal.mark import read_mark
-from sessions.journal.records import NO_TURNS, SpendTotal, StoredTurn, session_account
+from sessions.journal.records import (
+    NO_TURNS,
+    SpendTotal,
+    StoredTurn,
+    options_kept,
+    session_account,
+)
 from sessions.journal.rows import Row, SessionRow
 from sessions.journal.sqlite import SqliteJournal
+from sessions.journal.tables import marks
+from sessions.journal.usage import COUNTS, HOURS, LABELLED
 
+_USAGE = {
+    "usage_hour": f"{HOURS}, {COUNTS}",
+    "usage_label": f"{LABELLED}, {COUNTS}",
+    "usage_value": "tenant, kind, value",
+}
 _FARTHEST = 1 << 24
 """Rows to jump over, at most, where a page cannot be read."""
 
@@ -56,6 +70,8 @@ class _Found:
     sessions: dict[tuple[str, str], SessionRow] = field(default_factory=dict)
     accounts: dict[tuple[str, str], Row] = field(default_factory=dict)
     reservations: list[Row] = field(default_factory=list)
+    usage: dict[str, list[Row]] = field(default_factory=dict)
+    """Rows of its tables, which have no checksum."""
 
 
 def recover(source: Path, target: Path) -> Recovered:
@@ -164,7 +180,23 @@ def _read(connection: sqlite3.Connection, report: Recovered) -> _Found:
         with _naming(report):
             rows.read_sealed(row, "reservation")
             found.reservations.append(row)
+    for table, columns in _USAGE.items():
+        found.usage[table] = _sums(connection, table, columns, report)
     return found
+
+
+def _sums(connection: sqlite3.Connection, table: str, columns: str, report: Recovered) -> list[Row]:
+    """The rows of a table of usage, as far as they can be read from its beginning."""
+    kept = list[Row]()
+    try:
+        for row in connection.execute(f"SELECT {columns} FROM {table}"):
+            if all(isinstance(value, int | str) for value in row):
+                kept.append(tuple(row))
+            else:
+                report.lost.append(f"a row of table {table}")
+    except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
+        report.lost.append(f"rows of table {table} behind row {len(kept)}: {error}")
+    return kept
 
 
 @contextlib.contextmanager
@@ -218,8 +250,7 @@ def _write(found: _Found, target: Path, report: Recovered) -> None:
     try:
         with journal.writing() as cursor:
             for turn, row in found.turns.values():
-                marks = ", ".join("?" * len(row))
-                cursor.execute(f"INSERT INTO turn ({rows.TURN}) VALUES ({marks})", row)
+                cursor.execute(f"INSERT INTO turn ({rows.TURN}) VALUES ({marks(len(row))})", row)
                 cursor.execute(
                     "INSERT INTO name (tenant, response_id, session, seq) VALUES (?, ?, ?, ?)",
                     (turn.tenant, turn.response_id, turn.session, turn.seq),
@@ -228,6 +259,9 @@ def _write(found: _Found, target: Path, report: Recovered) -> None:
                     cursor.execute(f"INSERT INTO item ({rows.ITEM}) VALUES (?, ?, ?, ?)", item)
             for header in found.headers.items():
                 cursor.execute("INSERT INTO header (digest, body) VALUES (?, ?)", header)
+            for table, kept in found.usage.items():
+                for row in kept:
+                    cursor.execute(f"INSERT INTO {table} VALUES ({marks(len(row))})", row)
             for reservation in found.reservations:
                 cursor.execute("INSERT INTO reservation VALUES (?, ?, ?, ?, ?, ?)", reservation)
             by_session: dict[tuple[str, str], list[StoredTurn]] = {}
@@ -235,14 +269,18 @@ def _write(found: _Found, target: Path, report: Recovered) -> None:
                 by_session.setdefault((turn.tenant, turn.session), []).append(turn)
             for key in found.sessions.keys() | by_session.keys():
                 session = _session(key, found.sessions.get(key), by_session.get(key, []))
-                journal.write_session(cursor, session)
                 account = (key[0], session_account(key[1]))
                 if account not in found.accounts:
                     total = _added_up(by_session.get(key, []))
                     found.accounts[account] = rows.account_columns(*account, total)
+                spent = rows.read_account(found.accounts[account])
+                missing = missing_part(spent.usage.cached_tokens, spent.usage.input_tokens)
+                session = replace(session, cost=spent.cost, missing=missing)
+                journal.write_session(cursor, session)
+                write_found_by(cursor, session, (), options_kept(session.options).labels)
             for row in found.accounts.values():
-                marks = ", ".join("?" * len(row))
-                cursor.execute(f"INSERT INTO account ({rows.ACCOUNT}) VALUES ({marks})", row)
+                sql = f"INSERT INTO account ({rows.ACCOUNT}) VALUES ({marks(len(row))})"
+                cursor.execute(sql, row)
             report.turns, report.sessions = len(found.turns), len(found.sessions | by_session)
     finally:
         journal.close()

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import orjson
 
-from sessions.journal import rows
+from sessions.journal import listing, rows
 from sessions.journal.encoding import decode_turn
 from sessions.journal.records import options_kept, session_account, tree_account
 from sessions.journal.rows import Row
@@ -255,6 +255,7 @@ def _mend(journal: SqlJournal, cursor: Cursor, lost: Iterable[Place]) -> set[str
 
 
 def _forget(cursor: Cursor, tenant: str, name: str) -> None:
+    listing.forget(cursor, tenant, name)
     for sql, key in (
         ("DELETE FROM session WHERE tenant = ? AND name = ?", name),
         ("DELETE FROM account WHERE tenant = ? AND name = ?", session_account(name)),

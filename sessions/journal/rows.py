@@ -28,7 +28,7 @@ TURN = (
 )
 SESSION = (
     "tenant, name, owner, epoch, head_id, head_seq, gone, turns_begun, open_calls, updated_ms, "
-    "options, checksum"
+    "parent, bounded, failed, computed_again, missing, cost, options, checksum"
 )
 ACCOUNT = (
     "tenant, name, turns, input_tokens, cached_tokens, output_tokens, reasoning_tokens, "
@@ -57,6 +57,18 @@ class SessionRow:
     turns_begun: int = 0
     open_calls: bool = False
     updated_ms: int = 0
+    parent: str = ""
+    """The session that it is a part of; empty: none."""
+    bounded: bool = False
+    """It has a budget, or its tree, or one that it is in."""
+    failed: int = 0
+    """Turns that failed."""
+    computed_again: int = 0
+    """Prompt tokens that were computed though they had been before."""
+    missing: int = 0
+    """Its hit ratio, as lists are sorted by it: ``listing.missing_part``."""
+    cost: int = 0
+    """Nano-dollars, as in its account."""
     options: bytes = b""
 
     def record(self, account: SpendTotal) -> SessionRecord:
@@ -72,6 +84,8 @@ class SessionRow:
             open_calls=self.open_calls,
             updated_s=self.updated_ms / 1000,
             account=account,
+            failed=self.failed,
+            computed_again=self.computed_again,
             options=self.options,
         )
 
@@ -147,6 +161,12 @@ def session_columns(row: SessionRow) -> Row:
             row.turns_begun,
             int(row.open_calls),
             row.updated_ms,
+            row.parent,
+            int(row.bounded),
+            row.failed,
+            row.computed_again,
+            row.missing,
+            row.cost,
             row.options,
         )
     )
@@ -166,7 +186,13 @@ def read_session(row: Row) -> SessionRow:
         turns_begun=columns[7],
         open_calls=bool(columns[8]),
         updated_ms=columns[9],
-        options=columns[10],
+        parent=columns[10],
+        bounded=bool(columns[11]),
+        failed=columns[12],
+        computed_again=columns[13],
+        missing=columns[14],
+        cost=columns[15],
+        options=columns[16],
     )
 
 
@@ -183,15 +209,14 @@ def account_columns(tenant: str, name: str, account: SpendTotal) -> Row:
         usage.accepted_tokens,
         usage.forwards,
     )
-    columns = (tenant, name, account.turns, *counts, account.cost, account.saved)
-    sealed_columns = sealed(_with_residency(columns, usage.residency))
-    return (*columns, usage.residency, sealed_columns[-1])
+    return sealed(
+        (tenant, name, account.turns, *counts, account.cost, account.saved, usage.residency)
+    )
 
 
 def read_account(row: Row) -> SpendTotal:
     """Raises JournalDamaged."""
-    residency, checksum = row[-2:]
-    columns = _checked((*_with_residency(row[:-2], residency), checksum), "account", row[1])
+    columns = _checked(row, "account", row[1])
     usage = TurnUsage(
         input_tokens=columns[3],
         cached_tokens=columns[4],
@@ -201,15 +226,9 @@ def read_account(row: Row) -> SpendTotal:
         drafted_tokens=columns[8],
         accepted_tokens=columns[9],
         forwards=columns[10],
-        residency=residency,
+        residency=columns[13],
     )
     return SpendTotal(turns=columns[2], usage=usage, cost=columns[11], saved=columns[12])
-
-
-def _with_residency(columns: Row, residency: int) -> Row:
-    """The columns with residency, as the checksum covers them: rows of version 1 know no residency,
-    and theirs stay true."""
-    return (*columns, residency) if residency else columns
 
 
 def sealed(columns: Row) -> Row:

@@ -11,22 +11,26 @@ holds that runs.
 Always true: what is read has the checksum that it was written with.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from sessions.journal import rows, samples
+from sessions.journal import listing, rows, samples, usage_reading
 from sessions.journal.batch import Batch, reservations, sessions_with_reservations
 from sessions.journal.encoding import request_in_reservation
 from sessions.journal.errors import contradiction
+from sessions.journal.listing import ListAsked, ListedSession, ListPlace
 from sessions.journal.records import (
     SessionRecord,
     SpendTotal,
     StoredTurn,
     TurnRecord,
+    tree_account,
 )
-from sessions.journal.rows import Row
+from sessions.journal.rows import Row, SessionRow
 from sessions.journal.samples import Sample
 from sessions.journal.tables import Cursor, SqlTables, marks, slices
+from sessions.journal.usage import UsageSums
+from sessions.journal.usage_reading import UsageAsked, UsagePlace, UsageRow
 
 CHAIN = """
 WITH RECURSIVE link (response_id, base_id) AS (
@@ -69,7 +73,7 @@ class SqlJournal(SqlTables):
             owned = batch.add(turns)
             batch.reserve(reserved)
             batch.write()
-        self.kept_headers |= batch.new_headers
+        batch.committed()
         return owned
 
     def reserve(self, reserved: Sequence[TurnRecord]) -> None:
@@ -89,16 +93,6 @@ class SqlJournal(SqlTables):
                 raise contradiction("what a running turn held is found by one way alone")
             batch.write()
         return settled
-
-    def set_options(self, tenant: str, name: str, options: bytes) -> None:
-        """See ``Journal``."""
-        with self.writing() as cursor:
-            self.lock_name(cursor, "session", tenant, name)
-            session = self.session_row(cursor, tenant, name, lock=True)
-            if session is None:
-                self._deny_rows(cursor, tenant, name)
-                session = self.new_session(tenant, name)
-            self.write_session(cursor, replace(session, options=options))
 
     def hide(self, tenant: str, response_id: str) -> bool:
         """See ``Journal``."""
@@ -127,6 +121,61 @@ class SqlJournal(SqlTables):
         """See ``Journal``."""
         with self.reading() as cursor:
             return samples.read(cursor, tenant, width_s, first, None if own else self.owner)
+
+    def listed(
+        self, asked: ListAsked, after: ListPlace | None, most: int
+    ) -> tuple[list[ListedSession], int | None]:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            found = listing.page(self, cursor, asked, after, most)
+            return self._listed(cursor, found.rows, asked), found.matching
+
+    def listed_among(
+        self, asked: ListAsked, names: Iterable[tuple[str, str]]
+    ) -> list[ListedSession]:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            return self._listed(cursor, listing.named(self, cursor, asked, names), asked)
+
+    def session_tree(self, tenant: str, name: str, most: int) -> list[tuple[int, ListedSession]]:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            row = self.session_row(cursor, tenant, name)
+            found = [] if row is None else listing.tree(cursor, row, most)
+            depths = [each.depth for each in found]
+            listed = self._listed(cursor, [each.row for each in found], ListAsked())
+            return list(zip(depths, listed, strict=True))
+
+    def _listed(
+        self, cursor: Cursor, found: Iterable[SessionRow], asked: ListAsked
+    ) -> list[ListedSession]:
+        return [
+            ListedSession(
+                place=listing.place_of(row, asked.order),
+                record=row.record(self.account_of(cursor, row)),
+                tree=self.account_row(cursor, row.tenant, tree_account(row.name)),
+            )
+            for row in found
+        ]
+
+    def usage(
+        self, asked: UsageAsked, after: UsagePlace | None, most: int
+    ) -> tuple[list[UsageRow], UsageSums]:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            found = usage_reading.read(cursor, asked, after, most)
+            return found, usage_reading.total(cursor, asked)
+
+    def usage_labels(self, tenant: str | None) -> list[str]:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            return usage_reading.label_names(cursor, tenant)
+
+    def cursor_secret(self) -> bytes:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            (identity,) = cursor.execute("SELECT identity FROM journal WHERE id = 1").fetchone()
+        return bytes(identity)
 
     def reservations(self, tenant: str, session: str) -> list[TurnRecord]:
         """See ``Journal``."""
@@ -175,6 +224,18 @@ class SqlJournal(SqlTables):
         if len(accounts) < len(found):
             raise contradiction(f"account {name!r} is there twice")
         return accounts
+
+    def accounts_of_policies(self) -> dict[tuple[str, str], SpendTotal]:
+        """See ``Journal``."""
+        sql = f"SELECT {rows.ACCOUNT} FROM account WHERE name LIKE ? OR name LIKE ?"
+        with self.reading() as cursor:
+            found = cursor.execute(sql, ("tenant/%", "key/%")).fetchall()
+        return {(row[0], row[1]): rows.read_account(row) for row in found}
+
+    def clock_s(self) -> float:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            return self.now_ms(cursor) / 1000
 
     def turn(self, tenant: str, response_id: str) -> StoredTurn | None:
         """See ``Journal``."""

@@ -37,19 +37,19 @@ from sessions.journal.file_state import (
     by_the_disk,
     file_beside,
     first_row,
+    has_tables,
     lost,
     read_only,
     said,
     unopened,
     unusable,
-    version_of,
 )
 from sessions.journal.files import DiskReserve, JournalFiles
 from sessions.journal.mark import MarkFile, read_mark
 from sessions.journal.ownership import Ownership, SystemWaiter
 from sessions.journal.records import SessionRecord, TurnRecord
 from sessions.journal.sql import SqlJournal
-from sessions.journal.tables import MIGRATIONS, VERSION, Cursor
+from sessions.journal.tables import VERSION, Cursor, statements
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,8 @@ _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 class SqliteJournal(SqlJournal):
     """``Journal`` in a file."""
 
+    now_sql = f"SELECT {_NOW}"
+
     def __init__(
         self,
         path: Path,
@@ -91,7 +93,8 @@ class SqliteJournal(SqlJournal):
             synchronous: SQLite's word; less than FULL is for tests of what that would lose.
 
         Raises:
-            JournalInUse, JournalNewer, JournalDamaged, JournalUnavailable: it was not opened.
+            JournalInUse, JournalOtherVersion, JournalDamaged, JournalUnavailable: it was not
+            opened.
         """
         super().__init__(fingerprint=fingerprint, owner=owner, shared=shared)
         self.path = path
@@ -107,7 +110,7 @@ class SqliteJournal(SqlJournal):
         self._begin()
         self._ownership = Ownership(
             journal=self,
-            now_ms=lambda cursor: cursor.execute(f"SELECT {_NOW}").fetchone()[0],
+            now_ms=self.now_ms,
             waiter=SystemWaiter(),
         )
         try:
@@ -214,28 +217,27 @@ class SqliteJournal(SqlJournal):
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         cursor = self._connection().cursor()
-        version = version_of(cursor, path, mark)
+        made = has_tables(cursor, path, mark)
         cursor.execute("PRAGMA journal_mode=WAL")
-        if version < VERSION:
-            self._migrate(cursor, version)
+        if not made:
+            self._make_tables(cursor)
             cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
         cursor.execute("BEGIN IMMEDIATE")
         cursor.execute("UPDATE journal SET commits = commits")  # fails where it may only be read
         cursor.execute("ROLLBACK")
         identity, commits = first_row(cursor, path, mark)
-        clean = version == 0 or (mark is not None and mark.clean)
+        clean = not made or (mark is not None and mark.clean)
         return commits, identity, clean
 
-    def _migrate(self, cursor: sqlite3.Cursor, version: int) -> None:
+    def _make_tables(self, cursor: sqlite3.Cursor) -> None:
         cursor.execute("BEGIN IMMEDIATE")
         (version,) = cursor.execute("PRAGMA user_version").fetchone()  # another may have done it
-        for script in MIGRATIONS[version:VERSION]:
-            for statement in script.format(blob="BLOB").split(";"):
-                cursor.execute(statement)
         if version == 0:
+            for statement in statements("BLOB"):
+                cursor.execute(statement)
             first = "INSERT INTO journal (id, identity, commits) VALUES (1, ?, 0)"
             cursor.execute(first, (secrets.token_bytes(16),))
-        cursor.execute(f"PRAGMA user_version={VERSION}")
+            cursor.execute(f"PRAGMA user_version={VERSION}")
         cursor.execute("COMMIT")
 
     def _connection(self) -> sqlite3.Connection:

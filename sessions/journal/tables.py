@@ -21,9 +21,17 @@ SCHEMA = """
 CREATE TABLE session (
     tenant TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL, epoch BIGINT NOT NULL,
     head_id TEXT, head_seq BIGINT NOT NULL, gone BIGINT NOT NULL, turns_begun BIGINT NOT NULL,
-    open_calls BIGINT NOT NULL, updated_ms BIGINT NOT NULL, options {blob} NOT NULL,
+    open_calls BIGINT NOT NULL, updated_ms BIGINT NOT NULL, parent TEXT NOT NULL,
+    bounded BIGINT NOT NULL, failed BIGINT NOT NULL, computed_again BIGINT NOT NULL,
+    missing BIGINT NOT NULL, cost BIGINT NOT NULL, options {blob} NOT NULL,
     checksum {blob} NOT NULL, wanted_by TEXT NOT NULL DEFAULT '', PRIMARY KEY (tenant, name));
-CREATE INDEX session_used ON session (updated_ms);
+CREATE INDEX session_used ON session (updated_ms DESC, tenant, name);
+CREATE INDEX session_cost ON session (cost DESC, tenant, name);
+CREATE INDEX session_again ON session (computed_again DESC, tenant, name);
+CREATE INDEX session_missing ON session (missing DESC, tenant, name);
+CREATE INDEX session_failed ON session (tenant, name) WHERE failed > 0;
+CREATE INDEX session_bounded ON session (tenant, name) WHERE bounded > 0;
+CREATE INDEX session_parent ON session (tenant, parent) WHERE parent <> '';
 CREATE INDEX session_wanted ON session (owner) WHERE wanted_by <> '';
 CREATE TABLE turn (
     tenant TEXT NOT NULL, session TEXT NOT NULL, seq BIGINT NOT NULL, epoch BIGINT NOT NULL,
@@ -44,45 +52,66 @@ CREATE TABLE account (
     input_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL, output_tokens BIGINT NOT NULL,
     reasoning_tokens BIGINT NOT NULL, forced_tokens BIGINT NOT NULL,
     drafted_tokens BIGINT NOT NULL, accepted_tokens BIGINT NOT NULL, forwards BIGINT NOT NULL,
-    cost BIGINT NOT NULL, saved BIGINT NOT NULL, checksum {blob} NOT NULL,
+    cost BIGINT NOT NULL, saved BIGINT NOT NULL, residency BIGINT NOT NULL,
+    checksum {blob} NOT NULL,
     PRIMARY KEY (tenant, name));
 CREATE TABLE reservation (
     tenant TEXT NOT NULL, session TEXT NOT NULL, response_id TEXT NOT NULL,
     accounts TEXT NOT NULL, amount {blob} NOT NULL, checksum {blob} NOT NULL,
     PRIMARY KEY (tenant, response_id));
 CREATE INDEX reservation_session ON reservation (tenant, session);
-CREATE TABLE member (owner TEXT PRIMARY KEY, heartbeat_ms BIGINT NOT NULL);
-CREATE TABLE journal (id BIGINT PRIMARY KEY, identity {blob} NOT NULL, commits BIGINT NOT NULL);
-"""
-CURVES = """
+CREATE TABLE share (
+    tenant TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL, amount {blob} NOT NULL,
+    checksum {blob} NOT NULL, PRIMARY KEY (tenant, name, owner));
+CREATE TABLE request (
+    tenant TEXT NOT NULL, request_id TEXT NOT NULL, owner TEXT NOT NULL,
+    PRIMARY KEY (tenant, request_id));
+CREATE INDEX request_owner ON request (owner);
+CREATE TABLE item (
+    tenant TEXT NOT NULL, digest {blob} NOT NULL, created_ms BIGINT NOT NULL,
+    response_id TEXT NOT NULL, PRIMARY KEY (tenant, digest, created_ms, response_id));
+CREATE INDEX item_turn ON item (tenant, response_id);
 CREATE TABLE curve (
     width_s BIGINT NOT NULL, number BIGINT NOT NULL, server TEXT NOT NULL, tenant TEXT NOT NULL,
     body {blob} NOT NULL, checksum {blob} NOT NULL,
     PRIMARY KEY (width_s, tenant, number, server));
 CREATE INDEX curve_old ON curve (width_s, number);
+CREATE TABLE session_label (
+    name TEXT NOT NULL, value TEXT NOT NULL, tenant TEXT NOT NULL, session TEXT NOT NULL,
+    PRIMARY KEY (name, value, tenant, session)) {clustered};
+CREATE INDEX session_labels ON session_label (tenant, session);
+CREATE TABLE session_text (
+    tenant TEXT NOT NULL, session TEXT NOT NULL, text TEXT NOT NULL,
+    PRIMARY KEY (tenant, session)) {clustered};
+CREATE TABLE usage_hour (
+    hour BIGINT NOT NULL, tenant TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL,
+    tool TEXT NOT NULL, {sums}, PRIMARY KEY (hour, tenant, key, model, tool)) {clustered};
+CREATE TABLE usage_label (
+    hour BIGINT NOT NULL, tenant TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
+    {sums}, PRIMARY KEY (name, hour, tenant, value)) {clustered};
+CREATE TABLE usage_value (
+    tenant TEXT NOT NULL, kind TEXT NOT NULL, value TEXT NOT NULL,
+    PRIMARY KEY (tenant, kind, value)) {clustered};
+CREATE TABLE member (
+    owner TEXT PRIMARY KEY, heartbeat_ms BIGINT NOT NULL, cluster TEXT NOT NULL,
+    address TEXT NOT NULL, identity TEXT NOT NULL, state TEXT NOT NULL,
+    kv_permille BIGINT NOT NULL, slot BIGINT NOT NULL DEFAULT 0,
+    told_ms BIGINT NOT NULL DEFAULT 0);
+CREATE INDEX member_cluster ON member (cluster);
+CREATE TABLE draw (
+    cluster TEXT NOT NULL, tenant TEXT NOT NULL, kind TEXT NOT NULL, level BIGINT NOT NULL,
+    at_ms BIGINT NOT NULL, PRIMARY KEY (cluster, tenant, kind));
+CREATE TABLE journal (id BIGINT PRIMARY KEY, identity {blob} NOT NULL, commits BIGINT NOT NULL);
 """
-RESIDENCY = "ALTER TABLE account ADD COLUMN residency BIGINT NOT NULL DEFAULT 0;"
-SHARES = """
-CREATE TABLE share (
-    tenant TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL, amount {blob} NOT NULL,
-    checksum {blob} NOT NULL, PRIMARY KEY (tenant, name, owner));
-"""
-REQUESTS = """
-CREATE TABLE request (
-    tenant TEXT NOT NULL, request_id TEXT NOT NULL, owner TEXT NOT NULL,
-    PRIMARY KEY (tenant, request_id));
-CREATE INDEX request_owner ON request (owner);
-"""
-ITEMS = """
-CREATE TABLE IF NOT EXISTS item (
-    tenant TEXT NOT NULL, digest {blob} NOT NULL, created_ms BIGINT NOT NULL,
-    response_id TEXT NOT NULL, PRIMARY KEY (tenant, digest, created_ms, response_id));
-CREATE INDEX IF NOT EXISTS item_turn ON item (tenant, response_id);
-"""
-"""Turns that were written before it have no rows."""
-MIGRATIONS = (SCHEMA, CURVES, RESIDENCY, SHARES, REQUESTS, ITEMS)
-"""Statements that bring a database from each version to the next."""
-VERSION = len(MIGRATIONS)
+_SUMS = (
+    "turns BIGINT NOT NULL, failed BIGINT NOT NULL, calls BIGINT NOT NULL, "
+    "input_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL, output_tokens BIGINT NOT NULL, "
+    "reasoning_tokens BIGINT NOT NULL, forced_tokens BIGINT NOT NULL, residency BIGINT NOT NULL, "
+    "cost BIGINT NOT NULL, saved BIGINT NOT NULL"
+)
+"""Columns of sums of usage."""
+VERSION = 9
+"""The version of the tables and of what their rows hold; no other is read."""
 FIRST_EPOCH = 1
 
 
@@ -101,8 +130,12 @@ class SqlTables(abc.ABC):
     """Ends a query of rows that will be changed."""
     for_share = ""
     """Ends a query of rows that have to stay until the transaction ends."""
+    text_in = "instr(text, ?) > 0"
+    """Whether a text stands in a session's (``listing``)."""
     request_in = "instr(amount, ?) > 0"
     """Whether bytes stand in a reservation's."""
+    now_sql: str
+    """The query of its clock, in milliseconds since the epoch."""
     damage: str | None = None
     """See ``Journal``."""
 
@@ -113,6 +146,8 @@ class SqlTables(abc.ABC):
         self._shared = shared
         self.headers = HeaderCache()
         self.kept_headers: set[bytes] = set()
+        self.usage_values: set[tuple[str, str, str]] = set()
+        """Tenant, kind and value of what usage is counted under, of those known to be there."""
 
     @property
     def shared(self) -> bool:
@@ -129,6 +164,10 @@ class SqlTables(abc.ABC):
     def reading(self) -> contextlib.AbstractContextManager[Cursor]:
         """One state of the database. Both raise JournalError alone."""
 
+    def now_ms(self, cursor: Cursor) -> int:
+        """The journal's clock: milliseconds since the epoch."""
+        return int(cursor.execute(self.now_sql).fetchone()[0])
+
     def lock_name(self, cursor: Cursor, kind: str, tenant: str, name: str) -> None:
         """Keep others from making a row of that name until the transaction ends; where only one
         transaction writes at a time there is nothing to be done."""
@@ -138,7 +177,7 @@ class SqlTables(abc.ABC):
         """Insert or replace the row."""
         changes = ", ".join(f"{name} = excluded.{name}" for name in rows.SESSION.split(", ")[2:])
         cursor.execute(
-            f"INSERT INTO session ({rows.SESSION}) VALUES ({marks(12)}) "
+            f"INSERT INTO session ({rows.SESSION}) VALUES ({marks(18)}) "
             f"ON CONFLICT (tenant, name) DO UPDATE SET {changes}",
             rows.session_columns(session),
         )
@@ -180,6 +219,12 @@ class SqlTables(abc.ABC):
         account = self._found_account(cursor, session.tenant, name)
         check_account(session, account)
         return account or SpendTotal()
+
+
+def statements(blob: str) -> list[str]:
+    """Statements that make the tables. ``blob``: the database's type of bytes."""
+    clustered = "WITHOUT ROWID" if blob == "BLOB" else ""
+    return SCHEMA.format(blob=blob, clustered=clustered, sums=_SUMS).split(";")[:-1]
 
 
 def check_account(session: SessionRow, account: SpendTotal | None) -> None:

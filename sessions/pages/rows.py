@@ -56,8 +56,13 @@ def budget_row(budget: HeldBudget) -> dict[str, Any]:
         "scope": budget.scope,
         "owner": budget.owner,
         "limit": wire_bounds(budget.limit),
+        "spent": wire_bounds(budget.spent),
+        "held": wire_bounds(budget.held),
         "left": wire_bounds(budget.left),
         "soft": wire_bounds(budget.soft),
+        "every": budget.every,
+        "renews": budget.renews,
+        "warned": list(budget.warned),
     }
 
 

@@ -16,6 +16,7 @@ from sessions.durable.miss_reasons import OWN, Miss, MissReason
 
 MAX_TURNS = 20_000
 MAX_TURNS_OF_SESSION = 500
+_TURN_BYTES, _SESSION_BYTES, _BRANCH_BYTES = 1050, 1200, 150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,12 @@ class TurnHistory:
         self._branches: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self._num_turns = 0
         self._number = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all that is kept, roughly."""
+        turns, sessions = self._num_turns * _TURN_BYTES, len(self._sessions) * _SESSION_BYTES
+        return turns + sessions + len(self._branches) * _BRANCH_BYTES
 
     def add(self, report: TurnReport, ended_s: float) -> LoggedTurn:
         """Note a turn that has just ended."""

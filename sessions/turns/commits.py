@@ -17,6 +17,7 @@ from sessions.durable.ledger import COMPACTION, PriceTable, TurnReport, TurnUsag
 from sessions.durable.session import Session
 from sessions.durable.store import Store
 from sessions.durable.transcript import Entry, chain
+from sessions.durable.usage_keys import UsageKeys
 from sessions.journal.journal import Journal
 from sessions.journal.records import (
     JOURNAL_FAILED,
@@ -32,6 +33,7 @@ from sessions.journal.records import (
 from sessions.journal.writer import Verdict
 from sessions.turns.sharing import Bounded, SharedAccounts
 from sessions.turns.turn_plan import TurnPlan
+from sessions.turns.usage_facts import computed_again
 from tools_api import exact_json
 from tools_api.events import encode
 
@@ -100,6 +102,7 @@ class Commits:
             usage=report.usage,
             cost=report.cost,
             saved=report.saved,
+            computed_again=computed_again(report.misses),
             shares=shares,
             links=links,
             base_id=base_id,
@@ -167,6 +170,7 @@ class _Whose(TypedDict):
     epoch: int
     options: bytes
     private: bool
+    keys: UsageKeys
 
 
 def _whose(plan: TurnPlan, session: Session, *, created_s: float, repeatable: bool) -> _Whose:
@@ -183,11 +187,12 @@ def _whose(plan: TurnPlan, session: Session, *, created_s: float, repeatable: bo
         "request_id": request_id,
         "request_digest": plan.request.body_digest if named else b"",
         "price": session.ledger.prices,
-        "accounts": account_names(session),
+        "accounts": plan.accounts or account_names(session),
         "created_s": created_s,
         "epoch": session.epoch,
         "options": options_told(session),
         "private": plan.private,
+        "keys": plan.keys if plan.sums_up is None else session.keys,
     }
 
 
@@ -210,6 +215,7 @@ def residency_record(
         accounts=account_names(session),
         created_s=created_s,
         epoch=session.epoch,
+        keys=session.keys,
     )
 
 

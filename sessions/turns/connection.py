@@ -90,6 +90,10 @@ class Connection:
         their client."""
         return len(self._jobs) + len(self._following)
 
+    def ask_under(self, key_name: str) -> None:
+        """Its requests are those of an API key of that name."""
+        self._running.key_name = key_name
+
     def want_events(self) -> None:
         """The client asks for events of our own too (``sessions.turns.vendor_events``)."""
         self._running.want_events()

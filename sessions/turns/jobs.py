@@ -101,7 +101,7 @@ class Job:
     noted: Amount = NOTHING
     """The amount that the journal was told the turn may consume."""
     ending: Ending | None = None
-    """The turn has ended: nothing ends the request earlier any more."""
+    """How the turn ended; from then on nothing ends the request earlier."""
     early: EndedEarly | None = None
     """It was ended early while its context was summed up: the turn itself is to end so."""
     recasting: Recasting | None = None
@@ -137,7 +137,8 @@ OWN_ANSWERS = SessionTurn, EngineOutputs
 
 
 class Jobs:
-    """In the order in which they were taken up; safe to change while it is iterated."""
+    """A connection's requests in the order in which they were taken up; safe to change while it is
+    iterated."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox

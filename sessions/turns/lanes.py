@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from sessions.durable.weights import MemoryHold
-from sessions.turns.reading import Prepared
+from sessions.turns.reading import PrecomputedRequest
 from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.events import ResumeTurn
@@ -104,7 +104,7 @@ class Waiting:
     num_bytes: int
     """Bytes of its frame."""
     arrival_s: float
-    prepared: Prepared | None = None
+    prepared: PrecomputedRequest | None = None
     """The results of reading it."""
     hold: MemoryHold | None = None
     """The hold of a create: the memory it takes until it is answered."""

@@ -17,10 +17,12 @@ from sessions.durable.session import Session
 from sessions.durable.store import ConnectionStore
 from sessions.durable.transcript import ROOT_DIGEST, by_model, roll
 from sessions.durable.turn_logs import EventLog
+from sessions.quotas import Draw
 from sessions.turns.references import refuse_many_lists, remembered, with_stored
 from sessions.turns.service import Service
 from sessions.turns.sharing import wants
 from sessions.turns.wanted import Recalled, Wanted
+from tools_api.errors import ApiError
 from tools_api.items import Item
 from tools_api.requests import CreateRequest
 
@@ -143,3 +145,14 @@ class Memory:
         for share in shares:
             commits.shared.got(accounts[share.name], share)
         return any(share.amount != NOTHING for share in shares)
+
+    async def draw(self, tenant: str, draws: tuple[Draw, ...]) -> None:
+        """Have in stock what there is of limits that other servers draw on too; where that cannot
+        be asked for, this server goes on with its part of them."""
+        quotas = self._service.quotas
+        try:
+            recalled = await self._ask(Wanted(draws=draws))
+        except ApiError:
+            quotas.unpaid(tenant, draws)
+        else:
+            quotas.drawn(tenant, recalled.draws)

@@ -46,7 +46,7 @@ class ReadContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PrecomputedRequest:
     """Worked out of a request beside the event loop."""
 
     digests: tuple[bytes, ...]
@@ -62,7 +62,7 @@ class Read:
     """One frame or body, read."""
 
     content: ClientEvent | ApiError
-    prepared: Prepared | None = None
+    prepared: PrecomputedRequest | None = None
     """None: it was small, or it is no create."""
 
 
@@ -88,7 +88,7 @@ def prepared(read: Read, context: ReadContext) -> Read:
     held_bytes = request_bytes(request)
     return Read(
         content=request,
-        prepared=Prepared(digests=digests, grammar=grammar, held_bytes=held_bytes),
+        prepared=PrecomputedRequest(digests=digests, grammar=grammar, held_bytes=held_bytes),
     )
 
 
@@ -138,7 +138,7 @@ def to_pieces(read: Read) -> Iterator[Piece]:
             yield from _prepared_pieces(read.prepared)
 
 
-def _prepared_pieces(ready: Prepared) -> Iterator[Piece]:
+def _prepared_pieces(ready: PrecomputedRequest) -> Iterator[Piece]:
     grammar, held_bytes = _grammar_fields(ready.grammar), ready.held_bytes
     yield PREPARED, orjson.dumps({"grammar": grammar, "held_bytes": held_bytes})
     for start in range(0, len(ready.digests), _DIGESTS_A_PIECE):
@@ -187,7 +187,7 @@ class FromPieces:
             raise ValueError(f"{len(self._digests)} digests of {len(request.input)} items")
         return Read(
             content=request,
-            prepared=Prepared(
+            prepared=PrecomputedRequest(
                 digests=tuple(self._digests),
                 grammar=_grammar(self._ready["grammar"]),
                 held_bytes=int(self._ready["held_bytes"]),

@@ -112,6 +112,10 @@ class Recollection:
             ownership = self._journal.ownership
             assert ownership is not None
             return Recalled(shares=ownership.take_shares(tenant, wanted.shares))
+        if wanted.draws:
+            ownership = self._journal.ownership
+            assert ownership is not None
+            return Recalled(draws=ownership.draw(tenant, wanted.draws))
         if wanted.item_ids:
             most = self._store.limits.max_frame_bytes
             return Recalled(items=self._loader.items(tenant, wanted.item_ids, most))
@@ -321,7 +325,7 @@ class Recollection:
         accounts = {"session": ledger.account, "tree": ledger.tree}
         for scope, bounds in options.budgets.items():
             accounts[scope].budget, accounts[scope].soft = bounds
-        session.outlives_sockets = options.outlives_sockets
+        session.outlives_sockets, session.labels = options.outlives_sockets, options.labels
         if options.parent is not None:
             session.parent = self._store.session(record.tenant, options.parent)
 

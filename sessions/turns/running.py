@@ -18,10 +18,13 @@ from functools import partial
 
 from runtime.grammar.refusal import GrammarRefused
 from sessions.durable.account import NOTHING
+from sessions.durable.ledger import TurnReport
+from sessions.durable.policies import newly_warned
 from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import EventLog
 from sessions.ground import RETRY_AFTER_S
+from sessions.journal.records import account_names
 from sessions.journal.writer import Verdict
 from sessions.turns.ahead import Ahead
 from sessions.turns.asking import Asking
@@ -37,17 +40,19 @@ from sessions.turns.effects import (
 )
 from sessions.turns.following import Following, to_be_asked
 from sessions.turns.jobs import EndedEarly, Job, Jobs
+from sessions.turns.labels import labels_now
 from sessions.turns.lanes import Lanes, Waiting
 from sessions.turns.memory import Memory
 from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import grammar_param, plan_turn, takes_long
 from sessions.turns.playing import Playing
-from sessions.turns.reading import Prepared, grammar_of
+from sessions.turns.reading import PrecomputedRequest, grammar_of
 from sessions.turns.references import Whole, digested
 from sessions.turns.service import Service
 from sessions.turns.summing_up import SummingUp
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import TurnPlan
+from sessions.turns.usage_facts import usage_keys
 from sessions.turns.wanted import Recalled, Wanted
 from tools_api import errors
 from tools_api.errors import ApiError
@@ -80,6 +85,8 @@ class Running:
         self._lanes = lanes
         self._following = following
         self._outbox = outbox
+        self.key_name = ""
+        """Of the API key under which the client asks."""
         self._asking = Asking(
             connection_id=connection_id, visible=visible, service=service, outbox=outbox
         )
@@ -112,6 +119,8 @@ class Running:
             followed = await self._claim_id(job, memory)
             if followed is None:
                 await self._may_begin(job)
+                if draws := self._service.quotas.lacking(self._tenant):
+                    await memory.draw(self._tenant, draws)
                 grammar = self._check(job)
                 if job.request.references:
                     await self._find_items(job, memory, grammar)
@@ -195,7 +204,9 @@ class Running:
         whole: Whole = await self._asking.ask(job, Work(work)) if long else work()
         held_bytes = frame.num_bytes if frame.hold is None else frame.hold.num_bytes
         frame.content = whole.request
-        frame.prepared = Prepared(digests=whole.digests, grammar=grammar, held_bytes=held_bytes)
+        frame.prepared = PrecomputedRequest(
+            digests=whole.digests, grammar=grammar, held_bytes=held_bytes
+        )
 
     async def _in_session(self, job: Job, memory: Memory, grammar: GrammarSpec | None) -> bool:
         """Run the turn in its session; False: that was lost before, to another server or to who
@@ -288,6 +299,7 @@ class Running:
                     if self._lost(plan, named):
                         return False
                     session = self._take_budgets(job, plan)
+                    job.shares = commits.shared.follow_anew(job.shares, session)
             await self._run(job, memory, plan, session, ticket)
             return True
         finally:
@@ -310,8 +322,15 @@ class Running:
         ending: Ending | None = None
         try:
             continued_id = plan.continued_id or self._visible.stored_id(plan.continued)
-            plan = replace(plan, number=number, continued_id=continued_id)
-            job.session = session
+            keys = usage_keys(plan, key=self.key_name, labels=session.labels)
+            plan = replace(
+                plan,
+                number=number,
+                continued_id=continued_id,
+                keys=keys,
+                accounts=account_names(session),
+            )
+            job.session, session.keys = session, keys.without_tools()
             self._following.turn_started(job, id_, private=plan.private)
             if plan.previous_response_id is not None:
                 service.store.logs.continued(self._tenant, plan.previous_response_id)
@@ -380,8 +399,26 @@ class Running:
         service.store.pace.sequence_ended(service.clock())
         usage = outcome.report.usage
         service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
-        log.info("turn finished", extra={"fields": outcome.report.log_fields()})
-        self._outbox.ended.append(TurnEnded(report=outcome.report, terminal=terminal))
+        report = self._warned(outcome.report, job.session)
+        log.info("turn finished", extra={"fields": report.log_fields()})
+        self._outbox.ended.append(TurnEnded(report=report, terminal=terminal))
+
+    def _warned(self, report: TurnReport, session: Session | None) -> TurnReport:
+        """Tell the operator of budgets that are nearly spent, each once."""
+        new = [] if session is None else newly_warned(session.ledger.accounts)
+        for account, kind in new:
+            fields = {
+                "tenant": report.tenant,
+                "scope": account.scope,
+                "owner": account.owner,
+                "kind": kind,
+                "every": account.every,
+                "part": account.warn_at,
+            }
+            log.warning("budget is nearly spent", extra={"fields": fields})
+        if not new:
+            return report
+        return replace(report, warned=tuple(account.scope for account, _ in new))
 
     def unwanted(self, answer: object) -> None:
         """The journal's answer has come for a request that is gone."""
@@ -390,6 +427,7 @@ class Running:
             return
         for share in answer.shares:
             commits.shared.unwanted(self._tenant, share)
+        self._service.quotas.drawn(self._tenant, answer.draws)
         id_ = answer.taken_id
         if id_ is not None and self._service.store.logs.of_request(self._tenant, id_) is None:
             self._free(id_)
@@ -409,6 +447,8 @@ class Running:
         # By its name: while the plan was made the session may have been dropped.
         session, options = self._visible.session(plan.session), job.request.keepwarm
         self._visible.take_budgets(options, session)
+        session.ledger.policies = self._service.policies.of(self._tenant, self.key_name)
+        session.labels = labels_now(job.request, session, self._service.label_sources)
         if options.on_disconnect is not None:
             session.outlives_sockets = options.on_disconnect == "continue"
         return session

@@ -28,7 +28,7 @@ Bounded = tuple[tuple[str, tuple[str, ...]], ...]
 
 def above_own(ledger: Ledger) -> tuple[Account, ...]:
     """The accounts of ``account_names``."""
-    return (ledger.tree, *ledger.above)
+    return (ledger.tree, *ledger.above, *ledger.policies)
 
 
 @dataclass(slots=True)
@@ -65,6 +65,12 @@ class SharedAccounts:
                 account.name, account.reach = name, (account.reach or NOTHING).plus(rest)
                 bounded.append((name, kinds))
         return tuple(bounded)
+
+    def follow_anew(self, before: Bounded, session: Session) -> Bounded:
+        """The same after a while in which its accounts may have become others."""
+        bounded = self.follow(session)
+        self.done(session.tenant, before)
+        return bounded
 
     def done(self, tenant: str, bounded: Bounded) -> None:
         """The turn is written, or will not be. What the last one leaves goes back, unless another

@@ -15,6 +15,7 @@ from typing import Any
 from runtime.messages import GenerationRequest, SamplingParams, TokenArray
 from sessions.durable.branches import Claim
 from sessions.durable.transcript import NOTHING, Entry, Header, LeftOut, Tail, chain, chain_ids
+from sessions.durable.usage_keys import NO_KEYS, UsageKeys
 from sessions.turns.cache_diagnostics import Comparison
 from sessions.turns.recasting import Decision, Rules
 from tools_api.chat_format import TemplateOptions
@@ -163,6 +164,10 @@ class TurnPlan:
     due: Due | None = None
     """The context is too long, and was rendered as it is; another plan is to be made of it."""
     recast: Recast | None = None
+    accounts: tuple[str, ...] = ()
+    """Names of the accounts that it draws on besides its session's own, once it runs."""
+    keys: UsageKeys = NO_KEYS
+    """What its usage is counted under."""
     sums_up: str | None = None
     """The response for whose context this turn writes the summary: no client sees it."""
     warnings: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from sessions.journal.adoption import LoadedChain
 from sessions.journal.encoding import TurnBody
 from sessions.journal.records import SessionRecord, SpendTotal, StoredTurn
 from sessions.journal.shares import Share, Want
+from sessions.quotas import Draw, Drawn
 from tools_api.items import Item
 
 
@@ -42,6 +43,8 @@ class Wanted:
     """The ids of items that are referred to; nothing else is wanted then."""
     shares: tuple[Want, ...] = ()
     """The shares of accounts that other servers draw on too; nothing else is wanted then."""
+    draws: tuple[Draw, ...] = ()
+    """Draws on limits that other servers draw on too; nothing else is wanted then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,6 +61,8 @@ class Recalled:
     """Those that are referred to, by their ids."""
     shares: tuple[Share, ...] = ()
     """The shares that were given; it is for who asked."""
+    draws: tuple[Drawn, ...] = ()
+    """As much as there was of limits; it is for who asked."""
     claimed: tuple[str, ...] = ()
     """Sessions that this server has claimed for it."""
     head_id: str | None = None

@@ -32,6 +32,11 @@ class Arriving:
         self.account = HeldBytes(bounds, "unread messages")
         self.unsent = UnsentBytes(limits)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are arriving, and that clients have not taken."""
+        return self.account.total + self.unsent.total
+
     def hold(self, tenant: str, connection: object) -> MemoryHold:
         """The hold of a connection's messages, nothing yet."""
         return self.account.hold(tenant, str(id(connection)), 0)

@@ -87,7 +87,8 @@ class HttpConnection(asyncio.Protocol):
         self._metrics, self._clock, self._on_lost = metrics, clock, on_lost
         self._transport: asyncio.Transport | None = None
         self.address = ""
-        """Address of the client."""
+        """Address of the client; behind a balancer as that told it with the last request."""
+        self._peer = ""
         self._group = ""
         """Whose time its bytes are parsed in: its last request's tenant's, before that its
         address's."""
@@ -150,7 +151,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass
         peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self.address = self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
         self._group = f"from {self.address}"
         error = self._closed_because(self, None)
         if error is not None:
@@ -298,6 +299,7 @@ class HttpConnection(asyncio.Protocol):
         self._dropped = 0
         self._drop_at = self._clock() + self._times.body_s
         self._for_page = self._front_door.readable_by_page(request)
+        self.address = self._front_door.client_of(self._peer, request)
         verdict = self._front_door.answer(request)
         if isinstance(verdict, Admission):
             if verdict.principal is not ANONYMOUS:

@@ -28,6 +28,7 @@ DESCRIPTIONS = {
     "/readyz": "whether the engine answers",
     "/sessions.json": "what the dashboard shows",
     "/v1/models": "the models that are served",
+    "/v1/usage": "who used what, by hour, day or month",
     "/v1/responses": "Responses: a WebSocket with GET, a turn with POST",
 }
 """Descriptions of some endpoints; the others say it by their name."""

@@ -55,6 +55,7 @@ class HttpTurn:
         self, call: Call, *, hub: Hub, max_unsent_bytes: int, clock: Callable[[], float]
     ) -> None:
         self._tenant = call.principal.tenant
+        self._key_name = call.principal.key_name
         self._exchange = call.exchange
         self._hub = hub
         self._max_unsent_bytes = max_unsent_bytes
@@ -74,7 +75,7 @@ class HttpTurn:
             self._feed = writer.feed_frame
         if asked.streamed:
             self._exchange.look_at_clock(self.tick)
-        self._link = self._hub.open(self._tenant, self, connect)
+        self._link = self._hub.open(self._tenant, self, connect, key_name=self._key_name)
         self._hub.receive_parsed(self._link, asked.read, asked.num_bytes)
 
     async def ended(self) -> HttpResponse | None:

@@ -93,7 +93,7 @@ class Hub:
         self._store = store
         self._connect = connect
         self._metrics = metrics
-        self._dashboard = dashboard
+        self.dashboard = dashboard
         self._watchers: list[Watcher] = [metrics, dashboard]
         self._clock = clock
         self._pause = pause
@@ -117,7 +117,9 @@ class Hub:
         self.ground = long_work.ground
         starting, ending = "the engine is starting", "the server is shutting down"
         self.ground.stands_on(ENGINE, lambda: starting if self._ready_since is None else None)
-        self.ground.stands_on(DRAINING, lambda: ending if self.draining else None)
+        self.leaving = False
+        """It is about to drain: balancers are to send nobody, and whoever comes is served."""
+        self.ground.stands_on(DRAINING, lambda: ending if self.draining or self.leaving else None)
         if self.journal is not None:
             self.journal.start(self._committed, dashboard.samples, metrics.turn_cut_short)
 
@@ -147,10 +149,14 @@ class Hub:
 
     # What a socket calls.
 
-    def open(self, tenant: str, outlet: Outlet, connect: Connect | None = None) -> Link:
-        """A client of ``tenant`` has connected; its frames go to ``outlet``."""
+    def open(
+        self, tenant: str, outlet: Outlet, connect: Connect | None = None, *, key_name: str = ""
+    ) -> Link:
+        """A client of ``tenant`` has connected, with a key of that name; its frames go to
+        ``outlet``."""
         connection_id = f"conn_{next(self._numbers)}"
         connection = (connect or self._connect)(connection_id, tenant)
+        connection.ask_under(key_name)
         link = Link(connection_id, tenant, connection, outlet)
         self._links[connection_id] = link
         self._metrics.connection_opened()
@@ -202,8 +208,8 @@ class Hub:
     def tick(self) -> None:
         """Let time pass: connections grow old, the store drops what expired. Once a second."""
         self._run([(link, link.connection.tick) for link in self._links.values()])
-        self._dashboard.tick()
-        self._post(self._dashboard.pictures.take_requests())
+        self.dashboard.tick()
+        self._post(self.dashboard.pictures.take_requests())
         self._ticks += 1
         if self._ticks % SWEEP_EVERY_TICKS == 0:
             self._post(self._store.sweep())
@@ -236,7 +242,7 @@ class Hub:
             self._metrics.kv_dropped(len(told.drops))
             self._post(told.drops)
         for picture in step.pictures:
-            self._dashboard.pictures.arrived(picture)
+            self.dashboard.pictures.arrived(picture)
         for output in step.outputs:
             route = self._routes.get(output.request_id)
             if route is None:
@@ -256,7 +262,7 @@ class Hub:
         for session in sessions:
             unsettled = session.ledger.settle_residency()
             if unsettled.block_us:
-                self._metrics.residency_settled(unsettled)
+                self._metrics.residency_settled(session.tenant, unsettled)
                 if self.journal is not None:
                     self.journal.settle(session, unsettled)
 

@@ -44,6 +44,7 @@ from sessions.journal.writer import JournalWriter, Tell, Ticket, Verdict
 from sessions.turns.commits import residency_record
 from sessions.turns.recollection import Recollection
 from sessions.turns.wanted import Recalled, Wanted
+from sessions.wire.standing import Standing
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +100,8 @@ class JournalDesk:
             rescue: saves what is committed of a journal whose path names it no more.
             pause: waits so many seconds before another server is asked again.
         """
+        self.standing: Standing | None = None
+        """Of this server in its cluster, if it has one."""
         self.left: Sequence[TurnRecord] = ()
         """Turns that a server cut short which has died, as they were settled at the start."""
         self._journal = journal
@@ -221,7 +224,7 @@ class JournalDesk:
         loop = asyncio.get_running_loop()
 
         def make() -> Awaitable[Recalled]:
-            if wanted.shares:
+            if wanted.shares or wanted.draws:
                 return loop.run_in_executor(self._share_reader, work)
             return self._in_turn(tenant, work)
 
@@ -276,6 +279,10 @@ class JournalDesk:
         """Make a call on the journal when it is the tenant's turn, trying again while the journal
         is out of reach."""
         return await self._patiently(partial(self._in_turn, tenant, work))
+
+    def look(self) -> None:
+        """Do now what is done every ``POLL_S``."""
+        self._look.set()
 
     def drain(self) -> None:
         """From now on let go of every session as soon as it is idle."""
@@ -376,9 +383,10 @@ class JournalDesk:
         beat_at = 0.0
         while True:
             with self._logged("heartbeat"):
-                if (now := loop.time()) >= beat_at:
+                now, due = loop.time(), self.standing is not None and self.standing.due
+                if due or now >= beat_at:
                     beat_at = now + HEARTBEAT_S
-                    await loop.run_in_executor(self._keeper, ownership.beat)
+                    await self._beat(ownership)
                     self.awake()
                     self._heard_at = now
                 for record in ownership.take_settled():
@@ -388,6 +396,13 @@ class JournalDesk:
                 if self._draining:
                     await self._let_all_go()
             await _set_or_due(self._look)
+
+    async def _beat(self, ownership: Owner) -> None:
+        standing, loop = self.standing, asyncio.get_running_loop()
+        beat = ownership.beat if standing is None else standing.beating(ownership)
+        heard = await loop.run_in_executor(self._keeper, beat)
+        if standing is not None:
+            standing.heard(heard)
 
     def awake(self) -> None:
         """Where so long nothing was heard of this server that others may have taken its sessions,

@@ -15,15 +15,17 @@ from http import HTTPStatus
 from typing import Any
 
 from sessions.ground import DESCRIPTORS, Ground
-from sessions.http.exchange import at_once
+from sessions.http.exchange import Call, at_once
 from sessions.http.front_door import Access, FrontDoor, OriginPolicy, Route
 from sessions.http.message import HttpResponse
-from sessions.pages.archive import Archive
+from sessions.pages.archive import Archive, Beside
 from sessions.pages.assets import Assets
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.live import LivePages
 from sessions.pages.metrics import CONTENT_TYPE, Metrics
 from sessions.pages.past import PastCurves
+from sessions.pages.sessions_listing import SessionsListing
+from sessions.pages.usage_report import UsageReport
 from sessions.pages.views import Views
 from sessions.tenants import Principal, Tenants
 from sessions.turns.service import Service
@@ -54,6 +56,8 @@ def routes(
     table = [
         *_pages(hub, metrics, dashboard, service.ground),
         *_dashboard_routes(live, _archive(hub, service)),
+        _sessions_route(hub, dashboard, service),
+        _usage_route(hub, service),
         *api.routes(),
     ]
     listed = [("/", ("GET", "HEAD")), *((route.path, route.methods) for route in table)]
@@ -74,12 +78,6 @@ def _pages(hub: Hub, metrics: Metrics, dashboard: Dashboard, ground: Ground) -> 
                 status=HTTPStatus.OK, content_type=CONTENT_TYPE, body=metrics.text()
             ),
         ),
-        Route(
-            path="/sessions.json",
-            access=Access.TENANT,
-            for_browsers=True,
-            page=lambda who: dashboard.sessions(who, num_connections=hub.num_connections),
-        ),
     ]
 
 
@@ -98,12 +96,45 @@ def _dashboard_routes(live: LivePages, archive: Archive) -> list[Route]:
     ]
 
 
-def _archive(hub: Hub, service: Service) -> Archive:
+def _beside(hub: Hub) -> Beside:
     async def beside(tenant: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         assert hub.journal is not None
         return await hub.journal.beside(tenant, work)
 
-    return Archive(None if service.commits is None else service.commits.journal, beside)
+    return beside
+
+
+def _archive(hub: Hub, service: Service) -> Archive:
+    return Archive(None if service.commits is None else service.commits.journal, _beside(hub))
+
+
+def _sessions_route(hub: Hub, dashboard: Dashboard, service: Service) -> Route:
+    listing = SessionsListing(
+        store=service.store,
+        journal=None if service.commits is None else service.commits.journal,
+        beside=_beside(hub),
+        clock=service.clock,
+        wall_clock=service.wall_clock,
+    )
+
+    async def show(call: Call) -> HttpResponse:
+        if call.request.query("list") is not None:
+            return await listing.show_list(call)
+        if call.request.query("session") is not None:
+            return await listing.show_one(call)
+        return dashboard.sessions(call.principal, num_connections=hub.num_connections)
+
+    return Route(
+        path="/sessions.json", access=Access.TENANT, for_browsers=True, calls={"GET": show}
+    )
+
+
+def _usage_route(hub: Hub, service: Service) -> Route:
+    journal = None if service.commits is None else service.commits.journal
+    report = UsageReport(journal, _beside(hub), wall_clock=service.wall_clock)
+    return Route(
+        path="/v1/usage", access=Access.TENANT, for_browsers=True, calls={"GET": report.show}
+    )
 
 
 def _past(hub: Hub, service: Service) -> PastCurves | None:
@@ -151,6 +182,8 @@ class Server:
         clock: Callable[[], float],
         times: SocketTimes | None = None,
     ) -> None:
+        self.part_of: Callable[[int | None], int | None] = lambda most: most
+        """This server's part of the sockets that a tenant may have at all of a cluster."""
         self._hub = hub
         self._metrics = metrics
         self._front_door = FrontDoor(routes=routes, tenants=tenants, origins=origins)
@@ -161,7 +194,7 @@ class Server:
         if tenants.open:  # one tenant has all places
             limits = replace(limits, max_connections_per_tenant=limits.max_open_connections)
         self._seats: Seats[HttpConnection | WebSocketPeer] = Seats(
-            limits, self._make_room, lambda name: tenants.policy(name).connections
+            limits, self._make_room, lambda name: self.part_of(tenants.policy(name).connections)
         )
         self._thinning = False
         """Silent connections are about to be cut."""

@@ -136,7 +136,7 @@ class WebSocketPeer(asyncio.Protocol):
         self._pinged = False
         self._drop_at: float | None = None
         self.principal = principal
-        self._link: Link = hub.open(principal.tenant, self)
+        self._link: Link = hub.open(principal.tenant, self, key_name=principal.key_name)
         if socket.wants_events:
             self._link.connection.want_events()
 

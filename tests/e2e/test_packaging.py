@@ -21,7 +21,7 @@ from tests.support.architecture import PACKAGES, ROOT
 BASE_INSTALL = {"websockets", "orjson", "pydantic"}
 SERVER_ONLY = ("torch", "numpy", "xxhash", "tokenizers", "safetensors", "llguidance", "h11",
                "prometheus_client", "uvloop", "tqdm", "click", "runtime", "radix_cache", "sessions",
-               "kernels")  # fmt: skip
+               "cluster", "kernels")  # fmt: skip
 USERS_PROGRAM = """\
 from typing import Any, assert_type
 

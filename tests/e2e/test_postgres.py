@@ -18,22 +18,26 @@ from sessions.command.options import SERVE_SETTINGS
 from sessions.command.settings import resolve
 from sessions.durable.account import Amount, Budget
 from sessions.journal.bell import CHANNEL
-from sessions.journal.errors import JournalNewer, JournalParentGone, JournalUnavailable
+from sessions.journal.errors import JournalOtherVersion, JournalParentGone, JournalUnavailable
 from sessions.journal.inspection import Seen
 from sessions.journal.ownership import DEAD_MS, Ownership
 from sessions.journal.postgres import PostgresJournal
 from sessions.journal.samples import MINUTE_S, Sample
 from sessions.journal.shares import Want
+from sessions.journal.tables import VERSION
 from tests.support.journals import record, reservation
 from tests.support.postgres import MISSING, PROGRAMS, postgres
 from tests.unit.sessions.journal import test_batch as more_promises
 from tests.unit.sessions.journal import test_journal as promises
+from tests.unit.sessions.journal import test_listing as listing_promises
+from tests.unit.sessions.journal import test_usage as usage_promises
+from tests.unit.sessions.journal import test_usage_reading as sums_promises
 from tests.unit.sessions.wire.test_journal_desk import Bench, Client
 
 pytestmark = pytest.mark.skipif(PROGRAMS is None, reason=MISSING)
 _databases = itertools.count(1)
 
-for _module in (promises, more_promises):
+for _module in (promises, more_promises, usage_promises, sums_promises, listing_promises):
     for _name in dir(_module):
         # Every promise that is made of all journals is asked of this one too.
         _test = getattr(_module, _name)
@@ -178,19 +182,26 @@ def test_who_looks_makes_no_tables_and_hears_what_keeps_a_server_from_it(address
     journal.close()
     journal.close()
     with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute("UPDATE journal SET commits = 1")
-        assert looked(address) is None, "a server brings it up"
         connection.execute("UPDATE journal SET commits = 99")
-    with pytest.raises(JournalNewer):
+    with pytest.raises(JournalOtherVersion):
         looked(address)
 
 
-def test_a_journal_of_a_newer_program_is_left_alone(address: str) -> None:
+@pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 1])
+def test_a_journal_of_another_version_is_refused_and_left_as_it_is(
+    address: str, version: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     opened_as(address, "a").close()
     with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute("UPDATE journal SET commits = 99")
-    with pytest.raises(JournalNewer, match="update keepwarm"):
+        connection.execute("UPDATE journal SET commits = %s", (version,))
+    said = f"tables of version {version}, and this program reads version {VERSION} alone"
+    with pytest.raises(JournalOtherVersion, match=said):
         opened_as(address, "a")
+    status, _, err = ran(capsys, "list", "--journal", address)
+    assert (status, err.count("\n")) == (1, 1)
+    assert said in err
+    with psycopg.connect(address) as connection:
+        assert connection.execute("SELECT commits FROM journal").fetchone() == (version,)
 
 
 def test_who_wants_a_session_and_who_lets_it_go_are_told(address: str) -> None:
@@ -243,12 +254,7 @@ def test_a_listener_that_loses_its_connection_listens_again(address: str) -> Non
         journal.close()
 
 
-def test_servers_read_each_others_curves_from_a_database_of_any_version(address: str) -> None:
-    opened_as(address, "a").close()
-    with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute("DROP TABLE curve, share, request")
-        connection.execute("ALTER TABLE account DROP COLUMN residency")
-        connection.execute("UPDATE journal SET commits = 1")
+def test_servers_read_each_others_curves(address: str) -> None:
     first, second = opened_as(address, "a"), opened_as(address, "b")
     mine = Sample(width_s=MINUTE_S, number=9, tenant="", body=b"mine")
     theirs = replace(mine, body=b"theirs")
@@ -285,16 +291,6 @@ def test_two_servers_that_take_shares_at_once_are_given_no_more_than_there_is(
     )
     assert rest.amount.output > 0, "who leaves gives back"
     journals[1].close()
-
-
-def test_a_journal_of_the_former_version_is_brought_to_this_one(address: str) -> None:
-    opened_as(address, "a").close()
-    with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute("DROP TABLE request")
-        connection.execute("UPDATE journal SET commits = 4")
-    journal = opened_as(address, "a")
-    assert journal.ownership.take_request("t", "q")
-    journal.close()
 
 
 def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -339,17 +335,6 @@ def test_sessions_are_listed_shown_and_deleted_by_command_beside_their_server(
         "keepwarm: error: a journal in PostgreSQL is vacuumed by its own tools\n",
     )
     journal.close()
-
-
-def test_a_command_leaves_a_journal_of_the_former_version_as_it_is(
-    address: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    opened_as(address, "a").close()
-    with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute("UPDATE journal SET commits = 4")
-    status, _, err = ran(capsys, "list", "--journal", address)
-    assert (status, err.count("\n")) == (1, 1)
-    assert "older version (4" in err
 
 
 def test_of_servers_that_take_an_id_at_once_one_has_it(address: str) -> None:

@@ -25,6 +25,7 @@ BOSS = ApiKey.of(BOSS_KEY, tenant="boss", role=Role.OPERATOR)
 PUBLIC = {"/", "/health", "/healthz", "/readyz"}
 NOT_FOUND = {
     "/dashboard/journal",
+    "/v1/usage",
     "/v1/responses/{id}",
     "/v1/responses/{id}/input_items",
     "/v1/models/{name}",

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.gated_delta import DeltaInputs, DeltaOutputs, DeltaRows, gated_delta_reference
+from kernels.gated_delta import (
+    DeltaInputs,
+    DeltaRows,
+    DeltaSpans,
+    gated_delta_reference,
+)
+from runtime.model.batch import IntArray
 from runtime.model.config import GatedDelta
 from runtime.model.delta_states import DeltaStates, delta_bytes, factor_bytes
 
@@ -29,9 +35,36 @@ def drawn(tokens: int, dtype: torch.dtype, seed: int) -> DeltaInputs:
     )
 
 
+NONE = torch.empty(0, dtype=torch.int64)
+
+
+def spans(slots: IntArray, rings: IntArray, committed: IntArray, *counts: int) -> DeltaSpans:
+    return DeltaSpans(
+        slots=slots, rings=rings, committed=committed, counts=np.array(counts, dtype=np.int64)
+    )
+
+
+def part_of_a_step(
+    states: DeltaStates, slots: IntArray, lacking: DeltaSpans, seed: int, *, layers: int
+) -> None:
+    """A token for each sequence, in the first layers; the next one fails."""
+    rows = DeltaRows(
+        slots=slots,
+        starts=np.arange(len(slots) + 1),
+        positions=lacking.committed + lacking.counts,
+    )
+    step = states.step(rows, lacking, (NONE, NONE, NONE), NONE)
+    for layer in range(layers):
+        inputs = drawn(len(slots), step.matrices.dtype, seed + layer)
+        mixed = step.mix(layer, inputs).mixed
+        expected = gated_delta_reference(inputs, step.matrices[:, layer], rows).mixed
+        assert (mixed - expected).norm() / expected.norm() < LIMITS[mixed.dtype]
+
+
+@pytest.mark.parametrize("lacks", ["all at once", "in a step", "in a step that fails"])
 @pytest.mark.parametrize("dtype", LIMITS)
 def test_sequences_are_taken_to_any_token_of_their_rings(
-    dtype: torch.dtype, request: pytest.FixtureRequest
+    dtype: torch.dtype, lacks: str, request: pytest.FixtureRequest
 ) -> None:
     """Two sequences, each at a place of its ring and in a slot of its own."""
     seed = request.config.getoption("--seed")
@@ -45,15 +78,18 @@ def test_sequences_are_taken_to_any_token_of_their_rings(
     rows = DeltaRows(slots=slots, starts=starts, positions=committed)
     places = np.concatenate([(at + np.arange(RING)) % RING for at in committed])
     kept = torch.from_numpy(np.repeat(rings, RING)), torch.from_numpy(places), torch.arange(64)
-    step = states.step(rows, kept, torch.empty(0, dtype=torch.int64))
-    outputs: list[DeltaOutputs] = []
+    step = states.step(rows, spans(slots, rings, committed, 0, 0), kept, NONE)
     for layer in range(LAYERS):
-        outputs.append(gated_delta_reference(inputs, step.of(layer), rows))
-        step.keep(layer, inputs, outputs[-1])
+        step.keep(layer, inputs, step.mix(layer, inputs))
     step.done()
     assert torch.equal(matrices, before)
-    counts = np.array([19, RING])
-    states.commit(slots, rings, committed, committed + counts)
+    behind = spans(slots, rings, committed, 19, RING)
+    if lacks == "all at once":
+        states.commit(behind)
+    else:
+        part_of_a_step(states, slots, behind, seed, layers=LAYERS if lacks == "in a step" else 1)
+        states.catch_up()
+        states.catch_up()
     there = DeltaRows(slots=slots, starts=starts, positions=committed, handed=((0, 19), (1, RING)))
     for layer in range(LAYERS):
         expected = gated_delta_reference(inputs, before[:, layer], there).handed
@@ -70,10 +106,10 @@ def test_what_a_layer_hands_out_is_kept_when_all_have_and_not_before() -> None:
     rows = DeltaRows(
         slots=np.array([2]), starts=np.array([0, 40]), positions=np.array([0]), handed=((0, 8),)
     )
-    none = torch.empty(0, dtype=torch.int64)
-    step = states.step(rows, (none, none, none), torch.tensor([2]))
+    lacking = spans(rows.slots, np.array([0]), rows.positions, 0)
+    step = states.step(rows, lacking, (NONE, NONE, NONE), torch.tensor([2]))
     for layer in range(LAYERS):
-        step.keep(layer, inputs, gated_delta_reference(inputs, step.of(layer), rows))
+        step.keep(layer, inputs, step.mix(layer, inputs))
         assert not matrices.any()
     step.done()
     assert matrices[2].any()

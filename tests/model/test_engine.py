@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from runtime.engine.engine import MOST_FAILED_STEPS, EngineBroken
-from runtime.messages import ErrorKind, FinishReason, SamplingParams
+from runtime.messages import ENGINE_PARTS, ErrorKind, FinishReason, SamplingParams
 from runtime.model.batch import StepBatch
 from runtime.scheduling.costs import StepCosts, StepWork
-from tests.support.engine_driver import EngineDriver
+from tests.support.engine_driver import STEP_S, EngineDriver
 from tools_api.grammar import GrammarSpec
 
 PROMPT = list(range(40, 90))
@@ -382,3 +382,25 @@ def test_steps_that_tell_nothing_are_reported_together_after_some_time() -> None
     reports = [driver.engine.step() for _ in range(290)]
     told = [report.stats.steps_s for report in reports if report is not None]
     assert [len(steps) for steps in told] == [1, 256]
+
+
+def test_memory_by_part_is_told_once_a_second_and_when_the_engine_falls_idle() -> None:
+    driver = EngineDriver.load(max_draft_tokens=4)
+    told: list[dict[str, float]] = []
+    name = driver.request(range(40), session="s", max_new_tokens=250)
+    while driver.results[name].finish is None:
+        driver.step()
+        if driver.last_stats is not None and driver.last_stats.memory_bytes:
+            told.append(driver.last_stats.memory_bytes)
+    assert len(told) == 2 + int(driver.steps * STEP_S)
+    last = told[-1]
+    assert {*last} == {*ENGINE_PARTS}
+    assert last["kv"] > 0
+    assert last["drafts"] > 0
+    assert last["session_tokens"] >= 290 * 4
+    driver.release("s")
+    other = driver.request([1], session="t", max_new_tokens=1)
+    while driver.results[other].finish is None:
+        driver.step()
+    assert driver.last_stats is not None
+    assert driver.last_stats.memory_bytes["session_tokens"] < last["session_tokens"]

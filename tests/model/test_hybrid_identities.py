@@ -13,14 +13,17 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from kernels.gated_delta import DeltaRows, DeltaSpans
 from runtime.grammar.state import GrammarState
 from runtime.messages import FinishReason, SamplingParams, TokenArray
 from runtime.model.batch import IntArray
-from runtime.model.delta_states import DeltaStates
+from runtime.model.delta_states import DeltaStates, DeltaStep
 from runtime.model.state_pool import StatePool
 from runtime.scheduling import policy
 from runtime.scheduling.draft import Draft
@@ -324,14 +327,22 @@ def _rejected_draft_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _factors_of_another_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = DeltaStates.commit
+    """At the end of a sequence and where a step begins."""
+    commit, step = DeltaStates.commit, DeltaStates.step
 
-    def shifted(
-        states: DeltaStates, slots: IntArray, rings: IntArray, before: IntArray, after: IntArray
-    ) -> None:
-        commit(states, slots, rings, before + 1, after + 1)
+    def shifted(spans: DeltaSpans) -> DeltaSpans:
+        return replace(spans, committed=spans.committed + 1)
 
-    monkeypatch.setattr(DeltaStates, "commit", shifted)
+    def commit_shifted(states: DeltaStates, spans: DeltaSpans) -> None:
+        commit(states, shifted(spans))
+
+    def step_shifted(
+        states: DeltaStates, rows: DeltaRows, spans: DeltaSpans, *rest: Any
+    ) -> DeltaStep:
+        return step(states, rows, shifted(spans), *rest)
+
+    monkeypatch.setattr(DeltaStates, "commit", commit_shifted)
+    monkeypatch.setattr(DeltaStates, "step", step_shifted)
 
 
 MUTANTS = (

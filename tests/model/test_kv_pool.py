@@ -1,6 +1,8 @@
 """The pool's shape and size."""
 
 import mmap
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from runtime.model.config import LoadError
 from runtime.model.kv_pool import KVPool, block_bytes
 from runtime.model.pages_ahead import AHEAD_BYTES
 from runtime.model.presets import random_model_config
+from tests.support.architecture import ROOT
 
 
 def test_layers_are_separate_and_the_size_is_what_blocks_take() -> None:
@@ -66,3 +69,40 @@ def test_fp8_takes_as_much_as_int8() -> None:
     pool = KVPool(config, num_blocks=4, block_size=16, dtype=FP8, device=cpu)
     assert pool.layer(0)[0].dtype == FP8
     assert pool.num_bytes == 4 * block_bytes(config, 16, torch.int8)
+
+
+GROWN = """
+import sys, torch
+from runtime.model.kv_pool import KVPool
+from runtime.model.presets import random_model_config
+from tests.support.architecture import ROOT
+from sessions.pages.memory_metrics import resident_bytes
+
+num_blocks, written = map(int, sys.argv[1:])
+config, cpu = random_model_config("qwen3-100m"), torch.device("cpu")
+torch.zeros(1).fill_(1.0)
+before = resident_bytes("self")
+pool = KVPool(config, num_blocks=num_blocks, block_size=4, dtype=torch.float32, device=cpu)
+pool.reach(written - 1)
+for keys, values in pool.layers:
+    keys[:written].fill_(1.0)
+    values[:written].fill_(1.0)
+pool.settle()
+print(resident_bytes("self") - before, pool.memory_bytes, pool.num_bytes)
+"""
+
+
+@pytest.mark.skipif(resident_bytes() is None, reason="the system does not say")
+@pytest.mark.parametrize(("num_blocks", "written"), [(64, 1), (4096, 700), (1 << 15, 9)])
+def test_memory_is_told_as_far_as_blocks_were_written(num_blocks: int, written: int) -> None:
+    """In a process of its own: what other tests let go of counts there."""
+    ran = subprocess.run(
+        [sys.executable, "-c", GROWN, str(num_blocks), str(written)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    grown, told, whole = map(int, ran.stdout.split())
+    assert told <= whole + (2 << 20)
+    assert abs(grown - told) <= 0.3 * told + (4 << 20)

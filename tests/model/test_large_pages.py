@@ -2,6 +2,7 @@
 
 import gc
 import mmap
+import random
 import weakref
 
 import pytest
@@ -66,3 +67,20 @@ def test_a_slab_goes_with_the_last_of_its_parts(monkeypatch: pytest.MonkeyPatch)
     del second
     gc.collect()
     assert made[0]() is None
+
+
+@pytest.mark.parametrize("page", [4096, PAGE_BYTES])
+@pytest.mark.parametrize("seed", range(20))
+def test_touched_memory_is_that_of_all_pages_that_any_strip_reaches(
+    page: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_are_large", lambda: page == PAGE_BYTES)
+    rng = random.Random(seed)
+    strips, stride = rng.randrange(1, 9), rng.randrange(1, 5 * page)
+    used = rng.randrange(0, stride + 1)
+    pages = {
+        (strip * stride + place) // page
+        for strip in range(strips)
+        for place in {*range(0, used, page), *({used - 1} if used else ())}
+    }
+    assert module.touched_bytes(strips, stride, used) == len(pages) * page

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("kernels", "radix_cache", "tools_api", "runtime", "sessions", "keepwarm")
+PACKAGES = ("kernels", "radix_cache", "tools_api", "runtime", "sessions", "cluster", "keepwarm")
 
 
 def source_files(package: str) -> list[Path]:

@@ -166,6 +166,9 @@ class EchoConnection:
         self.work: Callable[[], TurnPlan] = _no_plan
         """What a plan takes."""
 
+    def ask_under(self, key_name: str) -> None:
+        self.key_name = key_name
+
     @property
     def num_active(self) -> int:
         return len(self.running)

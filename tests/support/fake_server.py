@@ -43,6 +43,8 @@ class FakeServer:
         self.cancels: list[dict[str, Any]] = []
         """``response.cancel`` events; they are not among ``requests``."""
         self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        """Of the sockets, with their queries."""
         self.closed_by_client = threading.Event()
 
     @property
@@ -77,7 +79,8 @@ class FakeServer:
         )
 
     def _only_one_path(self, socket: ServerConnection, request: Request) -> HttpResponse | None:
-        return None if request.path == "/v1/responses" else socket.respond(404, "not here\n")
+        path = request.path.partition("?")[0]
+        return None if path == "/v1/responses" else socket.respond(404, "not here\n")
 
     async def _stop(self) -> None:
         assert self._server is not None
@@ -87,6 +90,7 @@ class FakeServer:
     async def _handle(self, socket: ServerConnection) -> None:
         assert socket.request is not None
         self.headers.append(dict(socket.request.headers.raw_items()))
+        self.paths.append(socket.request.path)
         with suppress(ConnectionClosed):
             async for frame in socket:
                 request = orjson.loads(frame)

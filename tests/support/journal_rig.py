@@ -76,6 +76,8 @@ class JournalRig(Rig):
         self.store.lasting = self.store.logs.lasting = True
         for tenant, account in self.journal.accounts_named(TENANT_ACCOUNT).items():
             self.store.tenant_accounts.of(tenant).spent = account.spent
+        spent = self.journal.accounts_of_policies()
+        self.service.policies.load({key: each.spent for key, each in spent.items()})
         loader = Loader(
             self.journal,
             fingerprint=self.fingerprint,

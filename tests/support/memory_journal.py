@@ -3,12 +3,13 @@
 Always true: it keeps every promise of ``Journal`` except that of lasting.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sessions.durable.item_ids import item_with_id
 from sessions.journal.encoding import HeaderCache, decode_links, encode_turn, link_items
 from sessions.journal.errors import JournalDamaged, JournalParentGone
+from sessions.journal.listing import ListAsked, ListedSession, ListPlace
 from sessions.journal.records import (
     SessionRecord,
     SpendTotal,
@@ -20,6 +21,9 @@ from sessions.journal.records import (
     tree_account,
 )
 from sessions.journal.samples import KEPT, Sample
+from sessions.journal.usage import UsageSums
+from sessions.journal.usage_reading import UsageAsked, UsagePlace, UsageRow
+from tests.support.usage_reckoning import reckoned, sum_of
 
 
 @dataclass(slots=True)
@@ -45,6 +49,7 @@ class MemoryJournal:
         self._headers: dict[bytes, bytes] = {}
         self._cache = HeaderCache()
         self._samples: dict[tuple[int, str, int], Sample] = {}
+        self._records: list[TurnRecord] = []
 
     def look(self) -> None:
         """It can always be written."""
@@ -66,6 +71,7 @@ class MemoryJournal:
         tenant = self._tenant(record.tenant)
         if record.response_id in tenant.turns:
             return
+        self._records.append(record)
         for entry in record.links:
             digest, body = self._cache.encoded(entry.header)
             self._headers[digest] = body
@@ -145,16 +151,23 @@ class MemoryJournal:
     def session(self, tenant: str, name: str) -> SessionRecord | None:
         return self._tenant(tenant).sessions.get(name)
 
-    def set_options(self, tenant: str, name: str, options: bytes) -> None:
-        sessions = self._tenant(tenant).sessions
-        sessions[name] = replace(sessions.get(name) or new_session(tenant, name), options=options)
-
     def account(self, tenant: str, name: str) -> SpendTotal:
         return self._tenant(tenant).accounts.get(name, SpendTotal())
 
     def accounts_named(self, name: str) -> dict[str, SpendTotal]:
         states = self._tenants.items()
         return {tenant: s.accounts[name] for tenant, s in states if name in s.accounts}
+
+    def accounts_of_policies(self) -> dict[tuple[str, str], SpendTotal]:
+        return {
+            (tenant, name): account
+            for tenant, state in self._tenants.items()
+            for name, account in state.accounts.items()
+            if name.startswith(("tenant/", "key/"))
+        }
+
+    def clock_s(self) -> float:
+        return 1_800_000_000.0
 
     def turn(self, tenant: str, response_id: str) -> StoredTurn | None:
         state = self._tenant(tenant)
@@ -292,6 +305,91 @@ class MemoryJournal:
             if own and width == width_s and owner == tenant and number >= first
         ]
         return sorted(found, key=lambda each: each.number)
+
+    def listed(
+        self, asked: ListAsked, after: ListPlace | None, most: int
+    ) -> tuple[list[ListedSession], int | None]:
+        found = self._all_listed(asked)
+        behind = [e for e in found if after is None or e.place.sorted_by > after.sorted_by]
+        return behind[:most], len(found)
+
+    def listed_among(
+        self, asked: ListAsked, names: Iterable[tuple[str, str]]
+    ) -> list[ListedSession]:
+        wanted = set(names)
+        return [each for each in self._all_listed(asked) if each.place[1:] in wanted]
+
+    def session_tree(self, tenant: str, name: str, most: int) -> list[tuple[int, ListedSession]]:
+        everyone = {e.record.name: e for e in self._all_listed(ListAsked(tenant=tenant))}
+        found: list[tuple[int, ListedSession]] = []
+
+        def walk(name: str, depth: int) -> None:
+            found.append((depth, everyone[name]))
+            for each in everyone.values():
+                if options_kept(each.record.options).parent == name:
+                    walk(each.record.name, depth + 1)
+
+        if name in everyone:
+            walk(name, 0)
+        return found[:most]
+
+    def _all_listed(self, asked: ListAsked) -> list[ListedSession]:
+        """By the words of the documents, session by session."""
+        found = []
+        for record in self.sessions(asked.tenant):
+            mine = [
+                e for e in self._records if (e.tenant, e.session) == (record.tenant, record.name)
+            ]
+            failed = sum(each.status == "failed" for each in mine)
+            again = sum(each.computed_again for each in mine)
+            kept, usage = options_kept(record.options), record.account.usage
+            bounded, above = False, kept
+            while not bounded:
+                bounded = any(any(b.bounds() for b in pair) for pair in above.budgets.values())
+                parent = self.session(record.tenant, above.parent or "")
+                if parent is None:
+                    break
+                above = options_kept(parent.options)
+            ms = round(record.updated_s * 1000)
+            if (
+                asked.search
+                not in "\n".join([record.name, *(f"{k}:{v}" for k, v in kept.labels)]).casefold()
+                or (asked.failed and not failed)
+                or (asked.bounded and not bounded)
+                or (asked.several and record.turns_begun < 2)
+                or not set(asked.labels) <= set(kept.labels)
+                or not (asked.from_ms or 0) <= ms < (asked.to_ms or 1 << 62)
+            ):
+                continue
+            missing = usage.input_tokens - usage.cached_tokens
+            key = {
+                "recent": ms,
+                "cost": record.account.cost,
+                "again": again,
+                "hit": 1 + missing * 1_000_000 // usage.input_tokens if usage.input_tokens else 0,
+            }[asked.order]
+            listed = ListedSession(
+                place=ListPlace(key, record.tenant, record.name),
+                record=replace(record, failed=failed, computed_again=again),
+                tree=self.account(record.tenant, tree_account(record.name)),
+            )
+            found.append(listed)
+        return sorted(found, key=lambda each: each.place.sorted_by)
+
+    def usage(
+        self, asked: UsageAsked, after: UsagePlace | None, most: int
+    ) -> tuple[list[UsageRow], UsageSums]:
+        found = reckoned(self._records, asked)
+        rows = [UsageRow(place, found[place]) for place in sorted(found)]
+        behind = [row for row in rows if after is None or row.place > after]
+        return behind[:most], sum_of(row.sums for row in rows)
+
+    def usage_labels(self, tenant: str | None) -> list[str]:
+        mine = (each for each in self._records if tenant in (None, each.tenant))
+        return sorted({name for each in mine for name, _ in each.keys.labels})
+
+    def cursor_secret(self) -> bytes:
+        return b"memory"
 
     def close(self) -> None:
         """Nothing is left to be done."""

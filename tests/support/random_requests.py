@@ -109,6 +109,7 @@ class _Draw:
                 "stats": lambda: self.maybe(0.8),
                 "traceparent": lambda: _TRACEPARENT,
                 "compaction": lambda: {"ahead": self.maybe(0.5)},
+                "labels": lambda: self.one((None, {}, {self.text(): self.text()}, {"team": "red"})),
                 "on_disconnect": lambda: self.one(("cancel", "continue", None)),
             },
         )

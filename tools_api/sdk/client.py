@@ -10,6 +10,7 @@ used again: a broken socket is reopened, and a server that no longer knows the c
 whole history once. A turn that is left before its end is cancelled on the server.
 """
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -19,6 +20,7 @@ from tools_api.sdk.environment import key_of, server_of, warn_of_strays
 from tools_api.sdk.hooks import Hooks
 from tools_api.sdk.options import Budget, TurnOptions
 from tools_api.sdk.session import AsyncSession, equipped, new_session
+from tools_api.sdk.sockets import Sockets, SocketsFor
 from tools_api.sdk.tool_runner import DEFAULT_MAX_PARALLEL_TOOLS
 from tools_api.sdk.tools import Approve
 
@@ -28,7 +30,7 @@ DEFAULT_RETRIES = Retries()
 
 
 class AsyncClient:
-    """Asynchronous client: one socket, up to ``NUM_LANES`` turns at once."""
+    """Asynchronous client: one socket, up to ``NUM_LANES`` turns at once, or one a session."""
 
     def __init__(
         self,
@@ -38,16 +40,20 @@ class AsyncClient:
         open_timeout_s: float = 5.0,
         event_timeout_s: float = 600.0,
         retries: Retries = DEFAULT_RETRIES,
+        sockets: SocketsFor = "client",
     ) -> None:
         """Opens nothing yet; the first turn does.
 
         Args:
-            base_url: as stock clients take it, ``http://HOST:PORT/v1``; None: what the variable
+            base_url: as stock clients take it, ``http://HOST:PORT/v1``, and it may have a query,
+                which goes with every request; None: what the variable
                 ``KEEPWARM_URL`` says, else where ``keepwarm serve`` listens by itself.
             api_key: None: what the variable ``KEEPWARM_API_KEY`` says, if anything; "" is no key.
             open_timeout_s: longest wait for the socket to open.
             event_timeout_s: longest silence inside a turn before it counts as lost.
             retries: how often a turn is sent again whose server was lost or overloaded.
+            sockets: ``session``, before several servers: each root session has a socket of its own,
+                which names it in ``?session=``, so that a balancer finds its home.
         """
         warn_of_strays()
         address, label = server_of(base_url, default=DEFAULT_URL)
@@ -58,13 +64,14 @@ class AsyncClient:
             open_timeout_s=open_timeout_s,
             event_timeout_s=event_timeout_s,
         )
-        self._connection = Connection(endpoint, retries)
+        self._sockets = Sockets(Connection(endpoint, retries), sockets)
 
     def session(
         self,
         *,
         name: str | None = None,
         budget: Budget | None = None,
+        labels: Mapping[str, str] | None = None,
         head: str | None = None,
         context: Any = None,
         approve: Approve | None = None,
@@ -78,6 +85,8 @@ class AsyncClient:
             name: under which the server keeps the session: it is made at first use and
                 continued later, by any process.
             budget: bounds over the whole session, for example ``{"output": 5000}``.
+            labels: by which the session is found and its usage is summed up, up to 8, for
+                example ``{"team": "search"}``; a name of the session keeps them.
             head: id of a response to continue. Its history is not known here, so it cannot be
                 sent again if the server has lost it.
             context: what tools get that have a parameter of type ``ToolContext``.
@@ -90,9 +99,10 @@ class AsyncClient:
             TypeError, ValueError: an option does not exist, or the tools want what is not there.
         """
         return new_session(
-            self._connection,
+            self._sockets.of(name),
             name=name,
             budget=budget,
+            labels=labels,
             head=head,
             equipment=equipped(context, approve, max_parallel_tools, hooks),
             defaults=defaults,
@@ -101,7 +111,7 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the socket, behind the cancels of turns that were left. Whoever uses the client
         again opens a new one, and so does a turn that another task still plays."""
-        await self._connection.close()
+        await self._sockets.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -12,7 +12,8 @@ import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from urllib.parse import urlsplit
+from copy import copy
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import orjson
 from websockets.asyncio.client import ClientConnection, connect
@@ -30,6 +31,8 @@ from tools_api.sdk.turn import Again, Traits, Turn
 
 _LOG = logging.getLogger("keepwarm.client")
 TurnEvents = AsyncGenerator[StreamEvent, None]
+SESSION_FIELD = "session"
+"""The field of an address's query that names a session to a balancer."""
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _MAX_TOLD = 400
 
@@ -63,9 +66,10 @@ class Endpoint:
             )
         if not _has_host(base_url):
             raise ValueError(f"{label} {base_url!r} is not of the form http://HOST:PORT/v1")
-        self.url = f"{_SCHEMES[scheme]}://{rest.rstrip('/')}/responses"
+        place, _, self._query = rest.partition("#")[0].partition("?")
+        self._socket_place = f"{_SCHEMES[scheme]}://{place.rstrip('/')}/responses"
         plain = {"ws": "http", "wss": "https"}.get(scheme, scheme)
-        self.http_url = f"{plain}://{rest.rstrip('/')}/responses"
+        self.http_url = f"{plain}://{place.rstrip('/')}/responses"
         self._base_url = base_url.rstrip("/")
         self._usual_url = f"{scheme}://{rest.partition('/')[0]}/v1"
         if api_key is not None and not api_key.isprintable():
@@ -74,6 +78,23 @@ class Endpoint:
         self.open_timeout_s = open_timeout_s
         self.event_timeout_s = event_timeout_s
         """Longest silence inside a turn before it counts as lost."""
+
+    @property
+    def url(self) -> str:
+        """The socket's address."""
+        return _with_query(self._socket_place, self._query)
+
+    @property
+    def query(self) -> str:
+        """The query of every address, without the question mark; "" where there is none."""
+        return self._query
+
+    def of_session(self, name: str) -> "Endpoint":
+        """The same for the sockets of one session, by whose name a balancer finds its home."""
+        other = copy(self)
+        kept = [pair for pair in parse_qsl(self._query, True) if pair[0] != SESSION_FIELD]
+        other._query = urlencode([*kept, (SESSION_FIELD, name)], quote_via=quote)
+        return other
 
     def refused(self, error: Exception, *, final: bool) -> Refused | ConnectionLost:
         """The error for a failed handshake. ``final``: the server was never met."""
@@ -107,6 +128,40 @@ class Endpoint:
         )
 
 
+class OpenLanes:
+    """The sockets of a connection: the present one, and those left to turns that still run."""
+
+    def __init__(self) -> None:
+        self.lanes: Lanes | None = None
+        self.retired: list[Lanes] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._leaving: asyncio.Future[None] | None = None
+
+    def begin(self, lanes: Lanes) -> None:
+        """A socket was opened, in the running event loop."""
+        self.lanes, self._loop = lanes, asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        """Close them, behind the cancels of turns that were left."""
+        for lanes in (*self.retired, self.lanes):
+            if lanes is not None:
+                await lanes.close()
+        self.retired.clear()
+        self.lanes = None
+
+    def leave(self, done: Callable[[], None]) -> None:
+        """Nobody will open another one: close them soon, and call ``done`` behind that. In any
+        thread."""
+        if self.lanes is None or self._loop is None or self._loop.is_closed():
+            done()
+        else:
+            self._loop.call_soon_threadsafe(self._close_soon, done)
+
+    def _close_soon(self, done: Callable[[], None]) -> None:
+        self._leaving = asyncio.ensure_future(self.close())
+        self._leaving.add_done_callback(lambda _: done())
+
+
 class Connection:
     """The socket to one server and what was learnt of it."""
 
@@ -115,34 +170,39 @@ class Connection:
         endpoint: Endpoint,
         retries: Retries,
         *,
+        traits: Traits | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw: random.Random | None = None,
     ) -> None:
-        self.traits = Traits()
+        """``traits``: learnt by other connections of the same client."""
+        self.traits = traits or Traits()
         self._endpoint = endpoint
         self._retries = retries
         self._sleep = sleep
         self._draw = draw or random.Random()
-        self._lanes: Lanes | None = None
-        self._retired: list[Lanes] = []
+        self.open_lanes = OpenLanes()
         self._opening = asyncio.Lock()
-        self._met = False
+
+    def of_session(self, name: str) -> "Connection":
+        """One more to the same server, for the sockets of a session."""
+        return Connection(
+            self._endpoint.of_session(name),
+            self._retries,
+            traits=self.traits,
+            sleep=self._sleep,
+            draw=self._draw,
+        )
 
     async def close(self) -> None:
         """Close the socket, behind the cancels of turns that were left. It opens again when needed,
         by a turn that still runs as well."""
-        for lanes in (*self._retired, self._lanes):
-            if lanes is not None:
-                await lanes.close()
-        self._retired.clear()
-        self._lanes = None
+        await self.open_lanes.close()
 
     def items_of(self, response_id: str) -> AsyncGenerator[Item, None]:
         """The transcript up to a response, as ``transcript.items_of`` reads it."""
         endpoint = self._endpoint
-        return items_of(
-            endpoint.http_url, endpoint.headers, response_id, endpoint.open_timeout_s * 6
-        )
+        timeout_s = endpoint.open_timeout_s * 6
+        return items_of(endpoint.http_url, endpoint.headers, response_id, timeout_s, endpoint.query)
 
     async def play(self, turn: Turn) -> TurnEvents:
         """Play ``turn`` to its end. If the iterator is closed earlier, or the task cancelled,
@@ -184,9 +244,9 @@ class Connection:
 
     def _retire(self) -> None:
         """Leave the present socket to the turns that still run on it."""
-        if self._lanes is not None:
-            self._retired.append(self._lanes)
-            self._lanes = None
+        if self.open_lanes.lanes is not None:
+            self.open_lanes.retired.append(self.open_lanes.lanes)
+            self.open_lanes.lanes = None
 
     async def _attempt(self, turn: Turn) -> TurnEvents:
         lanes, lane = await self._take_lane()
@@ -209,9 +269,10 @@ class Connection:
     async def _take_lane(self) -> tuple[Lanes, Lane]:
         while True:
             async with self._opening:
-                if self._lanes is None or self._lanes.closed:
-                    self._lanes = Lanes(await self._open())
-            lanes = self._lanes
+                lanes = self.open_lanes.lanes
+                if lanes is None or lanes.closed:
+                    lanes = Lanes(await self._open())
+                    self.open_lanes.begin(lanes)
             if (lane := await lanes.take()) is not None:
                 return lanes, lane
 
@@ -226,10 +287,14 @@ class Connection:
                 max_size=None,
             )
         except (OSError, InvalidHandshake) as error:
-            raise endpoint.refused(error, final=not self._met) from error
-        _LOG.debug("connected url=%s again=%s", endpoint.url, self._met)
-        self._met = True
+            raise endpoint.refused(error, final=not self.traits.met) from error
+        _LOG.debug("connected url=%s again=%s", endpoint.url, self.traits.met)
+        self.traits.met = True
         return socket
+
+
+def _with_query(place: str, query: str) -> str:
+    return f"{place}?{query}" if query else place
 
 
 def _has_host(url: str) -> bool:

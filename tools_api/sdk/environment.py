@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 URL_VARIABLE: Final = "KEEPWARM_URL"
 KEY_VARIABLE: Final = "KEEPWARM_API_KEY"
@@ -47,7 +47,8 @@ def key_of(api_key: str | None, environment: Mapping[str, str] = os.environ) -> 
 
 def with_path(url: str) -> str:
     """An address with its path, which may be left out."""
-    return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/v1"
+    parts = urlsplit(url)
+    return url if parts.path.strip("/") else urlunsplit(parts._replace(path="/v1"))
 
 
 def warn_of_strays(environment: Mapping[str, str] = os.environ) -> None:

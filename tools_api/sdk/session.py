@@ -8,7 +8,7 @@ Always true: a session does one thing at a time, and whatever was raised it may 
 """
 
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar, Unpack, overload
 
@@ -269,6 +269,7 @@ class AsyncSession:
         *,
         name: str | None = None,
         budget: Budget | None = None,
+        labels: Mapping[str, str] | None = None,
         context: Any = None,
         approve: Approve | None = None,
         max_parallel_tools: int | None = None,
@@ -280,6 +281,7 @@ class AsyncSession:
         Args:
             name: its own; without one it gets one.
             budget: bounds of its own, within its parent's.
+            labels: its own; its parent's without them.
             context, approve, max_parallel_tools, hooks: this session's without them.
             defaults: options of its turns; only ``model`` is taken over.
         """
@@ -299,6 +301,7 @@ class AsyncSession:
             session=child_name,
             parent_session=self._known_name(),
             budget=None if budget is None else wire_budget(budget),
+            labels=None if labels is None else dict(labels),
         )
         return AsyncSession(self._connection, chain, equipment)
 
@@ -374,15 +377,17 @@ def new_session(
     *,
     name: str | None,
     budget: Budget | None,
+    labels: Mapping[str, str] | None,
     head: str | None,
     equipment: Equipment,
     defaults: TurnOptions,
 ) -> AsyncSession:
     """The session that ``client.session`` gives; its arguments are explained there."""
     chain = Chain(defaults=defaults, head=head, complete=head is None)
-    if name is not None or budget is not None:
-        whole = None if budget is None else wire_budget(budget)
-        chain.set_keepwarm(session=name, budget=whole)
+    whole = None if budget is None else wire_budget(budget)
+    own = None if labels is None else dict(labels)
+    if (name, whole, own) != (None, None, None):
+        chain.set_keepwarm(session=name, budget=whole, labels=own)
     return AsyncSession(connection, chain, equipment)
 
 

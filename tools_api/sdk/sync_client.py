@@ -7,6 +7,7 @@ Always true: any number of threads may use one client at once.
 """
 
 import weakref
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -15,6 +16,7 @@ from tools_api.sdk.client import DEFAULT_RETRIES, AsyncClient
 from tools_api.sdk.hooks import Hooks
 from tools_api.sdk.options import Budget, TurnOptions
 from tools_api.sdk.portal import Portal
+from tools_api.sdk.sockets import SocketsFor
 from tools_api.sdk.sync_session import Session
 from tools_api.sdk.tool_runner import DEFAULT_MAX_PARALLEL_TOOLS
 from tools_api.sdk.tools import Approve
@@ -31,6 +33,7 @@ class Client:
         open_timeout_s: float = 5.0,
         event_timeout_s: float = 600.0,
         retries: Retries = DEFAULT_RETRIES,
+        sockets: SocketsFor = "client",
     ) -> None:
         """Opens nothing yet; the first turn does. Arguments as for ``AsyncClient``."""
         self._portal = Portal()
@@ -40,6 +43,7 @@ class Client:
             open_timeout_s=open_timeout_s,
             event_timeout_s=event_timeout_s,
             retries=retries,
+            sockets=sockets,
         )
         self._forgotten = weakref.finalize(self, self._portal.leave, self._inner.close)
 
@@ -48,6 +52,7 @@ class Client:
         *,
         name: str | None = None,
         budget: Budget | None = None,
+        labels: Mapping[str, str] | None = None,
         head: str | None = None,
         context: Any = None,
         approve: Approve | None = None,
@@ -60,6 +65,7 @@ class Client:
         inner = self._inner.session(
             name=name,
             budget=budget,
+            labels=labels,
             head=head,
             context=context,
             approve=approve,

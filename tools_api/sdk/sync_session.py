@@ -3,7 +3,7 @@
 Every method is the asynchronous one of its name; a test compares the two surfaces.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
 from tools_api.items import CallOutput, Item
@@ -194,6 +194,7 @@ class Session:
         *,
         name: str | None = None,
         budget: Budget | None = None,
+        labels: Mapping[str, str] | None = None,
         context: Any = None,
         approve: Approve | None = None,
         max_parallel_tools: int | None = None,
@@ -205,6 +206,7 @@ class Session:
         inner = self._inner.child(
             name=name,
             budget=budget,
+            labels=labels,
             context=context,
             approve=approve,
             max_parallel_tools=max_parallel_tools,

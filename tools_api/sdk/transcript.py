@@ -22,19 +22,20 @@ PAGE = 100
 
 
 async def items_of(
-    url: str, headers: Mapping[str, str], response_id: str, timeout_s: float
+    url: str, headers: Mapping[str, str], response_id: str, timeout_s: float, query: str = ""
 ) -> AsyncGenerator[Item, None]:
     """All that the model had read and said when the response ended, oldest first.
 
     Args:
         url: of the responses, ``http://HOST:PORT/v1/responses``.
         timeout_s: of one page.
+        query: what every address has behind its question mark.
 
     Raises:
         Refused: the server does not have the response, or the key may not read it.
         ConnectionLost: it could not be reached, or broke off.
     """
-    place = f"{url}/{quote(response_id, safe='')}"
+    place, fixed = f"{url}/{quote(response_id, safe='')}", f"&{query}" if query else ""
 
     async def got(address: str) -> dict[str, Any]:
         found: dict[str, Any] = await in_thread(lambda: _get(address, headers, timeout_s))
@@ -43,13 +44,13 @@ async def items_of(
     after: dict[str, str] = {}
     while True:
         asked = urlencode({"order": "asc", "limit": PAGE, **after})
-        page = await got(f"{place}/input_items?{asked}")
+        page = await got(f"{place}/input_items?{asked}{fixed}")
         for item in parse_items(page["data"]):
             yield item
         if not page["has_more"]:
             break
         after = {"after": page["last_id"]}
-    for item in parse_items((await got(place))["output"]):
+    for item in parse_items((await got(f"{place}?{query}" if query else place))["output"]):
         yield item
 
 

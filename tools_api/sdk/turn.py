@@ -35,9 +35,9 @@ from tools_api.sdk.options import Input, TurnOptions, wire_items
 
 _LEFT = "client_disconnected"
 """Why a turn failed that its server ended when the connection was lost."""
-_DIED = "server_died"
-"""Why a turn failed whose server died with it: what the next server says of it. It may happen to
-the same turn more than once."""
+_BEGUN_ANEW = frozenset({"server_died", "session_moved"})
+"""Why a turn failed whose server died with it, as the next server says, or was taken for dead and
+lost its session to another one. It may happen to the same turn more than once."""
 _FOR_NOW = {(429, "rate_limit_exceeded"), (409, "response_runs_elsewhere")}
 """Refusals besides 503 after which the same request is sent again."""
 _OF_REQUEST_IDS = ("keepwarm", "keepwarm.request_id", "keepwarm.on_disconnect")
@@ -54,11 +54,13 @@ class Again(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Traits:
-    """Features that the server was found not to know; a client has one for all its turns."""
+    """Features that the server was found to have or not; a client has one for all its turns."""
 
     request_ids: bool = True
     """It takes ``keepwarm.request_id``, with which a request may be sent twice and runs once,
     and ``keepwarm.on_disconnect``."""
+    met: bool = False
+    """It was there once: trying again may help."""
 
 
 class Turn:
@@ -268,7 +270,7 @@ class Turn:
     def _recover_failed(self, error: TurnFailed) -> Again | None:
         """A turn that ended because its connection or its server did: it came to no end."""
         first = self._first(f"failed {error.reason}")
-        if error.reason != _DIED and not (error.reason == _LEFT and first):
+        if error.reason not in _BEGUN_ANEW and not (error.reason == _LEFT and first):
             return None
         self._request_id = _new_request_id()
         return Again.AT_ONCE if first else Again.LATER

@@ -12,7 +12,7 @@ from keepwarm.commands.listed import COMMANDS
 from tests.support.architecture import ROOT
 
 STUB = ast.parse((ROOT / "keepwarm/__init__.pyi").read_text(encoding="utf-8"))
-SERVER = {"runtime", "sessions", "radix_cache", "kernels", "torch", "numpy", "xxhash"}
+SERVER = {"runtime", "sessions", "cluster", "radix_cache", "kernels", "torch", "numpy", "xxhash"}
 
 
 def stub_homes() -> dict[str, str]:

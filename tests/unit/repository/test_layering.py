@@ -28,12 +28,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tools_api": set(),
     "runtime": {"kernels", "radix_cache", "tools_api"},
     "sessions": {"runtime", "tools_api"},
-    "keepwarm": {"sessions", "tools_api"},
+    "cluster": {"runtime", "sessions"},
+    "keepwarm": {"cluster", "sessions", "tools_api"},
 }
 THIRD_PARTY = {
     "kernels": {"torch", "triton", "numpy"},
     "radix_cache": {"numpy", "xxhash"},
     "tools_api": {"pydantic", "pydantic_core", "orjson", "websockets"},
+    "cluster": set(),
     "keepwarm": {"click", "pydantic", "mcp", "httpx2", "orjson", "textual", "rich"},
 }
 """What these may take from outside; the base install has only tools_api's."""
@@ -44,6 +46,7 @@ CLIENT_CLOSURE = {
 LATE_IMPORTS = {
     "sessions.command.journal_options",
     "keepwarm.__main__",
+    "keepwarm.commands.cluster",
     "runtime.process.engine_process",
     "sessions.command.tracing",
     "sessions.command.hub",
@@ -52,7 +55,8 @@ LATE_IMPORTS = {
     "tools_api.sdk.sync_session",
     "tools_api.sdk.transcript",
 }
-"""Modules that may import inside a function: the command loads the server where there is one; the
+"""Modules that may import inside a function: the command loads the server where there is one, and
+what stands before servers where that is asked for; the
 child's main loads torch, its parent does not; OpenTelemetry and huggingface_hub are extras; a
 client without tools or transcripts loads no schemas and no HTTP."""
 USES_TORCH = {

@@ -29,6 +29,7 @@ REACHED = {
     "tools_api": Reached(types_twice=0, opening=2, handed_on=34),
     "runtime": Reached(types_twice=0, opening=2, handed_on=27),
     "sessions": Reached(types_twice=0, opening=2, handed_on=29),
+    "cluster": Reached(types_twice=0, opening=2, handed_on=31),
     "keepwarm": Reached(types_twice=0, opening=2, handed_on=31),
 }
 PRIVATE_READS = 320  # held in steps of ten

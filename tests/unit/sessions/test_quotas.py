@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from sessions.durable.ledger import PriceTable
-from sessions.quotas import Quotas
+from sessions.quotas import Draw, Drawn, Quotas
 from sessions.tenants import ApiKey, TenantPolicy, Tenants, TokenPrices
 from tests.support.clock import FakeClock
 from tests.support.sessions_rig import END, Rig
@@ -167,3 +167,118 @@ def test_each_tenant_pays_its_own_prices_and_a_session_those_that_it_began_with(
     tenants.replace([], {"dear": policy(0), "other": policy(3 * 10**6)})
     assert (cost("dear", "a"), cost("dear", "b"), cost("other", "b")) == (7, 0, 3)
     assert not rig.store.priced({"dear"})
+
+
+# Buckets that servers share
+
+
+class Bucket:
+    """The shared one, as the journal keeps it, in its simplest form."""
+
+    def __init__(self, clock: FakeClock, limit: int) -> None:
+        self.clock, self.limit = clock, limit
+        self.level, self.at_s = float(limit), clock.now_s
+
+    def give(self, draw: Draw) -> Drawn:
+        gained = (self.clock.now_s - self.at_s) * self.limit / 60
+        self.level, self.at_s = min(self.limit, self.level + gained), self.clock.now_s
+        self.level -= draw.debt
+        given = max(min(draw.amount, self.level), 0.0)
+        given = float(int(given + 1e-9)) if draw.kind == "turns" else given
+        self.level -= given
+        lacks = (1 - self.level) * 60 / self.limit
+        wait_s = 0.0 if given or not draw.amount else lacks
+        return Drawn(kind=draw.kind, amount=given, left=self.level, wait_s=wait_s)
+
+
+def servers(clock: FakeClock, count: int, **policy: int) -> list[Quotas]:
+    tenants = Tenants([KEY], {"acme": TenantPolicy(**policy)})
+    return [Quotas(tenants, clock, cluster="c") for _ in range(count)]
+
+
+def begins(held: Quotas, bucket: Bucket) -> bool:
+    held.drawn("acme", [bucket.give(each) for each in held.lacking("acme")])
+    return wait_s(held) == 0
+
+
+def pay(held: Quotas, bucket: Bucket) -> None:
+    for tenant, each in held.debts():
+        held.drawn(tenant, [bucket.give(each)])
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 7])
+@pytest.mark.parametrize("limit", [1, 60, 600])
+def test_servers_together_begin_as_many_turns_as_one_does(count: int, limit: int) -> None:
+    draw, clock = random.Random(limit + count), FakeClock(0.0)
+    held, bucket = servers(clock, count, turns_per_minute=limit), Bucket(clock, limit)
+    begun = 0
+    for _ in range(3000):
+        clock.now_s += 0.1
+        for _ in range(3):
+            begun += begins(draw.choice(held), bucket)
+    most = limit + 300 * limit / 60
+    assert begun <= most + 1e-6
+    assert begun >= most - count * max(1, limit / 60) - 1
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_servers_together_use_as_many_tokens_as_one_does(count: int) -> None:
+    draw, clock, limit = random.Random(count), FakeClock(0.0), 6000
+    held, bucket = servers(clock, count, tokens_per_minute=limit), Bucket(clock, limit)
+    used = 0
+    for _ in range(6000):
+        clock.now_s += 0.1
+        one = draw.choice(held)
+        if begins(one, bucket):
+            used += 700
+            one.spend("acme", 700)
+        for each in held:
+            pay(each, bucket)
+    assert used == pytest.approx(limit + 600 * limit / 60, rel=0.02)
+
+
+def test_a_bucket_that_is_known_to_be_empty_is_not_asked() -> None:
+    clock = FakeClock(0.0)
+    (held,), bucket = servers(clock, 1, turns_per_minute=1), Bucket(clock, 1)
+    assert begins(held, bucket)
+    assert not begins(held, bucket)
+    assert not held.lacking("acme")
+    clock.now_s += 60
+    assert held.lacking("acme")
+    assert begins(held, bucket)
+
+
+def test_while_nothing_can_be_drawn_each_server_goes_on_with_its_part() -> None:
+    clock = FakeClock(0.0)
+    held = servers(clock, 4, turns_per_minute=240)
+    begun = 0
+    for each in held:
+        each.num_servers = 4
+    for _ in range(600):
+        clock.now_s += 0.1
+        for each in held:
+            each.unpaid("acme", each.lacking("acme"))
+            begun += wait_s(each) == 0
+    assert begun == pytest.approx(240, abs=8)
+    bucket = Bucket(clock, 240)
+    assert begins(held[0], bucket)  # and it draws again as soon as that is possible
+    assert bucket.level == 236
+
+
+def test_a_debt_that_could_not_be_paid_is_owed_still() -> None:
+    clock = FakeClock(0.0)
+    (held,), bucket = servers(clock, 1, tokens_per_minute=60), Bucket(clock, 60)
+    assert begins(held, bucket)
+    held.spend("acme", 101)
+    ((tenant, debt),) = held.debts()
+    assert (tenant, debt.debt, held.debts()) == ("acme", 100.0, [])
+    held.unpaid(tenant, [debt])
+    pay(held, bucket)
+    assert bucket.level == 60 - 1 - 100
+    assert held.standing("acme")[0].used == 101
+
+
+def test_servers_that_share_nothing_draw_nothing() -> None:
+    held = quotas(FakeClock(0.0), turns_per_minute=1)
+    assert not held.lacking("acme")
+    assert not held.debts()

@@ -176,6 +176,17 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"keepwarm": {"traceparent": "00-abc"}}, "invalid_value", "keepwarm.traceparent"),
     ({"keepwarm": {"stats": 1}}, "invalid_type", "keepwarm.stats"),
+    ({"keepwarm": {"labels": ["a"]}}, "invalid_type", "keepwarm.labels"),
+    ({"keepwarm": {"labels": {"a": 1}}}, "invalid_type", "keepwarm.labels.a"),
+    ({"keepwarm": {"labels": {"a": ""}}}, "invalid_value", "keepwarm.labels.a"),
+    ({"keepwarm": {"labels": {"a": "x" * 257}}}, "invalid_value", "keepwarm.labels.a"),
+    ({"keepwarm": {"labels": {"a": "x\ny"}}}, "invalid_value", "keepwarm.labels.a"),
+    ({"keepwarm": {"labels": {str(n): "x" for n in range(9)}}}, "invalid_value", "keepwarm.labels"),
+    (
+        {"keepwarm": {"labels": {str(n): "x" for n in range(500)}}},
+        "invalid_value",
+        "keepwarm.labels",
+    ),
 ]
 
 

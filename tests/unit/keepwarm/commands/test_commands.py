@@ -15,6 +15,7 @@ from click.shell_completion import ShellComplete
 
 from keepwarm.commands import config, demo, doctor, keys, pull, serve
 from keepwarm.commands.chat_settings import CHAT_SETTINGS
+from keepwarm.commands.cluster_settings import CLUSTER_SETTINGS
 from keepwarm.commands.main import COMMANDS, Commands, main
 from keepwarm.commands.parameters import Given, settings_command
 from keepwarm.commands.registry import SETTINGS, values_of
@@ -120,13 +121,20 @@ def test_config_show_says_where_each_value_comes_from_and_hides_keys(
 
 def test_config_show_without_a_name_shows_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = told(capsys, "config", "show")
+    assert "hung_after_s" in out, "tuning options, which no help names, are shown too"
     assert [line[1:-1] for line in out.splitlines() if line.startswith("[")] == list(SETTINGS)
+
+
+def test_a_balance_and_a_server_read_cluster_and_journal_from_the_same_variables() -> None:
+    own = {setting.variable for setting in CLUSTER_SETTINGS}
+    servers = {setting.variable for setting in SETTINGS["serve"]}
+    assert own & servers == {"KEEPWARM_JOURNAL", "KEEPWARM_CLUSTER"}
 
 
 def test_every_option_of_every_command_has_a_variable_of_its_own() -> None:
     for command, settings in SETTINGS.items():
         for setting in settings:
-            shared = command == "serve" or setting.name in ("url", "api_key")
+            shared = command == "serve" or setting.name in ("url", "api_key", "journal", "cluster")
             prefix = "" if shared and command != "demo" else f"{command.upper()}_"
             assert setting.variable == f"KEEPWARM_{prefix}{setting.name.upper()}"
 

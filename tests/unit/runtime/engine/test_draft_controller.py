@@ -25,6 +25,7 @@ class SlowDrafter:
         self.clock = FakeClock()
         self.seconds = seconds
         self.asked: list[str] = []
+        self.num_bytes = 0
 
     def propose(
         self,

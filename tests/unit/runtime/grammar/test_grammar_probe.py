@@ -16,7 +16,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from runtime.grammar.probe import GrammarProbe, Places, ProbeError, ProbeLimits, _Child, _read
+from runtime.grammar.probe import (
+    GrammarProbe,
+    Places,
+    ProbeError,
+    ProbeLimits,
+    _read,
+    start_process,
+)
 from runtime.grammar.probe_process import LENGTH
 from runtime.grammar.refusal import GrammarRefused
 from sessions.fair_slots import FairSlots
@@ -37,6 +44,43 @@ ADVERSARIAL = ROOT.parent / "shared" / "structured" / "adversarial.jsonl"
 LATER = 3600.0
 
 
+class Children:
+    """Starts the processes of a probe: held up, or refused, where a test says so."""
+
+    def __init__(self, faults: dict[int, str] | None = None) -> None:
+        """``faults``: by the number of the start, from 0 on."""
+        self.faults = faults or {}
+        self.started: list[asyncio.subprocess.Process] = []
+        self.asked = 0
+        self.may_start = asyncio.Event()
+        self.may_start.set()
+        self._changed = asyncio.Condition()
+
+    async def start(self, arguments: list[str]) -> asyncio.subprocess.Process:
+        number, self.asked = self.asked, self.asked + 1
+        await self._tell()
+        if number in self.faults:
+            raise ProbeError(self.faults[number])
+        await self.may_start.wait()
+        self.started.append(await start_process(arguments))
+        await self._tell()
+        return self.started[-1]
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with self._changed:
+            await self._changed.wait_for(true)
+        for _ in range(5):
+            await asyncio.sleep(0)  # whoever waits for the start goes on
+
+    @property
+    def alive(self) -> int:
+        return sum(process.returncode is None for process in self.started)
+
+
 def run(
     folder: Path,
     scenario: Callable[[GrammarProbe], Awaitable[None]],
@@ -44,9 +88,10 @@ def run(
     clock: Callable[[], float] | None = None,
     num_processes: int = 1,
     places: Places | None = None,
+    children: Children | None = None,
 ) -> None:
     """``scenario`` with a probe all of whose children are there, unless ``limits`` says LATER."""
-    limits = limits or ProbeLimits()
+    limits, children = limits or ProbeLimits(), children or Children()
     if limits.others_after_s != LATER:
         limits = replace(limits, others_after_s=0.0)
     small_tokenizer(folder)
@@ -61,14 +106,17 @@ def run(
 
     async def main() -> None:
         await probe.start()
-        while limits.others_after_s != LATER and probe._idle.qsize() < num_processes:
-            await asyncio.wait(probe._renewals)
+        if limits.others_after_s != LATER:
+            ready = num_processes - len(children.faults)
+            await children.until(lambda: len(children.started) >= ready)
         try:
             await scenario(probe)
         finally:
             await probe.stop()
 
-    asyncio.run(main())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("runtime.grammar.probe.start_process", children.start)
+        asyncio.run(main())
 
 
 def test_verdicts_are_remembered_and_a_refusal_only_for_a_while(tmp_path: Path) -> None:
@@ -111,10 +159,11 @@ def test_a_child_that_does_not_get_to_run_refuses_nothing(
             assert await probe.check(schema_spec({"const": number})) is None, "later than its limit"
         with pytest.raises(ProbeError, match="it did not get"):
             await probe.check(schema_spec(SLOW))
-        assert not probe._refused
+        with pytest.raises(ProbeError, match="it did not get"):
+            await probe.check(schema_spec(SLOW))  # no refusal is remembered
         assert await probe.check(schema_spec({"type": "integer"})) is None
 
-    run(tmp_path, scenario, ProbeLimits(seconds=0.1))
+    run(tmp_path, scenario, ProbeLimits(seconds=0.05))
 
 
 def test_a_grammar_that_needs_too_much_memory_is_refused(tmp_path: Path) -> None:
@@ -214,11 +263,12 @@ def test_what_nobody_waits_for_any_more_is_withdrawn_before_it_begins(tmp_path: 
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        assert len(probe._running) == 1
         assert await probe.check(schema_spec({"type": "integer"}), "wild") is None
         assert await first is not None
+        assert children.asked == 2, "each that had begun would have cost a process"
 
-    run(tmp_path, scenario, ProbeLimits(seconds=0.4), places=FairSlots(1))
+    children = Children()
+    run(tmp_path, scenario, ProbeLimits(seconds=0.4), places=FairSlots(1), children=children)
 
 
 def test_one_that_has_begun_goes_on_and_its_verdict_is_kept(tmp_path: Path) -> None:
@@ -227,11 +277,12 @@ def test_one_that_has_begun_goes_on_and_its_verdict_is_kept(tmp_path: Path) -> N
         await asyncio.sleep(0.05)
         begun.cancel()
         await asyncio.gather(begun, return_exceptions=True)
-        assert len(probe._running) == 1
         assert await probe.check(schema_spec({"type": "integer"}), "wild") is None
-        assert probe._refused
+        assert await probe.check(slow_spec(0), "wild") is not None
+        assert children.asked == 2, "it was tried once"
 
-    run(tmp_path, scenario, ProbeLimits(seconds=0.3), places=FairSlots(1))
+    children = Children()
+    run(tmp_path, scenario, ProbeLimits(seconds=0.3), places=FairSlots(1), children=children)
 
 
 @pytest.mark.parametrize(
@@ -244,12 +295,11 @@ def test_a_probe_that_somebody_kills_or_stops_refuses_no_grammar(
     async def scenario(probe: GrammarProbe) -> None:
         checking = asyncio.create_task(probe.check(schema_spec({"type": "integer"})))
         await asyncio.sleep(0)
-        (child,) = probe._children
-        assert child._process is not None
-        os.kill(child._process.pid, number)
+        os.kill(children.started[0].pid, number)
         assert await checking is None
 
-    run(tmp_path, scenario, ProbeLimits(seconds=0.5))
+    children = Children()
+    run(tmp_path, scenario, ProbeLimits(seconds=0.5), children=children)
     assert [said in line for line in caplog.messages] == [True]
 
 
@@ -257,13 +307,13 @@ def test_one_that_is_killed_while_it_waits_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(probe: GrammarProbe) -> None:
-        (child,) = probe._children
-        assert child._process is not None
-        os.kill(child._process.pid, signal.SIGKILL)
-        await child._process.wait()
+        (process,) = children.started
+        os.kill(process.pid, signal.SIGKILL)
+        await process.wait()
         assert await probe.check(schema_spec({"type": "integer"})) is None
 
-    run(tmp_path, scenario)
+    children = Children()
+    run(tmp_path, scenario, children=children)
     assert caplog.messages == ["grammar probe had ended status=-9"]
 
 
@@ -275,56 +325,36 @@ def test_the_child_is_renewed_after_its_share_of_checks(tmp_path: Path) -> None:
     run(tmp_path, scenario, ProbeLimits(checks_per_process=2))
 
 
-def hold_up_starts(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, list[object]]:
-    """From now on a child starts when the event is set, and is noted when it is asked for."""
-    may_start, asked = asyncio.Event(), list[object]()
-    started = _Child._started
-
-    async def held_up(child: _Child) -> asyncio.subprocess.Process:
-        asked.append(child)
-        await may_start.wait()
-        return await started(child)
-
-    monkeypatch.setattr(_Child, "_started", held_up)
-    return may_start, asked
-
-
-def test_nobody_waits_for_the_child_that_takes_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_waits_for_the_child_that_takes_over(tmp_path: Path) -> None:
     """It took a second and more, three and a half beside sixty-four clients with new grammars."""
 
     async def scenario(probe: GrammarProbe) -> None:
-        may_start, asked = hold_up_starts(monkeypatch)
-        (child,) = probe._children
-        first = child._process
+        (first,) = children.started
+        children.may_start.clear()
         for number in range(5):
             assert await probe.check(schema_spec({"const": number})) is None
-        assert asked == [child]
-        assert child._process is first
-        may_start.set()
-        await child.until_ready()
+        assert children.asked == 2
+        assert first.returncode is None
+        children.may_start.set()
+        await children.until(lambda: len(children.started) == 2)
         assert await probe.check(schema_spec({"const": "more"})) is None
-        assert child._process is not first
-        assert first is not None
         assert first.returncode is not None
 
-    run(tmp_path, scenario, ProbeLimits(checks_per_process=2))
+    children = Children()
+    run(tmp_path, scenario, ProbeLimits(checks_per_process=2), children=children)
 
 
 def test_one_that_cannot_take_over_leaves_the_old_child_at_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(probe: GrammarProbe) -> None:
-        async def broken(_: _Child) -> asyncio.subprocess.Process:
-            raise ProbeError("no memory")
-
-        monkeypatch.setattr(_Child, "_started", broken)
+        children.faults = dict.fromkeys(range(1, 9), "no memory")
         for number in range(3):
             assert await probe.check(schema_spec({"const": number})) is None
             await asyncio.sleep(0)
 
-    run(tmp_path, scenario, ProbeLimits(checks_per_process=1))
+    children = Children()
+    run(tmp_path, scenario, ProbeLimits(checks_per_process=1), children=children)
     assert set(caplog.messages) == {"grammar probe not renewed reason=no memory"}
 
 
@@ -341,15 +371,17 @@ def test_a_machine_without_descriptors_refuses_no_grammar(
             for number in range(3):
                 assert await probe.check(schema_spec({"const": number})) is None
                 await asyncio.sleep(0)
-            await probe._children[0]._end_process()
+            children.started[0].kill()
+            await children.started[0].wait()
             with pytest.raises(ProbeError, match="Too many open files"):
                 await probe.check(schema_spec({"const": "more"}))
         assert await probe.check(schema_spec({"const": "more"})) is None
         monkeypatch.setattr(asyncio, "create_subprocess_exec", none_left)
-        probe._children[0]._prepare()
-        await probe._children[0].until_ready()  # `run` stops it like this
+        assert await probe.check(schema_spec({"const": "last"})) is None
+        await asyncio.sleep(0)  # where a child is due it does not start; `run` stops it like this
 
-    run(tmp_path, scenario, ProbeLimits(checks_per_process=checks))
+    children = Children()
+    run(tmp_path, scenario, ProbeLimits(checks_per_process=checks), children=children)
 
 
 @pytest.mark.parametrize(
@@ -374,38 +406,34 @@ def test_a_slow_grammar_is_killed_though_the_system_does_not_always_say_what_it_
     run(tmp_path, scenario, ProbeLimits(seconds=0.05))  # many times that on any processor
 
 
-def test_who_costs_a_child_holds_its_place_until_the_next_is_ready(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_costs_a_child_holds_its_place_until_the_next_is_ready(tmp_path: Path) -> None:
     """Its next grammar does not take the child that is left to others, and its verdict is told
     at once."""
 
     async def scenario(probe: GrammarProbe) -> None:
-        may_start, _ = hold_up_starts(monkeypatch)
+        children.may_start.clear()
         assert await probe.check(slow_spec(0), "wild") is not None
         more = asyncio.create_task(probe.check(slow_spec(1), "wild"))
         for number in range(3):
-            assert await probe.check(schema_spec({"const": number}), "mild") is None
-        assert not probe._begun
+            mild = probe.check(schema_spec({"const": number}), "mild")
+            assert await asyncio.wait_for(mild, 10) is None, "no start ends meanwhile"
         assert not more.done()
-        may_start.set()
+        assert children.asked == 3
+        children.may_start.set()
         assert await more is not None
 
-    limits, places = ProbeLimits(seconds=0.2), FairSlots(2)
-    run(tmp_path, scenario, limits, time.monotonic, places=places, num_processes=2)
-
-
-def processes(probe: GrammarProbe) -> int:
-    return sum(child._process is not None for child in probe._children)
+    limits, places, children = ProbeLimits(seconds=0.2), FairSlots(2), Children()
+    run(tmp_path, scenario, limits, time.monotonic, 2, places, children)
 
 
 def test_a_start_waits_for_one_child(tmp_path: Path) -> None:
     async def scenario(probe: GrammarProbe) -> None:
         for number in range(5):
             assert await probe.check(schema_spec({"const": number})) is None
-        assert processes(probe) == 1
+        assert children.asked == 1
 
-    run(tmp_path, scenario, ProbeLimits(others_after_s=LATER, lasts_s=LATER), num_processes=3)
+    children, limits = Children(), ProbeLimits(others_after_s=LATER, lasts_s=LATER)
+    run(tmp_path, scenario, limits, num_processes=3, children=children)
 
 
 def test_the_others_are_started_when_a_check_lasts(tmp_path: Path) -> None:
@@ -421,68 +449,56 @@ def test_the_others_are_started_when_a_check_lasts(tmp_path: Path) -> None:
     run(tmp_path, scenario, limits, num_processes=2)
 
 
-def test_the_others_are_started_when_a_check_costs_the_only_child(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_others_are_started_when_a_check_costs_the_only_child(tmp_path: Path) -> None:
     async def scenario(probe: GrammarProbe) -> None:
-        may_start, asked = hold_up_starts(monkeypatch)
+        children.may_start.clear()
         assert await probe.check(schema_spec(SLOW)) is not None
-        while len(asked) < 2:
-            await asyncio.sleep(0)
-        assert {*asked} == {*probe._children}
-        may_start.set()
+        await children.until(lambda: children.asked == 3)  # its own successor and the other
+        children.may_start.set()
         assert await probe.check(schema_spec({"type": "integer"})) is None
 
-    limits = ProbeLimits(seconds=0.1, others_after_s=LATER, lasts_s=LATER)
-    run(tmp_path, scenario, limits, num_processes=2)
+    limits, children = ProbeLimits(seconds=0.1, others_after_s=LATER, lasts_s=LATER), Children()
+    run(tmp_path, scenario, limits, num_processes=2, children=children)
 
 
 def test_another_that_does_not_start_is_tried_again_by_a_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(probe: GrammarProbe) -> None:
-        async def broken(_: _Child) -> asyncio.subprocess.Process:
-            raise ProbeError("no memory")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(_Child, "_started", broken)
-            probe._needed.set()
-            await asyncio.wait(probe._renewals)
-        assert processes(probe) == 1
+        await children.until(lambda: children.asked == 2)
+        assert children.alive == 1
         assert await probe.check(schema_spec({"type": "integer"})) is None
-        assert processes(probe) == 2
+        assert children.alive == 2
 
-    run(tmp_path, scenario, ProbeLimits(others_after_s=LATER, lasts_s=LATER), num_processes=2)
+    children = Children({1: "no memory"})
+    run(tmp_path, scenario, ProbeLimits(lasts_s=LATER), num_processes=2, children=children)
     assert caplog.messages == ["grammar probe not started reason=no memory"]
 
 
-def test_stopping_while_the_others_start_leaves_no_child_and_no_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopping_while_the_others_start_leaves_no_child_and_no_task(tmp_path: Path) -> None:
     async def scenario(probe: GrammarProbe) -> None:
-        _, asked = hold_up_starts(monkeypatch)
-        probe._needed.set()
-        while not asked:
-            await asyncio.sleep(0)
+        children.may_start.clear()
+        await probe.check(schema_spec({"type": "integer"}))
+        await children.until(lambda: children.asked == 2)
         await probe.stop()
-        assert processes(probe) == 0
+        assert children.alive == 0
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    run(tmp_path, scenario, ProbeLimits(others_after_s=LATER, lasts_s=LATER), num_processes=2)
+    children, limits = Children(), ProbeLimits(others_after_s=LATER, lasts_s=0.0)
+    run(tmp_path, scenario, limits, num_processes=2, children=children)
 
 
 def test_the_child_gives_way_to_its_parent_and_hears_no_interrupt(tmp_path: Path) -> None:
     """Niceness counts among processes of one session only, on Linux with its usual settings."""
 
     async def scenario(probe: GrammarProbe) -> None:
-        (child,) = probe._children
-        assert child._process is not None
-        process_id = child._process.pid
+        process_id = children.started[0].pid
         assert os.getpriority(os.PRIO_PROCESS, process_id) >= os.getpriority(os.PRIO_PROCESS, 0) + 5
         assert os.getsid(process_id) == os.getsid(0)
         assert os.getpgid(process_id) != os.getpgid(0)
 
-    run(tmp_path, scenario)
+    children = Children()
+    run(tmp_path, scenario, children=children)
 
 
 def test_stopping_in_mid_check_leaves_no_child_and_no_task(tmp_path: Path) -> None:

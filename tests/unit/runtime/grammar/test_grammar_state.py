@@ -109,9 +109,8 @@ def start(
 
 
 def shortest(state: GrammarState) -> int:
-    closing = state.closing_tokens(10_000)
-    assert closing is not None
-    return len(closing)
+    """At a sequence's start: the least limit that a legal output is known to fit in."""
+    return next(limit for limit in range(1, 10_000) if state.ends_within(limit))
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -235,31 +234,6 @@ def test_thinking_is_cut_off_in_time_for_a_call_that_must_come(
     assert state.ended
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_closing_tokens_end_the_turn_legally_from_any_point(
-    grammars: GrammarCompiler, tokenizer: Tokenizer, name: str
-) -> None:
-    rng = random.Random(1)
-    state = start(grammars, tokenizer, SCHEMAS[name])
-    emitted: list[int] = []
-    for _ in range(40):
-        closing = state.closing_tokens(2000)
-        assert closing is not None
-        shorter = state.closing_tokens(len(closing) - 1)
-        assert shorter is None or len(shorter) < len(closing)
-        value = json.loads(decode(tokenizer, emitted + closing[:-1]))
-        jsonschema.Draft202012Validator(SCHEMAS[name]).validate(value)
-        branch = state.copy()
-        branch.advance(closing)
-        assert branch.failed is None
-        assert branch.ended
-        token = rng.choice(mask_of(state, tokenizer))
-        state.advance([token])
-        emitted.append(token)
-        if state.ended:
-            break
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_decisions_do_not_depend_on_how_many_tokens_a_step_brings(
     grammars: GrammarCompiler, tokenizer: Tokenizer, seed: int
@@ -375,7 +349,6 @@ def test_a_token_that_is_not_legal_fails_the_turn_and_nothing_else(
     assert state.failed is not None
     assert mask_of(state, tokenizer) == []
     assert state.forced_tokens(5) == []
-    assert state.closing_tokens(100) is None
     assert start(grammars, tokenizer, FLIGHT).forced_tokens(1) == encode(tokenizer, '{"')
 
 
@@ -453,7 +426,6 @@ def test_without_a_known_ending_a_turn_writes_until_its_limit(
 ) -> None:
     state = start(grammars, tokenizer, ENDLESSLY_LONG)
     assert not state.ends_within(4000)
-    assert state.closing_tokens(4000) is None
     out = random_output(state, tokenizer, 80, random.Random(seed))
     assert (state.ended, state.failed, len(out)) == (False, None, 80)
     assert decode(tokenizer, out).startswith("[")
@@ -468,7 +440,7 @@ def test_without_a_known_ending_a_call_may_begin_and_thinking_is_not_cut_off(
     thinking = start(grammars, tokenizer, ENDLESSLY_LONG, after="</think>")
     word = encode(tokenizer, "hm")[0]
     assert decided(thinking, word, 2) == word
-    assert thinking.closing_tokens(4000) is None
+    assert not thinking.ends_within(4000)
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

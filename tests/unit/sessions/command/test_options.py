@@ -12,6 +12,7 @@ from sessions.command.options import (
     KEY_VARIABLE,
     MIB,
     SERVE_SETTINGS,
+    TUNING,
     ServeOptions,
     in_the_users_words,
     read_serve_options,
@@ -47,7 +48,7 @@ def test_without_arguments_the_default_model_is_served_on_loopback() -> None:
     assert options("--default-output-tokens", "9").default_output_tokens == 9
 
 
-def test_every_engine_setting_is_an_option_with_its_docstring_as_help(
+def test_engine_settings_that_are_not_for_tuning_stand_in_the_help_with_their_docstrings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     settings_command("serve", SERVE_SETTINGS, _parsed, help="").main(
@@ -56,8 +57,9 @@ def test_every_engine_setting_is_an_option_with_its_docstring_as_help(
     shown = " ".join(capsys.readouterr().out.split())
     for field in fields(EngineConfig):
         name = field.name.replace("_bytes", "_mib").replace("_", "-")
-        assert f"--{name} " in shown
-    assert "Tokens per KV block: the unit of sharing and eviction." in shown
+        assert (f"--{name} " in shown) == (field.name not in TUNING)
+    assert {field.name for field in fields(EngineConfig)} > TUNING
+    assert "Turns that may decode at the same time. Default: 256." in shown
     assert "``" not in shown
 
 

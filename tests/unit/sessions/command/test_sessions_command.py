@@ -133,3 +133,30 @@ def test_names_are_no_orders_to_a_terminal_and_do_not_fill_it(
     assert max(map(len, out.splitlines())) < 300
     names = {each["session"] for each in json.loads(ran(capsys, "list", *place, "--json")[1])}
     assert names == {"\x1b]0;owned\x07", "x" * 500}
+
+
+def test_the_list_knows_the_filters_and_orders_of_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ("--journal", str(tmp_path / "j"))
+    journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    cheap = replace(record("r1", session="cheap"), cost=0, options=b'{"labels":{"team":"red"}}')
+    dear = replace(record("r2", session="dear", said=False), cost=10**12)
+    journal.append([cheap, dear, record("r3", session="mine", tenant="u", created_s=5000.0)])
+    journal.close()
+
+    def listed(*words: str) -> list[str]:
+        status, out, _ = ran(capsys, "list", *place, "--json", *words)
+        assert status == 0
+        return [each["session"] for each in json.loads(out)]
+
+    assert listed()[0] == "mine"
+    assert listed("--sort", "cost") == ["dear", "mine", "cheap"]
+    assert listed("--sort", "cost", "--limit", "1") == ["dear"]
+    assert listed("--label", "team:red") == listed("--search", "TEAM:R") == ["cheap"]
+    assert listed("--failed") == ["dear"]
+    assert listed("--tenant", "u") == listed("--from", "4000") == ["mine"]
+    assert listed("--to", "4000", "--several") == listed("--budget") == []
+    assert ran(capsys, "list", *place, "--label", "team")[0] == 1
+    rows = json.loads(ran(capsys, "list", *place, "--json")[1])
+    assert sum(row["cost_nano"] for row in rows) == 10**12 + record("r").cost

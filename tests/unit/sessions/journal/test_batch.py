@@ -152,13 +152,6 @@ def test_a_session_whose_turns_left_nothing_is_not_there(journal: Journal) -> No
     assert kept.head_id == "r3"
 
 
-def test_options_of_a_session_outlast_a_turn_that_left_nothing(journal: Journal) -> None:
-    journal.set_options("t", "s", b'{"outlives_sockets":true}')
-    journal.reserve([reservation("r1")])
-    journal.reserve([reservation("r1", output=0)])
-    assert journal.session("t", "s") is not None
-
-
 def test_nothing_of_a_forgotten_session_stays(journal: Journal) -> None:
     accounts = (tree_account("s"), "tenant")
     journal.append([record("r1", created_s=1.0, accounts=accounts)])

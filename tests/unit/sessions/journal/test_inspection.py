@@ -13,7 +13,7 @@ from sessions.journal.errors import (
     JournalDamaged,
     JournalError,
     JournalInUse,
-    JournalNewer,
+    JournalOtherVersion,
     JournalUnavailable,
 )
 from sessions.journal.inspection import Seen, look_at
@@ -73,7 +73,7 @@ def test_a_file_that_another_server_has_is_told_unless_both_share_it(tmp_path: P
         journal.close()
 
 
-def newer(path: Path) -> None:
+def of_another_version(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version=99")
 
@@ -115,7 +115,7 @@ def folder(path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "kind", "said"),
     [
-        (newer, JournalNewer, "update keepwarm"),
+        (of_another_version, JournalOtherVersion, "tables of version 99"),
         (others, JournalUnavailable, "another program's database; name another with --journal"),
         (emptied, JournalDamaged, "lost commits"),
         (gone, JournalDamaged, "lost commits"),

@@ -440,14 +440,6 @@ def test_a_parent_stays_while_the_first_turn_below_it_runs(journal: Journal) -> 
     assert {session.name for session in journal.sessions()} - {"child"} == {"root"}
 
 
-def test_options_of_a_session_are_kept_before_its_first_turn(journal: Journal) -> None:
-    journal.set_options("t", "s", b'{"budget":1}')
-    journal.append([record("r1")])
-    session = journal.session("t", "s")
-    assert session is not None
-    assert (session.options, session.head_id) == (b'{"budget":1}', "r1")
-
-
 def sample(number: int, *, tenant: str = "", width_s: int = MINUTE_S, body: bytes = b"1") -> Sample:
     return Sample(width_s=width_s, number=number, tenant=tenant, body=body)
 
@@ -787,7 +779,6 @@ def test_keeping_the_books_of_a_session_is_no_activity_of_it(journal: Journal) -
     for number, name in enumerate(("first", "second", "third")):
         journal.append([record(f"r{number}", session=name, created_s=100.0 + number)])
     journal.append([kv("kv_1", "first", 900.0), kv("kv_0", "second", 800.0)])
-    journal.set_options("t", "first", b'{"tree":[{"output":9},{}]}')
     journal.append([record("late", session="second", said=False, created_s=500.0)])
     journal.append([kv("kv_2", "unknown", 50.0), kv("kv_3", "unknown", 60.0)])
     found = {each.name: each.updated_s for each in journal.sessions("t")}

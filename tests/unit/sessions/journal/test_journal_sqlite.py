@@ -29,9 +29,10 @@ from sessions.journal.errors import (
     JournalDamaged,
     JournalError,
     JournalInUse,
-    JournalNewer,
+    JournalOtherVersion,
     JournalUnavailable,
 )
+from sessions.journal.file_state import read_only
 from sessions.journal.mark import read_mark
 from sessions.journal.records import (
     RESIDENCY,
@@ -100,34 +101,21 @@ def test_a_second_server_is_told_in_a_line_which_options_help(tmp_path: Path) ->
     second.close()
 
 
-def test_a_file_of_a_newer_program_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 1])
+def test_a_file_of_another_version_is_refused_and_left_as_it_is(
+    version: int, tmp_path: Path
+) -> None:
     filled(tmp_path / "j", 1)
     with sqlite3.connect(tmp_path / "j") as database:
-        database.execute(f"PRAGMA user_version={VERSION + 1}")
+        database.execute(f"PRAGMA user_version={version}")
     database.close()
-    with pytest.raises(JournalNewer, match="update keepwarm"):
+    before = (tmp_path / "j").read_bytes()
+    said = f"tables of version {version}, and this program reads version {VERSION} alone"
+    with pytest.raises(JournalOtherVersion, match=said):
         opened(tmp_path / "j")
-
-
-def test_a_file_of_the_first_version_is_brought_up_with_all_it_has(tmp_path: Path) -> None:
-    made = filled(tmp_path / "j", 3)
-    with sqlite3.connect(tmp_path / "j") as database:
-        database.execute("DROP TABLE curve")
-        database.execute("ALTER TABLE account DROP COLUMN residency")
-        database.execute("DROP TABLE share")
-        database.execute("DROP TABLE request")
-        database.execute("DROP TABLE item")
-        database.execute("PRAGMA user_version=1")
-    database.close()
-    journal = opened(tmp_path / "j")
-    assert all(journal.turn("t", turn.response_id) is not None for turn in made)
-    account = journal.account("t", session_account(made[0].session))
-    assert account.turns
-    assert not account.usage.residency
-    kept = Sample(width_s=MINUTE_S, number=5, tenant="", body=b"x")
-    journal.keep_samples([kept])
-    assert journal.samples("", MINUTE_S, 0, own=True) == [kept]
-    journal.close()
+    with pytest.raises(JournalOtherVersion, match=said):
+        read_only(tmp_path / "j")
+    assert (tmp_path / "j").read_bytes() == before
 
 
 def test_a_damaged_sample_is_left_out_and_logged(
@@ -711,7 +699,7 @@ def test_a_damaged_index_hides_little_and_looking_through_the_file_finds_it(
         turn = record(f"r{n}", parent=parent, session=f"s{n % 3}", accounts=("tenant",))
         made.append(replace(turn, request_id=f"q{n}"))
         journal.append([made[-1]])
-    journal.set_options("t", "empty", b"{}")
+    journal.reserve([reservation("e", session="empty")])
     journal.reserve([reservation(f"v{n}", session=f"s{n % 2}") for n in range(4)])
     journal.close()
     images = (copied(tmp_path / "j", tmp_path / f"whole{n}") for n in range(2))
@@ -761,16 +749,6 @@ def test_an_account_that_an_index_hides_is_missed_before_a_second_one_is_made(
         journal.session("t", "s")
     with pytest.raises(JournalDamaged, match="account"):
         journal.append([record("r2", parent=first)])
-    journal.close()
-
-
-def test_options_of_a_session_that_an_index_hides_go_into_no_second_row(tmp_path: Path) -> None:
-    journal = opened(tmp_path / "j")
-    journal.append([record("r1")])
-    with journal.writing() as cursor:
-        cursor.execute("UPDATE session SET name = ?", ("x",))
-    with pytest.raises(JournalDamaged, match="missing"):
-        journal.set_options("t", "s", b"{}")
     journal.close()
 
 

@@ -46,7 +46,7 @@ def test_a_parent_that_is_gone_or_goes_round_ends_the_line() -> None:
     assert budgets_kept(journal, orphan) == []
     for name, parent in (("a", "b"), ("b", "a")):
         options = f'{{"tree":[{{"output":9}},{{}}],"parent":"{parent}"}}'
-        journal.set_options("t", name, options.encode())
+        journal.append([replace(record(f"r{name}", session=name), options=options.encode())])
     session = journal.session("t", "a")
     assert session is not None
     assert [each.owner for each in budgets_kept(journal, session)] == ["a", "b"]

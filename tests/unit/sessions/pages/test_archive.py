@@ -106,8 +106,10 @@ def test_a_session_is_listed_with_its_budgets_and_when_it_was_active() -> None:
     journal = MemoryJournal()
     lead = b'{"tree":[{"output":100},{}]}'
     journal.append([replace(record("r1", tenant="acme", session="lead"), options=lead)])
-    journal.set_options("acme", "never", b'{"session":[{"cost":5000000000},{}],"parent":"lead"}')
+    kept = b'{"session":[{"cost":5000000000},{}],"parent":"lead"}'
+    failed = record("r2", tenant="acme", session="child", said=False, created_s=900.0)
+    journal.append([replace(failed, options=kept)])
     rows = {row["session"]: row for row in asked(journal, "").body["rows"]}
-    assert [row["active_at"] for row in rows.values()] == [1000.0, None]
-    told = [(each["scope"], each["owner"], each["left"]) for each in rows["never"]["budgets"]]
-    assert told == [("session", "never", {"cost": 5.0}), ("tree", "lead", {"output": 100})]
+    assert [row["active_at"] for row in rows.values()] == [1000.0, 900.0]
+    told = [(each["scope"], each["owner"], each["left"]) for each in rows["child"]["budgets"]]
+    assert told == [("session", "child", {"cost": 4.999999999}), ("tree", "lead", {"output": 100})]

@@ -84,6 +84,7 @@ def used() -> Metrics:
     metrics.connection_closed(1008)
     metrics.http_answered(200)
     metrics.watch_spans(lambda: {"sent": 1, "failed": 2, "dropped": 3})
+    metrics.memory.watch({}, {"server": lambda: "self"})
     return metrics
 
 

@@ -72,6 +72,11 @@ def test_a_row_says_whose_each_budget_is_and_a_live_one_leaves_the_tenants_out()
         "scope": "tree",
         "owner": "lead",
         "limit": {"cost": 2.0},
+        "spent": {},
+        "every": None,
+        "renews": None,
+        "warned": [],
+        "held": {},
         "left": {"cost": 0.5},
         "soft": {"residency": 1.5},
     }

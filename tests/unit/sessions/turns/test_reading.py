@@ -17,7 +17,7 @@ from sessions.turns.reading import (
     PREPARED,
     FromPieces,
     Piece,
-    Prepared,
+    PrecomputedRequest,
     Read,
     ReadContext,
     error_fields,
@@ -97,7 +97,7 @@ def test_a_create_brings_its_digests_and_its_grammar() -> None:
     read = carried(prepared(read_frame(orjson.dumps(FRAMES[0]).decode(), CONTEXT), CONTEXT))
     request, ready = read.content, read.prepared
     assert isinstance(request, CreateRequest)
-    assert isinstance(ready, Prepared)
+    assert isinstance(ready, PrecomputedRequest)
     lengths = range(len(request.input) + 1)
     assert list(ready.digests) == [roll_all(ROOT_DIGEST, request.input[:n]) for n in lengths]
     assert ready.grammar == grammar_of(request, CONTEXT) is not None

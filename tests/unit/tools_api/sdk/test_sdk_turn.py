@@ -289,14 +289,15 @@ def test_a_turn_that_was_ended_with_its_connection_begins_again_under_another_id
     assert step.recover(caught.value) is None
 
 
-def test_a_turn_whose_server_died_begins_again_however_often_that_happens() -> None:
+@pytest.mark.parametrize("reason", ["server_died", "session_moved"])
+def test_a_turn_whose_server_died_begins_again_however_often_that_happens(reason: str) -> None:
     step = Turn(Chain(defaults={}), "x", {})
     asked = set()
     for number, again in enumerate((Again.AT_ONCE, Again.LATER, Again.LATER)):
         asked.add(orjson.loads(step.frame())["keepwarm"]["request_id"])
         error = {"code": "server_error", "message": "The server died while this turn ran."}
-        reason = {"error": error, "keepwarm": {"reason": "server_died"}}
-        (*_, end) = turn({}, [], id=f"resp_{number}", status="failed", **reason)
+        died = {"error": error, "keepwarm": {"reason": reason}}
+        (*_, end) = turn({}, [], id=f"resp_{number}", status="failed", **died)
         end["sequence_number"] = 2**31 - 1
         with pytest.raises(TurnFailed) as caught:
             play(step, [end])

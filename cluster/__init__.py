@@ -1,0 +1,1 @@
+"""Several servers as one: members of a cluster, and HAProxy in front of them."""

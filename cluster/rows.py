@@ -1,0 +1,77 @@
+"""The members' rows in PostgreSQL, for the one balance of a cluster.
+
+A database in which no server has opened a journal yet has no members.
+
+Always true: rows are read only while this is the one balance.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+
+from sessions.command.journal_options import open_postgres
+from sessions.journal import members
+from sessions.journal.errors import JournalAbsent, JournalError
+from sessions.journal.members import Member, bell_of
+from sessions.journal.only_one import OnlyOne
+from sessions.journal.postgres import PostgresJournal, connected
+
+FORGET_MS = 3_600_000
+"""Rows of members that have said nothing for so long are deleted."""
+
+
+class MemberRows:
+    """Rows of one cluster; ``Rows`` of the balancer."""
+
+    def __init__(self, address: str, cluster: str, tell: Callable[[], None]) -> None:
+        """``tell``: called in another thread when something has changed."""
+        self._address = address
+        self._cluster = cluster
+        self._tell = tell
+        self._only_one = OnlyOne(lambda: connected(address), f"balance {cluster}")
+        self._journal: PostgresJournal | None = None
+
+    def read(self) -> list[Member] | None:
+        """See ``Rows``."""
+        if not self._only_one.holds():
+            return None
+        try:
+            journal = self._opened()
+        except JournalAbsent:
+            return []
+        with journal.reading() as cursor:
+            return members.of_cluster(cursor, self._cluster)
+
+    def write(self, slots: Mapping[str, int], told: Sequence[str]) -> None:
+        """See ``Rows``."""
+        journal = self._opened()
+        with journal.writing() as cursor:
+            now_ms = journal.ownership.now_ms(cursor)
+            members.give_slots(cursor, slots)
+            members.tell(cursor, told, now_ms)
+            members.forget(cursor, self._cluster, now_ms - FORGET_MS)
+            for owner in told:
+                journal.tell(cursor, owner)
+
+    def bury(self, address: str) -> None:
+        """The process that advertised this address has ended. Raises JournalError."""
+        journal = self._opened()
+        with journal.writing() as cursor:
+            members.bury(cursor, self._cluster, address)
+            journal.tell(cursor, bell_of(self._cluster))
+
+    def close(self) -> None:
+        """Let another balance go on."""
+        self._only_one.leave()
+        if self._journal is not None:
+            with contextlib.suppress(JournalError):
+                self._journal.close()
+
+    def _opened(self) -> PostgresJournal:
+        if self._journal is None:
+            opened = open_postgres(
+                self._address, fingerprint=b"", owner=bell_of(self._cluster), beside=True
+            )
+            assert isinstance(opened, PostgresJournal)
+            opened.listen(self._tell)
+            self._journal = opened
+        return self._journal

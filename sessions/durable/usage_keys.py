@@ -1,0 +1,55 @@
+"""What a turn's usage is counted under: whose key, which model, which labels, which tools.
+
+Always true: labels are sorted by name and name each once; text in here can be kept by every store.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+Labels = tuple[tuple[str, str], ...]
+"""Names and values, sorted by name."""
+OTHER = "\n"
+"""Stands for the values of a kind beyond the most that are told apart; no value is like it."""
+NONE = ""
+"""Stands for having none."""
+MAX_VALUE_CHARS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageKeys:
+    """Of one turn."""
+
+    key: str = NONE
+    """Name of the API key that asked for it."""
+    model: str = NONE
+    """As the client called it."""
+    labels: Labels = ()
+    """Of its session, as they were."""
+    tools: tuple[str, ...] = ()
+    """Tools whose outputs it read, one for each call, in their order."""
+
+    def without_tools(self) -> "UsageKeys":
+        """For what is charged beside a turn."""
+        if not self.tools:
+            return self
+        return UsageKeys(key=self.key, model=self.model, labels=self.labels)
+
+
+NO_KEYS = UsageKeys()
+
+
+def sorted_labels(labels: Mapping[str, str]) -> Labels:
+    """As ``UsageKeys`` has them."""
+    return tuple(sorted(labels.items()))
+
+
+def kept_value(text: str) -> str:
+    """The text as usage is counted under it; ``OTHER`` for what no store keeps, or nobody reads."""
+    if len(text) <= MAX_VALUE_CHARS and text.isprintable():
+        return text
+    return OTHER
+
+
+def kept_values(texts: Iterable[str]) -> tuple[str, ...]:
+    """``kept_value`` of each."""
+    return tuple(map(kept_value, texts))

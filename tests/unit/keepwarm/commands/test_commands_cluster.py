@@ -1,0 +1,54 @@
+"""``keepwarm cluster balance`` says in a line what is wrong with its options, or is not there."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from keepwarm.commands.main import main
+
+URL = "postgresql:///none"
+
+
+@pytest.fixture(autouse=True)
+def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    for name in list(os.environ):
+        if name.startswith("KEEPWARM_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--journal", URL], "--cluster '' is not 1 to 64 of"),
+        (["--journal", URL, "--cluster", "../x"], "--cluster '../x' is not 1 to 64 of"),
+        (["--cluster", "c"], "--journal: a cluster's journal is postgresql://..."),
+        (["--cluster", "c", "--journal", "x.sqlite3"], "--journal: a cluster's journal is"),
+        (["--cluster", "c", "--journal", URL, "--bind", "8090"], "is not of the form HOST:PORT"),
+        (["--cluster", "c", "--journal", URL, "--bind", "a:1 ssl"], "is not of the form HOST:PORT"),
+        (["--cluster", "c", "--journal", URL, "--tls-certificate", "/no"], "/no: no such file"),
+        (["--cluster", "c", "--journal", URL, "--haproxy", "/no"], "/no: there is no such program"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cluster", "balance", *words]) in (1, 2)
+    told = capsys.readouterr().err
+    assert complaint in told
+    assert len(told.strip().splitlines()) == 1
+
+
+def test_without_psycopg_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [each for each in sys.modules if each.startswith("cluster.")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("psycopg", "sessions.journal.only_one", "sessions.journal.postgres"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "sessions.journal.only_one")
+    monkeypatch.delitem(sys.modules, "sessions.journal.postgres")
+    assert main(["cluster", "balance", "--journal", URL, "--cluster", "c"]) == 1
+    assert "pip install 'keepwarm[postgres]'" in capsys.readouterr().err
