@@ -1,4 +1,4 @@
-"""Words that the parts of ``benchmarks.replicas`` share: sizes, answers, a long turn, an HAProxy."""
+"""Words that the parts of ``benchmarks.replicas`` share: sizes, answers, a long turn, HAProxy."""
 
 import asyncio
 import contextlib

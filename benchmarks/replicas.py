@@ -10,7 +10,8 @@ and sockets of 60 sessions. ``moves``: sockets that a scale-up or a drain cut, a
 ``stalls``: seconds until a client hears of its turn again whose server got SIGKILL or SIGSTOP, and
 whether the books agree. ``turns``: one chain moved with each turn over one at home, medians.
 ``carrier``: an echo through HAProxy less one without, medians of five. ``quota``: what a tenant
-gets at all servers over what it gets at one. Nothing here is throughput: the machine has two cores. It has to be idle.
+gets at all servers over what it gets at one. Nothing here is throughput: the machine has two cores.
+It has to be idle.
 """
 
 import argparse
