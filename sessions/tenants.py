@@ -13,7 +13,8 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from tools_api.requests import Bounds
 
@@ -104,6 +105,17 @@ class TokenPrices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetTerms:
+    """A budget of a tenant or of a key."""
+
+    bounds: Bounds
+    every: Literal["day", "month"] | None = None
+    """How long it holds, in UTC; None: for ever."""
+    warn_at: float | None = None
+    """The part of a bound from which on its spending is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TenantPolicy:
     """Rights and limits of a tenant, whichever of its keys asks; None is no bound."""
 
@@ -114,6 +126,12 @@ class TenantPolicy:
     """Prompt tokens that had to be computed, and output tokens."""
     budget: Bounds = NO_BOUNDS
     """The tenant's budget in all."""
+    warn_at: float | None = None
+    """The part of a bound of ``budget`` from which on its spending is told."""
+    periods: tuple[BudgetTerms, ...] = ()
+    """Its budgets beside that, by day and month."""
+    keys: Mapping[str, tuple[BudgetTerms, ...]] = field(default_factory=dict)
+    """Budgets of its keys, by name."""
     prices: TokenPrices | None = None
     """The prices of its tokens; None: what the server's cost."""
     connections: int | None = None

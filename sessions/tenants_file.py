@@ -9,7 +9,7 @@
     [tenants.acme]
     turns_per_minute = 60
     connections = 8
-    budget = { output = 1_000_000, cost = 25.0 }
+    budget = [{ cost = 250.0 }, { cost = 25.0, every = "month", warn_at = 0.8 }]
     prices = { input = 0.20, cached = 0.02, output = 1.00 }
 
 Always true: a file is taken whole or not at all, and no message quotes a value that may be a
@@ -18,15 +18,23 @@ key.
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from sessions.tenants import ApiKey, KeyFileError, Principal, Role, TenantPolicy, TokenPrices
+from sessions.tenants import (
+    ApiKey,
+    BudgetTerms,
+    KeyFileError,
+    Principal,
+    Role,
+    TenantPolicy,
+    TokenPrices,
+)
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.requests import Bounds
 
@@ -42,6 +50,25 @@ class TenantsFile:
     """By tenant."""
 
 
+class _Budget(Bounds):
+    """Bounds, for how long they hold, and from when on their spending is told."""
+
+    every: Literal["day", "month"] | None = None
+    warn_at: Annotated[float, Field(gt=0, le=1)] | None = None
+
+    def terms(self) -> BudgetTerms:
+        bounds = Bounds(**{name: getattr(self, name) for name in Bounds.model_fields})
+        return BudgetTerms(bounds=bounds, every=self.every, warn_at=self.warn_at)
+
+
+def _listed(given: object) -> object:
+    return tuple(given) if isinstance(given, list) else (given,)
+
+
+_Budgets = Annotated[tuple[_Budget, ...], BeforeValidator(_listed), Field(max_length=4)]
+"""One, or an array of them."""
+
+
 class _Row(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -49,6 +76,7 @@ class _Row(BaseModel):
     sha256: str
     tenant: str
     role: Annotated[Role, Field(strict=False)] = Role.TENANT
+    budget: _Budgets = ()
 
 
 _Bound = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -81,7 +109,9 @@ class _Prices(BaseModel):
 def _nano(dollars: float) -> int:
     nano = Decimal(repr(dollars)) * 1_000_000_000
     if nano != int(nano):
-        raise KeyFileError("a price is finer than a billionth of a dollar per million tokens")
+        raise KeyFileError(
+            "prices: a price is finer than a billionth of a dollar per million tokens"
+        )
     return int(nano)
 
 
@@ -93,7 +123,7 @@ class _TenantTable(BaseModel):
     models: Annotated[list[str], Field(min_length=1, max_length=256)] | None = None
     turns_per_minute: _Bound | None = None
     tokens_per_minute: _Bound | None = None
-    budget: Bounds = Bounds()
+    budget: _Budgets = ()
     prices: _Prices | None = None
     connections: _Bound | None = None
 
@@ -103,10 +133,25 @@ class _TenantTable(BaseModel):
             models=models,
             turns_per_minute=self.turns_per_minute,
             tokens_per_minute=self.tokens_per_minute,
-            budget=self.budget,
+            budget=_in_all(self.budget),
+            warn_at=next((each.warn_at for each in self.budget if each.every is None), None),
+            periods=_others(self.budget),
             prices=None if self.prices is None else self.prices.exact(),
             connections=self.connections,
         )
+
+
+def _in_all(budgets: Sequence[_Budget]) -> Bounds:
+    """The tenant's budget for ever."""
+    found = [each for each in budgets if each.every is None]
+    return found[0].terms().bounds if found else Bounds()
+
+
+def _others(budgets: Sequence[_Budget]) -> tuple[BudgetTerms, ...]:
+    """Those by day and month."""
+    if len({each.every for each in budgets}) < len(budgets):
+        raise KeyFileError("budget: more than one of a day, a month or for ever")
+    return tuple(each.terms() for each in budgets if each.every is not None)
 
 
 class _Document(BaseModel):
@@ -174,6 +219,11 @@ def _read(text: dict[str, Any]) -> TenantsFile:
         raise KeyFileError(_complaint(error)) from None
     keys = _checked(_keys(document.keys))
     policies = {name: _policy(name, table) for name, table in document.tenants.items()}
+    for row in document.keys:
+        if row.budget:
+            policy = policies.get(row.tenant, TenantPolicy())
+            own = {**policy.keys, row.name: _of_key(row)}
+            policies[row.tenant] = replace(policy, keys=own)
     for name in policies.keys() - {key.principal.tenant for key in keys}:
         raise KeyFileError(f"tenants {name}: no key belongs to a tenant of that name")
     return TenantsFile(keys=keys, policies=policies)
@@ -183,7 +233,13 @@ def _policy(name: str, table: _TenantTable) -> TenantPolicy:
     try:
         return table.policy()
     except KeyFileError as error:
-        raise KeyFileError(f"tenants {name} prices: {error}") from None
+        raise KeyFileError(f"tenants {name} {error}") from None
+
+
+def _of_key(row: _Row) -> tuple[BudgetTerms, ...]:
+    if len({each.every for each in row.budget}) < len(row.budget):
+        raise KeyFileError(f"key {row.name}: budget: more than one of a day, a month or for ever")
+    return tuple(each.terms() for each in row.budget)
 
 
 def _keys(rows: Iterable[_Row]) -> list[ApiKey]:
@@ -230,7 +286,7 @@ def _known(place: tuple[int | str, ...]) -> Iterable[str]:
     if len(place) == 1:
         return _Document.model_fields
     if "budget" in place[2:-1]:
-        return Bounds.model_fields
+        return _Budget.model_fields
     if "prices" in place[2:-1]:
         return _Prices.model_fields
     return (_Row if place[0] == "keys" else _TenantTable).model_fields

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import xxhash
 
+from runtime.folder_files import TOKENIZER, UnfitFile, read_within
 from sessions.command.settings import OptionError, Setting, Values
 from sessions.command.speech import Tokenised
-from sessions.durable.store import Store
 from sessions.ground import JOURNAL
 from sessions.journal.adoption import Loader
 from sessions.journal.errors import (
@@ -28,7 +28,7 @@ from sessions.journal.errors import (
 )
 from sessions.journal.inspection import Seen, look_at
 from sessions.journal.journal import Journal
-from sessions.journal.records import TENANT_ACCOUNT, SpendTotal, TurnRecord
+from sessions.journal.records import TENANT_ACCOUNT, TurnRecord
 from sessions.journal.rescue import Rescue
 from sessions.journal.sqlite import SqliteJournal
 from sessions.turns.commits import Commits
@@ -173,6 +173,9 @@ def fingerprint(of: Tokenised, chat_format: str | None = None) -> bytes:
     Args:
         of: the model.
         chat_format: the format's description; None: it is what the special tokens choose.
+
+    Raises:
+        OptionError: a file of the tokenizer cannot be read within its bounds.
     """
     state = xxhash.xxh3_128(_FORMAT)
     state.update(f"{of.model_type}\0{of.vocab_size}\0".encode())
@@ -180,7 +183,11 @@ def fingerprint(of: Tokenised, chat_format: str | None = None) -> bytes:
         state.update(f"{chat_format}\0".encode(errors="replace"))
     for name in _TOKENIZER_FILES:
         file = Path(of.tokenizer_folder) / name
-        state.update(name.encode() + (file.read_bytes() if file.is_file() else b""))
+        try:
+            content = read_within(file, TOKENIZER.most_bytes) if file.is_file() else b""
+        except (UnfitFile, FileNotFoundError) as error:
+            raise OptionError(str(error)) from error
+        state.update(name.encode() + content)
     return state.digest()
 
 
@@ -301,7 +308,7 @@ def with_journal(
 
     def left_behind() -> Callable[[], None]:
         left = journal.settle_left()
-        return partial(_begin, store, desk, left, journal.accounts_named(TENANT_ACCOUNT))
+        return partial(_begin, desk, left, _spent(journal, service))
 
     try:
         left_behind()()
@@ -317,11 +324,22 @@ def with_journal(
     return replace(service, commits=commits), desk
 
 
-def _begin(
-    store: Store, desk: JournalDesk, left: Sequence[TurnRecord], spent: Mapping[str, SpendTotal]
-) -> None:
+def _spent(journal: Journal, service: Service) -> Callable[[], None]:
+    """Read what the operator's budgets have left; what is returned has the service know it."""
+    tenants, policies = journal.accounts_named(TENANT_ACCOUNT), journal.accounts_of_policies()
+    offset_s = journal.clock_s() - service.wall_clock()
+
+    def know() -> None:
+        for tenant, account in tenants.items():
+            service.store.tenant_accounts.of(tenant).spent = account.spent
+        service.policies.load({key: account.spent for key, account in policies.items()})
+        service.policies.offset_s = offset_s
+
+    return know
+
+
+def _begin(desk: JournalDesk, left: Sequence[TurnRecord], know_spent: Callable[[], None]) -> None:
     if left:
         log.warning("turns were cut short by a server that died turns=%d", len(left))
-    for tenant, account in spent.items():
-        store.tenant_accounts.of(tenant).spent = account.spent
+    know_spent()
     desk.begin_with(left)

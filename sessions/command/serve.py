@@ -36,6 +36,7 @@ from sessions.command.settings import OptionError
 from sessions.command.tracing import Tracing
 from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
+from sessions.durable.policies import PolicyAccounts
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
 from sessions.ground import JOURNAL, READER
@@ -143,8 +144,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         if desk is not None:
             cleanup.push_async_callback(desk.close)
         reader = await _start_reader(info, service, before.speech.description, cleanup)
-        planners = _planners(cleanup)
-        metrics = _metrics(desk)
+        metrics = _metrics(desk, tenants)
         hub, server = _assemble(
             options,
             info=info,
@@ -152,7 +152,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
             engine=engine,
             probe=probe,
             reader=reader,
-            planners=planners,
+            planners=_planners(cleanup),
             tenants=tenants,
             metrics=metrics,
             desk=desk,
@@ -253,6 +253,7 @@ def _service(
         prices_of=terms.prices,
         clock=clock,
         tenant_budget=terms.budget,
+        tenant_warn_at=terms.warn_at,
     )
     return Service(
         model=_served_model(options, info, before),
@@ -264,6 +265,7 @@ def _service(
         quotas=Quotas(
             tenants, clock, cluster=None if options.cluster is None else options.cluster.name
         ),
+        policies=PolicyAccounts(terms.policies, time.time),
         label_sources=options.label_sources,
     )
 
@@ -284,9 +286,10 @@ async def _start_probe(
     return probe
 
 
-def _metrics(desk: JournalDesk | None) -> Metrics:
+def _metrics(desk: JournalDesk | None, tenants: Tenants) -> Metrics:
     """At the start of a life: with what the one before was cut short in."""
     metrics = Metrics()
+    metrics.tenants.names = lambda: tenants.names
     if desk is not None:
         metrics.watch_journal(lambda: desk.damaged)
         for record in desk.left:
@@ -366,6 +369,21 @@ def _assemble(
         clock=clock,
     )
     hub.engine_ready(info)
+    server = _server(options, hub, service, tenants=tenants, metrics=metrics, dashboard=dashboard)
+    parts = _memory_parts(store, dashboard, server, probe)
+    metrics.memory.watch(parts, {"server": lambda: "self", "engine": lambda: engine.process_id})
+    return hub, server
+
+
+def _server(
+    options: ServeOptions,
+    hub: Hub,
+    service: Service,
+    *,
+    tenants: Tenants,
+    metrics: Metrics,
+    dashboard: Dashboard,
+) -> Server:
     api = HttpApi(hub=hub, service=service)
     server = Server(
         hub=hub,
@@ -378,12 +396,10 @@ def _assemble(
             forwarded_by=options.forwarded_by,
         ),
         limits=service.limits,
-        clock=clock,
+        clock=service.clock,
     )
-    parts = _memory_parts(store, dashboard, server, probe)
-    metrics.memory.watch(parts, {"server": lambda: "self", "engine": lambda: engine.process_id})
     server.part_of = service.quotas.part_of
-    return hub, server
+    return server
 
 
 def _memory_parts(

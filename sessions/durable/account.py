@@ -149,6 +149,16 @@ class Account:
         none at all."""
 
     @property
+    def whose(self) -> str:
+        """Whose budget it is, in words of an error."""
+        return f"the {self.scope}'s budget"
+
+    @property
+    def renewal(self) -> str:
+        """From when there is more, as the end of an error; empty: it is not known."""
+        return ""
+
+    @property
     def used(self) -> bool:
         """Something is spent or held."""
         return self.spent.plus(self.held) != NOTHING

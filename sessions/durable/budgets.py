@@ -10,10 +10,11 @@ counts what every session below it spends.
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 
-from sessions.durable.account import NO_BUDGET, Account, Budget
+from sessions.durable.account import NO_BUDGET, NOTHING, Account, Budget
 from sessions.durable.ledger import PriceTable, block_us, nano_dollars
+from sessions.durable.policies import FOR_EVER, PolicyAccount, PolicyBudget, Scope
 from sessions.durable.session import Session
-from sessions.tenants import NO_BOUNDS, Tenants
+from sessions.tenants import NO_BOUNDS, BudgetTerms, Tenants
 from tools_api import errors, requests
 from tools_api.limits import Limits
 
@@ -36,9 +37,9 @@ class HeldBudget:
     nano-dollars and block-microseconds."""
 
     scope: str
-    """``session``, ``tree`` or ``tenant``."""
+    """``session``, ``tree``, ``tenant`` or ``key``."""
     owner: str
-    """The session whose budget, or whose tree's, it is; the tenant."""
+    """The session whose budget, or whose tree's, it is; the tenant, the key."""
     limit: dict[str, int]
     left: dict[str, int]
     """The rest of each kind of ``limit``; what running turns hold is taken off."""
@@ -48,6 +49,12 @@ class HeldBudget:
     """Of each kind of ``limit`` and ``soft``."""
     held: dict[str, int] = field(default_factory=dict)
     """The same by turns that run."""
+    every: str | None = None
+    """``day`` or ``month``; None: for ever."""
+    renews: str | None = None
+    """When there is more of it, as ISO 8601 has it."""
+    warned: tuple[str, ...] = ()
+    """Kinds of which so much is spent that the operator is told."""
 
 
 def held_budget(scope: str, owner: str, account: Account) -> HeldBudget | None:
@@ -58,9 +65,28 @@ def held_budget(scope: str, owner: str, account: Account) -> HeldBudget | None:
     left = {kind: max(left, 0) for kind, left in account.left().bounds().items()}
     spent = {kind: getattr(account.spent, kind) for kind in limit | soft}
     held = {kind: getattr(account.held, kind) for kind in limit | soft}
+    every, renews, warned = None, None, list[str]()
+    if isinstance(account, PolicyAccount):
+        every, renews = account.every, account.period.ends or None
+        warned = account.beyond_warning()
     return HeldBudget(
-        scope=scope, owner=owner, limit=limit, spent=spent, held=held, left=left, soft=soft
+        scope=scope,
+        owner=owner,
+        limit=limit,
+        left=left,
+        soft=soft,
+        spent=spent,
+        held=held,
+        every=every,
+        renews=renews,
+        warned=tuple(warned),
     )
+
+
+def held_policy(account: Account) -> HeldBudget | None:
+    """Of one of the operator's budgets by day, month and key."""
+    owner = account.owner if isinstance(account, PolicyAccount) else ""
+    return held_budget(account.scope, owner, account)
 
 
 def held_budgets(session: Session, tenant: Account) -> tuple[HeldBudget, ...]:
@@ -71,6 +97,7 @@ def held_budgets(session: Session, tenant: Account) -> tuple[HeldBudget, ...]:
         held_budget("session", session.name, session.ledger.account),
         *(held_budget("tree", each.name, each.ledger.tree) for each in line),
         held_budget("tenant", session.tenant, tenant),
+        *map(held_policy, session.ledger.policies),
     )
     return tuple(each for each in found if each is not None)
 
@@ -84,6 +111,11 @@ def tightest(budgets: Iterable[HeldBudget]) -> dict[str, tuple[int, int]]:
             left = (budget.left[kind], limit)
             found[kind] = min(found.get(kind, left), left)
     return found
+
+
+def _policy(scope: Scope, terms: BudgetTerms) -> PolicyBudget:
+    budget = bounds_of(terms.bounds)
+    return PolicyBudget(scope=scope, every=terms.every, budget=budget, warn_at=terms.warn_at)
 
 
 class TenantTerms:
@@ -100,6 +132,16 @@ class TenantTerms:
         bounds = self._tenants.policy(tenant).budget
         return NO_BUDGET if bounds is NO_BOUNDS else bounds_of(bounds)
 
+    def warn_at(self, tenant: str) -> float | None:
+        """The part of the tenant's budget in all from which on its spending is told."""
+        return self._tenants.policy(tenant).warn_at
+
+    def policies(self, tenant: str, key: str) -> tuple[PolicyBudget, ...]:
+        """The budgets of the tenant by day and month, and those of one of its keys."""
+        policy = self._tenants.policy(tenant)
+        own = [_policy("tenant", terms) for terms in policy.periods]
+        return (*own, *(_policy("key", terms) for terms in policy.keys.get(key, ())))
+
     def prices(self, tenant: str) -> PriceTable:
         """The tenant's prices: its own prices of tokens, or else the server's, which KV has
         anyway."""
@@ -110,16 +152,27 @@ class TenantTerms:
 class TenantAccounts:
     """The accounts of tenants, whose bounds the operator sets."""
 
-    def __init__(self, budget_of: Callable[[str], Budget]) -> None:
-        """``budget_of`` is asked at every turn, so that a change holds at once."""
+    def __init__(
+        self,
+        budget_of: Callable[[str], Budget],
+        warn_at_of: Callable[[str], float | None] = lambda _: None,
+    ) -> None:
+        """Both are asked at every turn, so that a change holds at once."""
         self._budget_of = budget_of
-        self._accounts: dict[str, Account] = {}
+        self._warn_at_of = warn_at_of
+        self._accounts: dict[str, PolicyAccount] = {}
 
     def of(self, tenant: str) -> Account:
         account = self._accounts.get(tenant)
         if account is None:
-            account = self._accounts[tenant] = Account(scope="tenant")
-        account.budget = self._budget_of(tenant)
+            account = self._accounts[tenant] = PolicyAccount(
+                PolicyBudget(scope="tenant"),
+                name="",
+                owner=tenant,
+                period=FOR_EVER,
+                spent=NOTHING,
+            )
+        account.budget, account.warn_at = self._budget_of(tenant), self._warn_at_of(tenant)
         return account
 
 

@@ -227,6 +227,8 @@ class Ledger:
     """The account of the session and all that draw on it."""
     above: tuple[Account, ...] = ()
     """The accounts of the sessions that it draws on, the nearest first, and of the tenant."""
+    policies: tuple[Account, ...] = ()
+    """The accounts of its tenant's and its key's other budgets, as its newest turn began."""
     usage: TurnUsage = field(default_factory=TurnUsage)
     """Usage of all settled turns."""
     cost: int = 0
@@ -238,7 +240,7 @@ class Ledger:
     @property
     def accounts(self) -> tuple[Account, ...]:
         """All that a turn of the session draws on, beside one of its own."""
-        return (self.account, self.tree, *self.above)
+        return (self.account, self.tree, *self.above, *self.policies)
 
     def share_equals(self) -> None:
         """Keep equal amounts once. For a ledger that changes rarely from now on."""
@@ -331,6 +333,9 @@ class TurnReport:
     """The client's span above this turn, in W3C Trace Context's words."""
     context: dict[str, Any] | None = None
     """The fate of its context, as ``response.keepwarm.context`` says it; None: nothing."""
+
+    warned: tuple[str, ...] = ()
+    """Scopes of the operator's budgets of which so much is spent now that it is told."""
 
     @property
     def is_turn(self) -> bool:

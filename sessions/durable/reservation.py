@@ -128,7 +128,8 @@ class Reservation:
         first = fitting if self._whole else min(fitting, GRANT_TOKENS)
         if first < min(1, max_output):
             self.granted = self.ceiling = 0
-            raise BudgetExceeded(f"the {self._short_scope()}'s budget has no output token left")
+            short = self._short()
+            raise BudgetExceeded(f"{short.whose} has no output token left{short.renewal}")
         if self._thinks and max_output and room.reasoning < 1:
             raise BudgetExceeded("no reasoning token is left in a budget of this turn")
         self.ceiling = fitting
@@ -278,13 +279,13 @@ class Reservation:
             for account in self._accounts:
                 _refuse_prompt(account, Amount(uncached, cached, cost=cost))
 
-    def _short_scope(self) -> str:
-        """Whose budget has no output token left."""
+    def _short(self) -> Account:
+        """The account that has no output token left."""
         for account in self._accounts:
             left = account.free().minus(account.held)
             if self._fitting(1, left) < 1:
-                return account.scope
-        return "session"
+                return account
+        return self._accounts[0]
 
 
 def amount_of(usage: TurnUsage, cost: int) -> Amount:
@@ -301,17 +302,17 @@ def amount_of(usage: TurnUsage, cost: int) -> Amount:
 def _refuse_prompt(account: Account, prompt: Amount) -> None:
     """Raise BudgetExceeded if it is this account's budget that does not hold the prompt."""
     left = account.free().minus(account.held)
-    whose = f"the {account.scope}'s budget"
+    whose, more = account.whose, account.renewal
     for name, count, room in (
         ("uncached", prompt.input_uncached, left.input_uncached),
         ("cached", prompt.input_cached, left.input_cached),
     ):
         if count > room:
             raise BudgetExceeded(
-                f"the prompt has {count} {name} tokens, {whose} has {max(room, 0)} left"
+                f"the prompt has {count} {name} tokens, {whose} has {max(room, 0)} left{more}"
             )
     if prompt.cost > left.cost:
         raise BudgetExceeded(
             f"the prompt costs {dollars(prompt.cost):.9f} dollars, {whose} has "
-            f"{dollars(max(left.cost, 0)):.9f} left"
+            f"{dollars(max(left.cost, 0)):.9f} left{more}"
         )

@@ -60,16 +60,18 @@ class Store:
         prices: PriceTable,
         clock: Callable[[], float],
         tenant_budget: Callable[[str], Budget] = lambda _: NO_BUDGET,
+        tenant_warn_at: Callable[[str], float | None] = lambda _: None,
         prices_of: Callable[[str], PriceTable] | None = None,
     ) -> None:
         """
         Args:
-            tenant_budget: what a tenant may spend in all; it is asked at every turn.
+            tenant_budget, tenant_warn_at: what a tenant may spend in all, and the part of it from
+                which on that is told; asked at every turn.
             prices_of: what tokens cost a tenant; without it, ``prices``. A session keeps the
                 prices that it began with here.
         """
         self.limits = limits
-        self.tenant_accounts = TenantAccounts(tenant_budget)
+        self.tenant_accounts = TenantAccounts(tenant_budget, tenant_warn_at)
         self.branches = Branches()
         self.held = open_requests(limits)
         self.residents = Residents(lambda old: self.known_session(old.tenant, old.name) or old)
@@ -170,7 +172,7 @@ class Store:
         self._expire_sessions(state)
         session = state.sessions.get(name)
         if session is None:
-            session = self._new_session(tenant, name)
+            session = self.new_session(tenant, name)
             self._make_room(state)
             state.sessions[name] = session
             session.stand_in(state.active)
@@ -210,7 +212,7 @@ class Store:
         known = self.known_session(tenant, name)
         if known is not None:
             return known
-        gone = self._new_session(tenant, name)
+        gone = self.new_session(tenant, name)
         gone.close()
         return gone
 
@@ -246,7 +248,7 @@ class Store:
             stored.session.head_id = None
         return True
 
-    def _new_session(self, tenant: str, name: str) -> Session:
+    def new_session(self, tenant: str, name: str) -> Session:
         """One with the tenant's prices of now, which all have together that began with them."""
         state, prices = self._tenant(tenant), self._prices_of(tenant)
         if state.prices != prices:

@@ -232,7 +232,8 @@ class TurnStats:
         scopes = {
             "turn": self.own,
             "tree": (ledger.tree, *ledger.above[:-1]),
-            "tenant": ledger.above[-1:],
+            "tenant": (*ledger.above[-1:], *self._policies("tenant")),
+            "key": self._policies("key"),
         }
         for scope, accounts in scopes.items():
             left = _left(*accounts)
@@ -240,6 +241,9 @@ class TurnStats:
                 budget[scope] = left
         soft = self._beyond_soft()
         return budget | {"soft": soft} if soft else budget
+
+    def _policies(self, scope: str) -> tuple[Account, ...]:
+        return tuple(account for account in self.ledger.policies if account.scope == scope)
 
     def _beyond_soft(self) -> list[str]:
         """The soft limits that are reached, as ``session.output``."""

@@ -179,6 +179,14 @@ class Journal(Protocol):
         """Those of that name, by tenant."""
         ...
 
+    def accounts_of_policies(self) -> dict[tuple[str, str], SpendTotal]:
+        """Those of tenants' days and months, and of keys, by tenant and name."""
+        ...
+
+    def clock_s(self) -> float:
+        """The journal's clock, seconds since the epoch: the same for all of its servers."""
+        ...
+
     def turn(self, tenant: str, response_id: str) -> StoredTurn | None:
         """One row that can be named; of its links' parents nothing is read."""
         ...

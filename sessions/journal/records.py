@@ -241,10 +241,16 @@ def tree_account(session: str) -> str:
 def account_names(session: Session) -> tuple[str, ...]:
     """Names of the accounts that the session draws on besides its own, in the order of
     ``Ledger.accounts`` behind that."""
-    own = tree_account(session.name)
+    own, policies = tree_account(session.name), policy_names(session)
     if session.parent is None:
-        return own, TENANT_ACCOUNT
-    return own, *(tree_account(above.name) for above in session.parents()), TENANT_ACCOUNT
+        return own, TENANT_ACCOUNT, *policies
+    trees = (tree_account(above.name) for above in session.parents())
+    return own, *trees, TENANT_ACCOUNT, *policies
+
+
+def policy_names(session: Session) -> tuple[str, ...]:
+    """Names of the accounts that the operator's budgets by day, month and key have."""
+    return tuple(account.name for account in session.ledger.policies)
 
 
 def options_told(session: Session) -> bytes:

@@ -225,6 +225,18 @@ class SqlJournal(SqlTables):
             raise contradiction(f"account {name!r} is there twice")
         return accounts
 
+    def accounts_of_policies(self) -> dict[tuple[str, str], SpendTotal]:
+        """See ``Journal``."""
+        sql = f"SELECT {rows.ACCOUNT} FROM account WHERE name LIKE ? OR name LIKE ?"
+        with self.reading() as cursor:
+            found = cursor.execute(sql, ("tenant/%", "key/%")).fetchall()
+        return {(row[0], row[1]): rows.read_account(row) for row in found}
+
+    def clock_s(self) -> float:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            return self.now_ms(cursor) / 1000
+
     def turn(self, tenant: str, response_id: str) -> StoredTurn | None:
         """See ``Journal``."""
         with self.reading() as cursor:

@@ -21,6 +21,7 @@ from sessions.ground import PARTS, Ground
 from sessions.journal.records import SESSION_MOVED, TurnRecord
 from sessions.pages.memory_metrics import MemoryMetrics
 from sessions.pages.state_metrics import StateMetrics
+from sessions.pages.tenant_metrics import TenantMetrics
 from sessions.pages.watcher import Watcher
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -58,6 +59,7 @@ class Metrics(Watcher):
         self.registry = CollectorRegistry()
         self.ground = Ground()
         """The ground under the server."""
+        self.tenants = TenantMetrics(self.registry)
         self._turns()
         self._tokens()
         self._engine()
@@ -75,6 +77,11 @@ class Metrics(Watcher):
         )
         for outcome in _BUDGET_OUTCOMES:
             self._out_of_budget.labels(outcome)
+        self._warned = self._counter(
+            "budget_warnings", "Budgets of which the part that is to be told is spent.", "scope"
+        )
+        for scope in ("tenant", "key"):
+            self._warned.labels(scope)
         self._recasts = self._counter(
             "context_recasts", "Turns whose context was recast before them, by how.", "kind"
         )
@@ -334,9 +341,11 @@ class Metrics(Watcher):
     def turn_cut_short(self, record: TurnRecord) -> None:
         """Its server died while this turn ran: what it held is spent."""
         self._finished.labels(record.status).inc()
-        self._spent(record.usage, record.cost, record.saved)
+        self.tenants.turn_ended(record.tenant)
+        self._spent(record.tenant, record.usage, record.cost, record.saved)
 
-    def _spent(self, usage: TurnUsage, cost: int, saved: int) -> None:
+    def _spent(self, tenant: str, usage: TurnUsage, cost: int, saved: int) -> None:
+        self.tenants.spent(tenant, usage, cost)
         self._input.inc(usage.input_tokens)
         self._cached.inc(usage.cached_tokens)
         self._output.inc(usage.output_tokens)
@@ -353,9 +362,12 @@ class Metrics(Watcher):
         usage = report.usage
         if report.status == COMPACTION:
             self._missed_tokens(report)
-            self._spent(usage, report.cost, report.saved)
+            self._spent(report.tenant, usage, report.cost, report.saved)
             return
         self._finished.labels(report.status).inc()
+        self.tenants.turn_ended(report.tenant)
+        for scope in report.warned:
+            self._warned.labels(scope).inc()
         if report.recast is not None:
             self._recasts.labels(report.recast).inc()
         if report.out_of_budget is not None:
@@ -373,15 +385,15 @@ class Metrics(Watcher):
         self._forwards.inc(usage.forwards)
         if usage.forwards:
             self._per_forward.observe(usage.output_tokens / usage.forwards)
-        self._spent(usage, report.cost, report.saved)
+        self._spent(report.tenant, usage, report.cost, report.saved)
 
     def _missed_tokens(self, report: TurnReport) -> None:
         for miss in report.misses:
             self._missed.labels(miss.reason.value).inc(miss.tokens)
 
-    def residency_settled(self, unsettled: Unsettled) -> None:
+    def residency_settled(self, tenant: str, unsettled: Unsettled) -> None:
         """The charge for a session's KV after its last turn was recorded."""
-        self._spent(TurnUsage(residency=unsettled.block_us), unsettled.cost, 0)
+        self._spent(tenant, TurnUsage(residency=unsettled.block_us), unsettled.cost, 0)
 
     def kv_dropped(self, branches: int) -> None:
         """The engine was told to drop so many branches, whose budgets are used up."""

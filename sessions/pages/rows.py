@@ -60,6 +60,9 @@ def budget_row(budget: HeldBudget) -> dict[str, Any]:
         "held": wire_bounds(budget.held),
         "left": wire_bounds(budget.left),
         "soft": wire_bounds(budget.soft),
+        "every": budget.every,
+        "renews": budget.renews,
+        "warned": list(budget.warned),
     }
 
 

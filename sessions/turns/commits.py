@@ -187,7 +187,7 @@ def _whose(plan: TurnPlan, session: Session, *, created_s: float, repeatable: bo
         "request_id": request_id,
         "request_digest": plan.request.body_digest if named else b"",
         "price": session.ledger.prices,
-        "accounts": account_names(session),
+        "accounts": plan.accounts or account_names(session),
         "created_s": created_s,
         "epoch": session.epoch,
         "options": options_told(session),

@@ -18,10 +18,13 @@ from functools import partial
 
 from runtime.grammar.refusal import GrammarRefused
 from sessions.durable.account import NOTHING
+from sessions.durable.ledger import TurnReport
+from sessions.durable.policies import newly_warned
 from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import EventLog
 from sessions.ground import RETRY_AFTER_S
+from sessions.journal.records import account_names
 from sessions.journal.writer import Verdict
 from sessions.turns.ahead import Ahead
 from sessions.turns.asking import Asking
@@ -296,6 +299,7 @@ class Running:
                     if self._lost(plan, named):
                         return False
                     session = self._take_budgets(job, plan)
+                    job.shares = commits.shared.follow_anew(job.shares, session)
             await self._run(job, memory, plan, session, ticket)
             return True
         finally:
@@ -319,7 +323,13 @@ class Running:
         try:
             continued_id = plan.continued_id or self._visible.stored_id(plan.continued)
             keys = usage_keys(plan, key=self.key_name, labels=session.labels)
-            plan = replace(plan, number=number, continued_id=continued_id, keys=keys)
+            plan = replace(
+                plan,
+                number=number,
+                continued_id=continued_id,
+                keys=keys,
+                accounts=account_names(session),
+            )
             job.session, session.keys = session, keys.without_tools()
             self._following.turn_started(job, id_, private=plan.private)
             if plan.previous_response_id is not None:
@@ -389,8 +399,26 @@ class Running:
         service.store.pace.sequence_ended(service.clock())
         usage = outcome.report.usage
         service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
-        log.info("turn finished", extra={"fields": outcome.report.log_fields()})
-        self._outbox.ended.append(TurnEnded(report=outcome.report, terminal=terminal))
+        report = self._warned(outcome.report, job.session)
+        log.info("turn finished", extra={"fields": report.log_fields()})
+        self._outbox.ended.append(TurnEnded(report=report, terminal=terminal))
+
+    def _warned(self, report: TurnReport, session: Session | None) -> TurnReport:
+        """Tell the operator of budgets that are nearly spent, each once."""
+        new = [] if session is None else newly_warned(session.ledger.accounts)
+        for account, kind in new:
+            fields = {
+                "tenant": report.tenant,
+                "scope": account.scope,
+                "owner": account.owner,
+                "kind": kind,
+                "every": account.every,
+                "part": account.warn_at,
+            }
+            log.warning("budget is nearly spent", extra={"fields": fields})
+        if not new:
+            return report
+        return replace(report, warned=tuple(account.scope for account, _ in new))
 
     def unwanted(self, answer: object) -> None:
         """The journal's answer has come for a request that is gone."""
@@ -419,6 +447,7 @@ class Running:
         # By its name: while the plan was made the session may have been dropped.
         session, options = self._visible.session(plan.session), job.request.keepwarm
         self._visible.take_budgets(options, session)
+        session.ledger.policies = self._service.policies.of(self._tenant, self.key_name)
         session.labels = labels_now(job.request, session, self._service.label_sources)
         if options.on_disconnect is not None:
             session.outlives_sockets = options.on_disconnect == "continue"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from runtime.tokenizer import Tokenizer
 from sessions.durable.compaction import KEY_BYTES, Seal
+from sessions.durable.policies import PolicyAccounts, no_policies
 from sessions.durable.store import Store
 from sessions.durable.transcript import Renderer
 from sessions.ground import Ground
@@ -74,6 +75,10 @@ class Service:
     """The quotas of tenants."""
     commits: Commits | None = None
     """The records of turns, where there is a journal that lasts."""
+    policies: PolicyAccounts = field(
+        default_factory=lambda: PolicyAccounts(no_policies, lambda: 0.0)
+    )
+    """The accounts of the operator's budgets by day, month and key."""
     label_sources: tuple[str, ...] = ()
     """Fields of requests that become labels of their sessions."""
     ground: Ground = field(default_factory=Ground)

@@ -28,7 +28,7 @@ Bounded = tuple[tuple[str, tuple[str, ...]], ...]
 
 def above_own(ledger: Ledger) -> tuple[Account, ...]:
     """The accounts of ``account_names``."""
-    return (ledger.tree, *ledger.above)
+    return (ledger.tree, *ledger.above, *ledger.policies)
 
 
 @dataclass(slots=True)
@@ -49,6 +49,16 @@ class SharedAccounts:
         self._idle: dict[Key, Amount] = {}
         """Accounts that no turn draws on, and what this server has at least of each."""
 
+    @property
+    def held(self) -> list[Key]:
+        """The accounts that turns draw on, or of which this server has something left."""
+        return [*self._uses, *self._idle]
+
+    @property
+    def drawn_on(self) -> list[Account]:
+        """The accounts that turns of this server draw on."""
+        return [account for use in self._uses.values() for account in use.accounts]
+
     def follow(self, session: Session) -> Bounded:
         """A turn of the session begins: of its bounded accounts it spends what this server is
         given. To be followed by ``done``."""
@@ -65,6 +75,12 @@ class SharedAccounts:
                 account.name, account.reach = name, (account.reach or NOTHING).plus(rest)
                 bounded.append((name, kinds))
         return tuple(bounded)
+
+    def follow_anew(self, before: Bounded, session: Session) -> Bounded:
+        """The same after a while in which its accounts may have become others."""
+        bounded = self.follow(session)
+        self.done(session.tenant, before)
+        return bounded
 
     def done(self, tenant: str, bounded: Bounded) -> None:
         """The turn is written, or will not be. What the last one leaves goes back, unless another

@@ -16,6 +16,7 @@ from typing import Any
 from sessions.durable.account import NOTHING
 from sessions.durable.session import Session
 from sessions.durable.store import ConnectionStore
+from sessions.journal.records import account_names
 from sessions.turns.asking import Asking
 from sessions.turns.commits import Ending
 from sessions.turns.compacting import Recasting
@@ -116,7 +117,12 @@ class SummingUp:
             self.vendor_events.context_recast(
                 first.plan.response_id, plan.recast.report, job.lane.stream_id
             )
-        plan = replace(plan, number=first.plan.number, keys=first.plan.keys)
+        plan = replace(
+            plan,
+            number=first.plan.number,
+            keys=first.plan.keys,
+            accounts=account_names(session),
+        )
         return Turn(
             plan,
             service=self._service,

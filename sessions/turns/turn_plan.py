@@ -164,6 +164,8 @@ class TurnPlan:
     due: Due | None = None
     """The context is too long, and was rendered as it is; another plan is to be made of it."""
     recast: Recast | None = None
+    accounts: tuple[str, ...] = ()
+    """Names of the accounts that it draws on besides its session's own, once it runs."""
     keys: UsageKeys = NO_KEYS
     """What its usage is counted under."""
     sums_up: str | None = None

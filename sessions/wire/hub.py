@@ -262,7 +262,7 @@ class Hub:
         for session in sessions:
             unsettled = session.ledger.settle_residency()
             if unsettled.block_us:
-                self._metrics.residency_settled(unsettled)
+                self._metrics.residency_settled(session.tenant, unsettled)
                 if self.journal is not None:
                     self.journal.settle(session, unsettled)
 
@@ -370,6 +370,26 @@ class Hub:
                     yield link, partial(link.connection.cancel, other.response_id)
                 case TurnChanged():
                     yield link, partial(link.connection.turn_changed, other.log)
+
+    @property
+    def errands(self) -> Errands:
+        """The answers to connections' questions that are under way."""
+        return self._errands
+
+    @property
+    def links(self) -> list[Link]:
+        """Those of clients that are there."""
+        return list(self._links.values())
+
+    @property
+    def left_running(self) -> list[Link]:
+        """Those of clients that are gone, while turns of theirs go on."""
+        return list(self._left_running.values())
+
+    @property
+    def held(self) -> list[object]:
+        """All that is kept for turns at the engine: nothing is left once they have ended."""
+        return [*self._left_running, *self._routes, *self._awaited, *self._outbox]
 
     def _all_links(self) -> list[Link]:
         return [*self._links.values(), *self._left_running.values()]

@@ -19,7 +19,9 @@ import orjson
 import psycopg
 import pytest
 
+from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
+from sessions.durable.policies import PolicyAccounts
 from sessions.http.message import HttpResponse
 from sessions.journal.journal import Journal
 from sessions.journal.postgres import PostgresJournal
@@ -27,12 +29,13 @@ from sessions.journal.records import TENANT_ACCOUNT, session_account
 from sessions.journal.sqlite import SqliteJournal
 from sessions.pages.sessions_listing import SessionsListing
 from sessions.pages.usage_report import UsageReport
-from sessions.tenants import Principal, Role
+from sessions.tenants import BudgetTerms, Principal, Role, TenantPolicy, Tenants
 from tests.support.exchange import make_call
 from tests.support.journal_rig import JournalRig
 from tests.support.postgres import MISSING, PROGRAMS, postgres
 from tests.support.sessions_rig import END, Client, call, tool
 from tools_api.errors import ApiError
+from tools_api.requests import Bounds
 
 PRICES = PriceTable(input_uncached=123_457, input_cached=12_347, output=1_000_003)
 BEGIN_S = 1_800_000_000
@@ -71,6 +74,9 @@ class Hours(JournalRig):
     now_s = float(BEGIN_S)
 
     def _with_journal(self) -> None:
+        terms = TenantTerms(self.options.get("tenants") or Tenants([]), PRICES)
+        policies = PolicyAccounts(terms.policies, lambda: self.now_s)
+        self.service = replace(self.service, policies=policies)
         super()._with_journal()
         self.service = replace(self.service, wall_clock=lambda: self.now_s, label_sources=("user",))
 
@@ -335,3 +341,126 @@ def test_pages_of_the_list_hold_each_session_once_in_every_order(journal: Journa
     with pytest.raises(ApiError) as refused:
         rig.asked("/sessions.json", "beta", ("list", "1"), ("cursor", first["next_cursor"]))
     assert refused.value.param == "cursor"
+
+
+MONTH_END_S = 1_801_440_000
+"""2027-02-01T00:00:00Z."""
+
+
+def bounded(**policy: Any) -> Tenants:
+    return Tenants([], {"acme": TenantPolicy(**policy)})
+
+
+def outputs(journal: Journal) -> dict[str, int]:
+    """Output tokens by the names of accounts of days, months and keys."""
+    found = journal.accounts_of_policies().items()
+    return {name: account.usage.output_tokens for (_, name), account in found}
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_months_budget_ends_with_it_and_outlives_a_restart(
+    journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
+    month = BudgetTerms(bounds=Bounds(output=9), every="month", warn_at=0.5)
+    day = BudgetTerms(bounds=Bounds(output=3), every="day")
+    rig = Hours(journal, prices=PRICES, tenants=bounded(periods=(month,), keys={"ci": (day,)}))
+    rig.now_s = MONTH_END_S - 3 * 86_400.0
+
+    def turn(key: str = "k", name: str = "s") -> dict[str, Any]:
+        client = rig.under("acme", key)
+        client.create(input="hi", keepwarm={"session": name})
+        if client.types()[-1] != "failed":
+            rig.reply("ok" + END)
+        response: dict[str, Any] = client.response
+        return response
+
+    assert turn("ci", "a")["status"] == "completed"
+    refused = turn("ci", "a")
+    assert refused["keepwarm"]["reason"] == "budget_exhausted"
+    assert "the key's budget of this day" in refused["error"]["message"]
+    assert refused["error"]["message"].endswith("there is more from 2027-01-30T00:00:00Z")
+    assert "budget is nearly spent" not in caplog.text
+    assert turn()["status"] == "completed"
+    assert caplog.text.count("budget is nearly spent") == 1
+    told = orjson.loads(rig.asked("/sessions.json", "acme", ("session", "s")).body)["bounds"]
+    (bound,) = [each for each in told if each["every"] == "month"]
+    assert (bound["spent"], bound["left"], bound["warned"]) == (
+        {"output": 6},
+        {"output": 3},
+        ["output"],
+    )
+    assert (bound["scope"], bound["owner"], bound["renews"]) == (
+        "tenant",
+        "acme",
+        "2027-02-01T00:00:00Z",
+    )
+    rig.restart()
+    assert turn()["status"] == "completed"
+    assert turn()["error"]["message"].endswith("there is more from 2027-02-01T00:00:00Z")
+    rig.now_s = MONTH_END_S - 1.0
+    assert turn()["status"] == "failed"
+    rig.now_s = float(MONTH_END_S)
+    assert turn()["status"] == "completed"
+    spent = outputs(journal)
+    assert spent == {"tenant/2027-01": 9, "tenant/2027-02": 3, "key/ci/2027-01-29": 3}
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_turn_across_the_end_of_a_month_is_charged_once_where_it_began(journal: Journal) -> None:
+    month = BudgetTerms(bounds=Bounds(output=100), every="month")
+    rig = Hours(journal, prices=PRICES, tenants=bounded(periods=(month,)))
+    rig.now_s = MONTH_END_S - 0.5
+    client = rig.under("acme", "k")
+    client.create(input="hi", keepwarm={"session": "s"})
+    rig.now_s += 1
+    rig.reply("ok" + END)
+    spent = outputs(journal)
+    assert spent == {"tenant/2027-01": 3}
+    client.turn(input="more", keepwarm={"session": "s"})
+    spent = outputs(journal)
+    assert spent == {"tenant/2027-01": 3, "tenant/2027-02": 3}
+    total = rig.usage(bucket="1mo")["total"]
+    assert (total["turns"], total["output_tokens"]) == (2, 6)
+
+
+@pytest.mark.skipif(PROGRAMS is None, reason=MISSING)
+@pytest.mark.parametrize("seed", [3, 4])
+def test_servers_of_one_journal_keep_to_a_months_budget_together(server: str, seed: int) -> None:
+    rng, bound = random.Random(seed), 30
+    with psycopg.connect(server, autocommit=True) as connection:
+        name = f"usage{next(_databases)}"
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    at = server.replace("/postgres?", f"/{name}?")
+    terms = (BudgetTerms(bounds=Bounds(output=bound), every="month"),)
+    journals = [PostgresJournal(at, fingerprint=b"f", owner=owner) for owner in ("a", "b", "c")]
+    rigs = [Hours(each, prices=PRICES, tenants=bounded(periods=terms)) for each in journals]
+    ids = itertools.count(1)
+    for rig in rigs:  # of one journal, so that no two servers make the same
+        rig.service = replace(rig.service, new_id=lambda prefix: f"{prefix}_{next(ids)}")
+    now_s, refused = MONTH_END_S - 86_400.0, 0
+    for number in range(60):
+        now_s += rng.choice((60, 3600, 86_400))
+        rig = rng.choice(rigs)
+        for each in rigs:
+            each.now_s = now_s
+        client = rig.under("acme", "k")
+        client.create(input="hi", keepwarm={"session": f"s{number}"}, max_output_tokens=4)
+        if client.types()[-1] == "failed":
+            refused += 1
+            months = journals[0].accounts_of_policies()
+            now = max(month for _, month in months)
+            assert months["acme", now].usage.output_tokens == bound
+        else:
+            rig.reply("ok" + END)
+    months = journals[1].accounts_of_policies()
+    assert refused
+    assert len(months) >= 2
+    assert all(account.usage.output_tokens <= bound for account in months.values())
+    sums = {row["start"][:7]: row["output_tokens"] for row in rigs[0].usage(bucket="1mo")["data"]}
+    told = {
+        name.rpartition("/")[2]: account.usage.output_tokens
+        for (_, name), account in months.items()
+    }
+    assert sums == told
+    for journal in journals:
+        journal.close()

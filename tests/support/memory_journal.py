@@ -158,6 +158,17 @@ class MemoryJournal:
         states = self._tenants.items()
         return {tenant: s.accounts[name] for tenant, s in states if name in s.accounts}
 
+    def accounts_of_policies(self) -> dict[tuple[str, str], SpendTotal]:
+        return {
+            (tenant, name): account
+            for tenant, state in self._tenants.items()
+            for name, account in state.accounts.items()
+            if name.startswith(("tenant/", "key/"))
+        }
+
+    def clock_s(self) -> float:
+        return 1_800_000_000.0
+
     def turn(self, tenant: str, response_id: str) -> StoredTurn | None:
         state = self._tenant(tenant)
         found = state.turns.get(response_id)

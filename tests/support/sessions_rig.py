@@ -15,6 +15,7 @@ from runtime.messages import EngineMessage, FinishReason, GenerationRequest, Seq
 from runtime.tokenizer import Tokenizer
 from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable, TurnReport
+from sessions.durable.policies import PolicyAccounts
 from sessions.durable.store import Store
 from sessions.quotas import Quotas
 from sessions.tenants import Tenants
@@ -144,6 +145,7 @@ def make_service(
             prices=prices or PriceTable(),
             clock=clock,
             tenant_budget=terms.budget,
+            tenant_warn_at=terms.warn_at,
             prices_of=terms.prices,
         ),
         limits=limits,
@@ -151,6 +153,7 @@ def make_service(
         wall_clock=lambda: 1_800_000_000.0,
         new_id=lambda prefix: f"{prefix}_{next(ids)}",
         quotas=Quotas(tenants, clock),
+        policies=PolicyAccounts(terms.policies, lambda: 1_800_000_000.0),
     )
 
 

@@ -1,0 +1,185 @@
+"""Budgets that the operator sets for a tenant's day and month, and for an API key.
+
+Each has an account of its own, beside that of the tenant's budget in all. A day and a month are
+those of UTC, by the journal's clock; in the journal the account's name says which it is, so that
+what was spent outlives a restart and is known to all servers. A turn draws on the accounts of the
+moment in which it begins, also where it ends in the next day.
+
+Always true: a budget that was set anew, or lowered, holds from the next turn on; what was spent
+under its name stays.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal, NamedTuple
+
+from sessions.durable.account import NO_BUDGET, NOTHING, Account, Amount, Budget
+
+Every = Literal["day", "month"]
+Scope = Literal["tenant", "key"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyBudget:
+    """A budget as the operator has set it."""
+
+    scope: Scope
+    every: Every | None = None
+    """How long it holds; None: for ever."""
+    budget: Budget = NO_BUDGET
+    warn_at: float | None = None
+    """The part of a bound from which on it is told that it is nearly spent."""
+
+
+class Period(NamedTuple):
+    """A day or a month."""
+
+    name: str
+    """``2026-11-30`` or ``2026-11``; empty: for ever."""
+    ends: str
+    """When the next one begins, as ISO 8601 has it."""
+
+
+FOR_EVER = Period("", "")
+
+
+def period_at(every: Every | None, now_s: float) -> Period:
+    """The one that has that moment, in seconds since the epoch."""
+    if every is None:
+        return FOR_EVER
+    now = datetime.fromtimestamp(now_s, UTC)
+    begins = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    if every == "day":
+        return Period(f"{begins:%Y-%m-%d}", f"{begins + timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}")
+    first = begins.replace(day=1)
+    following = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
+    return Period(f"{first:%Y-%m}", f"{following:%Y-%m-%dT%H:%M:%SZ}")
+
+
+class PolicyAccount(Account):
+    """The account of one such budget in one period."""
+
+    __slots__ = ("_warned", "every", "owner", "period", "warn_at")
+
+    def __init__(
+        self, policy: PolicyBudget, *, name: str, owner: str, period: Period, spent: Amount
+    ) -> None:
+        """
+        Args:
+            name: its name in the journal.
+            owner: the tenant, or the key.
+        """
+        super().__init__(scope=policy.scope, budget=policy.budget, spent=spent)
+        self.name = name
+        self.owner = owner
+        self.every = policy.every
+        self.period = period
+        self.warn_at = policy.warn_at
+        self._warned: set[str] = set()
+
+    @property
+    def whose(self) -> str:
+        """As ``Account.whose``."""
+        of = {None: "", "day": " of this day", "month": " of this month"}[self.every]
+        return f"the {self.scope}'s budget{of}"
+
+    @property
+    def renewal(self) -> str:
+        """As ``Account.renewal``."""
+        return f"; there is more from {self.period.ends}" if self.period.ends else ""
+
+    def beyond_warning(self) -> list[str]:
+        """Kinds of which so much is spent that it is to be told."""
+        warn_at = self.warn_at
+        if warn_at is None:
+            return []
+        bounds = self.budget.bounds().items()
+        return [kind for kind, bound in bounds if getattr(self.spent, kind) >= warn_at * bound]
+
+    def newly_beyond(self) -> list[str]:
+        """Those that were not told yet."""
+        new = [kind for kind in self.beyond_warning() if kind not in self._warned]
+        self._warned.update(new)
+        return new
+
+
+class PolicyAccounts:
+    """All of a server. Only the event loop touches it."""
+
+    def __init__(
+        self,
+        budgets_of: Callable[[str, str], Sequence[PolicyBudget]],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """
+        Args:
+            budgets_of: those of a tenant and of one of its keys; asked at every turn.
+            wall_clock: seconds since the epoch.
+        """
+        self._budgets_of = budgets_of
+        self._wall_clock = wall_clock
+        self.offset_s = 0.0
+        """How far the journal's clock is before that one."""
+        self._accounts: dict[tuple[str, str], PolicyAccount] = {}
+        self._kept: dict[tuple[str, str], Amount] = {}
+        """What the journal said that was spent, by tenant and name."""
+
+    def load(self, spent: Mapping[tuple[str, str], Amount]) -> None:
+        """A journal was opened: so much was spent under these names."""
+        self._kept = dict(spent)
+        for key, account in self._accounts.items():
+            account.spent = account.spent.most(self._kept.get(key, NOTHING))
+
+    def of(self, tenant: str, key: str) -> tuple[Account, ...]:
+        """What a turn that begins now draws on."""
+        policies = self._budgets_of(tenant, key)
+        if not policies:
+            return ()
+        now_s = self._wall_clock() + self.offset_s
+        return tuple(self._account(tenant, key, policy, now_s) for policy in policies)
+
+    def _account(self, tenant: str, key: str, policy: PolicyBudget, now_s: float) -> PolicyAccount:
+        period = period_at(policy.every, now_s)
+        stem = "tenant" if policy.scope == "tenant" else f"key/{key}"
+        name = f"{stem}/{period.name}" if period.name else f"{stem}/ever"
+        account = self._accounts.get((tenant, name))
+        if account is None:
+            account = self._accounts[tenant, name] = PolicyAccount(
+                policy,
+                name=name,
+                owner=tenant if policy.scope == "tenant" else key,
+                period=period,
+                spent=self._kept.pop((tenant, name), NOTHING),
+            )
+            self._forget_before(tenant, stem, policy.every, name)
+        account.budget, account.warn_at = policy.budget, policy.warn_at
+        return account
+
+    def _forget_before(self, tenant: str, stem: str, every: Every | None, name: str) -> None:
+        """The accounts of periods that are over: turns that draw on them have them still."""
+        gone = [
+            key
+            for key, old in self._accounts.items()
+            if key[0] == tenant
+            and old.every == every
+            and old.name.rpartition("/")[0] == stem
+            and key[1] != name
+        ]
+        for each in gone:
+            del self._accounts[each]
+
+
+def no_policies(_tenant: str, _key: str) -> Sequence[PolicyBudget]:
+    """None are set."""
+    return ()
+
+
+def newly_warned(accounts: Iterable[Account]) -> list[tuple[PolicyAccount, str]]:
+    """Accounts and kinds of which enough is spent now to tell it, each once."""
+    return [
+        (account, kind)
+        for account in accounts
+        if isinstance(account, PolicyAccount)
+        for kind in account.newly_beyond()
+    ]
