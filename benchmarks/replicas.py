@@ -58,7 +58,8 @@ async def hit_ratio(sizes: Sizes, name: str, url_of: Callable[[int, int], str]) 
         for number in range(sizes.sessions):
             async with client(url_of(number, turn)) as own:
                 session = own.session(name=f"{name} {number}", head=heads.get(number))
-                said = f"question {turn} of {number}: what is the price of desk, lamp and chair?"
+                # Unlike all others from its first word on: no session warms another one.
+                said = f"{name} {number} asks ({turn}): what is the price of desk, lamp and chair?"
                 response = await session.respond(said, **SHORT)
                 heads[number] = response.id
             if turn:
