@@ -38,8 +38,11 @@ with serve(echo, "127.0.0.1", 0, process_request=checked, compression=None) as s
 # Costs
 
 
-async def chain(urls: Sequence[str], name: str, turns: int) -> tuple[list[float], list[str]]:
-    """Seconds and outputs of one chain whose turns go to these servers in turns."""
+async def chain(
+    urls: Sequence[str], name: str, said: str, turns: int
+) -> tuple[list[float], list[str]]:
+    """Seconds and outputs of one chain whose turns go to these servers in turns. Chains that say
+    the same from the beginning warm each other."""
     took, texts = [], []
     async with contextlib.AsyncExitStack() as stack:
         own = [await stack.enter_async_context(client(url)) for url in urls]
@@ -47,7 +50,7 @@ async def chain(urls: Sequence[str], name: str, turns: int) -> tuple[list[float]
         for number in range(turns):
             session = own[number % len(own)].session(name=name, head=head)
             began = time.monotonic()
-            response = await session.respond(f"question {number}: how much is a desk?", **SHORT)
+            response = await session.respond(f"{said} {number}: how much is a desk?", **SHORT)
             took.append(time.monotonic() - began)
             texts.append(response.text)
             head = response.id
@@ -56,8 +59,9 @@ async def chain(urls: Sequence[str], name: str, turns: int) -> tuple[list[float]
 
 async def turns(cluster: Cluster, sizes: Sizes, answer: Answer) -> None:
     urls = [f"http://{each.address}/v1" for each in cluster.replicas]
-    home_s, home = await chain(urls[:1], "at home", sizes.moved)
-    moved_s, moved = await chain(urls, "moved", sizes.moved)
+    moved_s, moved = await chain(urls, "moved", "question", sizes.moved)
+    home_s, _ = await chain(urls[:1], "at home", "and now", sizes.moved)
+    _, home = await chain(urls[:1], "the same", "question", sizes.moved)
     medians = statistics.median(moved_s), statistics.median(home_s)
     answer.figures["moved_turn_s"], answer.figures["home_turn_s"] = medians
     answer.bar("moved_turn_over_home", medians[0] / medians[1], "<=", 3.0)
