@@ -203,6 +203,11 @@ class Turn:
         return step
 
     @property
+    def num_output_tokens(self) -> int:
+        """The tokens of its output so far."""
+        return len(self._reader.tokens)
+
+    @property
     def noted(self) -> Amount:
         """The amount that it may consume before it says so anew; as ``Meter.noted``."""
         return self._meter.noted
