@@ -82,8 +82,8 @@ class _Stock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """One limit of a tenant."""
+class QuotaUse:
+    """One limit of a tenant, and its use."""
 
     kind: str
     """``turns`` or ``tokens``."""
@@ -142,14 +142,14 @@ class Quotas:
         """A turn has ended that computed and wrote so many tokens."""
         self._take(tenant, "tokens", num_tokens)
 
-    def standing(self, tenant: str) -> list[Standing]:
+    def standing(self, tenant: str) -> list[QuotaUse]:
         """How much of each limit is used just now."""
         found = []
         for kind, limit in self._limits(tenant).items():
             if limit is None:
                 continue
             left = self._left(tenant, kind, limit)
-            found.append(Standing(kind=kind, limit=limit, used=round(limit - left)))
+            found.append(QuotaUse(kind=kind, limit=limit, used=round(limit - left)))
         return found
 
     def _limits(self, tenant: str) -> dict[str, int | None]:

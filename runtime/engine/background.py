@@ -91,7 +91,7 @@ class BackgroundTasks:
     """Tasks of one engine, worked on piece by piece beside its steps."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+        self.clock = clock
         self._queue: deque[BackgroundTask] = deque()
         self._step_s = _FIRST_STEP_S
         self._left_s = 0.0
@@ -154,13 +154,13 @@ class BackgroundTasks:
 
     def _work(self, task: BackgroundTask) -> bool:
         """Work on a task while time is left; True if it came to its end."""
-        started = self._clock()
+        started = self.clock()
         try:
             while not task.pieces.advance():
-                if self._clock() - started >= self._left_s:
+                if self.clock() - started >= self._left_s:
                     return False
             return True
         finally:
-            spent = self._clock() - started
+            spent = self.clock() - started
             self._left_s -= spent
             self.spent_s += spent

@@ -144,7 +144,6 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         if desk is not None:
             cleanup.push_async_callback(desk.close)
         reader = await _start_reader(info, service, before.speech.description, cleanup)
-        planners = _planners(cleanup)
         metrics = _metrics(desk, tenants)
         hub, server = _assemble(
             options,
@@ -153,7 +152,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
             engine=engine,
             probe=probe,
             reader=reader,
-            planners=planners,
+            planners=_planners(cleanup),
             tenants=tenants,
             metrics=metrics,
             desk=desk,
@@ -370,6 +369,21 @@ def _assemble(
         clock=clock,
     )
     hub.engine_ready(info)
+    server = _server(options, hub, service, tenants=tenants, metrics=metrics, dashboard=dashboard)
+    parts = _memory_parts(store, dashboard, server, probe)
+    metrics.memory.watch(parts, {"server": lambda: "self", "engine": lambda: engine.process_id})
+    return hub, server
+
+
+def _server(
+    options: ServeOptions,
+    hub: Hub,
+    service: Service,
+    *,
+    tenants: Tenants,
+    metrics: Metrics,
+    dashboard: Dashboard,
+) -> Server:
     api = HttpApi(hub=hub, service=service)
     server = Server(
         hub=hub,
@@ -382,12 +396,10 @@ def _assemble(
             forwarded_by=options.forwarded_by,
         ),
         limits=service.limits,
-        clock=clock,
+        clock=service.clock,
     )
-    parts = _memory_parts(store, dashboard, server, probe)
-    metrics.memory.watch(parts, {"server": lambda: "self", "engine": lambda: engine.process_id})
     server.part_of = service.quotas.part_of
-    return hub, server
+    return server
 
 
 def _memory_parts(

@@ -97,8 +97,16 @@ def opened_input(items: Sequence[Item], seal: Seal, tenant: str) -> tuple[tuple[
         if isinstance(item, Compaction):
             seal.refuse_foreign(tenant, item, join("input", number))
         if number >= start:
-            kept.append(opened(item) if isinstance(item, Compaction) else item)
+            kept.append(_opened_at(number, item) if isinstance(item, Compaction) else item)
     return tuple(kept), bool(whole)
+
+
+def _opened_at(number: int, item: Compaction) -> Compaction:
+    try:
+        return opened(item)
+    except ValueError as bad:
+        path = join(join("input", number), "encrypted_content")
+        raise errors.invalid_value(path, str(bad)) from None
 
 
 def _text(data: bytes) -> str:

@@ -53,7 +53,9 @@ class OnlyOne:
         connection, self._connection, self._held = self._connection, None, False
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
-                connection.close()
+                # A connection's end is noticed there a moment later.
+                connection.execute("SELECT pg_advisory_unlock_all()")
+            connection.close()
 
 
 def _key(name: str) -> int:

@@ -111,7 +111,7 @@ _SUMS = (
     "cost BIGINT NOT NULL, saved BIGINT NOT NULL"
 )
 """Columns of sums of usage."""
-VERSION = 8
+VERSION = 9
 """The version of the tables and of what their rows hold; no other is read."""
 FIRST_EPOCH = 1
 

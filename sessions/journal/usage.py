@@ -56,7 +56,7 @@ COUNTS = ", ".join(UsageSums._fields)
 HOURS = "hour, tenant, key, model, tool"
 LABELLED = "hour, tenant, name, value"
 Place = tuple[int, str, str, str, str]
-"""KnownValues of ``HOURS``."""
+"""Values of ``HOURS``."""
 
 
 class KnownValues(Protocol):

@@ -78,6 +78,12 @@ class Recollection:
         self._lock = threading.Lock()
 
     @property
+    def claims(self) -> list[tuple[str, str]]:
+        """Tenant and name of sessions that were claimed, or are about to be, and are not in memory
+        yet."""
+        return list(self._claims)
+
+    @property
     def shared(self) -> SharedAccounts:
         """Accounts that other servers draw on too."""
         return self._commits.shared

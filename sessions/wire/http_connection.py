@@ -78,8 +78,7 @@ class HttpConnection(asyncio.Protocol):
         on_lost: Callable[["HttpConnection"], None],
     ) -> None:
         """``on_lost`` is called when the transport is gone or has been handed over."""
-        self._front_door = front_door
-        self._upgrade = upgrade
+        self._front_door, self._upgrade = front_door, upgrade
         self._closed_because = closed_because
         self._arriving = arriving
         self._max_body_bytes = arriving.limits.max_frame_bytes

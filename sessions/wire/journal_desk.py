@@ -112,8 +112,7 @@ class JournalDesk:
         self._ground = ground
         self._rescue = rescue
         self._not_looked_yet()
-        self._wall_clock = wall_clock
-        self._pause = pause
+        self._wall_clock, self._pause = wall_clock, pause
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="journal reader")
         self._places = FairSlots(READERS)
         """With a reader each."""

@@ -150,10 +150,9 @@ class World:
                 together = getattr(spent, kind) + getattr(reserved, kind)
                 assert together <= bound, (name, kind, spent, reserved)
         for rig in self.rigs:
-            for use in rig.recollection.shared._uses.values():
-                for account in use.accounts:
-                    assert account.reach is not None
-                    assert account.lacks(Amount()) is None, "it holds more than it was given"
+            for account in rig.recollection.shared.drawn_on:
+                assert account.reach is not None
+                assert account.lacks(Amount()) is None, "it holds more than it was given"
 
     def finish(self) -> None:
         """All turns end, and what was not spent is free again."""

@@ -98,7 +98,7 @@ class JournalRig(Rig):
             if isinstance(note, TurnHold):
                 self._notes.append((before, note.record))
             elif self.journal.ownership is not None:
-                self.journal.ownership.free_requests(client.connection._tenant, [note.request_id])
+                self.journal.ownership.free_requests(client.connection.tenant, [note.request_id])
         if not records:
             self._note()
         super().carry(client, effects)
@@ -118,8 +118,8 @@ class JournalRig(Rig):
                 self.lookups += 1
                 answer: Recalled | Exception
                 try:
-                    answer = self.recollection.read(client.connection._tenant, wanted)
-                    self.recollection.remember(client.connection._tenant, answer)
+                    answer = self.recollection.read(client.connection.tenant, wanted)
+                    self.recollection.remember(client.connection.tenant, answer)
                 except Exception as error:
                     answer = error
                 self.carry(client, client.connection.answer(question.id, answer))

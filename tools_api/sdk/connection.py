@@ -149,13 +149,17 @@ class OpenLanes:
         self.retired.clear()
         self.lanes = None
 
-    def leave(self) -> None:
-        """Nobody will open another one: close them soon. In any thread."""
-        if self.lanes is not None and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._close_soon)
+    def leave(self, done: Callable[[], None]) -> None:
+        """Nobody will open another one: close them soon, and call ``done`` behind that. In any
+        thread."""
+        if self.lanes is None or self._loop is None or self._loop.is_closed():
+            done()
+        else:
+            self._loop.call_soon_threadsafe(self._close_soon, done)
 
-    def _close_soon(self) -> None:
+    def _close_soon(self, done: Callable[[], None]) -> None:
         self._leaving = asyncio.ensure_future(self.close())
+        self._leaving.add_done_callback(lambda _: done())
 
 
 class Connection:

@@ -11,7 +11,7 @@ import uuid
 import weakref
 from typing import Literal
 
-from tools_api.sdk.connection import Connection
+from tools_api.sdk.connection import Connection, OpenLanes
 
 SocketsFor = Literal["client", "session"]
 """Whether all sessions of a client share a socket, or each root session has its own."""
@@ -32,6 +32,8 @@ class Sockets:
         self._of_sessions: weakref.WeakValueDictionary[str, Connection] = (
             weakref.WeakValueDictionary()
         )
+        self._leaving: set[OpenLanes] = set()
+        """About to be closed."""
 
     def of(self, name: str | None) -> Connection:
         """The connection of a root session; one without a name has a key that nobody else has."""
@@ -41,10 +43,17 @@ class Sockets:
         found = self._of_sessions.get(key)
         if found is None:
             found = self._of_sessions[key] = self._one.of_session(key)
-            weakref.finalize(found, found.open_lanes.leave).atexit = False
+            weakref.finalize(found, self._left, found.open_lanes).atexit = False
         return found
+
+    def _left(self, lanes: OpenLanes) -> None:
+        """Nobody holds a session of it any more."""
+        self._leaving.add(lanes)
+        lanes.leave(lambda: self._leaving.discard(lanes))
 
     async def close(self) -> None:
         """Close all. They open again when needed."""
         for each in (self._one, *self._of_sessions.values()):
             await each.close()
+        while self._leaving:
+            await self._leaving.pop().close()

@@ -2,7 +2,9 @@
 
 import base64
 from collections.abc import Callable
+from dataclasses import replace
 from http import HTTPStatus
+from ipaddress import ip_network
 
 import orjson
 import pytest
@@ -457,3 +459,30 @@ def test_a_read_only_key_is_told_what_it_is_good_for_and_which_one_to_take() -> 
     told = orjson.loads(answer.body)["error"]["message"]
     assert told.startswith("This key is read-only: ")
     assert "role 'tenant'" in told
+
+
+@pytest.mark.parametrize(
+    ("peer", "told", "client"),
+    [
+        ("10.0.0.5", ["1.2.3.4"], "1.2.3.4"),
+        ("::ffff:10.0.0.5", ["1.2.3.4"], "1.2.3.4"),
+        ("10.0.0.5", ["6.6.6.6, 1.2.3.4"], "1.2.3.4"),
+        ("10.0.0.5", ["6.6.6.6", "2001:db8::1"], "2001:db8::1"),
+        ("10.0.0.5", [], "10.0.0.5"),
+        ("10.0.0.5", ["nobody"], "10.0.0.5"),
+        ("10.0.1.5", ["1.2.3.4"], "10.0.1.5"),
+        ("", ["1.2.3.4"], ""),
+    ],
+)
+def test_a_balancers_word_for_a_clients_address_is_taken_and_nobody_elses(
+    peer: str, told: list[str], client: str
+) -> None:
+    policy = replace(KEYED_POLICY, forwarded_by=(ip_network("10.0.0.0/24"),))
+    headers = Headers()
+    headers["Host"] = "127.0.0.1"
+    for each in told:
+        headers["X-Forwarded-For"] = each
+    asked = HttpRequest(method="GET", target="/", headers=headers)
+    door = FrontDoor(routes=ROUTES, tenants=Tenants([ACME]), origins=policy)
+    assert door.client_of(peer, asked) == client
+    assert keyed().client_of(peer, asked) == peer

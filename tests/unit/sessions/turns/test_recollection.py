@@ -367,7 +367,7 @@ def test_of_every_kind_of_turn_what_is_loaded_equals_what_fell_out(
         client = rig.connect()
         chance.choice(KINDS)(client, chance, list(kept))
         table = rig.store.tenant_responses("acme")
-        for response_id in list(table._responses):
+        for response_id in [each.id for each in table]:
             stored = table.get(response_id)
             if stored is not None and response_id not in kept:
                 kept[response_id], wires[response_id] = stored.entry, stored.wire

@@ -115,3 +115,18 @@ def test_a_page_of_a_transcript_is_asked_for_with_the_query_too() -> None:
     assert endpoint.url == "ws://h:1/v1/responses?a=b&session=x%2Fy"
     assert endpoint.http_url == "http://h:1/v1/responses"
     assert endpoint.query == "a=b&session=x%2Fy"
+
+
+def test_a_client_that_is_closed_leaves_no_socket_of_a_session_that_was_dropped_before() -> None:
+    """Or the loop ends with it open, which is a ResourceWarning."""
+
+    async def scenario(url: str) -> None:
+        async with AsyncClient(url, sockets="session") as client:
+            for number in range(3):
+                await client.session(name=f"s{number}").respond("hi")
+            gc.collect()
+        assert not client._sockets._leaving
+
+    with FakeServer(answered) as server:
+        asyncio.run(scenario(server.url))
+        gc.collect()
