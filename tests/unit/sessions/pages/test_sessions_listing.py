@@ -30,14 +30,8 @@ async def out_of_reach(_: str, _work: Callable[[], dict[str, Any]]) -> dict[str,
     raise JournalUnavailable("away")
 
 
-def asked(
-    rig: Rig,
-    journal: MemoryJournal | None,
-    *pairs: tuple[str, str],
-    who: Principal = OPERATOR,
-    beside: Any = at_once,
-) -> dict[str, Any]:
-    listing = SessionsListing(
+def listing_of(rig: Rig, journal: MemoryJournal | None, beside: Any = at_once) -> SessionsListing:
+    return SessionsListing(
         store=rig.store,
         journal=journal,
         beside=beside,
@@ -45,6 +39,17 @@ def asked(
         clock=rig.clock,
         wall_clock=rig.service.wall_clock,
     )
+
+
+def asked(
+    rig: Rig,
+    journal: MemoryJournal | None,
+    *pairs: tuple[str, str],
+    who: Principal = OPERATOR,
+    beside: Any = at_once,
+    listing: SessionsListing | None = None,
+) -> dict[str, Any]:
+    listing = listing or listing_of(rig, journal, beside)
     call = replace(make_call(target=f"/sessions.json?{urlencode(pairs)}"), principal=who)
     show = listing.show_one if "session" in dict(pairs) else listing.show_list
     body: dict[str, Any] = orjson.loads(asyncio.run(show(call)).body)
@@ -155,10 +160,12 @@ def test_without_a_journal_the_live_sessions_are_listed_in_pages() -> None:
         rig.clock.advance(1)
         session = rig.store.session("acme", f"s{number}")
         session.ledger.cost, session.ledger.turns = number % 10, 1
+    listing = listing_of(rig, None)
     for order in ("recent", "cost", "again", "hit"):
-        first = asked(rig, None, ("list", "1"), ("sort", order))
+        pairs = (("list", "1"), ("sort", order))
+        first = asked(rig, None, *pairs, listing=listing)
         cursor = ("cursor", first["next_cursor"])
-        second = asked(rig, None, ("list", "1"), ("sort", order), cursor)
+        second = asked(rig, None, *pairs, cursor, listing=listing)
         names = [row["session"] for row in (*first["rows"], *second["rows"])]
         assert len(set(names)) == len(names) == PAGE_ROWS + 3
         assert second["next_cursor"] is None
