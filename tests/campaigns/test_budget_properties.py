@@ -257,7 +257,7 @@ class World:
         elif kind == "leave":
             self.leave(rng.randrange(len(self.clients)))
         elif kind == "forget":
-            rig.engine._cached.clear()
+            rig.engine.cached.clear()
         elif kind == "engine":
             rig.store.engine_lost()
             rig.engine.restart()
