@@ -99,6 +99,7 @@ class Hours(JournalRig):
             store=self.store,
             journal=self.journal,
             beside=self._beside,
+            log_of=lambda _tenant, _name: None,
             clock=self.service.clock,
             wall_clock=self.service.wall_clock,
         )
