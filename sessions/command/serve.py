@@ -202,7 +202,7 @@ async def _standing(
     identity = f"{names_of(options)[0]} ({before.fingerprint.hex()[:12]})"
     standing = await join(options.cluster, before.journal, identity=identity, bound=bound)
     if standing is not None:
-        cleanup.callback(standing.close)
+        cleanup.push_async_callback(standing.close)
     return standing
 
 
