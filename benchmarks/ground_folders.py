@@ -26,6 +26,8 @@ from benchmarks.report import Bar, parser, report
 
 GOOD = Path(__file__).parent.parent / "runtime/assets/default_model"
 SMALL = ("--kv-cache-mib", "16", "--threads", "1", "--startup-profile-ms", "0", "--port", "0")
+SMALL += ("--load-hung-after-s", "20")
+"""Who waits for a pipe is given up after that; ``doctor`` after three minutes."""
 PATIENCE_S = 240.0
 MOST_CPU_S, MOST_MIB = 5.0, 256.0
 SPAWN = """
@@ -236,6 +238,7 @@ def rows(
 def row(kind: str, command: str, cost: Cost, plain: Cost) -> dict[str, Any]:
     """What a folder cost above a good one, and how it was told."""
     told = cost.err if command == "serve" else cost.out
+    most = (1,) if command == "serve" else (1, 2)  # of the model, and what it stands in the way of
     said = [line for line in told.splitlines() if "error: " in line or line.startswith("fault: ")]
     return {
         "folder": kind,
@@ -244,6 +247,7 @@ def row(kind: str, command: str, cost: Cost, plain: Cost) -> dict[str, Any]:
         "cpu_s": round(cost.cpu_s - plain.cpu_s, 2),
         "mib": round(cost.mib - plain.mib, 1),
         "lines": len(said),
+        "told": len(said) in most and cost.status in (1, 2),
         "traceback": "Traceback" in cost.out + cost.err,
         "said": said[0][:300] if said else cost.err[-300:],
     }
@@ -265,7 +269,7 @@ def main() -> int:
         Bar(name="mib", value=max(row["mib"] for row in table), op="<=", bar=MOST_MIB),
         Bar(
             name="not_told_in_one_line",
-            value=sum(row["lines"] != 1 or row["status"] not in (1, 2) for row in table),
+            value=sum(not row["told"] for row in table),
             op="<=",
             bar=0,
         ),

@@ -21,6 +21,7 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,17 +174,20 @@ async def play(server: ChildServer, *, share: float, seconds: float) -> dict[str
     }
 
 
-def table(*, share: float = 1.0, seconds: float = 20.0) -> list[dict[str, Any]]:
+def table(
+    limits: Sequence[int] = LIMITS, *, share: float = 1.0, seconds: float = 20.0
+) -> list[dict[str, Any]]:
     """A row for each limit.
 
     Args:
+        limits: descriptors that the server may have.
         share: of the crowd.
         seconds: with the crowd, before the engine is killed.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     found = []
-    for limit in LIMITS:
+    for limit in limits:
         os.environ["FEW_DESCRIPTORS"] = str(limit)
         with tempfile.TemporaryDirectory() as name:
             log = Path(name) / "log"

@@ -110,7 +110,7 @@ def _attend_few(
     num_queries, _, head_dim = queries.shape
     _, kv_heads, block_size, _ = blocks[0].shape
     first = _first_visible(span.context_length - num_queries, window) // block_size * block_size
-    pieces = list(_pieces(span, first, block_size))
+    pieces = list(pieces_of(span, first, block_size))
     by_head = queries.view(num_queries, kv_heads, -1, head_dim).transpose(0, 1)
     by_head = by_head.transpose(1, 2).reshape(kv_heads, -1, head_dim)
     rows = by_head.shape[1]
@@ -177,7 +177,7 @@ def _first_visible(query_at: int, window: int | None) -> int:
     return 0 if window is None else max(0, query_at - window + 1)
 
 
-def _pieces(span: SequenceSpan, first: int, block_size: int) -> Iterator[_Piece]:
+def pieces_of(span: SequenceSpan, first: int, block_size: int) -> Iterator[_Piece]:
     """The context from ``first``, a block's start: long runs in place, short ones gathered.
 
     A context of 54 tokens in blocks of 4, in runs of 2 blocks from 20 on, of 9 from 30 on and
@@ -224,7 +224,7 @@ def _by_head(blocks: Tensor, span: SequenceSpan, first: int, dtype: torch.dtype)
     _, kv_heads, block_size, row = blocks.shape
     parts = [
         blocks[piece.blocks][:, :, : piece.tokens].transpose(0, 1).reshape(kv_heads, -1, row)
-        for piece in _pieces(span, first, block_size)
+        for piece in pieces_of(span, first, block_size)
     ]
     return widened(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1), dtype)
 

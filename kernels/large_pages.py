@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 PAGE_BYTES = 2 << 20
-_SLAB_BYTES = 32 << 20
-_ALIGNMENT = 64
+SLAB_BYTES = 32 << 20
+"""The memory that is asked for at once."""
+ALIGNMENT = 64
+"""The bytes that every part begins at a multiple of."""
 
 
 def large_pages(num_bytes: int) -> Tensor:
@@ -64,10 +66,10 @@ class Slabs:
 
     def take(self, num_bytes: int) -> Tensor:
         """uint8 [``num_bytes``], zero."""
-        if num_bytes > _SLAB_BYTES // 2:
+        if num_bytes > SLAB_BYTES // 2:
             return large_pages(num_bytes)
         if self._used + num_bytes > len(self._slab):
-            self._slab, self._used = large_pages(_SLAB_BYTES), 0
+            self._slab, self._used = large_pages(SLAB_BYTES), 0
         part = self._slab[self._used : self._used + num_bytes]
-        self._used += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+        self._used += -(-num_bytes // ALIGNMENT) * ALIGNMENT
         return part

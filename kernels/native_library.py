@@ -42,11 +42,13 @@ from kernels.paged_layout import PagedLayout
 
 _LOG = logging.getLogger(__name__)
 
-_SOURCES = Path(__file__).parent / "native"
-_FLAGS = (
+SOURCES = Path(__file__).parent / "native"
+"""The folder of the C++ kernels."""
+FLAGS = (
     *("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC"),
     *("-fno-math-errno", "-fno-trapping-math"),  # loops with an exponential or a choice in vectors
 )
+"""Flags for the compiler."""
 _TILE = 16
 _ROUNDED: dict[int, WeightKind] = {16: "16", 8: "8", 4: "4"}
 """The result of ``pack``."""
@@ -423,8 +425,8 @@ def _compiled() -> Path:
     version = subprocess.run(
         [compiler, "--version"], check=True, capture_output=True, text=True, timeout=10
     ).stdout
-    key = hashlib.sha256(repr((compiler, version, _FLAGS, _processor())).encode())
-    for path in sorted(_SOURCES.iterdir()):
+    key = hashlib.sha256(repr((compiler, version, FLAGS, _processor())).encode())
+    for path in sorted(SOURCES.iterdir()):
         key.update(path.read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keepwarm"
     target = cache / f"cpu_kernels-{key.hexdigest()[:20]}.so"
@@ -440,12 +442,12 @@ def _compile(compiler: str, folder: Path) -> Path:
     """The library, made in ``folder``; as many sources at a time as there are cores."""
 
     def run(*arguments: str) -> None:
-        command = [compiler, *_FLAGS, *arguments]
+        command = [compiler, *FLAGS, *arguments]
         subprocess.run(
             command, check=True, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S
         )
 
-    made = {path: folder / f"{path.stem}.o" for path in sorted(_SOURCES.glob("*.cpp"))}
+    made = {path: folder / f"{path.stem}.o" for path in sorted(SOURCES.glob("*.cpp"))}
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         list(threads.map(lambda path: run("-c", str(path), "-o", str(made[path])), made))
     library = folder / "made.so"

@@ -23,7 +23,7 @@ def beside(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    side = _side_stream(device)
+    side = stream_beside(device)
     side.wait_stream(_cuda.current_stream(device))
     with _cuda.stream(side):
         yield
@@ -32,9 +32,10 @@ def beside(device: torch.device) -> Iterator[None]:
 def joined(device: torch.device) -> None:
     """Launches from here on come after those ``beside``."""
     if device.type == "cuda":
-        _cuda.current_stream(device).wait_stream(_side_stream(device))
+        _cuda.current_stream(device).wait_stream(stream_beside(device))
 
 
 @cache
-def _side_stream(device: torch.device) -> Any:
+def stream_beside(device: torch.device) -> Any:
+    """The device's one stream for launches beside the current one."""
     return _cuda.Stream(device)

@@ -69,11 +69,12 @@ class PrefixCache:
             mover=mover,
             hash_block=hash_block,
         )
-        self._counters, self._pool, self._tree = parts.counters, parts.pool, parts.tree
-        self._misses, self._lower, self._retention = parts.misses, parts.lower, parts.retention
-        self._branches, self._evictor = parts.branches, parts.evictor
+        self._counters, self._pool, self.tree = parts.counters, parts.pool, parts.tree
+        self._misses, self._lower, self.retention = parts.misses, parts.lower, parts.retention
+        self.branches, self._evictor = parts.branches, parts.evictor
         self._matcher, self._sequences = parts.matcher, parts.sequences
-        self._slots = parts.slots
+        self.slots = parts.slots
+        """Of states; None for a model without recurrent layers."""
 
     @property
     def usable_blocks(self) -> int:
@@ -101,10 +102,10 @@ class PrefixCache:
         Raises:
             ValueError: as for ``begin``.
         """
-        owner, _, base = self._branches.resolve(branch_id, tenant, tokens, base_branch_id)
+        owner, _, base = self.branches.resolve(branch_id, tenant, tokens, base_branch_id)
         match = self._matcher.find(owner, tokens, base=base, base_offset=base_offset)
-        if self._slots is not None:
-            resume = self._slots.find(owner, match.near, match.shared, tokens)
+        if self.slots is not None:
+            resume = self.slots.find(owner, match.near, match.shared, tokens)
             return 0 if resume is None else resume.position
         return match.position * self.block_size
 
@@ -138,13 +139,13 @@ class PrefixCache:
             ValueError: not int32, empty, a branch that is busy or another tenant's. Nothing
                 has changed.
         """
-        owner, handle, base = self._branches.resolve(branch_id, tenant, tokens, base_branch_id)
+        owner, handle, base = self.branches.resolve(branch_id, tenant, tokens, base_branch_id)
         if handle is not None and handle.sequence is not None:
             raise ValueError(f"session {branch_id!r} has an open turn")
-        self._retention.end_leases()
+        self.retention.end_leases()
         is_new = handle is None
         if handle is None:
-            handle = self._branches.add(branch_id, owner)
+            handle = self.branches.add(branch_id, owner)
         sequence = self._sequences.begin(handle, tokens, base, base_offset)
         sequence.is_new = is_new
         if self._debug:
@@ -156,7 +157,7 @@ class PrefixCache:
     def available_blocks(self, sequence: CachedSequence | None = None) -> int:
         """How many blocks ``allocate`` would hand out now: free ones and those that may be
         evicted for this sequence; None asks for a cold sequence that has not begun."""
-        self._retention.end_leases()
+        self.retention.end_leases()
         return self._evictor.available(sequence)
 
     def allocate(self, sequence: CachedSequence, num_blocks: int) -> None:
@@ -236,12 +237,12 @@ class PrefixCache:
 
     def take_state_orders(self) -> list[StateOrder]:
         """Orders for the memory of state slots before the next step, in order."""
-        return [] if self._slots is None else self._slots.take_orders()
+        return [] if self.slots is None else self.slots.take_orders()
 
     def state_spoiled(self, slot: int) -> None:
         """The state that was to be kept in ``slot`` is not finite: nobody resumes there."""
-        if self._slots is not None:
-            self._slots.spoiled(slot)
+        if self.slots is not None:
+            self.slots.spoiled(slot)
 
     # Between sequences
 
@@ -277,13 +278,13 @@ class PrefixCache:
         """Forget a branch's handle; its blocks stay in the tree, idle. While its sequence is
         open the sequence goes on, and nothing is kept when it ends. ``take_residency`` tells that
         it is gone, also of an unknown id."""
-        self._branches.release(branch_id)
+        self.branches.release(branch_id)
 
     def drop_branch(self, branch_id: str) -> None:
         """Break a branch's lease and evict from the device what it alone holds, as far as nothing
         hangs below; its name stays, and it is not charged any more. Unknown ids, and branches
         whose sequence is open, are ignored."""
-        handle = self._branches.at_rest(branch_id)
+        handle = self.branches.at_rest(branch_id)
         if handle is not None:
             self._evictor.drop(handle)
             if self._debug:
@@ -292,14 +293,14 @@ class PrefixCache:
     def set_queued(self, branch_id: str, queued: bool) -> None:
         """Say whether the branch's next request has arrived and waits; until it is admitted no
         other sequence evicts the branch, unless that one is alone. Unknown ids are ignored."""
-        self._branches.set_queued(branch_id, queued)
+        self.branches.set_queued(branch_id, queued)
         if self._debug:
             self.check()
 
     def tenant_waits(self, tenant: str) -> None:
         """Note that a tenant's sequence waits for blocks: the tenant has a share of them from now
         on, also if it had none."""
-        self._retention.owner_active(self._tree.owner(tenant))
+        self.retention.owner_active(self.tree.owner(tenant))
 
     # Lower tiers
 
@@ -321,7 +322,7 @@ class PrefixCache:
         """
         if self._lower is None:
             return 0
-        owner, _, base = self._branches.resolve(branch_id, tenant, tokens, base_branch_id)
+        owner, _, base = self.branches.resolve(branch_id, tenant, tokens, base_branch_id)
         match = self._matcher.find(
             owner, tokens, base=base, base_offset=base_offset, lowest=Tier.DISK
         )
@@ -344,23 +345,23 @@ class PrefixCache:
     @property
     def wants_tending(self) -> bool:
         """Whether ``tend`` and ``moved`` have something to do though no sequence runs."""
-        expecting = self._lower is not None and self._retention.expects_returns
+        expecting = self._lower is not None and self.retention.expects_returns
         return expecting or self.num_pending_orders > 0
 
     def copy_down(self) -> None:
         """Order copies of what branches have above the disk to the disk, those used last first:
         for the end of the process, so that ``load`` finds it in the next one."""
         if self._lower is not None:
-            ends = {handle.node for handle in self._branches.handles if handle.length}
+            ends = {handle.node for handle in self.branches.handles if handle.length}
             self._lower.copy_down(sorted(ends, key=lambda node: -node.last_use))
 
     def tend(self) -> None:
         """Do what the clock asks for: end leases, bring branches back whose lease is nearly
         over, write idle host memory to the disk. To be called between steps."""
-        self._retention.end_leases()
+        self.retention.end_leases()
         if self._lower is None:
             return
-        for handle in self._retention.take_due():
+        for handle in self.retention.take_due():
             self._evictor.bring_back(handle)
         self._lower.write_behind()
         if self._debug:
@@ -385,7 +386,7 @@ class PrefixCache:
         Raises:
             ValueError: there is no disk, or something is cached already.
         """
-        if self._lower is None or self._lower.disk is None or self._tree.num_nodes:
+        if self._lower is None or self._lower.disk is None or self.tree.num_nodes:
             raise ValueError("stored runs are loaded into an empty cache that has a disk")
         return self._lower.load(runs)
 
@@ -394,46 +395,46 @@ class PrefixCache:
     @property
     def tells_residency(self) -> bool:
         """Whether ``take_residency`` may have something to tell though no sequence runs."""
-        return self._tree.meter.watches
+        return self.tree.meter.watches
 
     def take_residency(self) -> list[Residency]:
         """Block-time that branches have had of the device since they were told of last: at once
         where a branch was forgotten or ``tell_residency`` named it, of the others about once a
         second. See ``radix_cache.residency``."""
-        return self._tree.meter.take()
+        return self.tree.meter.take()
 
     def tell_residency(self, branch_id: str) -> None:
         """Have a branch told of with the next ``take_residency``. Unknown ids are ignored."""
-        self._branches.tell_residency(branch_id)
+        self.branches.tell_residency(branch_id)
 
     def picture(self, tenant: str | None, max_nodes: int) -> list[PicturedNode]:
         """The upper part of the tree as ``tenant`` may see it (None: all of it), at most so
         many nodes, parents first."""
-        return upper_part(self._tree, tenant=tenant, max_nodes=max_nodes, now=self._clock())
+        return upper_part(self.tree, tenant=tenant, max_nodes=max_nodes, now=self._clock())
 
     def tenant_blocks(self, most: int) -> dict[str, int]:
         """Device blocks of each tenant, in the tree and of its running sequences; of so many
         tenants, those that have most. Published prefixes are nobody's."""
         held = {
             owner.name: sum(owner.class_blocks) + owner.private_blocks
-            for owner in self._tree.owners()
+            for owner in self.tree.owners()
             if owner.name
         }
         return dict(heapq.nlargest(most, held.items(), key=lambda each: each[1]))
 
     def leased_blocks(self, tenant: str) -> int:
         """Device blocks of a tenant that are leased and no more than that."""
-        return self._tree.owner(tenant).class_blocks[LEASED]
+        return self.tree.owner(tenant).class_blocks[LEASED]
 
     def claimed_blocks(self, tenant: str) -> int:
         """Device blocks of a tenant that are not idle: leased, queued, or of its running
         sequences."""
-        owner = self._tree.owner(tenant)
+        owner = self.tree.owner(tenant)
         return sum(owner.class_blocks) - owner.class_blocks[IDLE] + owner.private_blocks
 
     def stats(self) -> CacheStats:
         """Counts of this moment; costs microseconds."""
-        idle, leased, queued, running = self._tree.class_blocks
+        idle, leased, queued, running = self.tree.class_blocks
         num_free = self._pool.num_free
         free = max(0, num_free - self._reserve)
         return snapshot(
@@ -449,13 +450,13 @@ class PrefixCache:
             queued=queued,
             running=running,
             private=self._sequences.num_private,
-            branches=len(self._branches.handles),
-            nodes=self._tree.num_nodes,
-            tree_bytes=self._tree.num_bytes,
+            branches=len(self.branches.handles),
+            nodes=self.tree.num_nodes,
+            tree_bytes=self.tree.num_bytes,
             ghosts=self._misses.num_ghosts,
-            slots=0 if self._slots is None else self._slots.pool.num_slots,
-            free_slots=0 if self._slots is None else self._slots.pool.num_free,
-            snapshots=0 if self._slots is None else len(self._slots.snapshots),
+            slots=0 if self.slots is None else self.slots.pool.num_slots,
+            free_slots=0 if self.slots is None else self.slots.pool.num_free,
+            snapshots=0 if self.slots is None else len(self.slots.snapshots),
         )
 
     def check(self) -> None:
@@ -467,16 +468,16 @@ class PrefixCache:
         stats = self.stats()
         counted = stats.free + stats.evictable + stats.protected + stats.reserved
         assert counted == stats.total, f"{counted} blocks accounted for, {stats.total} exist"
-        check_tree(self._tree)
-        private = [s.block_table[s.num_shared_blocks :] for s in self._branches.running]
+        check_tree(self.tree)
+        private = [s.block_table[s.num_shared_blocks :] for s in self.branches.running]
         check_partition(
-            self._tree,
+            self.tree,
             Tier.DEVICE,
             unheld=[self._pool.free_blocks(), *private],
             num_blocks=self.num_blocks,
         )
         if self._lower is not None:
             self._lower.check()
-        for handle in self._branches.handles:
+        for handle in self.branches.handles:
             check_table(handle)
         self._sequences.check()

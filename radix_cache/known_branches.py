@@ -27,7 +27,7 @@ class KnownBranches:
         self._retention = retention
         self.slots = slots
         """Where states of recurrent layers are kept; None for a model without any."""
-        self._by_id: dict[str, BranchHandle] = {}
+        self.by_id: dict[str, BranchHandle] = {}
         self._running: set[CachedSequence] = set()
         self._inside: set[CachedSequence] = set()
         """Those that run and may end inside an edge, which is locked whole."""
@@ -37,7 +37,7 @@ class KnownBranches:
     @property
     def handles(self) -> Collection[BranchHandle]:
         """Those of all branches that have a name, in the order in which they got it."""
-        return self._by_id.values()
+        return self.by_id.values()
 
     def resolve(
         self, branch_id: str, tenant: str | None, tokens: TokenArray, base_branch_id: str | None
@@ -56,38 +56,38 @@ class KnownBranches:
             raise ValueError("an empty prompt")
         tree = self._tree
         owner = tree.published if tenant is None else tree.owner(tenant)
-        handle = self._by_id.get(branch_id)
+        handle = self.by_id.get(branch_id)
         if handle is not None and handle.owner is not owner:
             raise ValueError(f"session {branch_id!r} belongs to another tenant")
         base = None
         if base_branch_id is not None:
-            base = self._by_id.get(base_branch_id)
+            base = self.by_id.get(base_branch_id)
             if base is not None and base.owner is not owner:
                 base = None
         return owner, handle, base
 
     def add(self, branch_id: str, owner: Owner) -> BranchHandle:
         """A handle for a branch that is not known yet."""
-        handle = self._by_id[branch_id] = BranchHandle(branch_id, owner)
+        handle = self.by_id[branch_id] = BranchHandle(branch_id, owner)
         self._tree.meter.named(handle)
         return handle
 
     def knows(self, handle: BranchHandle) -> bool:
         """Whether the branch still has its name."""
-        return self._by_id.get(handle.branch_id) is handle
+        return self.by_id.get(handle.branch_id) is handle
 
     def forget(self, handle: BranchHandle) -> None:
         """Take a branch that does not run off the tree. One that still has its name loses it, and
         gets it anew when its sequence does: nobody has released it."""
         if self.knows(handle):
-            del self._by_id[handle.branch_id]
+            del self.by_id[handle.branch_id]
             handle.put_back = True
         self._off_the_tree(handle)
 
     def release(self, branch_id: str) -> None:
         """Forget a branch; while its sequence is open, only the name. Whoever was told of it is
         told that it is gone, also where the name is not known."""
-        handle = self._by_id.pop(branch_id, None)
+        handle = self.by_id.pop(branch_id, None)
         if handle is None:
             self._tree.meter.unknown(branch_id)
         elif handle.sequence is None:
@@ -101,7 +101,7 @@ class KnownBranches:
 
     def set_queued(self, branch_id: str, queued: bool) -> None:
         """Note whether the branch's next request waits. Unknown ids are ignored."""
-        handle = self._by_id.get(branch_id)
+        handle = self.by_id.get(branch_id)
         if handle is None or handle.queued == queued:
             return
         handle.queued = queued
@@ -110,12 +110,12 @@ class KnownBranches:
 
     def at_rest(self, branch_id: str) -> BranchHandle | None:
         """The branch of that name, if it does not run; None: it does, or it is not known."""
-        handle = self._by_id.get(branch_id)
+        handle = self.by_id.get(branch_id)
         return handle if handle is not None and handle.sequence is None else None
 
     def tell_residency(self, branch_id: str) -> None:
         """Have a branch told of with the next ``take_residency``. Unknown ids are ignored."""
-        handle = self._by_id.get(branch_id)
+        handle = self.by_id.get(branch_id)
         if handle is not None:
             self._tree.meter.tell(handle)
 

@@ -30,7 +30,7 @@ class Matcher:
 
     def __init__(self, tree: RadixTree, *, lowest: Tier) -> None:
         self._tree = tree
-        self._lowest = lowest
+        self.lowest = lowest
 
     def find(
         self,
@@ -49,7 +49,7 @@ class Matcher:
             table: int32; gets the device blocks of the match.
             lowest: look further down than usual.
         """
-        tree, lowest = self._tree, self._lowest if lowest is None else lowest
+        tree, lowest = self._tree, self.lowest if lowest is None else lowest
         limit = (len(tokens) - 1) // tree.block_size
         start, trusted = tree.start(owner), 0
         if base is not None and base_offset is not None:

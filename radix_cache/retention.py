@@ -49,7 +49,7 @@ class Retention:
         self._tree = tree
         self._leases = leases
         self.counters = counters
-        self._clock = clock
+        self.clock = clock
         self._leasing = leasing
         self.shares = shares
         self._rescue_share = rescue_share
@@ -68,7 +68,7 @@ class Retention:
             if sequence is None or runs or not self._rescue_share:
                 return QUEUED
             wait_s = self._rescue_share * self._leases.restore_s(sequence.num_prompt_tokens)
-            if self._leases.next_end_s > self._clock() + wait_s:
+            if self._leases.next_end_s > self.clock() + wait_s:
                 return QUEUED
         return LEASED if runs or (sequence is not None and sequence.warm) else IDLE
 
@@ -80,7 +80,7 @@ class Retention:
         """Let branches go idle whose lease is over."""
         if self._leases.empty:
             return
-        now = self._clock()
+        now = self.clock()
         while (handle := self._leases.take_ended(now)) is not None:
             handle.lease_ran_out = True
             self._end_lease(handle)
@@ -93,7 +93,7 @@ class Retention:
 
     def take_due(self) -> Iterator[BranchHandle]:
         """Branches that are expected back soon, each once per lease."""
-        now = self._clock()
+        now = self.clock()
         while (handle := self._leases.take_due(now)) is not None:
             yield handle
 
@@ -114,7 +114,7 @@ class Retention:
             tokens = handle.length * self._tree.block_size
             seconds = self._leases.length_s(tokens, lease_s, answered=answered)
             if seconds > 0.0:
-                handle.away_since_s = self._clock()
+                handle.away_since_s = self.clock()
                 handle.leased_until = handle.away_since_s + seconds
                 handle.hinted = lease_s is not None
                 self.counters.leases_granted += 1
@@ -127,7 +127,7 @@ class Retention:
             tree.hold(handle, QUEUED)
         elif handle.leased_until:
             tree.hold(handle, LEASED)
-            self._leases.watch(handle, self._clock())
+            self._leases.watch(handle, self.clock())
         else:
             tree.hold(handle, IDLE)
 
@@ -168,7 +168,7 @@ class Retention:
         return bool(leased)
 
     def _break_one(self, leased: list[BranchHandle], levels: dict[Owner, int]) -> None:
-        now = self._clock()
+        now = self.clock()
         victim = max(leased, key=lambda h: (levels[h.owner], _away_s(h, now)))
         self._broken.append((victim, victim.leased_until))
         self._end_lease(victim)

@@ -56,7 +56,7 @@ class StateSlots:
         self._retention = retention
         self._counters = retention.counters
         self._most_running = most_running
-        self._order = SnapshotOrder(
+        self.order = SnapshotOrder(
             tree, retention.shares, num_slots=num_slots, restore_cost=restore_cost or float
         )
         self.pool = SlotPool(num_slots)
@@ -76,7 +76,7 @@ class StateSlots:
         return find(self._tree, owner, node, shared, tokens)
 
     def _first(self, owner: Owner, rights: int) -> Snapshot | None:
-        return self._order.victim(self.snapshots.values(), owner, rights)
+        return self.order.victim(self.snapshots.values(), owner, rights)
 
     # Running
 
@@ -139,9 +139,9 @@ class StateSlots:
         if self.pool.num_free or not self._may_move(sequence, handle):
             return False
         victim = self._first(handle.owner, rights)
-        if victim is None or self._order.class_of(victim) > IDLE:
+        if victim is None or self.order.class_of(victim) > IDLE:
             return True
-        return self._order.is_wanted(victim)
+        return self.order.is_wanted(victim)
 
     def _may_move(self, sequence: CachedSequence, handle: BranchHandle) -> bool:
         """Whether a sequence goes on from its own branch's end, which nobody else wants."""
@@ -171,9 +171,9 @@ class StateSlots:
         node = self._tree.climb(handle.node, len(tokens) // self._tree.block_size)
         if not self.pool.num_free:
             victim = self._first(handle.owner, IDLE)
-            worth = self._order.inflation + self._order.seconds(handle.owner, node, tokens)
+            worth = self.order.inflation + self.order.seconds(handle.owner, node, tokens)
             if victim is None or (
-                self._order.is_wanted(victim) and self._order.worth(victim) > worth
+                self.order.is_wanted(victim) and self.order.worth(victim) > worth
             ):
                 return False
             self._evict_one(handle.owner, IDLE)
@@ -286,7 +286,7 @@ class StateSlots:
         return snapshot
 
     def _touch(self, snapshot: Snapshot) -> None:
-        snapshot.age = self._order.inflation
+        snapshot.age = self.order.inflation
 
     # Losing
 
@@ -341,8 +341,8 @@ class StateSlots:
         victim = self._first(owner, rights)
         if victim is None:
             raise OutOfSlots(f"all of {self.pool.num_slots} state slots are in use")
-        if self._order.is_wanted(victim):
-            self._order.inflation = max(self._order.inflation, self._order.worth(victim))
+        if self.order.is_wanted(victim):
+            self.order.inflation = max(self.order.inflation, self.order.worth(victim))
         ends = list(victim.ends)
         self._lose(victim)
         for handle in ends:

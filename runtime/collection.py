@@ -38,12 +38,13 @@ QUIET_S = QUIET_LOOKS * LOOK_EVERY_S
 def keep_short() -> None:
     """From now on, with all that is there set aside."""
     gc.set_threshold(*THRESHOLDS)
-    if _set_aside not in gc.callbacks:
-        gc.callbacks.append(_set_aside)
+    if set_aside not in gc.callbacks:
+        gc.callbacks.append(set_aside)
     _collect()
 
 
-def _set_aside(phase: str, info: dict[str, Any]) -> None:
+def set_aside(phase: str, info: dict[str, Any]) -> None:
+    """The collector's callback: what a whole collection leaves is not looked at again."""
     if phase == "stop" and info["generation"] == 2:
         gc.freeze()
 

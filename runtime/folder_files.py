@@ -21,7 +21,12 @@ MIB = 1 << 20
 
 
 class UnfitFile(Exception):
-    """The file cannot be read within its bounds. The message names it and says why."""
+    """The file cannot be read within its bounds. The message names it and says why; the reason
+    alone is in ``reason``."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +58,14 @@ def read_within(path: Path, most_bytes: int) -> bytes:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
-                raise UnfitFile(f"{path}: not a regular file")
+                raise UnfitFile(path, "not a regular file")
             content = file.read(most_bytes + 1)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise UnfitFile(f"{path}: {error.strerror or error}") from error
+        raise UnfitFile(path, str(error.strerror or error)) from error
     if len(content) > most_bytes:
-        raise UnfitFile(f"{path}: larger than {most_bytes} bytes")
+        raise UnfitFile(path, f"larger than {most_bytes} bytes")
     return content
 
 
@@ -73,7 +78,7 @@ def refuse_beyond(text: bytes, bounds: JsonBounds, path: Path) -> None:
     try:
         bounded(text, most_values=bounds.most_values, most_levels=bounds.most_levels)
     except BeyondBounds as error:
-        raise UnfitFile(f"{path}: not JSON within bounds: {error}") from None
+        raise UnfitFile(path, f"not JSON within bounds: {error}") from None
 
 
 def read_json(path: Path, bounds: JsonBounds) -> bytes:

@@ -60,7 +60,7 @@ class Tokenizer:
         strips_first_space: bool,
     ) -> None:
         self._source = source
-        self._text_encoder = text_encoder
+        self.text_encoder = text_encoder
         self._spelling_encoder = spelling_encoder
         self._token_bytes = tuple(token_bytes)
         self._specials = dict(specials)
@@ -157,13 +157,13 @@ class Tokenizer:
             if not segment.special:
                 text += segment.text
                 continue
-            ids += self._text_encoder.encode(text)
+            ids += self.text_encoder.encode(text)
             text = ""
             token = self._specials.get(segment.text)
             if token is None:
                 raise TokenizerError(f"the tokenizer has no special token {segment.text!r}")
             ids.append(token)
-        ids += self._text_encoder.encode(text)
+        ids += self.text_encoder.encode(text)
         return np.array(ids, dtype=np.int32)
 
     def least_tokens(self, text: str) -> int:
@@ -182,7 +182,7 @@ class Tokenizer:
             for token, piece in enumerate(self._token_bytes)
             if piece is not None and token not in self._special_texts
         ]
-        return self._text_encoder.bound(pieces)
+        return self.text_encoder.bound(pieces)
 
     def spell(self, text: str) -> list[int]:
         """Token ids that write exactly this text, as it stands behind other text: without the space

@@ -27,6 +27,17 @@ class FairSlots:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         """By tenant, the one that has waited longest since it last let one go first."""
 
+    @property
+    def held(self) -> list[object]:
+        """Tenants that have places or wait for one, and how many places are taken."""
+        taken = self._count - self._free
+        return [*self._used, *self.waiting, *([taken] if taken else [])]
+
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Tenants that wait for a place."""
+        return frozenset(tenant for tenant, turns in self._waiting.items() if turns)
+
     @asynccontextmanager
     async def place(self, tenant: str) -> AsyncIterator[None]:
         """Wait for a place, and hold it inside the block."""

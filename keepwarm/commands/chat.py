@@ -41,6 +41,7 @@ last conversation, or with the session of that name. Ctrl-C ends a turn, Ctrl-D 
 /usage shows what it took, /help what else can be typed."""
 PROMPT = "> "
 LAST = "last"
+_MOST_NAME_BYTES = 4096
 COMMANDS = {
     "/help": "what can be typed here",
     "/usage": "what the conversation took: turns, tokens, what the cache saved, cost",
@@ -168,8 +169,9 @@ def session_name(values: Values, resume: str | None, state: Path) -> str:
     if resume != LAST:
         return resume
     try:
-        return state.read_text(encoding="utf-8").strip()
-    except OSError:
+        with state.open("rb") as file:
+            return file.read(_MOST_NAME_BYTES).decode().strip()
+    except (OSError, UnicodeDecodeError):
         raise OptionError("--resume: there was no conversation yet; name a session") from None
 
 

@@ -63,7 +63,7 @@ class Top(App[None]):
             clock: monotonic seconds.
         """
         super().__init__()
-        self._feed = feed
+        self.feed = feed
         self._every_s = every_s
         self._clock = clock
         self._curves = Curves()
@@ -100,7 +100,7 @@ class Top(App[None]):
 
     async def _look(self) -> None:
         try:
-            snapshot = await asyncio.to_thread(self._feed.read)
+            snapshot = await asyncio.to_thread(self.feed.read)
         except FeedError as error:
             self._trouble = error
         else:
@@ -176,10 +176,10 @@ class Top(App[None]):
     def _totals(self) -> str:
         seen = self._snapshot
         if seen is None:
-            return self._feed.address
+            return self.feed.address
         server = seen.server
         engine = "up" if server.get("engine_up") else "DOWN"
-        head = f"{server.get('model', '?')} at {self._feed.address}  engine {engine}"
+        head = f"{server.get('model', '?')} at {self.feed.address}  engine {engine}"
         head += f"  up {duration(float(server.get('uptime_s') or 0))}"
         ratio = seen.totals.get("hit_ratio")
         tokens = f"turns {amount(seen.total('turns'))}, {amount(seen.total('failed'))} failed"

@@ -120,7 +120,7 @@ class Feed:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not of the form http://host:port")
         self.address = f"{parts.scheme}://{parts.netloc}"
-        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
 
     def read(self) -> Snapshot:
         """Ask the server. Waits for some seconds at most.
@@ -135,7 +135,7 @@ class Feed:
         return replace(snapshot, first_tokens=first_token_buckets(metrics))
 
     def _get(self, path: str) -> bytes:
-        request = urllib.request.Request(self.address + path, headers=self._headers)
+        request = urllib.request.Request(self.address + path, headers=self.headers)
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
                 body: bytes = answer.read(MAX_BYTES + 1)

@@ -72,7 +72,7 @@ def run_template(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=_environment(),
+        env=child_variables(),
         start_new_session=True,
     ) as process:
         late = threading.Event()
@@ -93,7 +93,7 @@ def run_template(
         raise TemplateRefused(f"is not done within {limits.wall_s:g} s")
     if process.returncode and told is None:
         raise TemplateRefused(_why(process.returncode, limits))
-    return _renderings(told or b"", len(conversations))
+    return read_renderings(told or b"", len(conversations))
 
 
 def _asked(
@@ -111,7 +111,7 @@ def _asked(
     return told if process.wait() == 0 else None
 
 
-def _renderings(told: bytes, count: int) -> list[Rendering]:
+def read_renderings(told: bytes, count: int) -> list[Rendering]:
     """The process's answer, which a template that left its sandbox may have written."""
     try:
         found = json.loads(told)
@@ -135,7 +135,8 @@ def _why(status: int, limits: TemplateLimits) -> str:
     return "cannot be run: its process did not start; is jinja2 installed?"
 
 
-def _environment() -> dict[str, str]:
+def child_variables() -> dict[str, str]:
+    """The environment of a process that runs templates: nothing of this one's but what it needs."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     return passed | {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "PYTHONHASHSEED": "0"}

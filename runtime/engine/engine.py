@@ -92,7 +92,7 @@ class Engine:
         self.computation = computation
         self.emission = emission
         self.memory = memory
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._queues = scheduler.queues
         self._requests = requests
         self._compilations = requests.compilations
@@ -195,7 +195,7 @@ class Engine:
     def _plan(self, now: float) -> tuple[Decodes, list[Chunk]]:
         """Plan the step's work: the plain decodes, and the chunks of all, these first. Tells
         requests what became of them in the plan."""
-        schedule = self._scheduler.schedule(now, self._proposals())
+        schedule = self.scheduler.schedule(now, self._proposals())
         for sequence in schedule.admitted:
             self._requests.started(sequence)
         for sequence in schedule.too_large:
@@ -241,9 +241,7 @@ class Engine:
             return
         self._failed_steps = 0
         plain = self.emission.take_plain(decodes, sampled)
-        self._scheduler.decoded(
-            decodes.only(plain), sampled.tokens[np.array(plain, dtype=np.int64)]
-        )
+        self.scheduler.decoded(decodes.only(plain), sampled.tokens[np.array(plain, dtype=np.int64)])
         done = set(plain)
         row = 0
         for index, chunk in enumerate(chunks):
@@ -254,7 +252,7 @@ class Engine:
             if chunk.samples:
                 taken = self._settle(chunk, sampled, row)
                 row += len(chunk.row_offsets())
-            self._scheduler.advance(chunk, 0 if taken is None else taken.accepted)
+            self.scheduler.advance(chunk, 0 if taken is None else taken.accepted)
             if taken is not None:
                 self._conclude(chunk.sequence, chunk.num_drafted, taken)
 
@@ -314,7 +312,7 @@ class Engine:
         """A background task has found out what a sequence takes."""
         sequence, taken = settlement.sequence, settlement.pieces.result
         written = Chunk(sequence, sequence.num_computed, 0, samples=False)
-        self._scheduler.advance(written, taken.accepted)
+        self.scheduler.advance(written, taken.accepted)
         self._conclude(sequence, settlement.num_drafted, taken)
 
     def _resume_background(self) -> None:
@@ -365,7 +363,7 @@ class Engine:
             steps_s=counters.steps_s,
             steps_prefill_tokens=counters.steps_prefill_tokens,
             steps_cost_ratio=counters.steps_cost_ratio,
-            token_gap_bound_s=self._scheduler.prefill_budget.gap_bound_s,
+            token_gap_bound_s=self.scheduler.prefill_budget.gap_bound_s,
             decode_tokens_delta=emitted,
             preemptions_delta=counters.preemptions,
             mask_s_delta=self.computation.take_mask_s(),

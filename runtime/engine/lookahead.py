@@ -117,12 +117,13 @@ class Lookahead:
         self._runner = runner
         self._costs = costs
         self._clock = clock
-        self._always = always
+        self.always = always
         self._prospect: Prospect | None = None
         self._begun: _Begun | None = None
         self._known: dict[Kind, _Experience] = {}
         self._arrived_s: float | None = None
-        self._host_s = 0.0
+        self.host_s = 0.0
+        """Seconds of the host's work between two steps, as a moving average."""
         self.outcomes = Outcomes()
         """Since the start."""
         self._told = Outcomes()
@@ -134,7 +135,7 @@ class Lookahead:
         self._learn(chunks, prospect)
         if prospect is None or begun is None:
             return self._runner.forward(batch)
-        indices, used = _agreeing(chunks, batch, prospect, begun)
+        indices, used = agreeing(chunks, batch, prospect, begun)
         if not used:
             self.outcomes.dropped += 1
             return self._runner.forward(batch)
@@ -175,7 +176,7 @@ class Lookahead:
         if prospect is None or all(chunk.sequence not in prospect.sequences for chunk in chunks):
             return  # the engine may have had nothing to do in between
         if arrived_s is not None:
-            self._host_s += _LEARNING_RATE * (self._clock() - arrived_s - self._host_s)
+            self.host_s += _LEARNING_RATE * (self._clock() - arrived_s - self.host_s)
         others = any(not _goes_on(chunk, prospect) for chunk in chunks)
         self._known.setdefault(prospect.kind, _Experience()).learn(others)
 
@@ -216,7 +217,7 @@ class Lookahead:
 
     def _pays(self, kind: Kind) -> bool:
         share = self._known.setdefault(kind, _Experience()).share
-        return self._always or share * self._costs.decode_s(0) <= self._host_s
+        return self.always or share * self._costs.decode_s(0) <= self.host_s
 
     def start(self, batch: StepBatch, drawing: Drawing) -> None:
         """Begin what was foreseen, behind the step of ``drawing``, with its tokens."""
@@ -237,7 +238,7 @@ class Lookahead:
         self._arrived_s = self._clock()
 
 
-def _agreeing(
+def agreeing(
     chunks: Many[Chunk], batch: StepBatch, prospect: Prospect, begun: _Begun
 ) -> tuple[list[int], list[int]]:
     """For each chunk its index in what was begun, or -1; and the indices in the order of the

@@ -50,7 +50,7 @@ class StepComputation:
         self._runner = runner
         self._memory = memory
         self._rows = StepRows(runner.model.config.vocab_size)
-        self._clock = clock
+        self.clock = clock
         self.lookahead = lookahead
         """Begins steps before the last one's tokens are known; None: nobody does."""
         self._mask_s = 0.0
@@ -74,9 +74,9 @@ class StepComputation:
     def draw(self, chunks: Many[Chunk], logits: Tensor, outlook: Callable[[], Outlook]) -> Sampled:
         """A token for each row. While it is under way the next step is begun if that pays by
         ``outlook``, which is asked only then."""
-        started = self._clock()
+        started = self.clock()
         rows = self._rows.rows(chunks)
-        self._mask_s += self._clock() - started
+        self._mask_s += self.clock() - started
         if not rows:
             return _NOTHING_SAMPLED
         drawing = Drawing(logits, rows)

@@ -173,7 +173,7 @@ class GrammarCompiler:
         lark, circle = _without_circles(lark)
         exact = with_exact_numbers(lark)
         if exact is None:
-            build = self._builder(lark)
+            build = self.builder(lark)
             matcher = build()
             if matcher.is_error():
                 raise circle or refusal(matcher.get_error(), spec.lark)
@@ -187,7 +187,9 @@ class GrammarCompiler:
             spec=spec, matcher=matcher, build=build, after_id=after_id, trigger_id=trigger_id
         )
 
-    def _builder(self, lark: str) -> Callable[[], llguidance.LLMatcher]:
+    def builder(self, lark: str) -> Callable[[], llguidance.LLMatcher]:
+        """Makes matchers of a grammar in llguidance's own language, which is checked with the first
+        of them."""
         return partial(llguidance.LLMatcher, self._vocabulary, lark, log_level=0, limits=_LIMITS)
 
     def _exactly(
@@ -198,15 +200,15 @@ class GrammarCompiler:
         Raises:
             GrammarRefused: the grammar cannot be enforced.
         """
-        loose = self._builder(exact.loosened)()
+        loose = self.builder(exact.loosened)()
         if loose.is_error():
             raise refusal(loose.get_error(), lark)
-        build = self._builder(exact.lark)
+        build = self.builder(exact.lark)
         matcher = build()
         if matcher.is_error() and _EMPTY in matcher.get_error():
             # The library refuses a whole grammar for one block, though it may be left out.
             exact = with_exact_numbers(lark, self._is_empty) or exact
-            build = self._builder(exact.lark)
+            build = self.builder(exact.lark)
             matcher = build()
         if matcher.is_error():
             message = refusal(matcher.get_error(), exact.lark).message
@@ -215,7 +217,7 @@ class GrammarCompiler:
 
     def _is_empty(self, block: str) -> bool:
         """Whether the library says that nothing satisfies a ``%json`` directive."""
-        matcher = self._builder(f"start: value\nvalue: {block}\n")()
+        matcher = self.builder(f"start: value\nvalue: {block}\n")()
         return matcher.is_error() and _EMPTY in matcher.get_error()
 
     def finishing(self, parsed: ParsedGrammar) -> Work[CompiledGrammar]:

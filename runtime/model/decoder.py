@@ -181,7 +181,8 @@ class Decoder:
             for layer in config.layers
         ]
         self._tables = [RotaryTable(rope, config.head_dim, dtype, device) for rope in distinct]
-        self._native = _native_layers(self._layers, config, self._tables)
+        self.native = _native_layers(self._layers, config, self._tables)
+        """The layers as one compiled call; None where there is none for them."""
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
         self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
         self._head = loader.made([self._head_weight(source)], None)
@@ -229,7 +230,7 @@ class Decoder:
     @property
     def is_compiled(self) -> bool:
         """Whether compiled kernels do all of a step's work that is worth more than one thread."""
-        native, head = self._native, in_tiles(self._head)
+        native, head = self.native, in_tiles(self._head)
         if native is None or head is None:
             return False
         return native.takes_any_rows and head.takes_any_rows
@@ -242,7 +243,7 @@ class Decoder:
         pool: KVPool,
     ) -> tuple[Tensor, Tensor]:
         rotations = [table.at(inputs.positions, inputs.highest_position) for table in self._tables]
-        native, layout = self._native, inputs.layout
+        native, layout = self.native, inputs.layout
         if native is None or not native.takes(len(delta), pool.layers, layout):
             for layer, table in zip(self._layers, self._table_of_layer, strict=True):
                 delta, residual = layer.forward(delta, residual, inputs, rotations[table], pool)

@@ -66,10 +66,10 @@ class GgufWeights:
     def matrix(self, name: str, shape: tuple[int, int]) -> Tensor | Codes:
         """See ``WeightSource.matrix``."""
         kind = self._found(name).kind
-        if kind not in _CODES:
+        if kind not in CODES:
             return self.tensor(name, shape)
         _, raw = self._taken(name, shape)
-        codes = _CODES[kind](raw)
+        codes = CODES[kind](raw)
         if not bool(float_scales(codes).isfinite().all()):
             raise self._fault(name, "has a scale that is no number: the file is damaged")
         own = codes.to(self._device)
@@ -194,7 +194,7 @@ def mxfp4_blocks(raw: Tensor) -> Codes:
     )
 
 
-_CODES: dict[str, Callable[[Tensor], Codes]] = {
+CODES: dict[str, Callable[[Tensor], Codes]] = {
     "Q8_0": q8_0_codes,
     "Q4_0": q4_0_codes,
     "MXFP4": mxfp4_blocks,

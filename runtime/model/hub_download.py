@@ -36,7 +36,8 @@ from runtime.model.hub_models import COMMIT, FetchedModel, HubName, HubRecords
 
 _TOKENIZER_SUFFIXES = (".json", ".model", ".txt", ".tiktoken")
 _UNFIT = re.compile(r"[\\:\x00-\x1f\x7f]")
-_SPARE_BYTES = 256 << 20
+SPARE_BYTES = 256 << 20
+"""Room on the disk that a download leaves."""
 """Left free on the disk beside what is fetched."""
 _CHUNK_BYTES = 1 << 20
 _MOST_FILES = 4096
@@ -170,7 +171,7 @@ def _fetch_all(pinned: HubName, files: Sequence[HubFile]) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     missing = sum(file.num_bytes for file in files if not _is_here(pinned, file))
     free = shutil.disk_usage(cache).free
-    if missing and missing + _SPARE_BYTES > free:
+    if missing and missing + SPARE_BYTES > free:
         raise LoadError(
             f"{pinned}: {missing / GIB:.2f} GiB are to be fetched and {free / GIB:.2f} GiB are "
             f"free in {cache}: make room, or have HF_HOME name a folder with more"

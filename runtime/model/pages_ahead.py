@@ -53,12 +53,12 @@ class PagesAhead:
         self._at_rest = AT_REST_BYTES // block_bytes
         self._asked = 0
         self._reached = 0
-        self._resting = False
+        self.resting = False
         """No step has been computed since ``rest``."""
         self.works = sys.platform == "linux"
         """Whether the system can, as far as is known."""
-        self._thread: threading.Thread | None = None
-        self._hurry = threading.Event()
+        self.provider: threading.Thread | None = None
+        self.hurry = threading.Event()
         """Steps are about to need what is being provided."""
         self._hurry_from = 0
         """The block at which they are."""
@@ -66,34 +66,34 @@ class PagesAhead:
 
     def reach(self, block: int) -> None:
         """Note that ``block`` is the highest one that is written next."""
-        self._resting = False
+        self.resting = False
         if not self.works or self._asked >= self._num_blocks:
             return
         self._reached = max(self._reached, block)
         wanted = block + self._step
         if self._is_providing:
             if block >= self._hurry_from:
-                self._hurry.set()
+                self.hurry.set()
             return
         if wanted < self._asked:
             return
         low = self._take(min(self._num_blocks, wanted + self._step))
         if block >= self._hurry_from:
-            self._hurry.set()
+            self.hurry.set()
         self._begin(self._provide, low, self._asked)
 
     def rest(self) -> None:
         """Note that no step is computed until ``reach`` is called."""
         if self.works and self._asked < self._goal_at_rest and not self._is_providing:
-            self._resting = True
+            self.resting = True
             self._begin(self._provide_at_rest)
 
     def wait(self) -> None:
         """Return when what was asked for is there."""
-        self._resting = False
-        if self._thread is not None:
-            self._hurry.set()
-            self._thread.join()
+        self.resting = False
+        if self.provider is not None:
+            self.hurry.set()
+            self.provider.join()
 
     @property
     def asked(self) -> int:
@@ -102,7 +102,7 @@ class PagesAhead:
 
     @property
     def _is_providing(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+        return self.provider is not None and self.provider.is_alive()
 
     @property
     def _goal_at_rest(self) -> int:
@@ -112,15 +112,15 @@ class PagesAhead:
         """Ask for blocks up to ``high``, in no hurry yet; the first of them."""
         low, self._asked = self._asked, high
         self._hurry_from = low - self._step // 4
-        self._hurry.clear()
+        self.hurry.clear()
         return low
 
     def _begin(self, work: Callable[..., None], *blocks: int) -> None:
-        self._thread = threading.Thread(target=work, args=blocks, name="kv-pages", daemon=True)
-        self._thread.start()
+        self.provider = threading.Thread(target=work, args=blocks, name="kv-pages", daemon=True)
+        self.provider.start()
 
     def _provide_at_rest(self) -> None:
-        while self.works and self._resting and self._asked < self._goal_at_rest:
+        while self.works and self.resting and self._asked < self._goal_at_rest:
             low = self._take(min(self._goal_at_rest, self._asked + self._slice))
             self._provide(low, self._asked)
 
@@ -139,5 +139,5 @@ class PagesAhead:
                         self.works = False  # an older kernel, or no memory: steps ask for it
                         return
                     begin += size
-                    if not self._resting:
-                        self._hurry.wait(_REST * (time.perf_counter() - began))
+                    if not self.resting:
+                        self.hurry.wait(_REST * (time.perf_counter() - began))

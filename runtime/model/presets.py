@@ -57,7 +57,7 @@ def _alike(count: int, mixer: Attention, feed_forward: Gated | Experts) -> tuple
     return (Layer(mixer=mixer, feed_forward=feed_forward),) * count
 
 
-_PRESETS = {
+PRESETS: dict[str, ModelConfig] = {
     "qwen3-tiny": ModelConfig(
         model_type="qwen3",
         vocab_size=_TINY_VOCAB,
@@ -377,6 +377,6 @@ def random_model_config(name: str) -> ModelConfig:
     Raises:
         LoadError: there is no such preset.
     """
-    if name not in _PRESETS:
-        raise LoadError(f"no random model {name!r}; there are: {', '.join(sorted(_PRESETS))}")
-    return _PRESETS[name]
+    if name not in PRESETS:
+        raise LoadError(f"no random model {name!r}; there are: {', '.join(sorted(PRESETS))}")
+    return PRESETS[name]

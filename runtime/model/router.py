@@ -23,17 +23,18 @@ class ExpertRouter:
         self.like = source.tensor(f"{name}.gate.weight", (count, hidden)) if wide else self.weight
         """A tensor of the dtype and on the device of the model."""
         self._bias = source.tensor(f"{name}.gate.bias", (count,), wide=wide) if spec.bias else None
-        self._correction: Tensor | None = None
+        self.correction: Tensor | None = None
+        """[experts], added to the scores where experts are chosen, not in their weights."""
         if spec.correction:
             correction = f"{name}.gate.e_score_correction_bias"
-            self._correction = source.tensor(correction, (count,), wide=True)
+            self.correction = source.tensor(correction, (count,), wide=True)
         self.num_bytes = self.weight.numel() * self.weight.element_size()
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(weights, experts), each [tokens, per_token]."""
         spec = self._spec
         scores = self._scores(x)
-        choice = scores if self._correction is None else scores + self._correction
+        choice = scores if self.correction is None else scores + self.correction
         if spec.groups > 1:
             choice = self._within_groups(choice)
         weights, chosen = choice.topk(spec.per_token, dim=-1)

@@ -127,15 +127,15 @@ def _header_text(path: Path) -> tuple[int, bytes]:
     with os.fdopen(handle, "rb") as file:
         kind = os.fstat(handle)
         if not stat.S_ISREG(kind.st_mode):
-            raise UnfitFile(f"{path}: not a regular file")
+            raise UnfitFile(path, "not a regular file")
         size = kind.st_size
         prefix = file.read(_LENGTH_BYTES)
         length = int.from_bytes(prefix, "little")
         text = b"" if length > size else file.read(min(length, HEADER.most_bytes))
     if len(prefix) < _LENGTH_BYTES or len(text) < min(length, HEADER.most_bytes):
-        raise UnfitFile(f"{path}: truncated: {size} bytes do not hold the header")
+        raise UnfitFile(path, f"truncated: {size} bytes do not hold the header")
     if length > HEADER.most_bytes:
-        raise UnfitFile(f"{path}: its header has {length} bytes, {HEADER.most_bytes} are read")
+        raise UnfitFile(path, f"its header has {length} bytes, {HEADER.most_bytes} are read")
     return size, text
 
 

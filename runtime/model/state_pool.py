@@ -59,12 +59,14 @@ class StatePool:
         self._deltas: DeltaStates | None = None
         try:
             # One more that stays zero, and is the last: of sequences without a slot.
-            self._states = torch.zeros(num_slots + 1, numbers, dtype=wide, device=device)
-            windows, rest = self._states.tensor_split([in_windows], dim=1)
+            self.rows = torch.zeros(num_slots + 1, numbers, dtype=wide, device=device)
+            """[slots + 1, numbers]"""
+            windows, rest = self.rows.tensor_split([in_windows], dim=1)
             self._windows = windows.view(num_slots + 1, layers, spec.taps - 1, spec.channels)
-            self._rings = torch.zeros(
+            self.rings = torch.zeros(
                 num_rings, layers, RING, spec.channels, dtype=dtype, device=device
             )
+            """[rings, layers, RING, channels]: the last inputs of running sequences."""
             if isinstance(spec, GatedDelta):
                 size = spec.value_heads, spec.key_dim, spec.value_dim
                 self._deltas = DeltaStates(
@@ -75,8 +77,10 @@ class StatePool:
                 f"{num_slots} state slots take {num_slots * self.state_bytes / (1 << 30):.1f} GiB, "
                 f"which cannot be had on {device.type}: fewer state_slots would fit"
             ) from error
-        self._committed = np.zeros(num_slots, dtype=np.int64)
-        self._reached = np.zeros(num_slots, dtype=np.int64)
+        self.committed = np.zeros(num_slots, dtype=np.int64)
+        """[slots]: the positions that states stand at."""
+        self.reached = np.zeros(num_slots, dtype=np.int64)
+        """[slots]: the positions up to which rings have inputs."""
         self._ring_of = np.full(num_slots, _NO_RING, dtype=np.int64)
         self._free_rings = list(range(num_rings))[::-1]
 
@@ -94,7 +98,7 @@ class StatePool:
     @property
     def states(self) -> Tensor:
         """All of them: [slots, numbers], windows of convolutions first."""
-        return self._states[: self.num_slots]
+        return self.rows[: self.num_slots]
 
     @property
     def windows(self) -> Tensor:
@@ -106,19 +110,19 @@ class StatePool:
         may be the slot itself; None: with that of an empty transcript, at position 0."""
         self._catch_up()
         if source is None:
-            self._states[slot] = 0
+            self.rows[slot] = 0
         elif source != slot:
-            self._states[slot] = self._states[source]
+            self.rows[slot] = self.rows[source]
         if self._ring_of[slot] == _NO_RING:
             self._ring_of[slot] = self._free_rings.pop()
-        self._committed[slot] = self._reached[slot] = position
+        self.committed[slot] = self.reached[slot] = position
 
     def save(self, slot: int, *, target: int, position: int) -> bool:
         """Copy the state of a running slot at ``position`` to another; False where it is not
         finite."""
         self._catch_up()
-        self._commit(np.array([slot]), np.array([position]))
-        self._states[target] = self._states[slot]
+        self.commit(np.array([slot]), np.array([position]))
+        self.rows[target] = self.rows[slot]
         return self._is_finite(slot)
 
     def end(self, slot: int, *, position: int | None) -> bool:
@@ -126,14 +130,14 @@ class StatePool:
         False where that is not finite."""
         self._catch_up()
         if position is not None:
-            self._commit(np.array([slot]), np.array([position]))
+            self.commit(np.array([slot]), np.array([position]))
         if self._ring_of[slot] != _NO_RING:
             self._free_rings.append(int(self._ring_of[slot]))
             self._ring_of[slot] = _NO_RING
         return position is None or self._is_finite(slot)
 
     def _is_finite(self, slot: int) -> bool:
-        return bool(torch.isfinite(self._states[slot]).all())
+        return bool(torch.isfinite(self.rows[slot]).all())
 
     def step(self, slots: IntArray, positions: IntArray, query_starts: IntArray) -> "StateStep":
         """Begin a step: each sequence's state is brought to where its tokens begin.
@@ -179,7 +183,7 @@ class StatePool:
             deltas = self._deltas.step(delta_rows, spans, kept, moved)
         return StateStep(
             states=self._windows,
-            rings=self._rings,
+            rings=self.rings,
             rows=rows,
             deltas=deltas,
             kept=kept,
@@ -189,7 +193,7 @@ class StatePool:
         )
 
     def _settle(self, slots: IntArray, committed: IntArray, ends: IntArray) -> None:
-        self._committed[slots], self._reached[slots] = committed, ends
+        self.committed[slots], self.reached[slots] = committed, ends
 
     def _kept(
         self,
@@ -215,7 +219,7 @@ class StatePool:
         if self._deltas is not None:
             self._deltas.catch_up()
 
-    def _commit(self, slots: IntArray, positions: IntArray) -> None:
+    def commit(self, slots: IntArray, positions: IntArray) -> None:
         """Bring states to ``positions``, from what they are and the inputs behind."""
         lacking = self._spans(slots, positions)
         if self._deltas is not None and lacking.counts.any():
@@ -230,8 +234,8 @@ class StatePool:
         """
         runs = slots >= 0
         some = np.where(runs, slots, 0)
-        committed = np.where(runs, self._committed[some], positions)
-        reached = np.where(runs, self._reached[some], positions)
+        committed = np.where(runs, self.committed[some], positions)
+        reached = np.where(runs, self.reached[some], positions)
         if ((positions < committed) | (positions > reached)).any():
             spans = list(zip(committed.tolist(), reached.tolist(), strict=True))
             raise ValueError(f"states within {spans} cannot be brought to {positions.tolist()}")
@@ -244,21 +248,21 @@ class StatePool:
 
     def _move_windows(self, slots: IntArray, positions: IntArray) -> None:
         """Bring the windows to ``positions``; matrices are there, or will be when they are read."""
-        stale = self._committed[slots] != positions
+        stale = self.committed[slots] != positions
         if not stale.any():
             return
         slots, positions = slots[stale], positions[stale]
-        committed, before = self._committed[slots], self._taps - 1
+        committed, before = self.committed[slots], self._taps - 1
         wanted = positions[:, None] + np.arange(-before, 0)
         in_ring = wanted >= committed[:, None]
         window = np.where(in_ring, 0, wanted - committed[:, None] + before)
         there = upload(slots, self._device)
         rings = upload(self._ring_of[slots], self._device)
         old = self._windows[there[:, None], :, upload(window, self._device)]
-        new = self._rings[rings[:, None], :, upload(wanted % RING, self._device)].to(old.dtype)
+        new = self.rings[rings[:, None], :, upload(wanted % RING, self._device)].to(old.dtype)
         chosen = torch.where(upload(in_ring, self._device)[:, :, None, None], new, old)
         self._windows[there] = chosen.transpose(1, 2)
-        self._committed[slots] = positions
+        self.committed[slots] = positions
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -64,8 +64,8 @@ class KVTransfer:
         self, pool: KVPool, *, host_blocks: int, store: KVStore | None, worker: Executor
     ) -> None:
         self._on_cpu = pool.blocks.device.type == "cpu"
-        self._copies: Copies = ThreadCopies(pool, worker) if self._on_cpu else StreamCopies(pool)
-        self._host = self._copies.new_rows(host_blocks)
+        self.copies: Copies = ThreadCopies(pool, worker) if self._on_cpu else StreamCopies(pool)
+        self._host = self.copies.new_rows(host_blocks)
         self._sums = HostChecksums(self._host)
         self._written_rows = 0 if self._on_cpu else host_blocks
         """Rows of host memory that are there, all below the highest of them included."""
@@ -102,7 +102,7 @@ class KVTransfer:
         if not self._on_cpu:
             self._let_checks_end(places)
             self._let_arrive(blocks)
-        copy = self._copies.down(blocks, rows, places)
+        copy = self.copies.down(blocks, rows, places)
         sums = self._sums if rows is self._host else None
 
         def seal() -> bool:
@@ -114,7 +114,7 @@ class KVTransfer:
 
     def _up(self, places: BlockArray, blocks: BlockArray) -> None:
         check = self._worker.submit(self._sums.intact, places)
-        copy = self._copies.up(self._host, places, blocks)
+        copy = self.copies.up(self._host, places, blocks)
         self._take_off(_Flight(copy, check, "host_device", blocks, places, arriving=True))
 
     def _let_checks_end(self, places: BlockArray) -> None:
@@ -155,16 +155,16 @@ class KVTransfer:
         if rows is not None and len(rows) >= count:
             return rows
         if rows is not None:
-            self._copies.drop_rows(rows)
-        return self._copies.new_rows(max(count, PIECE_BLOCKS))
+            self.copies.drop_rows(rows)
+        return self.copies.new_rows(max(count, PIECE_BLOCKS))
 
     def _give_back(self, rows: ByteRows) -> None:
         """Keep the largest staging rows for the next move, and let the others go."""
         if self._staging is not None and len(self._staging) >= len(rows):
-            self._copies.drop_rows(rows)
+            self.copies.drop_rows(rows)
             return
         if self._staging is not None:
-            self._copies.drop_rows(self._staging)
+            self.copies.drop_rows(self._staging)
         self._staging = rows
 
     def _all_arrived(self) -> Callable[[], None]:

@@ -364,7 +364,7 @@ def _readable(connection: socket.socket, wait_s: float | None) -> bool:
     return bool(select.select([connection], [], [], wait_s)[0])
 
 
-def _readable_or_quiet(
+def readable_or_quiet(
     connection: socket.socket,
     wait_s: float | None,
     collections: WholeCollections,
@@ -433,7 +433,7 @@ def serve(connection: socket.socket) -> None:
     def readable() -> bool:
         has_work = engine.has_work
         wait_s = engine.pause_s if has_work else engine.idle_s
-        return _readable_or_quiet(connection, wait_s, collections, has_work=has_work)
+        return readable_or_quiet(connection, wait_s, collections, has_work=has_work)
 
     pulse = Pulse(tell, period_s(config.hung_after_s))
     try:

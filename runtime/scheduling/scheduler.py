@@ -57,10 +57,11 @@ class Scheduler:
         self.costs = costs
         self._policy = policy or POLICIES[config.policy]
         self._block_size = cache.block_size
-        self._service = ServiceAccount()
+        self.service = ServiceAccount()
+        """The seconds that each tenant has been served."""
         prompts = PromptLookup(cache)
-        self.queues = queues = Queues(cache, prompts, self._service)
-        self._allocator = BlockAllocator(cache, queues)
+        self.queues = queues = Queues(cache, prompts, self.service)
+        self.allocator = BlockAllocator(cache, queues)
         self.order = SequenceOrder(
             cache=cache,
             config=config,
@@ -68,7 +69,7 @@ class Scheduler:
             policy=self._policy,
             prompts=prompts,
             queues=queues,
-            service=self._service,
+            service=self.service,
             tokens_per_step=tokens_per_step,
         )
         self.prefill_budget = PrefillBudget(config, costs, self._policy)
@@ -76,7 +77,7 @@ class Scheduler:
         self._slots = Slots(config, self.order, queues)
         self._decodes = DecodeLoop(
             costs=costs,
-            allocator=self._allocator,
+            allocator=self.allocator,
             queues=queues,
         )
         self._admission = Admission(
@@ -156,7 +157,7 @@ class Scheduler:
         prefills: list[Sequence] = []
         for sequence in list(queues.running):
             if sequence.state is SequenceState.FLUSHING:
-                self._allocator.flush(sequence, step)
+                self.allocator.flush(sequence, step)
             elif sequence in queues.decoders or sequence in queues.paused:
                 continue
             elif sequence.decoding:
@@ -167,7 +168,7 @@ class Scheduler:
 
     def _who_rests(self, now: float, step: StepPlan) -> Set[str]:
         """The tenants whose decodes are left out of a step."""
-        decoders, tenants = self.queues.decoders.by_tenant, self._service.num_tenants
+        decoders, tenants = self.queues.decoders.by_tenant, self.service.num_tenants
         resting = self.tenant_share.start_step(now, step, decoders=decoders, tenants=tenants)
         return frozenset() if self._policy.strict else resting
 
@@ -182,7 +183,7 @@ class Scheduler:
             used=rows,
             num_decodes=len(queues.decoders),
             num_candidates=len(prefills) + len(queues.waiting),
-            num_tenants=self._service.num_tenants,
+            num_tenants=self.service.num_tenants,
         )
         late = frozenset() if self._policy.strict else self.tenant_share.late
         order = self.order.sort(now, prefills, waits=self._has_to_wait, last=late)
@@ -234,7 +235,7 @@ class Scheduler:
                 rows += take
                 step.chunks[sequence] = Chunk.of(sequence, take)
                 step.prefill_s[sequence] = cost_s
-                self._service.charge(sequence.request.tenant, cost_s)
+                self.service.charge(sequence.request.tenant, cost_s)
                 self.tenant_share.takes_part(sequence.request.tenant)
 
     def _charge(self, step: StepPlan) -> None:
@@ -245,9 +246,9 @@ class Scheduler:
         self.tenant_share.decode(step, by_tenant)
         share_s = step.decode_s / max(1, sum(by_tenant.values()))
         for tenant, count in by_tenant.items():
-            self._service.charge(tenant, share_s * count)
+            self.service.charge(tenant, share_s * count)
         for sequence, cost_s in step.given_back:
-            self._service.charge(sequence.request.tenant, -cost_s)
+            self.service.charge(sequence.request.tenant, -cost_s)
         for sequence, cost_s in step.prefill_s.items():
             self.tenant_share.charge(sequence.request.tenant, cost_s)
 

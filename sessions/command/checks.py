@@ -141,10 +141,19 @@ def journal(options: ServeOptions) -> Iterator[Finding]:
         source = known_source(options.engine.model)
     except LoadError:  # which is told of the model
         source = None
-    if source is not None:
-        with contextlib.suppress(OptionError):  # which is told of the chat format
-            made_of = fingerprint(source, speech(options, source).description)
-            yield _journal_of(options.journal, made_of)
+    if source is None:
+        return
+    try:
+        description = speech(options, source).description
+    except OptionError:  # which is told of the chat format
+        return
+    try:
+        made_of = fingerprint(source, description)
+    except OptionError as error:
+        advice = "the tokenizer's files say which journal is a model's"
+        yield Finding(what="tokenizer", verdict="fault", found=str(error), advice=advice)
+        return
+    yield _journal_of(options.journal, made_of)
 
 
 def _journal_of(options: JournalOptions, of: bytes) -> Finding:

@@ -10,11 +10,14 @@ import os
 import secrets
 from pathlib import Path
 
+from runtime.folder_files import UnfitFile, read_within
 from sessions.command.journal_options import MEMORY, JournalOptions, in_postgres, journal_file
 from sessions.command.settings import OptionError
 from sessions.durable.compaction import KEY_BYTES, Seal
 
 log = logging.getLogger(__name__)
+
+_MOST_BYTES = 1 << 16
 
 
 def seal_for(options: JournalOptions, fingerprint: bytes, model: str) -> Seal:
@@ -49,9 +52,11 @@ def _key(options: JournalOptions, fingerprint: bytes) -> bytes:
 
 def _given(file: Path) -> bytes:
     try:
-        key = file.read_bytes()
-    except OSError as error:
+        key = read_within(file, _MOST_BYTES)
+    except FileNotFoundError as error:
         raise OptionError(f"--compaction-key {file}: {error.strerror}") from error
+    except UnfitFile as error:
+        raise OptionError(f"--compaction-key {file}: {error.reason}") from error
     if len(key) < KEY_BYTES:
         raise OptionError(f"--compaction-key {file}: fewer than {KEY_BYTES} bytes")
     return key
@@ -71,7 +76,10 @@ def _beside(file: Path) -> bytes:
                 os.link(made, file)  # whoever comes second takes the first one's
         finally:
             made.unlink()
-    key = file.read_bytes()
+    try:
+        key = read_within(file, _MOST_BYTES)
+    except UnfitFile as error:
+        raise OSError(0, error.reason) from error
     if len(key) < KEY_BYTES:
         raise OSError(0, f"fewer than {KEY_BYTES} bytes")
     return key

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import xxhash
 
+from runtime.folder_files import TOKENIZER, UnfitFile, read_within
 from sessions.command.settings import OptionError, Setting, Values
 from sessions.command.speech import Tokenised
 from sessions.ground import JOURNAL
@@ -172,6 +173,9 @@ def fingerprint(of: Tokenised, chat_format: str | None = None) -> bytes:
     Args:
         of: the model.
         chat_format: the format's description; None: it is what the special tokens choose.
+
+    Raises:
+        OptionError: a file of the tokenizer cannot be read within its bounds.
     """
     state = xxhash.xxh3_128(_FORMAT)
     state.update(f"{of.model_type}\0{of.vocab_size}\0".encode())
@@ -179,7 +183,11 @@ def fingerprint(of: Tokenised, chat_format: str | None = None) -> bytes:
         state.update(f"{chat_format}\0".encode(errors="replace"))
     for name in _TOKENIZER_FILES:
         file = Path(of.tokenizer_folder) / name
-        state.update(name.encode() + (file.read_bytes() if file.is_file() else b""))
+        try:
+            content = read_within(file, TOKENIZER.most_bytes) if file.is_file() else b""
+        except (UnfitFile, FileNotFoundError) as error:
+            raise OptionError(str(error)) from error
+        state.update(name.encode() + content)
     return state.digest()
 
 

@@ -20,6 +20,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from runtime.folder_files import UnfitFile, read_within
 from sessions.command.settings import OptionError
 from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
@@ -27,6 +28,7 @@ from sessions.tenants import TenantPolicy, Tenants
 
 MAX_DOLLARS = 1_000_000
 _NANO = 1_000_000_000
+_MOST_BYTES = 4 << 20
 _FIELDS = {
     "input": "input_uncached",
     "cached": "input_cached",
@@ -73,9 +75,12 @@ def read_price_file(path: Path) -> PriceFile:
         PriceError: it cannot be read, or an entry is missing, unknown or no price.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
-    except OSError as error:
+        text = read_within(path, _MOST_BYTES).decode()
+        document = tomllib.loads(text, parse_float=Decimal)
+    except FileNotFoundError as error:
         raise PriceError(f"{path} cannot be read: {error.strerror}") from error
+    except UnfitFile as error:
+        raise PriceError(f"{path} cannot be read: {error.reason}") from error
     except UnicodeDecodeError:
         raise PriceError(f"{path} cannot be read: not UTF-8") from None
     except tomllib.TOMLDecodeError as error:

@@ -64,9 +64,9 @@ from tools_api.version import __version__
 try:
     import uvloop
 except ImportError:  # there is none for this platform
-    _new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
 else:
-    _new_event_loop = uvloop.new_event_loop
+    new_event_loop = uvloop.new_event_loop
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def run(options: ServeOptions, explain: Callable[[str], str], warnings: Iterable
     for warning in warnings:
         log.warning("%s", warning)
     try:
-        with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(serve(options))
     except _START_ERRORS as error:
         log.debug("start failed", exc_info=True)
@@ -106,7 +106,7 @@ async def serve(options: ServeOptions) -> int:
     """
     ready, stopping = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    serving = loop.create_task(_serve(options, ready, stopping))
+    serving = loop.create_task(serve_until(options, ready, stopping))
 
     def on_signal() -> None:
         if stopping.is_set() or not ready.is_set():
@@ -122,7 +122,7 @@ async def serve(options: ServeOptions) -> int:
     return 0
 
 
-async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.Event) -> None:
+async def serve_until(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.Event) -> None:
     async with contextlib.AsyncExitStack() as cleanup:
         # First of all, so that what needs no model is told before one is loaded.
         bound = cleanup.enter_context(place(options))
@@ -144,7 +144,6 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         if desk is not None:
             cleanup.push_async_callback(desk.close)
         reader = await _start_reader(info, service, before.speech.description, cleanup)
-        planners = _planners(cleanup)
         metrics = _metrics(desk, tenants)
         hub, server = _assemble(
             options,
@@ -153,7 +152,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
             engine=engine,
             probe=probe,
             reader=reader,
-            planners=planners,
+            planners=_planners(cleanup),
             tenants=tenants,
             metrics=metrics,
             desk=desk,
@@ -168,7 +167,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         if standing is not None:
             _serves(standing, hub)
         cleanup.callback(_collecting(service).cancel)
-        print(_ready_line(address, info), flush=True)
+        print(ready_line(address, info), flush=True)
         ready.set()
         await _until(stopping, hub_task)
         if standing is not None and desk is not None:
@@ -370,7 +369,7 @@ def _assemble(
         clock=clock,
     )
     hub.engine_ready(info)
-    server = _server(options, hub, service, tenants, metrics, dashboard)
+    server = _server(options, hub, service, tenants=tenants, metrics=metrics, dashboard=dashboard)
     parts = _memory_parts(store, dashboard, server, probe)
     metrics.memory.watch(parts, {"server": lambda: "self", "engine": lambda: engine.process_id})
     return hub, server
@@ -380,6 +379,7 @@ def _server(
     options: ServeOptions,
     hub: Hub,
     service: Service,
+    *,
     tenants: Tenants,
     metrics: Metrics,
     dashboard: Dashboard,
@@ -447,7 +447,7 @@ def _address(bound: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _ready_line(address: str, info: EngineInfo) -> str:
+def ready_line(address: str, info: EngineInfo) -> str:
     return (
         f"keepwarm ready at http://{address}/v1 model={info.model_name} device={info.device} "
         f"dtype={info.dtype} kv_capacity_tokens={info.kv_capacity_tokens}"

@@ -54,6 +54,21 @@ class Branches:
         """Branches the engine has been told of and not been told to forget."""
         return len(self._branches)
 
+    @property
+    def ids(self) -> frozenset[str]:
+        """The branches that the engine has been told of and not been told to forget."""
+        return frozenset(self._branches)
+
+    @property
+    def running_ids(self) -> frozenset[str]:
+        """Those of them on which a turn runs."""
+        return frozenset(name for name, branch in self._branches.items() if branch.running)
+
+    @property
+    def places(self) -> dict[Hashable, str]:
+        """The branch that holds the tokens up to each entry's end."""
+        return {entry: branch.branch_id for entry, (branch, _) in self._places.items()}
+
     def held_tokens(self, parent: Hashable | None) -> int:
         """How many tokens ending at ``parent`` the engine holds as a session; 0 if none."""
         place = None if parent is None else self._places.get(parent)

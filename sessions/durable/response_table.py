@@ -8,7 +8,7 @@ can reach, shared ancestors once, and of the response objects that are kept with
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sessions.durable.item_ids import ItemIndex
@@ -71,6 +71,10 @@ class ResponseTable:
 
     def __len__(self) -> int:
         return len(self._responses)
+
+    def __iter__(self) -> Iterator[StoredResponse]:
+        """The one that has not been used for longest comes first."""
+        return iter([response for response, _ in self._responses.values()])
 
     def put(self, response: StoredResponse) -> None:
         """Keep a response; others are dropped until the bounds hold, this one is not. It is found

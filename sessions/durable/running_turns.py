@@ -21,6 +21,11 @@ class RunningTurns:
     def __len__(self) -> int:
         return len(self._where)
 
+    @property
+    def held(self) -> list[str]:
+        """The turns that run, and the tenants they count for."""
+        return [*self._where, *self._held]
+
     def add(self, response_id: str, tenant: str, connection_id: str) -> None:
         """A turn of that connection runs, until ``remove``."""
         self._where[response_id] = (tenant, connection_id)

@@ -97,6 +97,16 @@ class Session:
         return SessionState.WAITING_FOR_TOOLS if self._open_calls else SessionState.IDLE
 
     @property
+    def running(self) -> tuple[Hashable, ...]:
+        """The responses of its turns that run."""
+        return self._running
+
+    @property
+    def tickets(self) -> tuple[Hashable, ...]:
+        """Tickets whose turns have not started: the one that is granted, then those that wait."""
+        return self._waiting if self._granted is None else (self._granted, *self._waiting)
+
+    @property
     def in_use(self) -> bool:
         """A turn runs or is about to, or something is computed for one: not to be dropped."""
         return self._is_taken or self.in_background > 0

@@ -172,7 +172,7 @@ class Store:
         self._expire_sessions(state)
         session = state.sessions.get(name)
         if session is None:
-            session = self._new_session(tenant, name)
+            session = self.new_session(tenant, name)
             self._make_room(state)
             state.sessions[name] = session
             session.stand_in(state.active)
@@ -212,7 +212,7 @@ class Store:
         known = self.known_session(tenant, name)
         if known is not None:
             return known
-        gone = self._new_session(tenant, name)
+        gone = self.new_session(tenant, name)
         gone.close()
         return gone
 
@@ -248,7 +248,7 @@ class Store:
             stored.session.head_id = None
         return True
 
-    def _new_session(self, tenant: str, name: str) -> Session:
+    def new_session(self, tenant: str, name: str) -> Session:
         """One with the tenant's prices of now, which all have together that began with them."""
         state, prices = self._tenant(tenant), self._prices_of(tenant)
         if state.prices != prices:

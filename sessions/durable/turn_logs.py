@@ -11,7 +11,7 @@ long as the log, unless its response is deleted; a request id leads to one log.
 
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sessions.durable.packing import pack, unpack
@@ -120,6 +120,10 @@ class EventLogs:
     def __len__(self) -> int:
         """Logs of turns that have started."""
         return len(self._by_response)
+
+    def __iter__(self) -> Iterator[EventLog]:
+        """Every log, those of requests whose turn has not started included."""
+        return iter({*self._by_request.values(), *self._by_response.values()})
 
     def of_request(self, tenant: str, request_id: str) -> EventLog | None:
         """The log that this request id leads to, started or not."""

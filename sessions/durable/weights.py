@@ -156,6 +156,11 @@ class HeldBytes:
         self._by_connection: Counter[str] = Counter()
         self.total = 0
 
+    @property
+    def holders(self) -> list[str]:
+        """The tenants and the connections that hold something."""
+        return [*self._by_tenant, *self._by_connection]
+
     def hold(self, tenant: str, connection_id: str, num_bytes: int) -> MemoryHold:
         """Hold so many bytes more.
 

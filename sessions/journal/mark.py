@@ -42,12 +42,14 @@ class Mark:
 
 
 def read_mark(path: Path) -> Mark | None:
-    """The whole slot that says the most; None: there is no file, or none of it is whole."""
+    """The whole slot that says the most; None: there is no file, or none of it is whole. No more
+    than a mark has is read of it, and no pipe is waited for."""
     try:
-        data = path.read_bytes()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
-    return _most(_slots(data))
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        return _most(_slots(file.read(_SLOTS * _SLOT_BYTES) or b""))
 
 
 class MarkFile:

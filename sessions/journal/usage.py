@@ -14,6 +14,7 @@ nano-dollar; of each kind no more than ``MOST_VALUES`` values of a tenant are to
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from operator import add
 from typing import NamedTuple, Protocol
 
 from sessions.durable.usage_keys import NONE, OTHER
@@ -48,14 +49,14 @@ class UsageSums(NamedTuple):
     """Nano-dollars."""
 
     def plus(self, other: "UsageSums") -> "UsageSums":
-        return UsageSums(*(a + b for a, b in zip(self, other, strict=True)))
+        return UsageSums._make(map(add, self, other))
 
 
 COUNTS = ", ".join(UsageSums._fields)
 HOURS = "hour, tenant, key, model, tool"
 LABELLED = "hour, tenant, name, value"
 Place = tuple[int, str, str, str, str]
-"""KnownValues of ``HOURS``."""
+"""Values of ``HOURS``."""
 
 
 class KnownValues(Protocol):
@@ -140,8 +141,8 @@ class HourlyUsage:
     def _by_tool(
         self, tenant: str, tools: tuple[str, ...], sums: UsageSums
     ) -> Iterator[tuple[str, UsageSums]]:
-        if not tools:
-            yield NONE, sums
+        if len(tools) <= 1:  # most turns, for which nothing is divided
+            yield self._told_apart(tenant, TOOL, tools[0]) if tools else NONE, sums
             return
         first, each = parts_of(sums._replace(calls=0), len(tools))
         for number, tool in enumerate(tools):

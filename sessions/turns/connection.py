@@ -85,6 +85,21 @@ class Connection:
         self._hosted_logged = False
 
     @property
+    def tenant(self) -> str:
+        """The tenant whose client it is."""
+        return self._tenant
+
+    @property
+    def jobs(self) -> Jobs:
+        """The requests that were taken up and are not yet answered to the end."""
+        return self._jobs
+
+    @property
+    def held(self) -> list[object]:
+        """All that is kept for requests: nothing is left once each has been answered."""
+        return [*self._jobs.held, *self._lanes.held, *self._following.logs]
+
+    @property
     def num_active(self) -> int:
         """Requests taken up and not yet answered to the end, and turns that go on without
         their client."""

@@ -47,6 +47,11 @@ class Following:
         """Lanes that follow a turn which a request before theirs began."""
         return len(self._follows)
 
+    @property
+    def logs(self) -> list[EventLog]:
+        """The turns that are followed."""
+        return list(self._follows)
+
     def known(self, *, request_id: str | None, response_id: str | None) -> EventLog | None:
         """The turn of that id, as memory knows it."""
         if request_id is not None:

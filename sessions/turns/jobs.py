@@ -197,6 +197,15 @@ class Jobs:
             if not isinstance(question.asked, OWN_ANSWERS):
                 self._outbox.questions.append(question)
 
+    @property
+    def held(self) -> list[object]:
+        """All that is kept for requests: nothing is left once each has been answered."""
+        return [*self._jobs, *self._by_question, *self._by_request]
+
+    def of_question(self, question_id: str) -> Job | None:
+        """The job that waits for the answer to that question."""
+        return self._by_question.get(question_id)
+
     # Engine requests
 
     def submitted(self, job: Job, request_id: str) -> None:

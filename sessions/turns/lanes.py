@@ -52,6 +52,13 @@ class Lanes(Generic[Request]):
             lane = self._lanes[stream_id] = Lane(stream_id)
         return lane
 
+    @property
+    def held(self) -> list[object]:
+        """Lanes with an active request, and how many wait: nothing is left once each has been
+        answered."""
+        active = [lane for lane in self._lanes.values() if lane.active]
+        return [*active, *filter(None, (self.num_active, self.num_waiting))]
+
     def known(self, stream_id: str | None) -> Lane[Request] | None:
         """The lane of that name, None if it was not used yet."""
         return self._lanes.get(stream_id)

@@ -49,6 +49,16 @@ class SharedAccounts:
         self._idle: dict[Key, Amount] = {}
         """Accounts that no turn draws on, and what this server has at least of each."""
 
+    @property
+    def held(self) -> list[Key]:
+        """The accounts that turns draw on, or of which this server has something left."""
+        return [*self._uses, *self._idle]
+
+    @property
+    def drawn_on(self) -> list[Account]:
+        """The accounts that turns of this server draw on."""
+        return [account for use in self._uses.values() for account in use.accounts]
+
     def follow(self, session: Session) -> Bounded:
         """A turn of the session begins: of its bounded accounts it spends what this server is
         given. To be followed by ``done``."""

@@ -74,6 +74,16 @@ class Errands:
         self._tasks: dict[str, tuple[asyncio.Task[None], Question]] = {}
         """By the id of the question that each of them answers."""
 
+    @property
+    def open(self) -> list[str]:
+        """The ids of the questions that are being answered."""
+        return list(self._tasks)
+
+    @property
+    def held(self) -> list[object]:
+        """What is at the planners, or waits for one; nothing is left once all is answered."""
+        return self._planners.held
+
     def run(self, link: Link, effects: Effects) -> None:
         """Begin what a connection asks for, and give up what it withdraws."""
         for id_ in effects.withdrawn:

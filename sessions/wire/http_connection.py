@@ -78,8 +78,7 @@ class HttpConnection(asyncio.Protocol):
         on_lost: Callable[["HttpConnection"], None],
     ) -> None:
         """``on_lost`` is called when the transport is gone or has been handed over."""
-        self._front_door = front_door
-        self._upgrade = upgrade
+        self._front_door, self._upgrade = front_door, upgrade
         self._closed_because = closed_because
         self._arriving = arriving
         self._max_body_bytes = arriving.limits.max_frame_bytes
@@ -147,6 +146,16 @@ class HttpConnection(asyncio.Protocol):
         self.cut()
 
     # asyncio.Protocol
+
+    @property
+    def has_begun(self) -> bool:
+        """A part of a request has been read."""
+        return not self._framing.between_requests
+
+    @property
+    def is_stalled(self) -> bool:
+        """The client takes nothing of what is sent."""
+        return self._stalled_at is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass

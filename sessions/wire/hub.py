@@ -371,6 +371,26 @@ class Hub:
                 case TurnChanged():
                     yield link, partial(link.connection.turn_changed, other.log)
 
+    @property
+    def errands(self) -> Errands:
+        """The answers to connections' questions that are under way."""
+        return self._errands
+
+    @property
+    def links(self) -> list[Link]:
+        """Those of clients that are there."""
+        return list(self._links.values())
+
+    @property
+    def left_running(self) -> list[Link]:
+        """Those of clients that are gone, while turns of theirs go on."""
+        return list(self._left_running.values())
+
+    @property
+    def held(self) -> list[object]:
+        """All that is kept for turns at the engine: nothing is left once they have ended."""
+        return [*self._left_running, *self._routes, *self._awaited, *self._outbox]
+
     def _all_links(self) -> list[Link]:
         return [*self._links.values(), *self._left_running.values()]
 

@@ -212,6 +212,11 @@ class Server:
         self._ticker: asyncio.Task[None] | None = None
 
     @property
+    def sockets(self) -> "list[HttpConnection | WebSocketPeer]":
+        """Clients that have said something."""
+        return list(self._sockets)
+
+    @property
     def num_sockets(self) -> int:
         """Open sockets, those included whose request is not yet read or answered."""
         return len(self._sockets) + self._acceptor.num_silent

@@ -1,5 +1,6 @@
 """The soak's figures from looks at memory that a test made up, and a short one that is played."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from benchmarks import soak as module
 from benchmarks.soak import Look, Soak, figures, share
 from keepwarm.demo.child_server import ChildServer
+from runtime.messages import ENGINE_PARTS
+from sessions.pages.memory_metrics import SERVER_PARTS
 
 
 def looks(server: list[float], parts: list[float]) -> list[Look]:
@@ -52,6 +55,7 @@ def test_a_leak_that_no_part_knows_is_not_explained() -> None:
         (9.0, 18.0, 0.5),
         (10.0, -1.0, 0.0),
         (-10.0, 9.0, 0.0),
+        (-10.0, -5.0, 0.5),
     ],
 )
 def test_what_is_explained_is_the_smaller_over_the_larger(
@@ -70,6 +74,10 @@ def test_a_short_soak_with_faults_is_played(
     for name in ("FAULT_SUITE_FORGET_S", "FAULT_SUITE_REPORT"):
         monkeypatch.setenv(name, "")
     module.main()
-    said = capsys.readouterr().out
-    assert '"faults": 2' in said or '"faults": 3' in said
-    assert '"turns"' in said
+    found = json.loads(capsys.readouterr().out)["figures"]
+    assert found["faults"] >= 2
+    assert found["turns"] >= 2 * module.AGENTS
+    assert {*found["parts_of_server"]} == {*SERVER_PARTS}
+    assert {*found["parts_of_engine"]} == {*ENGINE_PARTS}
+    assert found["first_server_mib"] > 30
+    assert found["first_engine_mib"] > 100

@@ -257,7 +257,7 @@ class World:
         elif kind == "leave":
             self.leave(rng.randrange(len(self.clients)))
         elif kind == "forget":
-            rig.engine._cached.clear()
+            rig.engine.cached.clear()
         elif kind == "engine":
             rig.store.engine_lost()
             rig.engine.restart()
@@ -310,7 +310,7 @@ class World:
         return {r.request_id for r in self.rig.engine.requests[-60:] if r.sampling.seed == 7}
 
     def create(self, client: Client) -> None:
-        rng, rig, tenant = self.rng, self.rig, client.connection._tenant
+        rng, rig, tenant = self.rng, self.rig, client.connection.tenant
         name = f"s{self.generation}.{rng.randrange(8)}"
         thinks = rng.random() < 0.25
         options: dict[str, Any] = {"sampling": {"seed": 7 if thinks else 1}}
@@ -402,7 +402,7 @@ class World:
         self.check_journal()
         running = Counter[tuple[str, str]]()
         for client in (*self.clients, *self.retired):
-            for job in client.connection._jobs:
+            for job in client.connection.jobs:
                 if job.turn is not None and job.noted is not NOTHING:
                     running[job.turn.plan.tenant, job.turn.plan.session] += 1
                     assert len(job.turn._reader.tokens) <= job.noted.output

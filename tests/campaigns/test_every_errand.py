@@ -8,7 +8,6 @@ client's plans, routes of engine requests, links of clients that have left.
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,19 +58,15 @@ class Bench(HubBench):
     """Whose planner, probe and engine wait for the test."""
 
     def __init__(self) -> None:
-        super().__init__(Engine(holds=True), limits=Limits(max_inline_bytes=1000))
+        engine, limits = Engine(holds=True), Limits(max_inline_bytes=1000)
+        super().__init__(engine, limits=limits, in_thread=self._in_thread, pause=_at_once)
         self.may_end = asyncio.Event()
         self.fails: Exception | None = None
         """What the next answer is."""
         self.place = ""
         self.draining: asyncio.Task[None] | None = None
-        errands = self.hub._errands
-        errands._long_work = replace(
-            errands._long_work, check_grammar=self._try, in_thread=self._in_thread
-        )
-        self.hub._pause = _at_once
 
-    async def _try(self, _: GrammarSpec, tenant: str) -> GrammarRefused | None:
+    async def check_grammar(self, _: GrammarSpec, tenant: str) -> GrammarRefused | None:
         await self._held()
         return None
 
@@ -108,25 +103,20 @@ class Bench(HubBench):
 
     def orphans(self) -> list[str]:
         """What is done for nobody. (A plan that has begun is, while its client is there.)"""
-        links = [*self.hub._links.values(), *self.hub._left_running.values()]
-        waited = {id_ for link in links for id_ in link.connection._jobs._by_question}
-        begun = {link.planned for link in self.hub._links.values()}
-        return [id_ for id_ in self.hub._errands._tasks if id_ not in waited | begun]
+        hub = self.hub
+        jobs = [job for link in (*hub.links, *hub.left_running) for job in link.connection.jobs]
+        waited = {job.question.id for job in jobs if job.question is not None}
+        begun = {link.planned for link in hub.links}
+        return [id_ for id_ in hub.errands.open if id_ not in waited | begun]
 
     def held(self) -> dict[str, Any]:
         hub = self.hub
-        errands, planners = hub._errands, hub._errands._planners
         found = {
-            "tasks": errands._tasks,
-            "planners": planners._count - planners._free,
-            "tenants at the planners": planners._used,
-            "waiting for the planners": [each for each in planners._waiting.values() if each],
-            "plans": [link.id for link in hub._links.values() if link.planner.locked()],
-            "routes": hub._routes,
-            "left": hub._left_running,
-            "awaited": hub._awaited,
-            "outbox": hub._outbox,
-            "turns": self.service.store.running._where,
+            "tasks": hub.errands.open,
+            "planners": hub.errands.held,
+            "plans": [link.id for link in hub.links if link.planner.locked()],
+            "turns at the engine": hub.held,
+            "turns": self.service.store.running.held,
             "memory": self.service.store.held.total,
         }
         return {what: each for what, each in found.items() if each}

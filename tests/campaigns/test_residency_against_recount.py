@@ -70,7 +70,7 @@ def test_nothing_is_lost_where_time_does_not_divide(lane: int) -> None:
         rng = random.Random(seed)
         driver = driver_of(rng, tiered=run % 2 == 0)
         recount = Recount(driver.cache)
-        meter = driver.cache._tree.meter
+        meter = driver.cache.tree.meter
         for _ in range(PER_RUN):
             driver.step()
             recount.pass_time(rng.randint(0, 100_000), unit_us=1)

@@ -44,7 +44,7 @@ class World:
         ]
         self.rigs = [JournalRig(each, prices=PRICES, tenants=tenants) for each in self.journals]
         for at, rig in enumerate(self.rigs):
-            rig._numbers = count(1 + at * 10**6)
+            rig.numbers = count(1 + at * 10**6)
             rig.hold = True
         self.clients = [(at, self.connect(at)) for at in (0, 1) for _ in range(4)]
         self.seen: Counter[Client] = Counter()
@@ -136,7 +136,7 @@ class World:
         journal = self.journals[0]
         with journal.reading() as cursor:
             reserved = Amount()
-            for each in shares._shares(cursor, "acme", name).values():
+            for each in shares.shares_of(cursor, "acme", name).values():
                 reserved = reserved.plus(each)
         return journal.account("acme", name).spent, reserved
 
@@ -150,10 +150,9 @@ class World:
                 together = getattr(spent, kind) + getattr(reserved, kind)
                 assert together <= bound, (name, kind, spent, reserved)
         for rig in self.rigs:
-            for use in rig.recollection.shared._uses.values():
-                for account in use.accounts:
-                    assert account.reach is not None
-                    assert account.lacks(Amount()) is None, "it holds more than it was given"
+            for account in rig.recollection.shared.drawn_on:
+                assert account.reach is not None
+                assert account.lacks(Amount()) is None, "it holds more than it was given"
 
     def finish(self) -> None:
         """All turns end, and what was not spent is free again."""

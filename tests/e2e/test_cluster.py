@@ -239,7 +239,7 @@ def test_a_rolling_update_fails_no_turn(cluster: Cluster) -> None:
     async def talk(own: AsyncClient, number: int, over: asyncio.Event) -> int:
         session, count = own.session(name=f"rolling {number}"), 0
         while not over.is_set() or count < 2:
-            response = await session.respond(f"turn {count}", **SHORT)
+            response = await session.respond(f"turn {count}", truncation="auto", **SHORT)
             assert response.status in ENDED
             count += 1
         return count

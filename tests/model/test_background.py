@@ -125,7 +125,7 @@ def constrained(driver: EngineDriver, seed: int, limit: int = 40) -> str:
 
 def slow(driver: EngineDriver) -> EngineDriver:
     """Every piece of a search takes a step of its own."""
-    driver.engine.background._clock = FakeClock(tick_s=1.0)
+    driver.engine.background.clock = FakeClock(tick_s=1.0)
     return driver
 
 
@@ -216,7 +216,7 @@ def test_a_turn_that_is_alone_does_not_pause() -> None:
 @pytest.mark.parametrize("neighbours", [0, 1])
 def test_a_turn_steps_aside_only_where_somebody_waits(neighbours: int) -> None:
     driver = EngineDriver.load(max_draft_tokens=0)
-    driver.engine.background._clock = FakeClock(tick_s=0.00004)
+    driver.engine.background.clock = FakeClock(tick_s=0.00004)
     for _ in range(neighbours):
         driver.request(PROMPT, max_new_tokens=1000)
     name = constrained(driver, 1)
@@ -266,7 +266,7 @@ def test_a_turn_may_have_to_give_way_while_it_stands_aside(seed: int) -> None:
         gave_way = 0
         for _ in range(count):
             if driver.engine.has_work:
-                tasks = driver.engine.background._queue
+                tasks = driver.engine.background.queue
                 queue = [task for task in tasks if isinstance(task, Settlement)]
                 driver.step()
                 gave_way += any(s.sequence.preemptions > s.preemptions for s in queue)

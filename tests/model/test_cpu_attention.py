@@ -300,7 +300,7 @@ def test_a_context_is_taken_in_pieces_as_the_worked_example_has_it() -> None:
     runs = ((20, 2), (30, 9), (50, 3))
     span = SequenceSpan(first_row=0, num_queries=1, context_length=54, runs=runs)
     found: list[tuple[list[int], int | None]] = []
-    for piece in kernels.cpu_attention._pieces(span, 4, 4):
+    for piece in kernels.cpu_attention.pieces_of(span, 4, 4):
         blocks = torch.arange(64)[piece.blocks].tolist()
         found.append((blocks, piece.tokens))
     assert found == [([21], None), ([*range(30, 39)], None), ([50, 51], None), ([52], 2)]

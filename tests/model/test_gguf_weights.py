@@ -109,7 +109,7 @@ def test_a_reader_that_is_wrong_is_found(
     raw = torch.from_numpy(random_blocks(gguf.GGMLQuantizationType[kind], (8, 256), seed=4))
     quantised = gguf.GGMLQuantizationType[kind]
     exact = torch.from_numpy(gguf.quants.dequantize(raw.numpy(), quantised))
-    read = gguf_weights._CODES[kind]
+    read = gguf_weights.CODES[kind]
     assert torch.equal(widen_codes(read(raw), torch.float32), exact)
     monkeypatch.setattr(gguf_weights, mutant, wrong[mutant])
     assert not torch.equal(widen_codes(read(raw), torch.float32), exact)

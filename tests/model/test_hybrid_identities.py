@@ -142,7 +142,7 @@ class Schedule:
         )
         lookahead = self.driver.engine.computation.lookahead
         if lookahead is not None:
-            lookahead._always = True
+            lookahead.always = True
         self.capacity = self.driver.engine.info.kv_capacity_tokens
         self.sessions: dict[str, list[int]] = {}
         self.owners: dict[str, str] = {}
@@ -282,7 +282,7 @@ def _one_token_early(monkeypatch: pytest.MonkeyPatch) -> None:
     end = StatePool.end
 
     def early(pool: StatePool, slot: int, *, position: int | None) -> bool:
-        reached = pool._committed[slot]
+        reached = pool.committed[slot]
         at = position if position is None else max(position - 1, int(reached))
         return end(pool, slot, position=at)
 
@@ -311,19 +311,19 @@ def _written_by_the_step_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     end = StatePool.end
 
     def late(pool: StatePool, slot: int, *, position: int | None) -> bool:
-        return end(pool, slot, position=position and int(pool._reached[slot]))
+        return end(pool, slot, position=position and int(pool.reached[slot]))
 
     monkeypatch.setattr(StatePool, "end", late)
 
 
 def _rejected_draft_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = StatePool._commit
+    commit = StatePool.commit
 
     def kept(pool: StatePool, slots: IntArray, positions: IntArray) -> None:
-        commit(pool, slots, pool._reached[slots])
-        pool._committed[slots] = positions
+        commit(pool, slots, pool.reached[slots])
+        pool.committed[slots] = positions
 
-    monkeypatch.setattr(StatePool, "_commit", kept)
+    monkeypatch.setattr(StatePool, "commit", kept)
 
 
 def _factors_of_another_token(monkeypatch: pytest.MonkeyPatch) -> None:

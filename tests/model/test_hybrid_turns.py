@@ -107,17 +107,17 @@ def test_a_state_that_is_not_finite_ends_its_turn_and_leaves_nothing() -> None:
     driver.request(said(1, 40), session="b", base="a", offset=0, max_new_tokens=30)
     for _ in range(3):
         driver.step()
-    states._rings.fill_(torch.nan)
-    states._states[: states.num_slots].fill_(torch.nan)
+    states.rings.fill_(torch.nan)
+    states.rows[: states.num_slots].fill_(torch.nan)
     driver.run()
     ended = driver.results["r2"]
     assert ended.error is ErrorKind.NOT_FINITE
     for slot in range(states.num_slots):  # what was kept before is spoiled by the test itself
         driver.engine.memory.cache.state_spoiled(slot)
-    states._states[: states.num_slots].fill_(torch.nan)
+    states.rows[: states.num_slots].fill_(torch.nan)
     again = played(driver, said(1, 40), max_new_tokens=6)
     assert again.tokens == whole
-    assert torch.isfinite(states._states[-1]).all()
+    assert torch.isfinite(states.rows[-1]).all()
 
 
 def test_a_cancelled_turn_whose_state_is_not_finite_leaves_no_snapshot() -> None:
@@ -127,8 +127,8 @@ def test_a_cancelled_turn_whose_state_is_not_finite_leaves_no_snapshot() -> None
     name = driver.request(said(1, 60), session="a", max_new_tokens=6)
     driver.step()
     driver.step()
-    states._rings.fill_(torch.nan)
-    states._states[: states.num_slots].fill_(torch.nan)
+    states.rings.fill_(torch.nan)
+    states.rows[: states.num_slots].fill_(torch.nan)
     driver.cancel(name)
     result = played(driver, said(1, 60), max_new_tokens=6)
     assert result.finish is FinishReason.LENGTH

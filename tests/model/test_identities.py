@@ -179,7 +179,7 @@ def test_decodes_that_rest_give_the_tokens_of_a_plain_run(
     rested: list[int] = []
 
     def plant(driver: EngineDriver, seed: int) -> None:
-        rng, share = random.Random(f"rests/{seed}"), driver.engine._scheduler.tenant_share
+        rng, share = random.Random(f"rests/{seed}"), driver.engine.scheduler.tenant_share
 
         def begin(
             now: float, step: StepPlan, *, decoders: Mapping[str, int], tenants: int

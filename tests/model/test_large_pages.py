@@ -29,17 +29,17 @@ def test_where_there_are_none_memory_is_ordinary(monkeypatch: pytest.MonkeyPatch
 
 def test_parts_of_slabs_are_apart_and_aligned() -> None:
     slabs = Slabs()
-    parts = [slabs.take(size) for size in (1, 100, 64, 70_000, module._SLAB_BYTES, 3)]
+    parts = [slabs.take(size) for size in (1, 100, 64, 70_000, module.SLAB_BYTES, 3)]
     for number, part in enumerate(parts):
-        assert part.data_ptr() % module._ALIGNMENT == 0
+        assert part.data_ptr() % module.ALIGNMENT == 0
         part.fill_(number + 1)
     for number, part in enumerate(parts):
         assert (part == number + 1).all()
-    assert [len(part) for part in parts] == [1, 100, 64, 70_000, module._SLAB_BYTES, 3]
+    assert [len(part) for part in parts] == [1, 100, 64, 70_000, module.SLAB_BYTES, 3]
 
 
 def test_a_slab_that_is_full_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SLAB_BYTES", 256)
+    monkeypatch.setattr(module, "SLAB_BYTES", 256)
     slabs = Slabs()
     parts = [slabs.take(100) for _ in range(5)]
     for number, part in enumerate(parts):
@@ -57,7 +57,7 @@ def test_a_slab_goes_with_the_last_of_its_parts(monkeypatch: pytest.MonkeyPatch)
         return torch.frombuffer(view, dtype=torch.uint8)
 
     monkeypatch.setattr(module, "large_pages", counted)
-    monkeypatch.setattr(module, "_SLAB_BYTES", 256)
+    monkeypatch.setattr(module, "SLAB_BYTES", 256)
     slabs = Slabs()
     first, second = slabs.take(100), slabs.take(100)
     slabs.take(100)  # from the next one

@@ -225,12 +225,12 @@ def test_logits_are_handed_out_for_the_very_same_inputs_only(
                 values = getattr(batch, name).copy()
                 values.flat[-1] += 1
                 changed = replace(batch, **{name: values})
-                assert lookahead._agreeing(chunks, changed, prospect, begun) == ([0, -1], [0])
+                assert lookahead.agreeing(chunks, changed, prospect, begun) == ([0, -1], [0])
             sequence = chunks[1].sequence
             sequence.preemptions += 1
-            assert lookahead._agreeing(chunks, batch, prospect, begun) == ([0, -1], [0])
+            assert lookahead.agreeing(chunks, batch, prospect, begun) == ([0, -1], [0])
             sequence.preemptions -= 1
-            assert lookahead._agreeing(chunks, batch, prospect, begun) == ([0, 1], [0, 1])
+            assert lookahead.agreeing(chunks, batch, prospect, begun) == ([0, 1], [0, 1])
             seen.append(begun)
         return handed_out(self, chunks, batch)
 
@@ -325,7 +325,7 @@ def test_what_the_host_does_while_nothing_goes_on_is_not_the_price_of_a_step() -
     driver.run()
     driver.clock.advance(1000)
     driver.turn([1, 2], max_new_tokens=3)
-    assert ahead._host_s < 1
+    assert ahead.host_s < 1
 
 
 def test_a_draw_that_fails_ends_its_turn_and_looks_nothing_up(

@@ -121,9 +121,9 @@ class Place:
 
     def leases_see(self, seconds: float) -> None:
         """Let time pass for the leases alone: they run on the engine's own clock."""
-        retention = self._engine.memory.cache._retention
-        clock = retention._clock
-        retention._clock = lambda: clock() + seconds
+        retention = self._engine.memory.cache.retention
+        clock = retention.clock
+        retention.clock = lambda: clock() + seconds
 
     def _carry(self, connection: Connection, effects: Effects) -> list[dict[str, Any]]:
         events = [json.loads(frame) for frame in effects.frames]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from runtime.model.config import LoadError
-from runtime.model.presets import _PRESETS, random_model_config
+from runtime.model.presets import PRESETS, random_model_config
 from runtime.model.random_weights import RandomWeights
 from tests.support.byte_tokenizer import SPECIAL_TOKENS
 
@@ -38,7 +38,7 @@ def test_sizes_are_near_their_names(name: str, millions: int) -> None:
     assert 0.7 * millions < parameters < 1.1 * millions
 
 
-@pytest.mark.parametrize("name", _PRESETS)
+@pytest.mark.parametrize("name", PRESETS)
 def test_the_end_of_turn_is_the_tokenizers(name: str) -> None:
     config = random_model_config(name)
     assert config.shaping is not None

@@ -247,8 +247,8 @@ def test_torch_has_one_thread_where_compiled_kernels_have_the_others(
     """Its threads would keep the cores that theirs need: what torch multiplies needs them."""
     theirs: list[int | None] = []
     monkeypatch.setattr(model_runner, "own_threads", theirs.append)
-    wide = changed(presets._PRESETS["llama-tiny"], mixer={"head_dim": 32})  # taken whole
-    monkeypatch.setitem(presets._PRESETS, "wide-tiny", wide)
+    wide = changed(presets.PRESETS["llama-tiny"], mixer={"head_dim": 32})  # taken whole
+    monkeypatch.setitem(presets.PRESETS, "wide-tiny", wide)
     config = EngineConfig(
         model="random:wide-tiny",
         dtype=dtype,  # type: ignore[arg-type]

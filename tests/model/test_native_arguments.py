@@ -46,7 +46,7 @@ def test_sizes_and_places_are_those_of_the_headers(tmp_path: Path) -> None:
         f'#include "{folder}/layers.cpp"\n#include "{folder}/short_conv.h"\n'
         f'#include "{folder}/gated_delta.h"\n#include <cstddef>\n' + "\n".join(claims)
     )
-    command = [str(COMPILER), *native_library._FLAGS, "-fsyntax-only", str(source)]
+    command = [str(COMPILER), *native_library.FLAGS, "-fsyntax-only", str(source)]
     result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
 

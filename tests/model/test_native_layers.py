@@ -80,7 +80,7 @@ class Counted:
 
     def __init__(self, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
-        native = decoder._native
+        native = decoder.native
         assert native is not None
         run = native.run
 
@@ -139,7 +139,7 @@ def test_not_a_bit_differs_from_layer_by_layer(
     counted = Counted(runner.model.decoder, monkeypatch)
     at_once, written = logits_of(runner), runner.pool.blocks.clone()
     assert counted.calls >= 2
-    monkeypatch.setattr(runner.model.decoder, "_native", None)
+    monkeypatch.setattr(runner.model.decoder, "native", None)
     for one_by_one, together in zip(logits_of(runner), at_once, strict=True):
         assert torch.equal(one_by_one, together)
     assert torch.equal(runner.pool.blocks, written)
@@ -199,11 +199,11 @@ def test_keys_and_values_in_8_bits_go_layer_by_layer(monkeypatch: pytest.MonkeyP
 )
 def test_what_compiled_layers_do_not_know_goes_layer_by_layer(config: ModelConfig) -> None:
     model = model_of(config)
-    assert model.decoder._native is None
+    assert model.decoder.native is None
     assert all(logits.isfinite().all() for logits in logits_of(runner_of(model)))
 
 
 def test_other_number_types_go_layer_by_layer() -> None:
     for dtype in (torch.float32, torch.float64, torch.float16):
         decoder = Decoder(PLAIN, RandomWeights(7, dtype, CPU), dtype, CPU)
-        assert decoder._native is None
+        assert decoder.native is None

@@ -33,7 +33,7 @@ def test_the_result_is_kept_under_a_name_that_is_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(module, "_FLAGS", ("-O0", *module._FLAGS[1:]))  # it is not run
+    monkeypatch.setattr(module, "FLAGS", ("-O0", *module.FLAGS[1:]))  # it is not run
     if native_library(torch.bfloat16) is None:
         pytest.skip("no C++ compiler here")
     (made,) = tmp_path.rglob("*.so")
@@ -67,7 +67,7 @@ def test_a_compiler_that_fails_is_reported_and_torch_goes_on(
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have other names")
 @pytest.mark.parametrize("processor", ["x86-64", "haswell", "cooperlake", "sapphirerapids"])
 @pytest.mark.parametrize(
-    "source", sorted(module._SOURCES.glob("*.cpp")), ids=lambda source: source.stem
+    "source", sorted(module.SOURCES.glob("*.cpp")), ids=lambda source: source.stem
 )
 def test_the_sources_compile_for_other_processors_than_this_one(
     source: Path, processor: str
@@ -75,7 +75,7 @@ def test_the_sources_compile_for_other_processors_than_this_one(
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler here")
-    flags = [flag for flag in module._FLAGS if flag.startswith(("-std", "-fopenmp"))]
+    flags = [flag for flag in module.FLAGS if flag.startswith(("-std", "-fopenmp"))]
     command = [compiler, *flags, f"-march={processor}", "-fsyntax-only", str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -86,6 +86,20 @@ def test_a_round_trip_gives_the_same_bits_in_other_blocks(dtype: torch.dtype) ->
     }
 
 
+def test_host_memory_is_told_as_far_as_a_row_was_ever_written() -> None:
+    pool = make_pool()
+    size = pool.blocks[:, :, 0].numel() * pool.blocks.element_size()
+    transfer = make_transfer(pool)
+    assert transfer.memory_bytes == 0
+    transfer.move(down(ids(4, 5), ids(3, 1)))
+    assert transfer.memory_bytes == 4 * size
+    transfer.move(up(ids(3), ids(7)))
+    transfer.move(down(ids(4), ids(0)))
+    assert transfer.memory_bytes == 4 * size
+    transfer.move(down(ids(4), ids(HOST - 1)))
+    assert transfer.memory_bytes == HOST * size
+
+
 def test_a_step_waits_for_the_copies_of_its_blocks_alone() -> None:
     pool, gate = make_pool(), threading.Event()
     before = pool.blocks.clone()
@@ -211,7 +225,7 @@ def test_one_changed_byte_is_noticed() -> None:
     pool = make_pool()
     with mock.patch("runtime.offload.transfer.ThreadCopies", Careless):
         transfer = make_transfer(pool)
-    copies = transfer._copies
+    copies = transfer.copies
     assert isinstance(copies, Careless)
     transfer.move(down(ids(1), ids(4)))
     copies.rows[4, 17] ^= 8
@@ -260,7 +274,7 @@ def test_a_stream_gathers_blocks_that_came_up_when_they_are_there(
     transfer = make_transfer(pool)
     timeline.install(monkeypatch)
     monkeypatch.setattr(transfer, "_on_cpu", False)
-    monkeypatch.setattr(transfer, "_copies", StreamCopies(pool))
+    monkeypatch.setattr(transfer, "copies", StreamCopies(pool))
     monkeypatch.setattr(transfer, "_land", lambda: None)  # nothing is over yet
     with timeline:
         transfer.move(down(ids(1, 2), ids(0, 1)))
@@ -292,7 +306,7 @@ def test_moves_to_the_disk_pass_through_the_same_memory_again(tmp_path: Path) ->
     file = SlotFile(tmp_path, num_blocks=9, block_size=BLOCK_SIZE, block_bytes=size, identity="m")
     with mock.patch("runtime.offload.transfer.ThreadCopies", Counting):
         transfer = make_transfer(pool, AtOnce(), KVStore(file, writer))
-    copies = transfer._copies
+    copies = transfer.copies
     assert isinstance(copies, Counting)
     copies.made.clear()
     cache = mock.Mock()

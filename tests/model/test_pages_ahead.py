@@ -86,12 +86,12 @@ def test_pages_are_asked_for_one_by_one_with_rests_between(
     if not pages.works:
         pytest.skip("this kernel cannot provide memory (Linux 5.14)")
     rests = Rests()
-    monkeypatch.setattr(pages, "_hurry", rests)
+    monkeypatch.setattr(pages, "hurry", rests)
     first = 32 * MIB // BLOCK_BYTES // LAYERS // 2
     step = first // 2
     pages.reach(first - step)
-    assert pages._thread is not None
-    pages._thread.join()
+    assert pages.provider is not None
+    pages.provider.join()
     assert not rests.hurry
     assert len(rests.seconds) >= 2 * LAYERS * step * BLOCK_BYTES // PAGE_BYTES
     assert min(rests.seconds) > 0
@@ -108,7 +108,7 @@ def test_steps_that_come_near_to_what_is_provided_end_the_rests(
         pytest.skip("this kernel cannot provide memory (Linux 5.14)")
     resting, rests = threading.Event(), Rests()
     monkeypatch.setattr(rests, "wait", lambda _: resting.wait())
-    monkeypatch.setattr(pages, "_hurry", rests)
+    monkeypatch.setattr(pages, "hurry", rests)
     first = 32 * MIB // BLOCK_BYTES // LAYERS // 2
     step = first // 2
     pages.reach(first - step)
@@ -157,14 +157,14 @@ class Slices:
         monkeypatch.setattr(pages, "_provide", self.provide)
 
     def provide(self, low: int, high: int) -> None:
-        self.resting.append(self._pages._resting)
+        self.resting.append(self._pages.resting)
         self.asked.append((low, high))
         self.meanwhile()
 
     def wait(self) -> None:
         """Until nothing is provided any more; nothing is hurried by it."""
-        assert self._pages._thread is not None
-        self._pages._thread.join()
+        assert self._pages.provider is not None
+        self._pages.provider.join()
 
 
 @pytest.fixture
@@ -200,12 +200,12 @@ def test_a_step_ends_what_is_provided_at_rest(at_rest: tuple[PagesAhead, Slices]
     pages.rest()
     slices.wait()
     assert slices.asked == [(256, 384)]
-    assert not pages._hurry.is_set()
+    assert not pages.hurry.is_set()
     slices.meanwhile = lambda: pages.reach(370)
     pages.rest()
     slices.wait()
     assert slices.asked == [(256, 384), (384, 512)]
-    assert pages._hurry.is_set()  # of 384 blocks that are there
+    assert pages.hurry.is_set()  # of 384 blocks that are there
 
 
 def test_waiting_ends_what_is_provided_at_rest(at_rest: tuple[PagesAhead, Slices]) -> None:
@@ -215,7 +215,7 @@ def test_waiting_ends_what_is_provided_at_rest(at_rest: tuple[PagesAhead, Slices
     pages.rest()
     waiting = threading.Thread(target=pages.wait)
     waiting.start()
-    while pages._resting:
+    while pages.resting:
         pass
     waited.set()
     waiting.join()
@@ -242,9 +242,9 @@ def test_at_rest_nobody_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     if not pages.works:
         pytest.skip("this kernel cannot provide memory (Linux 5.14)")
     rests = Rests()
-    monkeypatch.setattr(pages, "_hurry", rests)
+    monkeypatch.setattr(pages, "hurry", rests)
     pages.rest()
-    assert pages._thread is not None
-    pages._thread.join()
+    assert pages.provider is not None
+    pages.provider.join()
     assert not rests.seconds
     assert 78 < resident_mib(blocks) < 84

@@ -49,9 +49,9 @@ def test_weights_and_choices_are_those_worked_out_by_hand(
 def test_a_correction_counts_in_the_choice_and_not_in_the_weight() -> None:
     spec = Router(num_experts=12, per_token=2, scores="sigmoid", normalise=False, correction=True)
     router = made(spec)
-    assert router._correction is not None
-    router._correction.zero_()
-    router._correction[[3, 7]] = 1e6
+    assert router.correction is not None
+    router.correction.zero_()
+    router.correction[[3, 7]] = 1e6
     x = torch.randn(9, HIDDEN, dtype=torch.float64)
     weights, chosen = router(x)
     assert chosen.sort(dim=-1).values.tolist() == [[3, 7]] * 9
@@ -72,10 +72,10 @@ def test_no_expert_of_a_group_that_is_not_taken_is_taken_even_where_all_others_a
         chosen_groups=2,
     )
     router = made(spec)
-    assert router._correction is not None
-    router._correction.fill_(-50.0)
-    router._correction[[2, 3]] = -10.0  # the second group has the best two
-    router._correction[[0, 6]] = torch.tensor([-49.0, -5.0], dtype=torch.float64)
+    assert router.correction is not None
+    router.correction.fill_(-50.0)
+    router.correction[[2, 3]] = -10.0  # the second group has the best two
+    router.correction[[0, 6]] = torch.tensor([-49.0, -5.0], dtype=torch.float64)
     _, chosen = router(torch.randn(9, HIDDEN, dtype=torch.float64))
     assert chosen.sort(dim=-1).values.tolist() == [[2, 3, 6, 7]] * 9
 
@@ -87,8 +87,8 @@ def test_sigmoids_and_corrections_are_in_float32_whatever_the_model_is_in(
     spec = Router(num_experts=6, per_token=2, scores="sigmoid", normalise=True, correction=True)
     router = made(spec, dtype)
     assert router.weight.dtype == torch.float32
-    assert router._correction is not None
-    assert router._correction.dtype == torch.float32
+    assert router.correction is not None
+    assert router.correction.dtype == torch.float32
     assert router.like.dtype == dtype
     weights, _ = router(torch.randn(5, HIDDEN).to(dtype))
     assert weights.dtype == dtype

@@ -50,9 +50,9 @@ class Cuda:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     fake: Any = Cuda()
     monkeypatch.setattr(side_stream, "_cuda", fake)
-    side_stream._side_stream.cache_clear()
+    side_stream.stream_beside.cache_clear()
     yield fake
-    side_stream._side_stream.cache_clear()
+    side_stream.stream_beside.cache_clear()
 
 
 def test_what_is_beside_waits_for_what_was_before_and_the_join_for_it(cuda: Cuda) -> None:

@@ -83,7 +83,7 @@ def test_sequences_of_a_step_keep_apart_and_a_trial_leaves_nothing() -> None:
     assert pool.end(1, position=4)
     assert torch.equal(pool.windows[3], window(first, 60))
     assert torch.equal(pool.windows[1], window(second, 4))
-    assert not pool._states[-1].any()
+    assert not pool.rows[-1].any()
 
 
 def test_a_slot_that_begins_at_zero_has_nothing_of_who_was_there_before() -> None:

@@ -12,7 +12,7 @@ def prefilled(driver: EngineDriver) -> list[Chunk]:
     """The first step of three requests, which are admitted and have computed nothing."""
     for number in range(3):
         driver.request([number + 1, 5, 6, 7], max_new_tokens=4)
-    scheduler = driver.engine._scheduler
+    scheduler = driver.engine.scheduler
     return list(scheduler.schedule(0.0).others)
 
 
@@ -51,7 +51,7 @@ def test_the_time_of_masks_is_told_once() -> None:
     computation = driver.engine.computation
     logits = computation.forward(chunks)
     clock = iter([10.0, 10.5])
-    computation._clock = lambda: next(clock)
+    computation.clock = lambda: next(clock)
     computation.draw(chunks, logits, never)
     assert (computation.take_mask_s(), computation.take_mask_s()) == (0.5, 0.0)
 
@@ -76,7 +76,7 @@ def test_the_outlook_is_asked_where_a_step_may_be_begun_ahead(drafts: bool) -> N
 def test_the_pool_hears_when_nothing_runs_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = EngineDriver.load()
     running: list[int] = []
-    queues = driver.engine._queues
+    queues = driver.engine.scheduler.queues
     monkeypatch.setattr(driver.runner.pool, "rest", lambda: running.append(len(queues.running)))
     driver.request([1, 5, 6, 7], max_new_tokens=4)
     driver.run()

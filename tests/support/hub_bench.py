@@ -1,7 +1,10 @@
 """A hub that runs, with real connections on it and an engine that says what it is told."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+from runtime.grammar.refusal import GrammarRefused
 from sessions.pages.metrics import Metrics
 from sessions.turns.connection import Connection
 from sessions.wire.errands import LongWork
@@ -20,7 +23,12 @@ class HubBench:
     """Made in an event loop; for ``fake_engine.play``."""
 
     def __init__(
-        self, engine: SpeakingEngine | None = None, *, limits: Limits | None = None
+        self,
+        engine: SpeakingEngine | None = None,
+        *,
+        limits: Limits | None = None,
+        in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.clock = FakeClock(1000.0)
         self.engine = engine or SpeakingEngine()
@@ -31,11 +39,14 @@ class HubBench:
             store=self.service.store,
             connect=self.connect,
             long_work=LongWork(
-                check_grammar=self._check, reading=inline_reading(self.service.read_context)
+                check_grammar=self.check_grammar,
+                reading=inline_reading(self.service.read_context),
+                in_thread=in_thread,
             ),
             metrics=self.metrics,
             dashboard=make_dashboard(self.clock),
             clock=self.clock,
+            pause=pause,
         )
         self.hub.engine_ready(INFO)
         self.task = asyncio.get_running_loop().create_task(self.hub.run())
@@ -43,7 +54,7 @@ class HubBench:
     def connect(self, connection_id: str, tenant: str) -> Connection:
         return Connection(connection_id=connection_id, tenant=tenant, service=self.service)
 
-    async def _check(self, _: GrammarSpec, tenant: str) -> None:
+    async def check_grammar(self, _: GrammarSpec, tenant: str) -> GrammarRefused | None:
         return None
 
     async def settle(self) -> None:

@@ -46,7 +46,7 @@ class JournalRig(Rig):
         self._notes: list[tuple[int, TurnRecord]] = []
         """What turns hold, and how many records have to be written before it is noted."""
         self.lookups = 0
-        self._numbers = itertools.count(1)
+        self.numbers = itertools.count(1)
         super().__init__(**options)
         self._with_journal()
 
@@ -71,7 +71,7 @@ class JournalRig(Rig):
         self.service = replace(
             self.service,
             commits=commits,
-            new_id=lambda prefix: f"{prefix}_{next(self._numbers)}",
+            new_id=lambda prefix: f"{prefix}_{next(self.numbers)}",
         )
         self.store.lasting = self.store.logs.lasting = True
         for tenant, account in self.journal.accounts_named(TENANT_ACCOUNT).items():
@@ -98,7 +98,7 @@ class JournalRig(Rig):
             if isinstance(note, TurnHold):
                 self._notes.append((before, note.record))
             elif self.journal.ownership is not None:
-                self.journal.ownership.free_requests(client.connection._tenant, [note.request_id])
+                self.journal.ownership.free_requests(client.connection.tenant, [note.request_id])
         if not records:
             self._note()
         super().carry(client, effects)
@@ -118,8 +118,8 @@ class JournalRig(Rig):
                 self.lookups += 1
                 answer: Recalled | Exception
                 try:
-                    answer = self.recollection.read(client.connection._tenant, wanted)
-                    self.recollection.remember(client.connection._tenant, answer)
+                    answer = self.recollection.read(client.connection.tenant, wanted)
+                    self.recollection.remember(client.connection.tenant, answer)
                 except Exception as error:
                     answer = error
                 self.carry(client, client.connection.answer(question.id, answer))

@@ -68,16 +68,17 @@ class PlaceRig(JournalRig):
         self._watch_sessions()
 
     def _watch_sessions(self) -> None:
-        make = self.store._new_session
+        make = self.store.new_session
 
         def made(tenant: str, name: str) -> Session:
             self.made.append(make(tenant, name))
             return self.made[-1]
 
-        self.store._new_session = made  # type: ignore[method-assign]
+        self.store.new_session = made  # type: ignore[method-assign]
 
     def ask(self, client: Client, question: Question) -> None:
-        job = client.connection._jobs._by_question[question.id]
+        job = client.connection.jobs.of_question(question.id)
+        assert job is not None
         if self.stop_at is None or self.stopped or not self.stop_at(question.asked, job):
             super().ask(client, question)
             return
@@ -87,7 +88,7 @@ class PlaceRig(JournalRig):
 
     def job_of(self, client: Client) -> Job:
         """The connection's only job."""
-        (job,) = client.connection._jobs
+        (job,) = client.connection.jobs
         return job
 
     def tell_all(self, call: Callable[[Connection], Effects]) -> None:
@@ -104,7 +105,7 @@ class PlaceRig(JournalRig):
 
     def runs(self, client: Client) -> bool:
         """One of the connection's requests has become a turn."""
-        return any(job.turn is not None for job in client.connection._jobs)
+        return any(job.turn is not None for job in client.connection.jobs)
 
     def answer(self, error: Exception | None = None) -> None:
         """Answer the question that was kept: as ever, or with an error."""
@@ -146,13 +147,7 @@ def held(rig: PlaceRig) -> dict[str, Any]:
     """What is held for requests, by whom; empty when all are answered."""
     found: dict[str, Any] = {}
     for name, client in rig._clients.items():
-        connection = client.connection
-        jobs, lanes = connection._jobs, connection._lanes
-        found[f"jobs of {name}"] = [*jobs._jobs, *jobs._by_question]
-        found[f"engine requests of {name}"] = list(jobs._by_request)
-        found[f"lanes of {name}"] = [lanes.num_active, lanes.num_waiting] != [0, 0]
-        found[f"a lane of {name}"] = [n for n, lane in lanes._lanes.items() if lane.active]
-        found[f"followed by {name}"] = list(connection._following._follows)
+        found[f"requests of {name}"] = client.connection.held
     found |= _of_sessions(rig) | _of_store(rig) | _of_journal(rig)
     found["lives"] = [ref for ref in rig.lives if ref() is not None]
     return {what: each for what, each in found.items() if each}
@@ -162,10 +157,8 @@ def _of_sessions(rig: PlaceRig) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for number, session in enumerate(rig.made):
         name = f"{session.name} ({number})"
-        found[f"turns of {name}"] = session._running
-        found[f"tickets of {name}"] = [session._granted, *session._waiting]
-        if not any(found[f"tickets of {name}"]):
-            del found[f"tickets of {name}"]
+        found[f"turns of {name}"] = session.running
+        found[f"tickets of {name}"] = session.tickets
         accounts = (session.ledger.account, session.ledger.tree, *session.ledger.above)
         found[f"money of {name}"] = [each.scope for each in accounts if each.held != NOTHING]
     return found
@@ -173,20 +166,18 @@ def _of_sessions(rig: PlaceRig) -> dict[str, Any]:
 
 def _of_store(rig: PlaceRig) -> dict[str, Any]:
     store, branches = rig.store, rig.store.branches
-    known = {branch for branch, _ in branches._places.values()}
-    ids = {branch.branch_id for branch in branches._branches.values()}
-    logs = {*store.logs._by_request.values(), *store.logs._by_response.values()}
-    entries = {each.entry for each, _ in store.tenant_responses(TENANT)._responses.values()}
+    places, logs = branches.places, list(store.logs)
+    entries = {each.entry for each in store.tenant_responses(TENANT)}
     return {
-        "places": [*store.running._where, *store.running._held],
-        "memory": [store.held.total, *store.held._by_tenant, *store.held._by_connection] != [0],
+        "places": store.running.held,
+        "memory": [store.held.total, *store.held.holders] != [0],
         "ids": [log.request_id for log in logs if log.response_id is None],
         "open logs": [log.response_id for log in logs if not log.ended],
         "followers": [log.response_id for log in logs if log.follower is not None],
-        "branches": [b.branch_id for b in branches._branches.values() if b.running]
-        or set(branches._branches.values()) ^ known
-        or ids ^ rig.engine.sessions.keys()
-        or branches._places.keys() - entries,
+        "branches": branches.running_ids
+        or branches.ids ^ set(places.values())
+        or branches.ids ^ rig.engine.sessions.keys()
+        or places.keys() - entries,
         "engine": list(rig.engine.open),
     }
 
@@ -201,12 +192,12 @@ def _of_journal(rig: PlaceRig) -> dict[str, Any]:
     in_memory = rig.store.tenant_accounts.of(TENANT).spent
     in_journal = journal.account(TENANT, TENANT_ACCOUNT).spent
     return {
-        "shares": [*shared._uses, *shared._idle, *shares],
+        "shares": [*shared.held, *shares],
         "ids in the journal": ids,
         "money in the journal": reserved,
         "noted": rig.noted,
         "spent": in_memory != in_journal and [in_memory, in_journal],
-        "in hand": dict(rig.recollection._claims),
+        "in hand": rig.recollection.claims,
         "records": rig.held,
     }
 

@@ -19,7 +19,7 @@ STEP_US = 720_720
 class Recount:
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
-        self._meter = cache._tree.meter
+        self._meter = cache.tree.meter
         self._now_us = int(self._meter.clock() * MICROSECONDS)
         self._meter.clock = lambda: (self._now_us + 0.5) / MICROSECONDS
         self.expected = {each: Fraction(self._meter.charged(each)) for each in self.handles()}
@@ -33,7 +33,7 @@ class Recount:
         """Moments at which a block had several holders."""
 
     def handles(self) -> list[BranchHandle]:
-        branches = self._cache._branches
+        branches = self._cache.branches
         running = [sequence.handle for sequence in branches.running]
         return list(dict.fromkeys([*branches.handles, *filter(None, running)]))
 

@@ -332,7 +332,7 @@ class SnapshotDriver:
     # Comparing
 
     def _listed(self) -> list[tuple[str | None, Tokens]]:
-        slots = self.cache._slots
+        slots = self.cache.slots
         assert slots is not None
         return [(each.owner.name or None, _prefix(each)) for each in slots.snapshots.values()]
 
@@ -346,17 +346,17 @@ class SnapshotDriver:
         expected = sorted(str((kept.owner, kept.prefix)) for kept in self.model.kept)
         assert listed == expected, f"snapshots {listed}, {expected} expected"
         for name, branch in self.model.branches.items():
-            klass = self.cache._branches._by_id[name].klass
+            klass = self.cache.branches.by_id[name].klass
             assert klass == branch.klass, f"class {klass} of {name}, {branch.klass} expected"
         for owner in TENANTS:
-            charged = self.cache._tree.owner(owner).state_slots
+            charged = self.cache.tree.owner(owner).state_slots
             assert charged == self.model.slots_of(owner), f"slots charged to {owner}"
 
     def check(self) -> None:
         """The long look: the cache's own, and every snapshot's content."""
         self.cache.check()
         self.carry_out()
-        slots = self.cache._slots
+        slots = self.cache.slots
         assert slots is not None
         for slot, snapshot in slots.snapshots.items():
             prefix = _prefix(snapshot)

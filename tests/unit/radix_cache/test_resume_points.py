@@ -25,11 +25,11 @@ def test_the_next_state_below_is_the_deepest_on_the_same_path() -> None:
     cache = stateful(8)
     turn(cache, "a", list(range(20)), keep=(4, 8))
     turn(cache, "b", [*range(6), 99, 98, 97])
-    slots = cache._slots
+    slots = cache.slots
     assert slots is not None
     by_position = {each.position: each for each in slots.snapshots.values()}
-    assert below(cache._tree, by_position[20]) == 8
-    assert below(cache._tree, by_position[9]) == 4
-    owner = cache._tree.owner("t")
-    found = find(cache._tree, owner, by_position[20].node, 5, ids(range(20)))
+    assert below(cache.tree, by_position[20]) == 8
+    assert below(cache.tree, by_position[9]) == 4
+    owner = cache.tree.owner("t")
+    found = find(cache.tree, owner, by_position[20].node, 5, ids(range(20)))
     assert found is by_position[8]

@@ -17,7 +17,7 @@ def test_a_replaced_end_goes_before_the_one_that_took_its_place_and_a_fork_keeps
     turn(cache, "a", text[:44], base="a")
     turn(cache, "a", text[:46], base="a")
     turn(cache, "else", [5] * 30)
-    slots = cache._slots
+    slots = cache.slots
     assert slots is not None
     positions = sorted(each.position for each in slots.snapshots.values())
     assert 40 in positions
@@ -39,9 +39,9 @@ def test_released_branches_lose_their_ends_first() -> None:
 def test_an_end_costs_the_way_from_the_one_below_for_each_that_would_use_it() -> None:
     cache = stateful(8)
     turn(cache, "a", list(range(20)), keep=(8,))
-    slots = cache._slots
+    slots = cache.slots
     assert slots is not None
-    order: SnapshotOrder = slots._order
+    order: SnapshotOrder = slots.order
     (end,) = (each for each in slots.snapshots.values() if each.position == 20)
     assert order.worth(end) == 12
     turn(cache, "b", [*range(20), 99], base="a")

@@ -10,7 +10,7 @@ from tests.support.state_turns import begin, ids, stateful, turn
 
 def test_a_turn_begins_at_the_exact_token_where_its_branch_ended() -> None:
     cache, text = stateful(), list(range(100))
-    assert isinstance(cache._slots, StateSlots)
+    assert isinstance(cache.slots, StateSlots)
     assert turn(cache, "a", text[:10]) == 0
     assert turn(cache, "a", text[:17], base="a") == 10
     assert turn(cache, "b", text[:30]) == 17

@@ -164,7 +164,7 @@ def test_turns_sessions_and_connections_end_without_the_collector() -> None:
 def test_the_collector_is_told_once() -> None:
     keep_short()
     keep_short()
-    assert gc.callbacks.count(collection._set_aside) == 1
+    assert gc.callbacks.count(collection.set_aside) == 1
 
 
 def test_an_engine_looks_at_everything_while_nothing_comes(
@@ -180,7 +180,7 @@ def test_an_engine_looks_at_everything_while_nothing_comes(
     monkeypatch.setattr(engine_process, "_readable", readable)
     collections = WholeCollections(FakeClock())
     monkeypatch.setattr(collections, "quiet", lambda: quiet.append(len(waited)))
-    waits = partial(engine_process._readable_or_quiet, cast(socket.socket, None))
+    waits = partial(engine_process.readable_or_quiet, cast(socket.socket, None))
     assert waits(None, collections, has_work=False)
     assert waited == [QUIET_S] * 3
     assert quiet == [1, 2]
@@ -197,7 +197,7 @@ def test_an_engine_that_only_looks_after_its_cache_is_quiet(
     collections = WholeCollections(FakeClock())
     monkeypatch.setattr(collections, "quiet", lambda: quiet.append(None))
     waits = partial(
-        engine_process._readable_or_quiet, cast(socket.socket, None), QUIET_S / 4, collections
+        engine_process.readable_or_quiet, cast(socket.socket, None), QUIET_S / 4, collections
     )
     for _ in range(3):
         assert not waits(has_work=False)

@@ -32,7 +32,7 @@ def loaded(folder: Any, raw: dict[str, Any], model_type: str = "qwen3") -> Token
 
 
 def encoder_of(tokenizer: Tokenizer) -> TextEncoder:
-    return tokenizer._text_encoder
+    return tokenizer.text_encoder
 
 
 def check(tokenizer: Tokenizer, text: str) -> None:

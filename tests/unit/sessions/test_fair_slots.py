@@ -95,7 +95,7 @@ def test_a_place_given_to_who_leaves_at_that_moment_goes_on() -> None:
         for name in ("a1", "b1", "c1"):
             await bench.ask(name)
         bench._gates["a1"].set()
-        while bench.slots._waiting.keys() == {"b", "c"}:
+        while bench.slots.waiting == {"b", "c"}:
             await asyncio.sleep(0)
         await bench.give_up("b1")
 

@@ -34,7 +34,7 @@ def test_the_process_sees_nothing_of_this_environment_and_can_open_nothing(
 ) -> None:
     monkeypatch.setitem(os.environ, "KEEPWARM_API_KEY", "a-secret")
     monkeypatch.setitem(os.environ, "HTTP_PROXY", "http://somewhere")
-    passed = template_runs._environment()
+    passed = template_runs.child_variables()
     assert set(passed) <= {"PATH", "SYSTEMROOT", "LD_LIBRARY_PATH"} | {
         *("PYTHONPATH", "PYTHONIOENCODING", "PYTHONHASHSEED")
     }
@@ -47,7 +47,7 @@ def test_a_process_that_is_slow_or_answers_something_else_is_refused(
         run_template("x", [{}], TemplateLimits(wall_s=0.01))
     for told in (b"", b"{}", b"[]", b"[1]", b'[{"text": 1}]', b"\xff", b'[{"text": "a"}, {}]'):
         with pytest.raises(TemplateRefused, match="no answer that can be read"):
-            template_runs._renderings(told, 1)
+            template_runs.read_renderings(told, 1)
     monkeypatch.setattr(template_runs.sys, "executable", "/bin/false")
     with pytest.raises(TemplateRefused, match="is jinja2 installed"):
         run_template("x", [{}])

@@ -25,7 +25,7 @@ Accepts = Callable[[str], bool]
 
 
 def judge(grammars: GrammarCompiler, tokenizer: Tokenizer, start: str, book: RuleBook) -> Accepts:
-    matcher: llguidance.LLMatcher = grammars._builder(
+    matcher: llguidance.LLMatcher = grammars.builder(
         f"start: value\nvalue: {start}\n{''.join(book.lines)}"
     )()
     assert not matcher.is_error(), matcher.get_error()

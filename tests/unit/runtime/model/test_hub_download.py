@@ -144,7 +144,7 @@ def test_a_model_without_weights_that_are_read_here_is_refused(place: Place) -> 
 def test_what_does_not_fit_on_the_disk_is_not_begun(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = shutil.disk_usage("/")._replace(free=hub_download._SPARE_BYTES + 1000)
+    usage = shutil.disk_usage("/")._replace(free=hub_download.SPARE_BYTES + 1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert "make room" in fault(place)
     assert not place.hub.contents()

@@ -97,7 +97,7 @@ def test_a_tenant_above_its_share_of_the_blocks_is_preempted_before_others(
     room = bench.cache.block_size * (bench.cache.stats().free + 1)
     growing.buffer.extend(np.arange(room, dtype=np.int32))
     plan = StepPlan()
-    assert bench.scheduler._allocator.grow(growing, plan)
+    assert bench.scheduler.allocator.grow(growing, plan)
     assert [large.preemptions, small.preemptions] == preempted
 
 
@@ -186,6 +186,6 @@ def test_who_is_admitted_and_preempted_in_one_plan_is_not_told_as_admitted() -> 
     plan = StepPlan()
     plan.admitted = [newcomer]
     grows.buffer.extend(np.arange(12, dtype=np.int32))
-    assert bench.scheduler._allocator.grow(grows, plan)
+    assert bench.scheduler.allocator.grow(grows, plan)
     assert (plan.preempted, newcomer.preemptions, newcomer.cached) == (1, 1, None)
     assert plan.admitted == []

@@ -86,7 +86,7 @@ def test_of_each_other_tenant_no_more_goes_before_a_prompt_than_its_own_tenant_h
     for _ in range(9):
         bench.add(400, tenant="greedy")
     bench.add(30, tenant="third")
-    bench.scheduler._service.charge("modest", served_s)
+    bench.scheduler.service.charge("modest", served_s)
     prompt = TokenBuffer(np.arange(100, dtype=np.int32))
     coming = Sequence(make_request(100, tenant="modest"), prompt, arrival_s=0.0)
     before_s = bench.scheduler.order.work_before_s(coming)

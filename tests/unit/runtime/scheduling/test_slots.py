@@ -76,11 +76,11 @@ def test_a_prefill_that_is_planned_and_then_paused_computes_nothing_in_that_step
         bench.step()
     computed = [first.num_computed, second.num_computed]
     short = bench.add(10, tenant="b")
-    service_s = bench.scheduler._service.service_s("a")
+    service_s = bench.scheduler.service.service_s("a")
     schedule = bench.step()
     assert schedule.admitted == (short,)
     assert schedule.paused == (first,)
-    assert bench.scheduler._service.service_s("a") == pytest.approx(service_s)
+    assert bench.scheduler.service.service_s("a") == pytest.approx(service_s)
     assert tokens_of(schedule) == {"r4": 10, "r3": 106}
     assert [first.num_computed, second.num_computed] == [computed[0], computed[1] + 106]
     bench.run()
@@ -135,7 +135,7 @@ def test_a_tenant_is_charged_for_what_runs_not_for_what_lost_its_slot(drafted: i
     profile = CostProfile(decode_context_s=1e-3)
     bench = Bench(num_blocks=1000, max_running=2, policy="fair", profile=profile, debug=False)
     greedy = fill(bench, "greedy", "greedy")
-    service = bench.scheduler._service
+    service = bench.scheduler.service
     modest = bench.add(600, limit=1, tenant="modest")
     before = service.service_s("greedy")
     draft = Draft(tokens=np.zeros(drafted, dtype=np.int32), sources=(), survival=(1.0,) * drafted)
@@ -172,7 +172,7 @@ def test_a_paused_turn_takes_no_other_tenants_only_slot(monkeypatch: pytest.Monk
     mine = fill(bench, "mixed", "mixed")
     for _ in range(2):
         bench.step()
-    service = bench.scheduler._service
+    service = bench.scheduler.service
     service.charge("mixed", 5.0)
     short = bench.add(4, limit=20, tenant="mixed")
     assert bench.step().paused == (mine[1],)

@@ -29,7 +29,7 @@ def test_whatever_begins_ends_comes_and_goes_the_newest_come_first(seed: int) ->
         elif what == "begin":
             each.start_turn(f"r{number}", None, now)
         elif what == "end" and each.in_use:
-            each.end_turn(each._running[0], now)
+            each.end_turn(each.running[0], now)
         elif what == "recall":
             each.active(now - 1000)
         expected = sorted(here, key=lambda one: (one.last_active_s, one.name), reverse=True)

@@ -54,8 +54,8 @@ def test_a_closed_session_keeps_equal_amounts_once_and_nothing_of_its_turns() ->
     assert ledger.account.spent is ledger.tree.spent
     assert not hasattr(session, "__dict__")
     idle = new_session()
-    assert session._running is idle._running
-    assert session._waiting is idle._waiting
+    assert session.running is idle.running
+    assert session.tickets is idle.tickets
 
 
 def test_a_failed_turn_leaves_the_session_waiting_for_its_tools() -> None:

@@ -268,7 +268,7 @@ def test_in_any_history_lists_of_one_tenant_and_of_all_are_in_order(seed: int) -
         clock.advance(chance.choice((0.0, 0.5)))
         session = made.session(chance.choice("tu"), f"s{chance.randrange(12)}")
         if session.in_use and chance.random() < 0.6:
-            session.end_turn(session._running[0], clock())
+            session.end_turn(session.running[0], clock())
         else:
             session.start_turn(f"r{number}", None, clock())
         for tenant in (None, "t", "u"):

@@ -2,8 +2,9 @@
 
 import errno
 import os
+import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import sessions.journal.files as journal_files
 from sessions.journal.errors import JournalDisplaced, JournalUnavailable
 from sessions.journal.files import RESERVE_BYTES, DiskReserve
+from sessions.journal.mark import MarkFile, read_mark
 from sessions.journal.sqlite import SqliteJournal
 from tests.support.harmed_journals import DISPLACED, Harm, moved, written_over
 from tests.support.journals import record
@@ -88,14 +90,15 @@ def test_another_programs_lock_is_told_and_not_waited_for(journal: SqliteJournal
     journal.look()
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT], ids=["full", "quota"])
 def test_a_disk_without_room_is_told_and_the_reserve_pays_what_is_owed(
-    journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
+    code: int, journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reserve = journal.path.with_name("j.db.reserve")
     assert reserve.stat().st_size == RESERVE_BYTES
     with monkeypatch.context() as patched:
-        patched.setattr(journal_files.os, "pwrite", _no_room)
-        with pytest.raises(JournalUnavailable, match="No space left"):
+        patched.setattr(journal_files.os, "pwrite", _failing(code))
+        with pytest.raises(JournalUnavailable, match=os.strerror(code)):
             journal.look()
     assert DiskReserve(journal.path).spend()
     assert reserve.stat().st_size == 0
@@ -103,5 +106,67 @@ def test_a_disk_without_room_is_told_and_the_reserve_pays_what_is_owed(
     assert reserve.stat().st_size == RESERVE_BYTES
 
 
-def _no_room(*_: object) -> int:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def test_a_disk_that_is_full_for_the_mark_alone_acknowledges_nothing(
+    journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in no mark may be gone one day without anybody knowing."""
+    told = record("r1", session="s1")
+    with monkeypatch.context() as patched:
+        patched.setattr(MarkFile, "_write", _failing(errno.ENOSPC))
+        for _ in range(3):
+            with pytest.raises(JournalUnavailable, match="its mark: No space left"):
+                journal.append([told])
+    assert journal.append([told]) == [True]
+    marked = read_mark(journal.path.with_name("j.db.mark"))
+    assert marked is not None
+    assert journal.turn("t", "r1") is not None
+
+
+def test_a_folder_that_is_unmounted_and_mounted_again_is_taken_again(
+    journal: SqliteJournal,
+) -> None:
+    """Without its disk the folder is there, and empty or with other files of the same names."""
+    folder = journal.path.parent
+    for strange in (False, True):
+        moved(journal.path)
+        folder.mkdir()
+        if strange:
+            for name in ("j.db", "j.db-wal", "j.db.mark"):
+                (folder / name).write_bytes(b"another")
+        with pytest.raises(JournalDisplaced):
+            journal.look()
+        with pytest.raises(JournalDisplaced):
+            journal.append([record("r1", session="s1")])
+        if strange:
+            assert (folder / "j.db").read_bytes() == b"another"
+        shutil.rmtree(folder)
+        folder.with_name("elsewhere").rename(folder)
+        journal.look()
+    assert journal.append([record("r2", session="s2")]) == [True]
+
+
+def test_of_two_faults_at_once_each_is_told_until_both_have_ended(
+    journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = journal.path.parent
+    with monkeypatch.context() as patched:
+        patched.setattr(journal_files.os, "pwrite", _failing(errno.ENOSPC))
+        moved(journal.path)
+        with pytest.raises(JournalDisplaced):
+            journal.look()
+        folder.with_name("elsewhere").rename(folder)
+        with pytest.raises(JournalUnavailable, match="No space left"):
+            journal.look()
+        moved(journal.path)
+    with pytest.raises(JournalDisplaced):
+        journal.look()
+    folder.with_name("elsewhere").rename(folder)
+    journal.look()
+    assert journal.append([record("r1", session="s1")]) == [True]
+
+
+def _failing(code: int) -> Callable[..., int]:
+    def fail(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    return fail

@@ -55,10 +55,11 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         for owner in ("here", "there")
     ]
     made = Pair(*map(JournalRig, journals))
-    made.there._numbers = made.here._numbers
+    made.there.numbers = made.here.numbers
     for journal in journals:
         journal._ownership = replace(journal._ownership, now_ms=lambda _: made.now_ms)
-        journal._ownership.beat()
+        assert journal.ownership is not None
+        journal.ownership.beat()
     yield made
     for journal in journals:
         journal.close()
@@ -186,7 +187,7 @@ def test_an_id_that_came_when_its_client_was_gone_is_free_unless_another_bears_i
 ) -> None:
     gone = pair.here.connect()
     for _ in range(2):
-        pair.here.recollection._journal.ownership.take_request("acme", "r1")  # type: ignore[union-attr]
+        take(pair.here)
         outcome = Recalled(taken_id="r1")
         pair.here.carry(gone, gone.connection.answer("a lookup that is over", outcome))
         assert take(pair.there)

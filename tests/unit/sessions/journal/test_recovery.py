@@ -92,7 +92,8 @@ def test_a_journal_that_a_server_has_is_refused_in_a_line_that_says_what_to_do(
 
 def test_commits_that_the_log_has_lost_with_its_end_are_named(tmp_path: Path) -> None:
     journal = opened(tmp_path / "j")
-    journal._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with contextlib.closing(sqlite3.connect(tmp_path / "j")) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     ends = []
     for n in range(10):
         journal.append([record(f"r{n}")])

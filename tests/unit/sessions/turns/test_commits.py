@@ -25,7 +25,7 @@ def played(**fields: object) -> tuple[TurnRecord, Ending]:
     rig.reply("answer" + END)
     (_, question) = rig.held[0]
     assert isinstance(question.asked, TurnRecord)
-    (job,) = client.connection._jobs
+    (job,) = client.connection.jobs
     assert job.ending is not None
     return question.asked, job.ending
 

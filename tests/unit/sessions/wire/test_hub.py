@@ -432,7 +432,7 @@ def test_a_plan_that_waits_is_given_up_with_its_client() -> None:
         await bench.settle()
         client.leave()
         await bench.settle()
-        assert not bench.hub._errands._tasks
+        assert not bench.hub.errands.open
         assert (client.frames, called) == ([], [])
 
     run(scenario)
