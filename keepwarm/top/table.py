@@ -162,7 +162,7 @@ COLUMNS: tuple[Column, ...] = (
         largest_first=False,
     ),
 )
-"""The session's has what the others leave it."""
+"""The columns from left to right; that of the session's name is as wide as the others leave it."""
 LEAST_SESSION_WIDTH = 12
 BESIDE = 3
 """Characters that no column has: the scroll bar's."""

@@ -398,7 +398,7 @@ class WebSocketPeer(asyncio.Protocol):
             self._request_work()
 
     def _forget_messages(self) -> None:
-        """Nobody waits for an answer to what has come."""
+        """Drop the messages that have come: nobody waits for an answer to them."""
         self._frames.clear()
         self._frames_bytes = 0
         self._inbox.clear()
