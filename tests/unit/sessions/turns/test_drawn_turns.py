@@ -26,8 +26,8 @@ class Servers:
         self.rigs = []
         for name in ("a", "b"):
             journal = SqliteJournal(file, fingerprint=FINGERPRINT, owner=name, shared=True)
-            journal._ownership = replace(journal._ownership, now_ms=lambda _: self.now_ms)
-            journal._ownership.beat()
+            journal._ownership = replace(journal.ownership, now_ms=lambda _: self.now_ms)
+            journal.ownership.beat()
             rig = JournalRig(journal)
             quotas = Quotas(TENANTS, rig.clock, cluster="c")
             rig.service = replace(rig.service, quotas=quotas)
@@ -73,7 +73,7 @@ def test_while_the_journal_cannot_be_asked_a_server_goes_on_with_its_part(
     def away(*_: object) -> None:
         raise JournalUnavailable("away")
 
-    monkeypatch.setattr(type(here.journal._ownership), "draw", away)
+    monkeypatch.setattr(type(here.journal.ownership), "draw", away)
     assert [begins(here), begins(here)] == [True, False]
     servers.pass_time(40)
     assert [begins(here), begins(here)] == [True, False]
