@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from sessions.journal.errors import JournalUnavailable
-from sessions.journal.sqlite import SqliteJournal
+from sessions.journal.ownership import Ownership
 from sessions.quotas import Quotas
 from sessions.tenants import ApiKey, TenantPolicy, Tenants
 from tests.support.journal_rig import FINGERPRINT, JournalRig
+from tests.support.timed_journal import TimedJournal
 
 TENANTS = Tenants(
     [ApiKey.of("key-of-acme", tenant="acme")], {"acme": TenantPolicy(turns_per_minute=3)}
@@ -25,8 +26,9 @@ class Servers:
         self.now_ms = 1_000_000
         self.rigs = []
         for name in ("a", "b"):
-            journal = SqliteJournal(file, fingerprint=FINGERPRINT, owner=name, shared=True)
-            journal._ownership = replace(journal._ownership, now_ms=lambda _: self.now_ms)
+            journal = TimedJournal(
+                file, lambda: self.now_ms, fingerprint=FINGERPRINT, owner=name, shared=True
+            )
             assert journal.ownership is not None
             journal.ownership.beat()
             rig = JournalRig(journal)
@@ -74,7 +76,7 @@ def test_while_the_journal_cannot_be_asked_a_server_goes_on_with_its_part(
     def away(*_: object) -> None:
         raise JournalUnavailable("away")
 
-    monkeypatch.setattr(type(here.journal.ownership), "draw", away)
+    monkeypatch.setattr(Ownership, "draw", away)
     assert [begins(here), begins(here)] == [True, False]
     servers.pass_time(40)
     assert [begins(here), begins(here)] == [True, False]
