@@ -234,7 +234,7 @@ class RunnerLoop:
         order = np.arange(batch * each, dtype=np.int32)
         if scattered:
             order = np.random.default_rng(0).permutation(order)
-        self._inputs = [
+        self.inputs = [
             SequenceInput(
                 tokens=np.array([5], dtype=np.int32),
                 start=context - 1,
@@ -246,7 +246,7 @@ class RunnerLoop:
         ]
 
     def step(self) -> Tensor:
-        return self._runner.run(self._inputs)
+        return self._runner.run(self.inputs)
 
 
 def fill_pool(runner: ModelRunner) -> None:

@@ -32,9 +32,9 @@ class PlainDecoder:
         self._config = config
         self._grouped = grouped
         torch.manual_seed(0)
-        self._embedding = self._weight(config.vocab_size, config.hidden_size, dtype)
-        self._layers = [_Layer(config, dtype) for _ in range(config.num_layers)]
-        self._norm = torch.ones(config.hidden_size, dtype=dtype)
+        self.embedding = self._weight(config.vocab_size, config.hidden_size, dtype)
+        self.layers = [_Layer(config, dtype) for _ in range(config.num_layers)]
+        self.norm = torch.ones(config.hidden_size, dtype=dtype)
         self._packed_head: PackedLinear | None = None
         shape = (config.num_layers, 2, batch, config.kv_heads, capacity, config.head_dim)
         self._cache = torch.randn(shape, dtype=dtype)
@@ -49,8 +49,8 @@ class PlainDecoder:
 
     def pack(self) -> None:
         """Lay out all weights for oneDNN; bfloat16 only, on a processor that has units for it."""
-        self._packed_head = PackedLinear(self._embedding, None)
-        for layer in self._layers:
+        self._packed_head = PackedLinear(self.embedding, None)
+        for layer in self.layers:
             layer.pack()
 
     @torch.inference_mode()
@@ -58,14 +58,14 @@ class PlainDecoder:
         """[batch, new] token ids at ``start`` -> [batch, vocab] logits of the last ones."""
         new = tokens.shape[1]
         rotation = self._cos[start : start + new], self._sin[start : start + new]
-        x = functional.embedding(tokens, self._embedding)
-        for layer, cache in zip(self._layers, self._cache, strict=True):
+        x = functional.embedding(tokens, self.embedding)
+        for layer, cache in zip(self.layers, self._cache, strict=True):
             x = x + layer.attend(x, cache, start, rotation, self._grouped)
             x = x + layer.feed_forward(x)
-        x = functional.rms_norm(x[:, -1], self._norm.shape, self._norm, self._config.norm_eps)
+        x = functional.rms_norm(x[:, -1], self.norm.shape, self.norm, self._config.norm_eps)
         if self._packed_head is not None:
             return self._packed_head(x)
-        return functional.linear(x, self._embedding)
+        return functional.linear(x, self.embedding)
 
 
 class _Layer:
@@ -77,15 +77,15 @@ class _Layer:
         def linear(inputs: int, outputs: int) -> Callable[[Tensor], Tensor]:
             return nn.Linear(inputs, outputs, bias=False, dtype=dtype)
 
-        self._qkv = linear(hidden, mixer.query_size + 2 * mixer.kv_size)
-        self._output = linear(mixer.query_size, hidden)
-        self._gate_up = linear(hidden, 2 * size)
-        self._down = linear(size, hidden)
-        self._norms = [torch.ones(hidden, dtype=dtype) for _ in range(2)]
-        self._head_norms = [torch.ones(config.head_dim, dtype=dtype) for _ in range(2)]
+        self.qkv = linear(hidden, mixer.query_size + 2 * mixer.kv_size)
+        self.output = linear(mixer.query_size, hidden)
+        self.gate_up = linear(hidden, 2 * size)
+        self.down = linear(size, hidden)
+        self.norms = [torch.ones(hidden, dtype=dtype) for _ in range(2)]
+        self.head_norms = [torch.ones(config.head_dim, dtype=dtype) for _ in range(2)]
 
     def pack(self) -> None:
-        for name in ("_qkv", "_output", "_gate_up", "_down"):
+        for name in ("qkv", "output", "gate_up", "down"):
             weight: Tensor = getattr(self, name).weight.detach()
             setattr(self, name, PackedLinear(weight, None))
 
@@ -96,11 +96,11 @@ class _Layer:
         self, x: Tensor, cache: Tensor, start: int, rotation: tuple[Tensor, Tensor], grouped: bool
     ) -> Tensor:
         config, (batch, new, _) = self._config, x.shape
-        heads = self._qkv(self._normed(x, self._norms[0])).view(batch, new, -1, config.head_dim)
+        heads = self.qkv(self._normed(x, self.norms[0])).view(batch, new, -1, config.head_dim)
         sizes = [self._mixer.heads, config.kv_heads, config.kv_heads]
         q, k, v = heads.transpose(1, 2).split(sizes, dim=1)
         if self._mixer.norm == "each":
-            q, k = self._normed(q, self._head_norms[0]), self._normed(k, self._head_norms[1])
+            q, k = self._normed(q, self.head_norms[0]), self._normed(k, self.head_norms[1])
         q, k = _rotated(q, *rotation), _rotated(k, *rotation)
         end = start + new
         cache[0, :, :, start:end], cache[1, :, :, start:end] = k, v
@@ -113,11 +113,11 @@ class _Layer:
             mixed = functional.scaled_dot_product_attention(
                 q, keys, values, is_causal=new > 1, enable_gqa=True
             )
-        return self._output(mixed.transpose(1, 2).reshape(batch, new, -1))
+        return self.output(mixed.transpose(1, 2).reshape(batch, new, -1))
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        gate, up = self._gate_up(self._normed(x, self._norms[1])).chunk(2, dim=-1)
-        return self._down(functional.silu(gate) * up)
+        gate, up = self.gate_up(self._normed(x, self.norms[1])).chunk(2, dim=-1)
+        return self.down(functional.silu(gate) * up)
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

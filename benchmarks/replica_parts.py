@@ -1,4 +1,4 @@
-"""Words that the parts of ``benchmarks.replicas`` share: sizes, answers, a long turn, an HAProxy."""
+"""Words that the parts of ``benchmarks.replicas`` share: sizes, answers, a long turn, HAProxy."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ class Sizes:
 
 
 SMALL = Sizes(
-    replicas=2, sessions=4, turns=3, roots=8, kills=2, stalls=1, moved=4, echoes=200, quota_s=5.0
+    replicas=2, sessions=4, turns=3, roots=8, kills=2, stalls=1, moved=4, echoes=200, quota_s=20.0
 )
 
 

@@ -10,7 +10,8 @@ and sockets of 60 sessions. ``moves``: sockets that a scale-up or a drain cut, a
 ``stalls``: seconds until a client hears of its turn again whose server got SIGKILL or SIGSTOP, and
 whether the books agree. ``turns``: one chain moved with each turn over one at home, medians.
 ``carrier``: an echo through HAProxy less one without, medians of five. ``quota``: what a tenant
-gets at all servers over what it gets at one. Nothing here is throughput: the machine has two cores. It has to be idle.
+gets at all servers over what it gets at one. Nothing here is throughput: the machine has two cores.
+It has to be idle.
 """
 
 import argparse
@@ -57,7 +58,8 @@ async def hit_ratio(sizes: Sizes, name: str, url_of: Callable[[int, int], str]) 
         for number in range(sizes.sessions):
             async with client(url_of(number, turn)) as own:
                 session = own.session(name=f"{name} {number}", head=heads.get(number))
-                said = f"question {turn} of {number}: what is the price of desk, lamp and chair?"
+                # Unlike all others from its first word on: no session warms another one.
+                said = f"{name} {number} asks ({turn}): what is the price of desk, lamp and chair?"
                 response = await session.respond(said, **SHORT)
                 heads[number] = response.id
             if turn:

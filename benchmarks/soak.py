@@ -234,7 +234,9 @@ def share(grown: float, told: float, noise: float) -> float:
         return 1.0
     if 0.0 < grown <= told <= grown + noise:
         return 1.0
-    return max(0.0, min(grown, told) / max(grown, told))
+    if grown * told <= 0.0:
+        return 0.0
+    return min(abs(grown), abs(told)) / max(abs(grown), abs(told))
 
 
 def options() -> argparse.ArgumentParser:

@@ -71,6 +71,7 @@ class Balancer:
         self._save_at: float | None = 0.0
         """When the table is copied next; None: what was saved is to be filled in."""
         self._trouble: str | None = None
+        self._left_out: tuple[str, ...] = ()
         self.carries = False
         """HAProxy was there when it was looked at last."""
         self.waits = False
@@ -104,8 +105,9 @@ class Balancer:
     def _balance(self, members: Sequence[Member]) -> None:
         seen = self._watch.look(members, self._clock())
         found = plan(BACKEND, seen, self._carrier.socket.slots(BACKEND))
-        for owner in found.left_out:
-            log.warning("there is no slot for a member member=%s", owner)
+        if found.left_out and found.left_out != self._left_out:
+            log.warning("there is no slot for members members=%s", ", ".join(found.left_out))
+        self._left_out = found.left_out
         told = [step.tells for step in found.steps if self._do(step) and step.tells is not None]
         if found.slots or told:
             self._rows.write(found.slots, told)

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cluster.haproxy_file import Listening, text
-from cluster.haproxy_socket import MOST_PATH, HaproxyGone, HaproxySocket
+from cluster.haproxy_socket import MOST_PATH, HaproxyBusy, HaproxyGone, HaproxySocket
 from sessions.wire.descriptors import raise_limit
 
 OLDEST = (2, 4)
@@ -122,17 +122,23 @@ class Haproxy:
 
         Raises:
             HaproxyError: it did not start, or runs with other options.
+            HaproxyBusy: it is there and does not answer.
         """
         self._reap()
         file, wanted = self._folder / _NAMES["file"], self._write(self._listening)
-        with contextlib.suppress(HaproxyGone):
+        try:
             number = self.socket.process()
-            if file.read_text() != wanted:
-                raise HaproxyError(
-                    f"HAProxy runs here with other options (process {number}): end it first, which "
-                    "cuts its sockets"
-                )
+        except HaproxyBusy:
+            raise
+        except HaproxyGone:
+            number = None
+        if number is not None and file.read_text() == wanted:
             return False
+        if number is not None:
+            raise HaproxyError(
+                f"HAProxy runs here with other options (process {number}): end it first, which "
+                "cuts its sockets"
+            )
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file.write_text(wanted)
         self._start(file)
@@ -155,7 +161,9 @@ class Haproxy:
                 if self.socket.process() == self._process.pid:
                     return
             time.sleep(0.02)
-        self.end()
+        self._process.kill()
+        self._process.wait()
+        self._process = None
         lines = [line for line in log.read_text(errors="replace").splitlines() if "ALERT" in line]
         why = lines[0].partition(": ")[2] if lines else f"see {log}"
         raise HaproxyError(f"HAProxy did not start: {why}")

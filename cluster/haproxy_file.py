@@ -81,7 +81,7 @@ def _defaults() -> Iterable[str]:
         "timeout queue 5s",
         # A socket may say nothing for as long as an agent's tools run.
         "timeout tunnel 2h",
-        "timeout check 2s",
+        "timeout check 1500ms",
     )
 
 

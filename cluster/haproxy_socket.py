@@ -28,6 +28,10 @@ class HaproxyGone(Exception):
     """Nobody answers at the socket."""
 
 
+class HaproxyBusy(HaproxyGone):
+    """Somebody is there, and does not answer in time: it must not be replaced."""
+
+
 class CommandRefused(Exception):
     """HAProxy did not do what it was told."""
 
@@ -50,7 +54,7 @@ class HaproxySocket:
         """Give one command; returns the answer.
 
         Raises:
-            HaproxyGone: nobody is there.
+            HaproxyGone, HaproxyBusy: nobody is there, or answers.
         """
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as asking:
             asking.settimeout(REPLY_S)
@@ -58,6 +62,8 @@ class HaproxySocket:
                 asking.connect(str(self.path))
                 asking.sendall(command.encode() + b"\n")
                 parts = list(iter(lambda: asking.recv(1 << 16), b""))
+            except TimeoutError as error:
+                raise HaproxyBusy(f"HAProxy is busy at {self.path}") from error
             except OSError as error:
                 raise HaproxyGone(f"HAProxy does not answer at {self.path}: {error}") from error
         return b"".join(parts).decode(errors="replace").strip()

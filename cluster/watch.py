@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.membership import CLEAR_MS, Seen
-from sessions.journal.members import Member
+from sessions.journal.members import Member, MemberState
 
 PRESSED_PERMILLE, PRESSED_S = 900, 30.0
 """A KV cache that has been so full for so long gets fewer new sessions."""
+
+LEAVING_S = 30.0
+"""So long a member may be silent that drains: nobody checks it, and it may serve still."""
 
 
 @dataclass(slots=True)
@@ -53,9 +56,10 @@ class Watch:
             heard.told_at_s = None
         elif heard.told_at_s is None:
             heard.told_at_s = now_s
+        draining = member.presence.state is MemberState.DRAINING
         return Seen(
             member=member,
-            fresh=now_s - heard.at_s <= self._dead_s,
+            fresh=now_s - heard.at_s <= (LEAVING_S if draining else self._dead_s),
             pressed=heard.pressed_since_s is not None
             and now_s - heard.pressed_since_s >= PRESSED_S,
             told_now=heard.told_at_s is not None and now_s - heard.told_at_s <= CLEAR_MS / 1000,

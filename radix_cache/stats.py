@@ -45,7 +45,7 @@ class CacheStats:
     """Prompt tokens of the sequences that ran. Hits and misses add up to them."""
     hit_tokens: int
     miss_tokens: dict[str, int]
-    """By value of MissCause."""
+    """Tokens that were not found, by the value of the ``MissCause``."""
     evicted_tokens: dict[str, int]
     """Tokens whose blocks were evicted, by ``evicted`` and ``expired``."""
     host_total: int

@@ -41,6 +41,11 @@ class QueuedLines(logging.Handler):
         self._thread.start()
 
     @property
+    def num_queued(self) -> int:
+        """Lines that wait to be written."""
+        return self._lines.qsize()
+
+    @property
     def num_dropped(self) -> int:
         """Lines lost since the last one that told of lost ones."""
         return self._dropped

@@ -7,7 +7,7 @@ A type name is that of a public class at the top of a module; it counts where tw
 package have it. A docstring stands first in a module, class or function, or behind the field that
 it explains. A parameter is only handed on where its function does nothing with it but pass it, as
 it came, to what it calls. A private attribute is one with an underscore that a package defines and
-a test reads from outside.
+a test reads from outside; what the standard library documents, ``_replace``, is none.
 """
 
 import ast
@@ -19,6 +19,9 @@ from pathlib import Path
 
 from tools.line_ledger import BESIDE, PACKAGES, ROOT, AnyFunction, module_name
 
+DOCUMENTED = frozenset({"_asdict", "_field_defaults", "_fields", "_fields_", "_make", "_replace"})
+"""Names with an underscore that the standard library documents for everybody's use, of named tuples
+and of ctypes."""
 BAD_OPENING = re.compile(r"(What|Of|Who)\b")
 Documented = ast.Module | ast.ClassDef | AnyFunction
 
@@ -140,7 +143,7 @@ def private_reads(tests: Sequence[Source], private: set[str]) -> list[tuple[Path
         for source in tests
         for node in ast.walk(source.tree)
         if isinstance(node, ast.Attribute)
-        and node.attr in private
+        and node.attr in private - DOCUMENTED
         and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
     ]
 

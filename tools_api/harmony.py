@@ -81,7 +81,7 @@ class ChannelParser:
         self._plain = plain
         self._at: Literal["header", "reasoning", "text", "call", "over"] = "header"
         self._header = ""
-        """The text read of it, its tokens included."""
+        """The text of a message's header as far as it was read, its special tokens included."""
         self._has_channel = False
         self._has_text = False
         """The message that is open has any."""

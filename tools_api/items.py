@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, TypedDict
 
 from tools_api import errors, exact_json
 from tools_api.json_fields import Fields, join
+from tools_api.noted_items import note_of
 
 
 class ItemLimits(Protocol):
@@ -326,6 +327,9 @@ def parse_item(raw: object, path: str, limits: ItemLimits | None = None) -> Item
     if kind is None and "role" in raw:
         kind = "message"
     fields = Fields(raw, path)
+    if (note := note_of(raw, path)) is not None:
+        told, id_ = TextPart(type="output_text", text=note), fields.text("id", absent=True)
+        return Message(role="assistant", content=(told,), id=id_)
     match kind:
         case "message":
             return Message(

@@ -12,6 +12,7 @@ quotes a bounded part of what the client sent.
 from typing import Any
 
 from tools_api.errors import quoted
+from tools_api.noted_items import noted_warnings
 from tools_api.tools import tool_warnings
 
 WORKING = frozenset(
@@ -53,7 +54,7 @@ _MAX_NAMED = 8
 
 def request_warnings(raw: dict[str, Any]) -> tuple[str, ...]:
     """The warnings for a request without nulls that was read without a fault."""
-    warnings = list(tool_warnings(raw.get("tools")))
+    warnings = [*tool_warnings(raw.get("tools")), *noted_warnings(raw.get("input"))]
     warnings += [
         f"{field}: no effect, {reason}" for field, reason in WITHOUT_EFFECT.items() if field in raw
     ]

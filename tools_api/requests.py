@@ -178,6 +178,15 @@ class ContextOptions(VendorModel):
     compact_threshold: Tokens
 
 
+class ToolReport(VendorModel):
+    """What a client tells of a call that it answers: nobody checks it."""
+
+    call_id: Annotated[str, Field(min_length=1, max_length=512)]
+    ms: Annotated[float, Field(ge=0, le=2_678_400_000, allow_inf_nan=False)] | None = None
+    """How long its tool ran, a month at most."""
+    failed: bool = False
+
+
 class KeepwarmOptions(VendorModel):
     """The ``keepwarm`` object of a request."""
 
@@ -202,6 +211,8 @@ class KeepwarmOptions(VendorModel):
     """Schema keywords that cannot be enforced are checked afterwards instead of refused."""
     request_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """The client's own name for this request: sent again, it starts nothing."""
+    tools: tuple[ToolReport, ...] = ()
+    """Of the calls whose outputs the request brings."""
     labels: dict[str, str] | None = None
     """The session's labels from now on, all of them; None: as they were."""
     on_disconnect: Literal["cancel", "continue"] | None = None
@@ -469,6 +480,11 @@ def _parse_keepwarm(raw: object, metadata: dict[str, str], limits: Limits) -> Ke
         fields["budget"] = _parse_metadata_budget(metadata["keepwarm.budget"])
     if "sampling" in fields:
         fields["sampling"] = _parse_sampling(fields["sampling"], limits)
+    if isinstance(fields.get("tools"), list):
+        if len(fields["tools"]) > limits.max_list_entries:
+            most = limits.max_list_entries
+            raise errors.invalid_value("keepwarm.tools", f"more than {most} entries")
+        fields["tools"] = tuple(fields["tools"])
     if "labels" in fields:
         check_labels(fields["labels"], "keepwarm.labels", limits)
     options = validate(KeepwarmOptions, fields, "keepwarm")

@@ -285,8 +285,9 @@ def _print(found: Sequence[dict[str, Any]], as_json: bool, columns: Sequence[_Co
 def _print_budgets(budgets: Sequence[HeldBudget], session: str) -> None:
     for budget in map(budget_row, budgets):
         for kind, limit in budget["limit"].items():
-            left = _cell(budget["left"][kind])
-            click.echo(f"{_whose(budget, session)}: {left} of {_cell(limit)} {kind} left")
+            left, spent = _cell(budget["left"][kind]), _cell(budget["spent"][kind])
+            told = f"{left} of {_cell(limit)} {kind} left, {spent} spent"
+            click.echo(f"{_whose(budget, session)}: {told}")
 
 
 def _budgets_left(row: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from keepwarm.top.feed import Snapshot
 
 POINTS = 300
 _BARS = "_▁▂▃▄▅▆▇█"
-"""The first is nothing at all."""
+"""Characters of a curve by their height; a blank is nothing at all."""
 
 RATES = {
     "out/s": "streamed_tokens",

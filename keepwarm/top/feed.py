@@ -40,10 +40,15 @@ class BudgetRow:
     """A budget that holds for a session."""
 
     scope: str
-    """``session``, ``tree`` or ``tenant``."""
+    """``session``, ``tree``, ``tenant`` or ``key``."""
     owner: str
-    """The session whose it is, or whose tree's; the tenant."""
+    """The session whose it is, or whose tree's; the tenant, the key."""
     left: tuple[tuple[str, float], ...]
+    spent: tuple[tuple[str, float], ...] = ()
+    held: tuple[tuple[str, float], ...] = ()
+    """By turns that run."""
+    every: str = ""
+    """``day`` or ``month``; empty: for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +222,9 @@ def _budget(raw: Mapping[str, Any]) -> BudgetRow:
         scope=printable(str(raw.get("scope", ""))),
         owner=printable(str(raw.get("owner", ""))),
         left=_amounts(raw.get("left")),
+        spent=_amounts(raw.get("spent")),
+        held=_amounts(raw.get("held")),
+        every=printable(str(raw.get("every") or "")),
     )
 
 

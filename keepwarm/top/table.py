@@ -92,7 +92,9 @@ def _short(number: float) -> str:
 def described(row: SessionRow) -> str:
     """The text that the table has no room for."""
     owned = "; ".join(
-        f"{_whose(budget, row)} {_amounts(budget.left)}" for budget in row.budgets if budget.left
+        f"{_whose(budget, row)} {_amounts(budget.left)}{_taken(budget)}"
+        for budget in row.budgets
+        if budget.left
     )
     bounds = owned or _amounts(row.budget_left) or "no bounds"
     return f"{row.session} ({row.tenant})  left: {bounds}"
@@ -101,7 +103,17 @@ def described(row: SessionRow) -> str:
 def _whose(budget: BudgetRow, row: SessionRow) -> str:
     """Its scope, and which tree where it is another session's."""
     others = budget.scope == "tree" and budget.owner != row.session
-    return f"tree of {budget.owner}" if others else budget.scope
+    scope = f"tree of {budget.owner}" if others else budget.scope
+    return f"{scope}'s {budget.every}" if budget.every else scope
+
+
+def _taken(budget: BudgetRow) -> str:
+    """What is spent, and what turns that run hold."""
+    held = tuple((kind, value) for kind, value in budget.held if value)
+    told = [
+        f"{_amounts(some)} {how}" for some, how in ((budget.spent, "spent"), (held, "held")) if some
+    ]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _amounts(bounds: Iterable[tuple[str, float]]) -> str:
@@ -150,7 +162,7 @@ COLUMNS: tuple[Column, ...] = (
         largest_first=False,
     ),
 )
-"""The session's has what the others leave it."""
+"""The columns from left to right; that of the session's name is as wide as the others leave it."""
 LEAST_SESSION_WIDTH = 12
 BESIDE = 3
 """Characters that no column has: the scroll bar's."""

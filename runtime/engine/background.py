@@ -92,17 +92,17 @@ class BackgroundTasks:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self._queue: deque[BackgroundTask] = deque()
+        self.queue: deque[BackgroundTask] = deque()
         self._step_s = _FIRST_STEP_S
         self._left_s = 0.0
         self.spent_s = 0.0
         """Time that tasks took since ``begin_step``."""
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self.queue)
 
     def __contains__(self, sequence: Sequence) -> bool:
-        return any(task.holds(sequence) for task in self._queue)
+        return any(task.holds(sequence) for task in self.queue)
 
     @property
     def mean_step_s(self) -> float:
@@ -121,12 +121,12 @@ class BackgroundTasks:
     def drop_void(self) -> None:
         """Forget what nobody waits for any more. To be called before work goes on."""
         kept: deque[BackgroundTask] = deque()
-        for task in self._queue:
+        for task in self.queue:
             if task.is_void:
                 task.pieces.close()
             else:
                 kept.append(task)
-        self._queue = kept
+        self.queue = kept
 
     def finished_at_once(self, task: BackgroundTask) -> bool:
         """Whether the task is over within what is left of the step's share; if not it goes on in
@@ -134,19 +134,19 @@ class BackgroundTasks:
         second."""
         if self._work(task):
             return True
-        self._queue.append(task)
+        self.queue.append(task)
         return False
 
     def resume(self) -> None:
         """Work on what is in the background for what is left of the step's share, one piece at
         least; then conclude what came to an end."""
         done: list[BackgroundTask] = []
-        while self._queue:
-            task = self._queue.popleft()
+        while self.queue:
+            task = self.queue.popleft()
             if self._work(task):
                 done.append(task)
             else:
-                self._queue.append(task)
+                self.queue.append(task)
             if self._left_s <= 0.0:
                 break
         for task in done:

@@ -24,7 +24,7 @@ class BranchTokens:
         self._buffers: OrderedDict[str, TokenBuffer] = OrderedDict()
         self._vouched: dict[str, int] = {}
         self._busy: set[str] = set()
-        self._idle_tokens = 0
+        self.idle_tokens = 0
         """Tokens of all branches that are not busy."""
 
     def __len__(self) -> int:
@@ -35,7 +35,7 @@ class BranchTokens:
         """Memory of all buffers, with what they have to grow and what each takes without tokens;
         roughly."""
         busy = sum(self.length(branch_id) for branch_id in self._busy)
-        tokens = (self._idle_tokens + busy) * _BYTES_PER_TOKEN
+        tokens = (self.idle_tokens + busy) * _BYTES_PER_TOKEN
         return tokens + tokens // 8 + len(self._buffers) * _BUFFER_BYTES
 
     def is_busy(self, branch_id: str) -> bool:
@@ -80,7 +80,7 @@ class BranchTokens:
         self._buffers[branch_id] = buffer
         self._buffers.move_to_end(branch_id)
         self._vouched[branch_id] = vouched if base_id == branch_id else 0
-        self._idle_tokens -= idle_tokens
+        self.idle_tokens -= idle_tokens
         self._busy.add(branch_id)
         return buffer, vouched
 
@@ -90,23 +90,23 @@ class BranchTokens:
         Args:
             ran: the sequence was admitted, so the branch's cache handle is on its tokens now.
         """
-        self._idle_tokens -= self._idle_length(branch_id)
+        self.idle_tokens -= self._idle_length(branch_id)
         self._busy.discard(branch_id)
-        self._idle_tokens += self._idle_length(branch_id)
+        self.idle_tokens += self._idle_length(branch_id)
         buffer = self._buffers.get(branch_id)
         if ran and buffer is not None:
             self._vouched[branch_id] = len(buffer)
 
     def release(self, branch_id: str) -> None:
         """Forget a branch. A sequence that is still open keeps its buffer until it ends."""
-        self._idle_tokens -= self._idle_length(branch_id)
+        self.idle_tokens -= self._idle_length(branch_id)
         self._buffers.pop(branch_id, None)
         self._vouched.pop(branch_id, None)
 
     def overflow(self) -> list[str]:
         """Forget idle branches until the byte bound holds; returns their ids."""
         busy_tokens = sum(self.length(branch_id) for branch_id in self._busy)
-        used = (self._idle_tokens + busy_tokens) * _BYTES_PER_TOKEN
+        used = (self.idle_tokens + busy_tokens) * _BYTES_PER_TOKEN
         forgotten: list[str] = []
         for branch_id, buffer in self._buffers.items():
             if used <= self._max_bytes:

@@ -73,6 +73,12 @@ class Compilations:
         compilations = (*self._parsing.values(), *self._finishing.values())
         return len(self._ready) + sum(len(c.waiting) for c in compilations)
 
+    @property
+    def num_unparsed(self) -> int:
+        """Grammars that wait for a worker, those included that nobody wants any more."""
+        with self._lock:
+            return sum(map(len, self._to_parse.values()))
+
     def want(self, sequence: Sequence, spec: GrammarSpec) -> None:
         """Have a grammar compiled for a sequence, unless it is remembered."""
         compiled = self._compiler.cached(spec)

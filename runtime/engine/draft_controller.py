@@ -85,7 +85,7 @@ class DraftController:
         self._budget = config.draft_tokens_per_step
         self._clock = clock
         self._arms: dict[int, _Arms] = {}
-        self._pauses: dict[str, tuple[int, int]] = {}
+        self.pauses: dict[str, tuple[int, int]] = {}
         """By request: steps still to go without drafts, and how many the next time."""
         self._asked: tuple[_Arms, bool] | None = None
 
@@ -112,9 +112,9 @@ class DraftController:
         alone = len(sequences) == 1
         if not alone and not self._tries(len(sequences)):
             return {}
-        if len(self._pauses) > len(sequences):
+        if len(self.pauses) > len(sequences):
             present = {sequence.request.request_id for sequence in sequences}
-            self._pauses = {name: p for name, p in self._pauses.items() if name in present}
+            self.pauses = {name: p for name, p in self.pauses.items() if name in present}
         share_s = _SHARE * step_s
         until = self._clock() + share_s
         drafts = {}
@@ -171,13 +171,13 @@ class DraftController:
         return drafts
 
     def _pauses_for(self, request_id: str, alone: bool) -> bool:
-        left, penalty = self._pauses.get(request_id, (0, 1))
+        left, penalty = self.pauses.get(request_id, (0, 1))
         if alone or not left:
             return False
-        self._pauses[request_id] = (left - 1, penalty)
+        self.pauses[request_id] = (left - 1, penalty)
         return True
 
     def _pause(self, request_id: str) -> None:
         """A step of its chain alone took longer than all chains together should."""
-        _, penalty = self._pauses.get(request_id, (0, 1))
-        self._pauses[request_id] = (penalty, min(2 * penalty, _LONGEST_PAUSE))
+        _, penalty = self.pauses.get(request_id, (0, 1))
+        self.pauses[request_id] = (penalty, min(2 * penalty, _LONGEST_PAUSE))

@@ -106,7 +106,7 @@ class Engine:
         self._heap_free = 0
         self._idle_step = False
         self._failed_steps = 0
-        """In a row, of one sequence each."""
+        """Steps of one sequence each that have failed in a row."""
 
     @property
     def pause_s(self) -> float:

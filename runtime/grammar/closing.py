@@ -56,7 +56,7 @@ class Effort:
 THOROUGH = Effort(steps=4000, improving_steps=80, whole_values=16)
 """Once per grammar, off the engine's loop."""
 QUICK = Effort(steps=300, improving_steps=20)
-"""Between two tokens of a sequence."""
+"""The effort of a search between two tokens of a sequence."""
 
 
 def complete(work: Work[_Result]) -> _Result:

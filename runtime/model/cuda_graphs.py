@@ -160,7 +160,7 @@ class StepGraphs:
         self._spare_block = spare_block
         self._on_triton = wants_triton(pool.blocks.device)
         self.counts = GraphCounts()
-        self._steps: dict[Bucket, _RecordedStep] = {}
+        self.steps: dict[Bucket, _RecordedStep] = {}
         wanted = buckets_up_to(max_sequences)
         if not self._on_triton:
             wanted = list(dict.fromkeys(_unshared(bucket) for bucket in wanted))
@@ -175,15 +175,15 @@ class StepGraphs:
             for number, step in enumerate(made, 1):
                 self._record(step, record)
                 progress(number, len(wanted))
-        if len(self._steps) < len(wanted):
-            missing = len(wanted) - len(self._steps)
+        if len(self.steps) < len(wanted):
+            missing = len(wanted) - len(self.steps)
             log.warning("recordings failed=%d of=%d: such steps run slower", missing, len(wanted))
-        self._order: Many[Bucket] = tuple(self._steps)
+        self._order: Many[Bucket] = tuple(self.steps)
 
     @property
     def num_graphs(self) -> int:
         """Recordings that steps may run in."""
-        return len(self._steps)
+        return len(self.steps)
 
     def _made(self, bucket: Bucket) -> "_RecordedStep":
         return _RecordedStep(self._decoder, self._pool, bucket, self._spare_block)
@@ -196,7 +196,7 @@ class StepGraphs:
                 log.exception("recording failed sequences=%d", made.bucket.sequences)
             self.counts.failed += 1
         else:
-            self._steps[made.bucket] = made
+            self.steps[made.bucket] = made
 
     def forward(self, batch: StepBatch, tokens: Tensor | None = None) -> Tensor | None:
         """Logits of ``batch``, to be used before the next call; None if it is not for this.
@@ -208,12 +208,12 @@ class StepGraphs:
             self._count_eager(needed)
             return None
         try:
-            logits = self._steps[bucket].run(batch, shared, tokens)
+            logits = self.steps[bucket].run(batch, shared, tokens)
         except Exception:
             log.exception("replay failed sequences=%d: it is not tried again", bucket.sequences)
             self.counts.failed += 1
-            del self._steps[bucket]
-            self._order = tuple(self._steps)
+            del self.steps[bucket]
+            self._order = tuple(self.steps)
             self._count_eager(needed)
             return None
         self.counts.replayed += not needed.chunk

@@ -88,7 +88,7 @@ class ModelRunner:
                 max_sequences=max_recorded_sequences,
                 record=record,
                 also=[
-                    *(lambda step=step: self._run_as_it_comes(step, None) for step in steps),
+                    *(lambda step=step: self.run_as_it_comes(step, None) for step in steps),
                     *draws(model.config.vocab_size, model.device),
                 ],
                 progress=progress,
@@ -137,9 +137,9 @@ class ModelRunner:
                 logits = self.graphs.forward(batch, tokens)
             if logits is not None:
                 return logits
-        return self._run_as_it_comes(batch, tokens)
+        return self.run_as_it_comes(batch, tokens)
 
-    def _run_as_it_comes(self, batch: StepBatch, tokens: Tensor | None) -> Tensor:
+    def run_as_it_comes(self, batch: StepBatch, tokens: Tensor | None) -> Tensor:
         """``forward`` without a recording."""
         device = self.model.device
         self.pool.reach(int(batch.slots.max()) // self.block_size)

@@ -83,6 +83,11 @@ class TenantShare:
         """Tenants that the step is not open to, and those that asked."""
         self._resting: set[str] = set()
 
+    @property
+    def remembered(self) -> frozenset[str]:
+        """Tenants of which anything is kept."""
+        return frozenset({*self._owed_s, *self._waited_s, *self._rested_s})
+
     def owed_s(self, tenant: str) -> float:
         """Seconds that a tenant had beyond its share lately, the step that is planned left out."""
         return self._owed_s.get(tenant, 0.0)

@@ -64,9 +64,9 @@ from tools_api.version import __version__
 try:
     import uvloop
 except ImportError:  # there is none for this platform
-    _new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
 else:
-    _new_event_loop = uvloop.new_event_loop
+    new_event_loop = uvloop.new_event_loop
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def run(options: ServeOptions, explain: Callable[[str], str], warnings: Iterable
     for warning in warnings:
         log.warning("%s", warning)
     try:
-        with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(serve(options))
     except _START_ERRORS as error:
         log.debug("start failed", exc_info=True)
@@ -106,7 +106,7 @@ async def serve(options: ServeOptions) -> int:
     """
     ready, stopping = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    serving = loop.create_task(_serve(options, ready, stopping))
+    serving = loop.create_task(serve_until(options, ready, stopping))
 
     def on_signal() -> None:
         if stopping.is_set() or not ready.is_set():
@@ -122,7 +122,7 @@ async def serve(options: ServeOptions) -> int:
     return 0
 
 
-async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.Event) -> None:
+async def serve_until(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.Event) -> None:
     async with contextlib.AsyncExitStack() as cleanup:
         # First of all, so that what needs no model is told before one is loaded.
         bound = cleanup.enter_context(place(options))
@@ -167,7 +167,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         if standing is not None:
             _serves(standing, hub)
         cleanup.callback(_collecting(service).cancel)
-        print(_ready_line(address, info), flush=True)
+        print(ready_line(address, info), flush=True)
         ready.set()
         await _until(stopping, hub_task)
         if standing is not None and desk is not None:
@@ -202,7 +202,7 @@ async def _standing(
     identity = f"{names_of(options)[0]} ({before.fingerprint.hex()[:12]})"
     standing = await join(options.cluster, before.journal, identity=identity, bound=bound)
     if standing is not None:
-        cleanup.callback(standing.close)
+        cleanup.push_async_callback(standing.close)
     return standing
 
 
@@ -447,7 +447,7 @@ def _address(bound: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _ready_line(address: str, info: EngineInfo) -> str:
+def ready_line(address: str, info: EngineInfo) -> str:
     return (
         f"keepwarm ready at http://{address}/v1 model={info.model_name} device={info.device} "
         f"dtype={info.dtype} kv_capacity_tokens={info.kv_capacity_tokens}"

@@ -40,20 +40,21 @@ class Seal:
         parts: dict[str, object] = {**told, "summary": stands_for.summary_at}
         packed = _text(zlib.compress(exact_json.dumps(parts)))
         body = f"kw1{kind[0]}.{packed}"
-        signature = "" if kind == "inner" else self._signature(tenant, body)
+        signature = "" if kind == "inner" else self.signature_of(tenant, body)
         return opened(Compaction(encrypted_content=f"{body}.{signature}", id=id_))
 
     def refuse_foreign(self, tenant: str, item: Compaction, path: str) -> None:
         """Raise ApiError unless this tenant's item was made for this model."""
         body, _, signature = item.encrypted_content.rpartition(".")
-        if not hmac.compare_digest(signature, self._signature(tenant, body)):
+        if not hmac.compare_digest(signature, self.signature_of(tenant, body)):
             raise errors.invalid_value(
                 join(path, "encrypted_content"),
                 "it was changed, or made for another tenant, model or tokenizer; send the history "
                 "that it stands for",
             )
 
-    def _signature(self, tenant: str, body: str) -> str:
+    def signature_of(self, tenant: str, body: str) -> str:
+        """The signature of a tenant's item, in hexadecimal."""
         parts = (self._made_for, tenant.encode("utf-8", "surrogatepass"), body.encode())
         told = b"".join(len(part).to_bytes(8) + part for part in parts)
         return _text(hmac.digest(self._key, told, hashlib.sha256))

@@ -294,6 +294,16 @@ class Ledger:
         self.turns += is_turn
 
 
+class ToolRun(NamedTuple):
+    """A call that a turn read the output of."""
+
+    name: str
+    ms: float | None
+    """How long it ran, as the client says; None: it does not."""
+    failed: bool
+    """As the client says."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnReport:
     """One finished turn, for metrics, the log and the dashboard."""
@@ -334,6 +344,8 @@ class TurnReport:
     context: dict[str, Any] | None = None
     """The fate of its context, as ``response.keepwarm.context`` says it; None: nothing."""
 
+    tools: tuple[ToolRun, ...] = ()
+    """The calls whose outputs it read, as its client told of them."""
     warned: tuple[str, ...] = ()
     """Scopes of the operator's budgets of which so much is spent now that it is told."""
 

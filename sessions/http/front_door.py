@@ -178,7 +178,7 @@ class FrontDoor:
 
     def answer(self, request: HttpRequest) -> HttpResponse | Admission:
         """The answer, or leave to go on with the request."""
-        route, argument = self._find(request.path)
+        route, argument = self.find(request.path)
         if route is None:
             error = http_error(HTTPStatus.NOT_FOUND, self._nothing_at(request.path))
             return refusal(error, words_of(request))
@@ -220,7 +220,8 @@ class FrontDoor:
         told = request.headers.get_all("X-Forwarded-For")
         return self._origins.client_of(peer, told) if told else peer
 
-    def _find(self, path: str) -> tuple[Route | None, str]:
+    def find(self, path: str) -> tuple[Route | None, str]:
+        """The route of a path and the part of the path that is its argument."""
         for route in self._patterns if path not in self._by_path else ():
             argument = route.argument(path)
             if argument is not None:
@@ -233,7 +234,7 @@ class FrontDoor:
         for start in range(len(parts)):
             rest = "/".join(parts[start:])
             for meant in (f"/v1/{rest}", f"/{rest}"):
-                if self._find(meant)[0] is not None:
+                if self.find(meant)[0] is not None:
                     return (
                         f"There is nothing at this path; is {meant} meant? Of most clients the "
                         "base URL ends with /v1, of Anthropic's with the port."

@@ -87,7 +87,7 @@ class Batch:
             taken = self._cursor.execute(sql, (tenant, held.request_id)).fetchone() is not None
             # One whose request was sent again, and ended, keeps its usage alone.
             settled.append(replace(held, request_id=None if taken else held.request_id))
-            self._insert(row, settled[-1], charged_ms=now_ms)
+            self.insert(row, settled[-1], charged_ms=now_ms)
             self._flush()
         return settled
 
@@ -197,7 +197,7 @@ class Batch:
             self._reserved[record.tenant, record.response_id] = None
             self._left.add((record.tenant, record.session))
             return False
-        self._insert(session, record)
+        self.insert(session, record)
         return True
 
     def _draw(self, record: TurnRecord) -> bool:
@@ -248,7 +248,7 @@ class Batch:
             return True
         return session.owner == tables.owner and session.epoch == _epoch(record)
 
-    def _insert(
+    def insert(
         self, session: SessionRow, record: TurnRecord, *, charged_ms: int | None = None
     ) -> None:
         """``charged_ms``: when its accounts got it, where that is not when it ended."""

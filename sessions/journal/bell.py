@@ -31,7 +31,7 @@ class Bell:
         self._connect = connect
         self._server = server
         self._tell: Callable[[], None] = lambda: None
-        self._rung = threading.Condition()
+        self.rung = threading.Condition()
         self._rings = 0
         self._local = threading.local()
         """State of a thread that waits: ``heard``, how many rings it knows of."""
@@ -50,9 +50,9 @@ class Bell:
 
     def wait(self, seconds: float) -> None:
         """See ``Waiter``; less where this server is told something meanwhile."""
-        with self._rung:
+        with self.rung:
             if self._rings == getattr(self._local, "heard", 0):
-                self._rung.wait(seconds)
+                self.rung.wait(seconds)
             self._local.heard = self._rings
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Bell:
                     return
 
     def _ring(self) -> None:
-        with self._rung:
+        with self.rung:
             self._rings += 1
-            self._rung.notify_all()
+            self.rung.notify_all()
         self._tell()

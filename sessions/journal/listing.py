@@ -260,6 +260,8 @@ def _sources(tables: SqlTables, asked: ListAsked) -> list[Part]:
         sources.append((f"{by_row} failed > 0{mine}", who))
     if asked.bounded:
         sources.append((f"{by_row} bounded > 0{mine}", who))
+    if asked.several:
+        sources.append((f"{by_row} turns_begun > 1{mine}", who))
     if asked.from_ms is not None or asked.to_ms is not None:
         stretch = (asked.from_ms or 0, 1 << 62 if asked.to_ms is None else asked.to_ms)
         sources.append((f"{by_row} updated_ms >= ? AND updated_ms < ?{mine}", (*stretch, *who)))
@@ -283,7 +285,7 @@ def _conditions(tables: SqlTables, asked: ListAsked) -> list[Part]:
     if asked.bounded:
         where.append(("session.bounded + 0 > 0", ()))
     if asked.several:
-        where.append(("session.turns_begun > 1", ()))
+        where.append(("session.turns_begun + 0 > 1", ()))
     used = "session.updated_ms" if asked.order == "recent" else "session.updated_ms + 0"
     if asked.from_ms is not None:
         where.append((f"{used} >= ?", (asked.from_ms,)))

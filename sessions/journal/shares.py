@@ -49,7 +49,7 @@ def take(
     given = []
     for want in sorted(wants, key=lambda each: each.name):
         spent = locked_account(tables, cursor, tenant, want.name).spent
-        shares = _shares(cursor, tenant, want.name)
+        shares = shares_of(cursor, tenant, want.name)
         left = Account(scope="", budget=want.budget).limits.minus(spent)
         for each in shares.values():
             left = left.minus(each)
@@ -73,7 +73,7 @@ def give_back(cursor: Cursor, tenant: str, name: str, owner: str) -> None:
 
 def mine(tables: SqlTables, cursor: Cursor, tenant: str, name: str) -> Amount | None:
     """This server's share of an account that is locked; None: it has none."""
-    return _shares(cursor, tenant, name).get(tables.owner)
+    return shares_of(cursor, tenant, name).get(tables.owner)
 
 
 def covers(share: Amount | None, spent: Amount, kinds: Sequence[str]) -> bool:
@@ -128,7 +128,8 @@ def leave(cursor: Cursor, owner: str) -> None:
     cursor.execute("DELETE FROM share WHERE owner = ?", (owner,))
 
 
-def _shares(cursor: Cursor, tenant: str, name: str) -> dict[str, Amount]:
+def shares_of(cursor: Cursor, tenant: str, name: str) -> dict[str, Amount]:
+    """The amount that each server holds of an account, by its owner name."""
     sql = f"SELECT {rows.SHARE} FROM share WHERE tenant = ? AND name = ?"
     found = {}
     for row in cursor.execute(sql, (tenant, name)).fetchall():

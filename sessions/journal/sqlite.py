@@ -101,7 +101,7 @@ class SqliteJournal(SqlJournal):
         self._synchronous = synchronous
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
-        self._write_lock = threading.Lock()
+        self.write_lock = threading.Lock()
         self._closed = False
         self.damage: str | None = None
         self._beside = beside
@@ -162,7 +162,7 @@ class SqliteJournal(SqlJournal):
             raise
         self._upkeep = _begun("upkeep", self._keep_up)
         if self._checking is not None:
-            work = partial(self._guarded, partial(self._look_through, self._checking))
+            work = partial(self._guarded, partial(self.look_through, self._checking))
             self._check = _begun("check", work)
 
     def _note_files(self) -> None:
@@ -194,7 +194,7 @@ class SqliteJournal(SqlJournal):
             self._reserve.renew()
         except OSError as error:
             raise JournalUnavailable(f"{self.path}: {error.strerror}") from error
-        with self._write_lock:
+        with self.write_lock:
             self._close_connections()
             self._local = threading.local()  # what was opened to be read is used no more
             why, self._unopened = self._unopened, None
@@ -277,7 +277,7 @@ class SqliteJournal(SqlJournal):
     @contextlib.contextmanager
     def writing(self, *, synced: bool = True) -> Iterator[Cursor]:
         """See ``SqlTables``. What is not synced is in no mark either: it may be gone one day."""
-        with self._write_lock, said(self.path):
+        with self.write_lock, said(self.path):
             self._refuse_damaged()
             if self._unopened is not None:
                 raise JournalUnavailable(self._unopened)
@@ -393,7 +393,7 @@ class SqliteJournal(SqlJournal):
             self._try_lock()
 
     def _try_lock(self) -> None:
-        if not self._write_lock.acquire(timeout=LOOK_S):
+        if not self.write_lock.acquire(timeout=LOOK_S):
             raise JournalUnavailable(f"{self.path}: a commit takes longer than {LOOK_S:g} s")
         try:
             cursor = self._connection().cursor()
@@ -402,7 +402,7 @@ class SqliteJournal(SqlJournal):
             cursor.execute("ROLLBACK")
             self._write_anew()
         finally:
-            self._write_lock.release()
+            self.write_lock.release()
 
     def _verify(self) -> None:
         """Another program has written into the file: what it holds has to be ours still."""
@@ -432,7 +432,7 @@ class SqliteJournal(SqlJournal):
     def held(self) -> Iterator[sqlite3.Connection]:
         """The connection that wrote last, which nobody uses meanwhile: of a file that no path
         names any more it still reads what was committed."""
-        with self._write_lock:
+        with self.write_lock:
             yield self._wrote or self._connections[0]
 
     # Beside the commits
@@ -444,7 +444,7 @@ class SqliteJournal(SqlJournal):
             self._unsynced.clear()
             assert self._mark is not None
             self._guarded(self._mark.sync)
-            self._guarded(self._checkpoint)
+            self._guarded(self.checkpoint)
             self._closing.wait(UPKEEP_S)
 
     def _guarded(self, work: Callable[[], object]) -> None:
@@ -458,7 +458,7 @@ class SqliteJournal(SqlJournal):
             # It is tried again behind the next commit, and ``look`` says what does not hold.
             log.debug("journal upkeep failed reason=%s", error)
 
-    def _checkpoint(self) -> None:
+    def checkpoint(self) -> None:
         """Most of the log is moved beside the commits, what has come meanwhile between two of
         them: a log begins anew only where all of it was moved."""
         log_file = Path(f"{self.path}-wal")
@@ -469,15 +469,25 @@ class SqliteJournal(SqlJournal):
         with self._moving:
             try:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-                if self._write_lock.acquire(timeout=UPKEEP_S):
+                if self.write_lock.acquire(timeout=UPKEEP_S):
                     try:
                         connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
                     finally:
-                        self._write_lock.release()
+                        self.write_lock.release()
             finally:
                 self._files.changed_here()
 
-    def _look_through(self, connection: sqlite3.Connection) -> None:
+    @property
+    def is_checking(self) -> bool:
+        """The file is being looked through, as after a server that was killed."""
+        return self._check is not None and self._check.is_alive()
+
+    def wait_checked(self) -> None:
+        """Return when it has been looked through."""
+        if self._check is not None:
+            self._check.join()
+
+    def look_through(self, connection: sqlite3.Connection) -> None:
         """Read all of a file that was not closed, and look each row up in each index, which alone
         finds a damaged key. Others read and write the file meanwhile."""
         log.info("journal was not closed, looking through it path=%s", self.path)
@@ -533,7 +543,7 @@ class SqliteJournal(SqlJournal):
         transaction of its own, and without it pages keep pieces of rows that once lay there."""
         before = self.path.stat().st_size
         retention.sweep_headers(self)
-        with self._write_lock, said(self.path):
+        with self.write_lock, said(self.path):
             cursor = self._connection().cursor()
             cursor.execute("VACUUM")
             with self._moving:
@@ -550,7 +560,7 @@ class SqliteJournal(SqlJournal):
         if self.shared:
             with contextlib.suppress(JournalError):
                 self._ownership.leave()
-        with self._write_lock:
+        with self.write_lock:
             self._closed = True
         self._unsynced.set()
         self._closing.set()

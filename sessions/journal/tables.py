@@ -31,6 +31,7 @@ CREATE INDEX session_again ON session (computed_again DESC, tenant, name);
 CREATE INDEX session_missing ON session (missing DESC, tenant, name);
 CREATE INDEX session_failed ON session (tenant, name) WHERE failed > 0;
 CREATE INDEX session_bounded ON session (tenant, name) WHERE bounded > 0;
+CREATE INDEX session_several ON session (tenant, name) WHERE turns_begun > 1;
 CREATE INDEX session_parent ON session (tenant, parent) WHERE parent <> '';
 CREATE INDEX session_wanted ON session (owner) WHERE wanted_by <> '';
 CREATE TABLE turn (

@@ -167,6 +167,11 @@ class JournalWriter:
         self._gathering.append(tuple(samples))
         self._schedule()
 
+    @property
+    def num_queued(self) -> int:
+        """Batches that the thread has not taken yet."""
+        return self._queue.qsize()
+
     async def drained(self) -> None:
         """Wait until everything handed over so far, and meanwhile, has been answered."""
         await self._idle.wait()

@@ -47,7 +47,7 @@ class _Stretch:
 
 
 class Recorder:
-    """One server's."""
+    """Writes down the curves of one server."""
 
     def __init__(self, wall_clock: Callable[[], float]) -> None:
         """``wall_clock``: seconds since the epoch."""

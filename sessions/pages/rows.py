@@ -134,6 +134,7 @@ def logged_row(turn: LoggedTurn, began_at: float) -> dict[str, Any]:
         "open_calls": report.open_calls,
         "misses": [miss_row(miss) for miss in report.misses],
         "context": report.context,
+        "tools": [{"name": run.name, "ms": run.ms, "failed": run.failed} for run in report.tools],
     }
 
 

@@ -10,6 +10,7 @@ Always true: a tenant sees its own sessions; no session is on a page twice.
 """
 
 import logging
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +30,9 @@ from sessions.journal.listing import ListAsked, ListedSession, ListPlace
 from sessions.journal.records import SessionRecord, SpendTotal, options_kept
 from sessions.pages.archive import Beside
 from sessions.pages.list_query import PAGE_ROWS, SessionsQuery, read_sessions_query
+from sessions.pages.live_listing import LogOf, bounded, live_places, live_tree
 from sessions.pages.rows import budget_row, tokens
+from sessions.pages.turn_log import SessionLog
 from sessions.pages.usage_cursor import CursorSeal
 from sessions.tenants import Principal
 from tools_api import errors
@@ -66,10 +69,14 @@ class SessionsListing:
         store: Store,
         journal: Journal | None,
         beside: Beside,
+        log_of: LogOf,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
+        """``log_of``: a session's turns as this server remembers them."""
         self._store = store
+        self._log_of = log_of
+        self._secret = secrets.token_bytes(16)
         self._journal = journal
         self._beside = beside
         self._clock = clock
@@ -79,11 +86,13 @@ class SessionsListing:
         """A page of the list.
 
         Raises:
-            ApiError: a parameter makes no sense; the journal cannot be read, or there is none.
+            ApiError: a parameter makes no sense; the journal cannot be read.
         """
         query = read_sessions_query(call.request, call.principal)
+        if self._journal is None:
+            return json_response(self._live_page(query))
         live = self._look(query)
-        work = partial(listed_page, self._journal_there(), query, live)
+        work = partial(listed_page, self._journal, query, live)
         return json_response(self._with_live(await self._read(call.principal, work)))
 
     async def show_one(self, call: Call) -> HttpResponse:
@@ -98,9 +107,13 @@ class SessionsListing:
         principal, name = call.principal, call.request.query("session") or ""
         asked = call.request.query("tenant") or principal.tenant
         tenant = asked if principal.operator else principal.tenant
-        work = partial(session_detail, self._journal_there(), tenant, name)
-        body = await self._read(principal, work)
         known = self._store.known_session(tenant, name)
+        if self._journal is None:
+            body = self._live_detail(known)
+        else:
+            work = partial(session_detail, self._journal, tenant, name)
+            body = await self._read(principal, work)
+            known = self._store.known_session(tenant, name)
         if not body["rows"] and known is not None:
             body["rows"] = [{"depth": 0} | self._new_row(known)]
         if not body["rows"]:
@@ -115,11 +128,6 @@ class SessionsListing:
         shown = {"session": top, "parents": body["parents"], "bounds": bounds}
         return json_response(shown | {"tree": {"rows": rows, "more": body["more"], **top["tree"]}})
 
-    def _journal_there(self) -> Journal:
-        if self._journal is None:
-            raise http_error(HTTPStatus.NOT_FOUND, "This server keeps no journal.")
-        return self._journal
-
     async def _read(
         self, principal: Principal, work: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
@@ -130,6 +138,38 @@ class SessionsListing:
             raise http_error(
                 HTTPStatus.SERVICE_UNAVAILABLE, "The journal cannot be read just now."
             ) from None
+
+    # Without a journal
+
+    def _live_page(self, query: SessionsQuery) -> dict[str, Any]:
+        seal, sessions = CursorSeal(self._secret), self._store.any_sessions(query.asked.tenant)
+        places = live_places(query, sessions, self._used_ms, self._log_of)
+        behind = places
+        if query.cursor:
+            after = ListPlace(*seal.opened(query.question, query.cursor))
+            behind = [each for each in places if each.sorted_by > after.sorted_by]
+        shown = behind[:PAGE_ROWS]
+        found = [self._store.known_session(each.tenant, each.name) for each in shown]
+        more = len(behind) > len(shown)
+        return {
+            "rows": [self._new_row(each) for each in found if each is not None],
+            "matching": len(places),
+            "next_cursor": seal.sealed(query.question, list(shown[-1])) if more else None,
+        }
+
+    def _live_detail(self, known: Session | None) -> dict[str, Any]:
+        if known is None:
+            return {"rows": [], "parents": [], "more": False}
+        found = live_tree(known, self._store.any_sessions(known.tenant), MAX_TREE + 1)
+        return {
+            "rows": [{"depth": depth} | self._new_row(each) for depth, each in found[:MAX_TREE]],
+            "parents": [each.name for each in known.parents()],
+            "more": len(found) > MAX_TREE,
+        }
+
+    def _used_ms(self, session: Session) -> int:
+        age_s = self._clock() - session.last_active_s
+        return round((self._wall_clock() - age_s) * 1000)
 
     # What is live
 
@@ -167,6 +207,7 @@ class SessionsListing:
 
     def _new_row(self, session: Session) -> dict[str, Any]:
         ledger = session.ledger
+        log = self._log_of(session.tenant, session.name) or SessionLog()
         record = SessionRecord(
             tenant=session.tenant,
             name=session.name,
@@ -177,13 +218,18 @@ class SessionsListing:
             turns_begun=session.turns_begun,
             open_calls=False,
             updated_s=0.0,
-            account=SpendTotal(usage=ledger.usage, cost=ledger.cost, saved=ledger.saved),
+            account=SpendTotal(
+                turns=ledger.turns, usage=ledger.usage, cost=ledger.cost, saved=ledger.saved
+            ),
+            failed=log.failed,
+            computed_again=log.avoidable_tokens,
         )
+        tree = SpendTotal(turns=ledger.turns, cost=ledger.tree.spent.cost)
         own = {
             "labels": dict(session.labels),
             "parent": None if session.parent is None else session.parent.name,
         }
-        return _row(record, SpendTotal()) | own | self._over(session)
+        return _row(record, tree) | own | self._over(session)
 
 
 def _key(session: Session) -> Key:
@@ -198,9 +244,7 @@ def _about(query: SessionsQuery, session: Session) -> bool:
     if query.state not in (None, session.state):
         return False
     if asked.bounded:
-        trees = (each.ledger.tree for each in (session, *session.parents()))
-        if not any(each.budget.bounds() for each in (session.ledger.account, *trees)):
-            return False
+        return bounded(session) and asked.found_in(session.name, session.labels)
     return asked.found_in(session.name, session.labels)
 
 

@@ -50,7 +50,7 @@ class OutputReader:
         )
         self._span = reasoning_span(chat_format, thinking=thinking, reasons_first=reasons_first)
         self._logprobs: TextLogprobs | None = None
-        """None: there are none."""
+        """Log-probabilities of the text; None: the request asks for none."""
         self.tokens: list[int] = []
         self.num_reasoning = 0
         """Tokens of reasoning, those that close it included."""

@@ -72,7 +72,7 @@ class Recollection:
         self._loader = loader
         self._store = store
         self._commits = commits
-        self._wall_clock = wall_clock
+        self.wall_clock = wall_clock
         self._claims: Counter[tuple[str, str]] = Counter()
         """Sessions that were claimed, or are about to be, and are not in memory yet."""
         self._lock = threading.Lock()
@@ -316,7 +316,7 @@ class Recollection:
 
     def _fill(self, record: SessionRecord, tree: SpendTotal, session: Session) -> None:
         # Whoever has not answered for as long as memory would have waited is not waited for.
-        age_s = self._wall_clock() - record.updated_s
+        age_s = self.wall_clock() - record.updated_s
         if record.updated_s:  # else it has had no turn
             self._store.was_active(session, max(age_s, 0.0))
         awaited = record.open_calls and age_s <= self._store.limits.stored_response_ttl_s

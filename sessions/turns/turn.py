@@ -34,6 +34,7 @@ from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import ResponseEvents
 from sessions.turns.service import Service
 from sessions.turns.turn_plan import Recast, TurnPlan
+from sessions.turns.usage_facts import tool_runs
 from tools_api.errors import ApiError
 from tools_api.events import Event
 from tools_api.items import Call, Compaction, Item, Message
@@ -201,6 +202,11 @@ class Turn:
         report = replace(step.outcome.report, status="cancelled")
         step.outcome = replace(step.outcome, report=report)
         return step
+
+    @property
+    def num_output_tokens(self) -> int:
+        """The tokens of its output so far."""
+        return len(self._reader.tokens)
 
     @property
     def noted(self) -> Amount:
@@ -438,6 +444,7 @@ class Turn:
             open_calls=0 if entry is None else len(entry.open_calls),
             branch_id=self._branch_id,
             context=None if plan.recast is None else plan.recast.report,
+            tools=tool_runs(plan),
         )
         return Outcome(report=report, entry=entry)
 

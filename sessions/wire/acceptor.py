@@ -58,8 +58,14 @@ class Acceptor:
         """Since when; the oldest first."""
         self._heard = selectors.DefaultSelector()
         self._opening: set[asyncio.Task[None]] = set()
-        self._bound: socket.socket | None = None
+        self.bound: socket.socket | None = None
+        """The listening socket; None before and after."""
         self._rest: asyncio.TimerHandle | None = None
+
+    @property
+    def num_opening(self) -> int:
+        """Accepted clients whose connection is being made."""
+        return len(self._opening)
 
     @property
     def num_silent(self) -> int:
@@ -71,16 +77,16 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         bound.setblocking(False)
         bound.listen(BACKLOG)
-        self._bound = bound
+        self.bound = bound
         loop.add_reader(bound.fileno(), self._accept)
         loop.add_reader(self._fileno(), self._hand_over, ACCEPTED_AT_ONCE)
 
     async def stop(self) -> None:
         """Take in nobody from now on, and close who has said nothing; who has, is handed over."""
-        if self._bound is None:
+        if self.bound is None:
             return
         loop = asyncio.get_running_loop()
-        bound, self._bound = self._bound, None
+        bound, self.bound = self.bound, None
         if self._rest is None:
             loop.remove_reader(bound.fileno())
         else:
@@ -119,14 +125,14 @@ class Acceptor:
         return int(self._heard.fileno())
 
     def _accept(self) -> None:
-        assert self._bound is not None
+        assert self.bound is not None
         now = self._clock()
         for _ in range(ACCEPTED_AT_ONCE):
             if self._room() <= len(self._opening) and not self._silent:
                 self._pause(FULL_S)
                 break
             try:
-                client, _ = self._bound.accept()
+                client, _ = self.bound.accept()
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
@@ -144,15 +150,15 @@ class Acceptor:
 
     def _pause(self, rest_s: float) -> None:
         """The listening socket stays readable: without a rest the loop would do nothing else."""
-        assert self._bound is not None
+        assert self.bound is not None
         loop = asyncio.get_running_loop()
-        loop.remove_reader(self._bound.fileno())
+        loop.remove_reader(self.bound.fileno())
         self._rest = loop.call_later(rest_s, self._go_on)
 
     def _go_on(self) -> None:
         self._rest = None
-        if self._bound is not None:
-            asyncio.get_running_loop().add_reader(self._bound.fileno(), self._accept)
+        if self.bound is not None:
+            asyncio.get_running_loop().add_reader(self.bound.fileno(), self._accept)
 
     def _hand_over(self, most: int) -> None:
         """Give those that have begun to speak their protocols; who has to wait stays readable."""

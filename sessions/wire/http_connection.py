@@ -147,6 +147,16 @@ class HttpConnection(asyncio.Protocol):
 
     # asyncio.Protocol
 
+    @property
+    def has_begun(self) -> bool:
+        """A part of a request has been read."""
+        return not self._framing.between_requests
+
+    @property
+    def is_stalled(self) -> bool:
+        """The client takes nothing of what is sent."""
+        return self._stalled_at is not None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass
         peer = transport.get_extra_info("peername")

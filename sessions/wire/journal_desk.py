@@ -112,7 +112,7 @@ class JournalDesk:
         self._ground = ground
         self._rescue = rescue
         self._not_looked_yet()
-        self._wall_clock, self._pause = wall_clock, pause
+        self._wall_clock, self.pause = wall_clock, pause
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="journal reader")
         self._places = FairSlots(READERS)
         """With a reader each."""
@@ -129,7 +129,7 @@ class JournalDesk:
         """It is worth looking for what others ask for."""
         self._spare = asyncio.Event()
         """It is worth looking for shares that no turn draws on."""
-        self._kept = False
+        self.kept = False
         """A session that another server asks for, or that is to be let go, runs a turn."""
         self._draining = False
         self._heard_at = asyncio.get_running_loop().time()
@@ -174,7 +174,7 @@ class JournalDesk:
 
         def told(pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
             tell(pairs)
-            if self._kept:  # for what has ended
+            if self.kept:  # for what has ended
                 self._look.set()
             if self._recollection.shared.idle():
                 self._spare.set()
@@ -241,7 +241,7 @@ class JournalDesk:
                 if loop.time() - began >= CLAIM_WAIT_S:
                     raise
                 again_s = ASK_AGAIN_S
-            await self._pause(again_s)
+            await self.pause(again_s)
 
     def free(self, tenant: str, ids: Sequence[str]) -> None:
         """Let other servers start turns with these request ids."""
@@ -390,8 +390,8 @@ class JournalDesk:
                     self._heard_at = now
                 for record in ownership.take_settled():
                     cut_short(record)
-                self._kept = False
-                await self._let_go(await loop.run_in_executor(self._keeper, ownership.wanted))
+                self.kept = False
+                await self.let_go(await loop.run_in_executor(self._keeper, ownership.wanted))
                 if self._draining:
                     await self._let_all_go()
             await _set_or_due(self._look)
@@ -416,7 +416,7 @@ class JournalDesk:
             if not _in_use(session):
                 self._store.forget_session(session.tenant, session.name)
 
-    async def _let_go(self, wanted: Iterable[tuple[str, str]]) -> None:
+    async def let_go(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Let go of sessions that another server asks for, once no turn runs in them. What fails is
         tried again when they are looked for next, so that no heartbeat waits for it."""
         loop = asyncio.get_running_loop()
@@ -433,7 +433,7 @@ class JournalDesk:
         idle_ones = (each for each in self._store.any_sessions() if not _in_use(each))
         for session in itertools.islice(idle_ones, _AT_ONCE):
             names.setdefault(session.tenant, []).append(session.name)
-        self._kept = True  # of a session that is in use the turn's end is waited for
+        self.kept = True  # of a session that is in use the turn's end is waited for
         for tenant, own in names.items():
             idle = [name for name in own if self._forget(tenant, name)]
             if idle:
@@ -462,7 +462,7 @@ class JournalDesk:
         """Drop a session that is to be let go; False: it is in use."""
         session = self._store.known_session(tenant, name)
         if (session is not None and session.in_use) or self._recollection.in_hand(tenant, name):
-            self._kept = True
+            self.kept = True
             return False
         self._store.forget_session(tenant, name)
         return True

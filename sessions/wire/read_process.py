@@ -51,7 +51,7 @@ STOPPED_S = 1.0
 """So long a child that has nothing to read may be stopped; then it is given up."""
 _PREFIX = struct.Struct("<4sBI")
 _MAGIC = b"KWR1"
-_CONFIG, _FRAME, _BODY, _STYLE, _END, _NO_TEXT, _DATA = range(32, 39)
+_CONFIG, _FRAME, _BODY, _STYLE, END, _NO_TEXT, _DATA = range(32, 39)
 """Kinds of frames beside the pieces of ``sessions.turns.reading``."""
 _MAX_BYTES = 256 * 1024 * 1024
 
@@ -189,11 +189,11 @@ class ReadProcess:
 
     async def _ask(self, job: bytes | Body) -> ReadResult:
         assert self._writer is not None
-        self._writer.writelines(_job_frames(job))
+        self._writer.writelines(job_frames(job))
         pieces, style, is_text, count = FromPieces(), None, True, 0
         while True:
             kind, data = await self._receive()
-            if kind == _END:
+            if kind == END:
                 cpu_s = _cpu_s(data, count)
                 if not is_text:
                     raise NoText
@@ -245,7 +245,7 @@ def _cpu_s(told: bytes, count: int) -> float:
     return seconds
 
 
-def _job_frames(job: bytes | Body) -> Iterator[bytes]:
+def job_frames(job: bytes | Body) -> Iterator[bytes]:
     if isinstance(job, bytes):
         yield _frame(_FRAME, b"")
         data = job
@@ -309,7 +309,7 @@ def serve(connection: socket.socket) -> None:
             stream.write(frame)
             count += 1
         cpu_s = time.process_time() - began
-        stream.write(_frame(_END, orjson.dumps({"cpu_s": cpu_s, "frames": count})))
+        stream.write(_frame(END, orjson.dumps({"cpu_s": cpu_s, "frames": count})))
         stream.flush()
 
 

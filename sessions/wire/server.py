@@ -113,6 +113,7 @@ def _sessions_route(hub: Hub, dashboard: Dashboard, service: Service) -> Route:
         store=service.store,
         journal=None if service.commits is None else service.commits.journal,
         beside=_beside(hub),
+        log_of=dashboard.log.of,
         clock=service.clock,
         wall_clock=service.wall_clock,
     )
@@ -210,6 +211,11 @@ class Server:
             clock=clock,
         )
         self._ticker: asyncio.Task[None] | None = None
+
+    @property
+    def sockets(self) -> "list[HttpConnection | WebSocketPeer]":
+        """Clients that have said something."""
+        return list(self._sockets)
 
     @property
     def num_sockets(self) -> int:

@@ -13,6 +13,8 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from sessions.journal.errors import AddressTaken, ClusterRefused, JournalError, JournalUnavailable
 from sessions.journal.journal import Owner
@@ -28,6 +30,7 @@ REACH_S = 1.0
 """Between two tries to reach this server from outside, and for one of them."""
 LOOK_S = 0.05
 PAY_S = 0.1
+Answer = TypeVar("Answer")
 
 
 class Standing:
@@ -83,7 +86,7 @@ class Standing:
         self._ownership, until = ownership, self._clock() + TAKEN_S
         while not self._joined:
             try:
-                await asyncio.to_thread(ownership.join, self._said)
+                await in_thread(partial(ownership.join, self._said))
                 self._joined = True
             except AddressTaken:
                 if self._clock() >= until:
@@ -97,7 +100,7 @@ class Standing:
     async def _beat_early(self, ownership: Owner) -> None:
         while True:
             with contextlib.suppress(JournalError):
-                await asyncio.to_thread(self.beating(ownership))
+                await in_thread(self.beating(ownership))
             await asyncio.sleep(HEARTBEAT_S)
 
     def serves(self, *, engine_ready: Callable[[], bool], kv_usage: Callable[[], float]) -> None:
@@ -151,7 +154,7 @@ class Standing:
         while True:
             for tenant, debt in quotas.debts():
                 try:
-                    drawn = await asyncio.to_thread(ownership.draw, tenant, [debt])
+                    drawn = await in_thread(partial(ownership.draw, tenant, [debt]))
                 except JournalError as error:
                     log.debug("limits cannot be paid reason=%s", error)
                     quotas.unpaid(tenant, [debt])
@@ -175,11 +178,22 @@ class Standing:
             await asyncio.sleep(min(LOOK_S, max(until - self._clock(), 0.0)))
         log.info("leaving the cluster told=%s", self._told)
 
-    def close(self) -> None:
-        """Stop whatever it does beside."""
-        for task in (*self._tasks, self._early):
-            if task is not None:
-                task.cancel()
+    async def close(self) -> None:
+        """Stop whatever it does beside; then no thread asks the journal for it any more."""
+        tasks = [task for task in (*self._tasks, self._early) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def in_thread(work: Callable[[], Answer]) -> Answer:
+    """Do it in a thread; who is cancelled meanwhile goes on when that has come to its end."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 async def answers(address: str) -> bool:

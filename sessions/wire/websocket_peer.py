@@ -107,7 +107,7 @@ class WebSocketPeer(asyncio.Protocol):
         self._transport = socket.transport
         self._protocol = socket.protocol
         self._hub = hub
-        self._reading = hub.reading
+        self.reading = hub.reading
         self._tenant = principal.tenant
         self._arriving = arriving
         self._max_unsent_bytes = arriving.limits.max_unsent_bytes
@@ -346,12 +346,12 @@ class WebSocketPeer(asyncio.Protocol):
             self._take_message(data)
 
     def _take_message(self, data: bytes | bytearray | memoryview) -> None:
-        is_small = len(data) <= self._reading.max_inline_bytes
+        is_small = len(data) <= self.reading.max_inline_bytes
         if self._last_frames is not None and not is_small:
             return  # no cancel is that long
         self._message_open, self._message_bytes = True, len(data)
         if is_small:
-            self._reading.turns.run(self._tenant, lambda: self._handle(data))
+            self.reading.turns.run(self._tenant, lambda: self._handle(data))
         elif self._message_opcode is Opcode.TEXT:
             loop = asyncio.get_running_loop()
             self._reader = loop.create_task(self._read_beside(bytes(data)))
@@ -375,7 +375,7 @@ class WebSocketPeer(asyncio.Protocol):
     async def _read_beside(self, data: bytes) -> None:
         read = Read(content=errors.internal_error())
         try:
-            read = (await self._reading.beside(self._tenant, data)).read
+            read = (await self.reading.beside(self._tenant, data)).read
         except NoText:
             self._protocol.fail(CloseCode.INVALID_DATA, "text frame is not UTF-8")
         except ReaderLost:
@@ -398,7 +398,7 @@ class WebSocketPeer(asyncio.Protocol):
             self._request_work()
 
     def _forget_messages(self) -> None:
-        """Nobody waits for an answer to what has come."""
+        """Drop the messages that have come: nobody waits for an answer to them."""
         self._frames.clear()
         self._frames_bytes = 0
         self._inbox.clear()
@@ -449,6 +449,26 @@ class WebSocketPeer(asyncio.Protocol):
             self._refuse_to_wait()
         if unsent >= BEHIND_BYTES:
             self._arriving.unsent.note(self._tenant, self)
+
+    @property
+    def is_open(self) -> bool:
+        """Neither side has closed."""
+        return self._protocol.state is State.OPEN
+
+    @property
+    def is_reading(self) -> bool:
+        """Bytes of the client are taken from the socket."""
+        return self._transport.is_reading()
+
+    @property
+    def reads_beside(self) -> bool:
+        """A long frame is being read beside the event loop."""
+        return self._reader is not None
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that came behind a frame that is being read."""
+        return len(self._inbox)
 
     @property
     def unsent_bytes(self) -> int:

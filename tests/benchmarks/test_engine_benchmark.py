@@ -86,7 +86,7 @@ def test_strewn_blocks_hold_as_much_context_as_runs(folder: Path) -> None:
     for scattered in (False, True):
         loop = RunnerLoop(runner, batch=2, context=128, scattered=scattered)
         assert loop.step().isfinite().all()
-        tables = np.concatenate([one.block_table for one in loop._inputs])
+        tables = np.concatenate([one.block_table for one in loop.inputs])
         assert sorted(tables) == list(range(16))
         assert (np.diff(tables) == 1).all() != scattered
 
@@ -116,25 +116,25 @@ def test_the_yardstick_computes_what_the_engine_computes(folder: Path) -> None:
 def give_weights(plain: PlainDecoder, folder: Path) -> None:
     """Replace a plain decoder's random weights by those of a folder."""
     weights = load_file(folder / "model.safetensors")
-    plain._embedding, plain._norm = (
+    plain.embedding, plain.norm = (
         weights["model.embed_tokens.weight"],
         weights["model.norm.weight"],
     )
-    for index, layer in enumerate(plain._layers):
+    for index, layer in enumerate(plain.layers):
         of = {
             name.removeprefix(f"model.layers.{index}."): tensor
             for name, tensor in weights.items()
             if name.startswith(f"model.layers.{index}.")
         }
         qkv = [of[f"self_attn.{part}_proj.weight"] for part in "qkv"]
-        layer._qkv.weight.data = torch.cat(qkv)
-        layer._output.weight.data = of["self_attn.o_proj.weight"]
-        layer._gate_up.weight.data = torch.cat(
+        layer.qkv.weight.data = torch.cat(qkv)
+        layer.output.weight.data = of["self_attn.o_proj.weight"]
+        layer.gate_up.weight.data = torch.cat(
             [of["mlp.gate_proj.weight"], of["mlp.up_proj.weight"]]
         )
-        layer._down.weight.data = of["mlp.down_proj.weight"]
-        layer._norms = [of["input_layernorm.weight"], of["post_attention_layernorm.weight"]]
-        layer._head_norms = [of["self_attn.q_norm.weight"], of["self_attn.k_norm.weight"]]
+        layer.down.weight.data = of["mlp.down_proj.weight"]
+        layer.norms = [of["input_layernorm.weight"], of["post_attention_layernorm.weight"]]
+        layer.head_norms = [of["self_attn.q_norm.weight"], of["self_attn.k_norm.weight"]]
 
 
 def test_prefill_flops_are_those_that_torch_counts() -> None:

@@ -55,6 +55,7 @@ def test_a_leak_that_no_part_knows_is_not_explained() -> None:
         (9.0, 18.0, 0.5),
         (10.0, -1.0, 0.0),
         (-10.0, 9.0, 0.0),
+        (-10.0, -5.0, 0.5),
     ],
 )
 def test_what_is_explained_is_the_smaller_over_the_larger(

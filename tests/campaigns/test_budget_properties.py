@@ -257,7 +257,7 @@ class World:
         elif kind == "leave":
             self.leave(rng.randrange(len(self.clients)))
         elif kind == "forget":
-            rig.engine._cached.clear()
+            rig.engine.cached.clear()
         elif kind == "engine":
             rig.store.engine_lost()
             rig.engine.restart()
@@ -405,7 +405,7 @@ class World:
             for job in client.connection.jobs:
                 if job.turn is not None and job.noted is not NOTHING:
                     running[job.turn.plan.tenant, job.turn.plan.session] += 1
-                    assert len(job.turn._reader.tokens) <= job.noted.output
+                    assert job.turn.num_output_tokens <= job.noted.output
         for session in self.rig.store.any_sessions():
             tenant, name = session.tenant, session.name
             expected = self.expected.get((tenant, session_account(name)), Sum())

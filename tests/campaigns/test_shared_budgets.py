@@ -44,7 +44,7 @@ class World:
         ]
         self.rigs = [JournalRig(each, prices=PRICES, tenants=tenants) for each in self.journals]
         for at, rig in enumerate(self.rigs):
-            rig._numbers = count(1 + at * 10**6)
+            rig.numbers = count(1 + at * 10**6)
             rig.hold = True
         self.clients = [(at, self.connect(at)) for at in (0, 1) for _ in range(4)]
         self.seen: Counter[Client] = Counter()
@@ -136,7 +136,7 @@ class World:
         journal = self.journals[0]
         with journal.reading() as cursor:
             reserved = Amount()
-            for each in shares._shares(cursor, "acme", name).values():
+            for each in shares.shares_of(cursor, "acme", name).values():
                 reserved = reserved.plus(each)
         return journal.account("acme", name).spent, reserved
 

@@ -2,9 +2,9 @@
 
 Knows names and versions; runs nothing.
 
-Always true: ``matrix`` and ``conversations`` are what the document shows; every row of the first
-is a script that ``tests/clients/test_clients.py`` runs, of the second one of
-``test_conversations.py`` or ``test_coding_agents.py``.
+Always true: ``matrix``, ``conversations`` and ``compactions`` are what the document shows; every
+row of the first is a script that ``tests/clients/test_clients.py`` runs, of the second one of
+``test_conversations.py`` or ``test_coding_agents.py``, of the third one of ``test_compaction.py``.
 """
 
 import json
@@ -140,11 +140,12 @@ class Agent:
 
 
 TRIED = "2026-11-28"
+COMPACTED = "2026-11-29"
 REWRITES = "the package rewrites calls and results as text, which the default model cannot read"
 
 
-def _agent(package: str, script: str, *ways: str, **fields: Any) -> list[Agent]:
-    return [Agent(package=package, script=script, way=w, tried=TRIED, **fields) for w in ways]
+def _agent(package: str, script: str, *ways: str, tried: str = TRIED, **fields: Any) -> list[Agent]:
+    return [Agent(package=package, script=script, way=w, tried=tried, **fields) for w in ways]
 
 
 AGENTS: list[Agent] = [
@@ -160,6 +161,25 @@ AGENTS: list[Agent] = [
     *_agent("@openai/codex", "Codex", "websocket", large=True),
     *_agent("@anthropic-ai/claude-code", "Claude Code", "messages", large=True),
 ]
+
+COMPACTING: list[Agent] = [
+    *_agent(
+        "openai-agents",
+        "openai_agents_compaction.py",
+        "websocket",
+        "http",
+        tried=COMPACTED,
+    ),
+    *_agent("pydantic-ai", "pydantic_ai_compaction.py", "managed", "alone", tried=COMPACTED),
+    *_agent(
+        "langchain-openai",
+        "langchain_compaction.py",
+        "responses",
+        "chained",
+        tried=COMPACTED,
+    ),
+]
+"""The same three turns, by clients that have their context compacted."""
 
 
 def version(client: Client | Agent) -> str:
@@ -199,11 +219,20 @@ def matrix() -> str:
 
 def conversations() -> str:
     """The table of agents over three turns of their user."""
+    return _agents(AGENTS, "agent", "three turns of a user, each with tools")
+
+
+def compactions() -> str:
+    """The table of clients that compact."""
+    return _agents(COMPACTING, "client", "the same three turns, compacted in between")
+
+
+def _agents(agents: list[Agent], first: str, last: str) -> str:
     rows = [
-        "| agent | version | tried | script, way | three turns of a user, each with tools |",
+        f"| {first} | version | tried | script, way | {last} |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for agent in AGENTS:
+    for agent in agents:
         name = agent.script if agent.large else f"`{agent.script}`"
         works = "yes" if agent.lacks is None else f"served; {agent.lacks}"
         cells = [agent.heading, version(agent), agent.tried, f"{name} {agent.way}", works]
@@ -212,4 +241,4 @@ def conversations() -> str:
 
 
 if __name__ == "__main__":
-    print(matrix(), conversations(), sep="\n\n")
+    print(matrix(), conversations(), compactions(), sep="\n\n")

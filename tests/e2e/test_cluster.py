@@ -242,6 +242,7 @@ def test_a_rolling_update_fails_no_turn(cluster: Cluster) -> None:
             response = await session.respond(f"turn {count}", truncation="auto", **SHORT)
             assert response.status in ENDED
             count += 1
+            await asyncio.sleep(0.2)  # the servers that start need the machine too
         return count
 
     async def scenario() -> list[int]:

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from websockets.exceptions import ConnectionClosed, InvalidMessage
 
 from keepwarm.demo.child_server import child_server
@@ -175,6 +176,7 @@ def check_summaries(agent: Agent, told: dict[str, Any], cuts: Counter[str]) -> N
     assert (charged - used).total() <= cuts["kills"] + 1, "a summary is charged twice"
 
 
+@pytest.mark.timeout(300 + 30 * KILLS)
 def test_a_session_whose_server_dies_in_a_cut_stands_before_it_or_behind(tmp_path: Path) -> None:
     draw, journal, cuts = random.Random(SEED), tmp_path / "journal", Counter[str]()
     agents = [Agent(f"s{n}", ahead=n == 1) for n in range(3)]

@@ -16,10 +16,10 @@ from tools.follow import PARTS, RESTART, ROOT, SCENARIOS, Passed, Way, passed, t
 # computed ahead became modules of their own, and one in each when questions did: then no part of a
 # connection holds who keeps it.)
 REACHED = {
-    "plain turn": {"in": (305, 65, 43), "first token": (112, 33, 24), "end": (265, 57, 47)},
-    "tool turn": {"in": (409, 72, 45), "first token": (139, 40, 31), "end": (260, 58, 47)},
-    "budget": {"in": (320, 66, 44), "first token": (137, 40, 31), "end": (267, 57, 47)},
-    "restart": {"in": (424, 77, 55), "first token": (135, 40, 31), "end": (264, 57, 47)},
+    "plain turn": {"in": (326, 70, 47), "first token": (113, 34, 25), "end": (285, 62, 52)},
+    "tool turn": {"in": (434, 77, 49), "first token": (138, 41, 32), "end": (280, 63, 52)},
+    "budget": {"in": (343, 71, 48), "first token": (136, 41, 32), "end": (286, 62, 52)},
+    "restart": {"in": (449, 82, 59), "first token": (134, 41, 32), "end": (284, 62, 52)},
 }
 # Functions that pass or do not, by whether pieces of the output come apart or are joined.
 BY_PACE = 4

@@ -126,7 +126,7 @@ def front(spoil: Spoil = whole) -> Iterator[Front]:
     """With checks that are over sooner than in earnest."""
 
     def write(listening: Listening) -> str:
-        return spoil(text(listening)).replace("timeout check 2s", "timeout check 200ms")
+        return spoil(text(listening)).replace("timeout check 1500ms", "timeout check 200ms")
 
     with TemporaryDirectory(prefix="keepwarm-hp-", dir="/tmp") as folder:
         port = free_port()
@@ -385,7 +385,7 @@ def test_haproxy_goes_on_where_its_starter_is_gone_and_is_found_again() -> None:
         folder = before.haproxy.socket.path.parent
         again = Haproxy(
             PROGRAM, folder, bind=f"127.0.0.1:{before.port}",
-            write=lambda listening: text(listening).replace("check 2s", "check 200ms"),
+            write=lambda listening: text(listening).replace("check 1500ms", "check 200ms"),
         )  # fmt: skip
         assert not again.take()
         assert again.socket.process() == before.haproxy.socket.process()

@@ -143,14 +143,14 @@ def test_a_frame_sent_together_with_the_handshake_is_not_lost(loop: str) -> None
 
 def _has_begun(each: object) -> bool:
     """A part of a request's head has been read."""
-    return isinstance(each, HttpConnection) and not each._framing.between_requests
+    return isinstance(each, HttpConnection) and each.has_begun
 
 
 def test_a_client_that_is_slow_with_its_head_is_cut_off() -> None:
     async def scenario(server: RunningServer) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET /healthz HTTP/1.1\r\n")
-        await server.until(lambda: any(map(_has_begun, server.server._sockets)))
+        await server.until(lambda: any(map(_has_begun, server.server.sockets)))
         server.pass_time(9.9)
         assert server.server.num_sockets == 1
         server.pass_time(0.1)
@@ -662,9 +662,9 @@ def test_a_client_that_takes_nothing_of_a_long_answer_is_cut_after_its_time(loop
         for _ in range(200):
             slow.sendall(f"{POST_TURN}{len(TURN)}\r\n\r\n".encode() + TURN)
         await server.until(lambda: server.server.num_sockets == 1)
-        (stalls,) = server.server._sockets
+        (stalls,) = server.server.sockets
         assert isinstance(stalls, HttpConnection)
-        await server.until(lambda: stalls._stalled_at is not None)
+        await server.until(lambda: stalls.is_stalled)
         server.pass_time(59.9)
         assert server.server.num_sockets == 1
         server.pass_time(60.1)

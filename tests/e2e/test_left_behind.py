@@ -114,8 +114,8 @@ def test_a_client_that_goes_while_much_of_it_waits_unread_is_noticed(loop: str) 
         server.hub.reading = replace(server.hub.reading, max_inline_bytes=10, read=never)
         client = await server.client()
         client.transport.write(Frame(Opcode.TEXT, b"x" * 4096).serialize(mask=True) * 8192)
-        (peer,) = server.server._sockets
-        await server.until(lambda: not peer._transport.is_reading())
+        (peer,) = server.server.sockets
+        await server.until(lambda: not peer.is_reading)
         client.transport.abort()
         for _ in range(5):
             server.pass_time(1.0)

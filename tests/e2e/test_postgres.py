@@ -144,9 +144,11 @@ def test_two_servers_that_make_the_same_rows_at_once_lose_none(address: str) -> 
     b.close()
 
 
-def test_a_server_that_cuts_its_connections_is_asked_again(journal: PostgresJournal) -> None:
+def test_a_server_that_cuts_its_connections_is_asked_again(
+    address: str, journal: PostgresJournal
+) -> None:
     journal.append([record("r1")])
-    with psycopg.connect(journal._address, autocommit=True) as other:
+    with psycopg.connect(address, autocommit=True) as other:
         others = "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
         other.execute(
             f"SELECT pg_terminate_backend(pid) FROM ({others} AND datname IS NOT NULL) AS x"

@@ -9,16 +9,19 @@ import csv
 import io
 import itertools
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import httpx
 import orjson
 import psycopg
 import pytest
 
+from keepwarm.demo.child_server import child_server
 from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
 from sessions.durable.policies import PolicyAccounts
@@ -29,7 +32,8 @@ from sessions.journal.records import TENANT_ACCOUNT, session_account
 from sessions.journal.sqlite import SqliteJournal
 from sessions.pages.sessions_listing import SessionsListing
 from sessions.pages.usage_report import UsageReport
-from sessions.tenants import BudgetTerms, Principal, Role, TenantPolicy, Tenants
+from sessions.tenants import ApiKey, BudgetTerms, Principal, Role, TenantPolicy, Tenants
+from sessions.tenants_file import key_row
 from tests.support.exchange import make_call
 from tests.support.journal_rig import JournalRig
 from tests.support.postgres import MISSING, PROGRAMS, postgres
@@ -99,6 +103,7 @@ class Hours(JournalRig):
             store=self.store,
             journal=self.journal,
             beside=self._beside,
+            log_of=lambda _tenant, _name: None,
             clock=self.service.clock,
             wall_clock=self.service.wall_clock,
         )
@@ -464,3 +469,55 @@ def test_servers_of_one_journal_keep_to_a_months_budget_together(server: str, se
     assert sums == told
     for journal in journals:
         journal.close()
+
+
+KEY, WATCH = "key-of-acme", "key-of-watch"
+TERMS = """
+[tenants.acme]
+budget = [{ cost = 100.0 }, { output = 1000, every = "month", warn_at = 0.001 }]
+"""
+
+
+def test_a_served_model_tells_one_sum_in_every_form(tmp_path: Path) -> None:
+    keys, journal, log = tmp_path / "keys", tmp_path / "journal", tmp_path / "log"
+    rows = [
+        ApiKey.of(KEY, tenant="acme", name="ci"),
+        ApiKey.of(WATCH, tenant="watch", role=Role.OPERATOR),
+    ]
+    keys.write_text("".join(map(key_row, rows)) + TERMS)
+    options = ["--model", "random:qwen3-tiny", "--journal", str(journal), "--label-from", "user"]
+    options += ["--tenants-file", str(keys), "--price", "input=1,cached=0.1,output=4"]
+    with child_server(options, log=log) as server:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            own = {"Authorization": f"Bearer {KEY}"}
+            for number in range(3):
+                body = {
+                    "input": "hello",
+                    "max_output_tokens": 4,
+                    "user": "=ada",
+                    "keepwarm": {"session": f"s{number % 2}", "labels": {"team": "red"}},
+                }
+                assert client.post("/responses", json=body, headers=own).status_code == 200
+            told = client.get("/usage?group_by=key", headers=own).json()
+            (row,) = told["data"]
+            assert (row["value"], row["turns"]) == ("ci", 3)
+            table = client.get("/usage?group_by=label:user&format=csv", headers=own).text
+            (cells,) = csv.DictReader(io.StringIO(table, newline=""))
+            assert cells["value"] == "'=ada"
+            root = server.url.removesuffix("/v1")
+            watch = {"auth": ("anyone", WATCH)}
+            listed = client.get(f"{root}/sessions.json?list=1&label=team:red", **watch).json()  # type: ignore[arg-type]
+            metrics = client.get(f"{root}/metrics", **watch).text  # type: ignore[arg-type]
+            (bound,) = [each for each in listed["rows"][0]["budgets"] if each["every"] == "month"]
+            assert bound["warned"] == ["output"]
+        found = re.search(r'keepwarm_tenant_cost_nanodollars_total\{tenant="acme"\} (\S+)', metrics)
+        assert found is not None
+        sums = {
+            int(cells["cost_nano"]),
+            told["total"]["cost_nano"],
+            sum(each["cost_nano"] for each in listed["rows"]),
+            int(float(found[1])),
+        }
+    assert len(sums) == 1
+    assert sums.pop() > 0
+    assert "budget is nearly spent" in log.read_text()

@@ -266,7 +266,7 @@ def test_a_turn_may_have_to_give_way_while_it_stands_aside(seed: int) -> None:
         gave_way = 0
         for _ in range(count):
             if driver.engine.has_work:
-                tasks = driver.engine.background._queue
+                tasks = driver.engine.background.queue
                 queue = [task for task in tasks if isinstance(task, Settlement)]
                 driver.step()
                 gave_way += any(s.sequence.preemptions > s.preemptions for s in queue)

@@ -84,5 +84,5 @@ def test_a_prompt_in_chunks_mixes_as_the_reference_does(kind: str, chunk: int) -
                 layout=batch.layout(CPU),
             )
         )
-    expected = ReferenceModel(config, source.tensor)._attention(layer, "model.layers.0", x)
+    expected = ReferenceModel(config, source.tensor).attention(layer, "model.layers.0", x)
     assert torch.allclose(torch.cat(rows), expected, rtol=1e-10, atol=1e-10)

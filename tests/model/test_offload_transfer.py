@@ -86,6 +86,20 @@ def test_a_round_trip_gives_the_same_bits_in_other_blocks(dtype: torch.dtype) ->
     }
 
 
+def test_host_memory_is_told_as_far_as_a_row_was_ever_written() -> None:
+    pool = make_pool()
+    size = pool.blocks[:, :, 0].numel() * pool.blocks.element_size()
+    transfer = make_transfer(pool)
+    assert transfer.memory_bytes == 0
+    transfer.move(down(ids(4, 5), ids(3, 1)))
+    assert transfer.memory_bytes == 4 * size
+    transfer.move(up(ids(3), ids(7)))
+    transfer.move(down(ids(4), ids(0)))
+    assert transfer.memory_bytes == 4 * size
+    transfer.move(down(ids(4), ids(HOST - 1)))
+    assert transfer.memory_bytes == HOST * size
+
+
 def test_a_step_waits_for_the_copies_of_its_blocks_alone() -> None:
     pool, gate = make_pool(), threading.Event()
     before = pool.blocks.clone()

@@ -76,7 +76,7 @@ def test_the_outlook_is_asked_where_a_step_may_be_begun_ahead(drafts: bool) -> N
 def test_the_pool_hears_when_nothing_runs_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = EngineDriver.load()
     running: list[int] = []
-    queues = driver.engine._queues
+    queues = driver.engine.scheduler.queues
     monkeypatch.setattr(driver.runner.pool, "rest", lambda: running.append(len(queues.running)))
     driver.request([1, 5, 6, 7], max_new_tokens=4)
     driver.run()

@@ -85,7 +85,7 @@ def main() -> None:
     )
     graphs = runner.graphs
     assert graphs is not None
-    compile_kernels(step.dry_run for step in graphs._steps.values())
+    compile_kernels(step.dry_run for step in graphs.steps.values())
     compile_kernels(served(runner, seed) for seed in range(100))
     print(json.dumps({"compiled": counts, "threads": len(names), "graphs": graphs.num_graphs}))
 
@@ -124,7 +124,7 @@ def served(runner: ModelRunner, seed: int) -> Callable[[], object]:
     ]
 
     def call() -> object:
-        return sample(runner._run_as_it_comes(batch, None), rows)
+        return sample(runner.run_as_it_comes(batch, None), rows)
 
     return call
 

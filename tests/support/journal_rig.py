@@ -46,7 +46,7 @@ class JournalRig(Rig):
         self._notes: list[tuple[int, TurnRecord]] = []
         """What turns hold, and how many records have to be written before it is noted."""
         self.lookups = 0
-        self._numbers = itertools.count(1)
+        self.numbers = itertools.count(1)
         super().__init__(**options)
         self._with_journal()
 
@@ -71,7 +71,7 @@ class JournalRig(Rig):
         self.service = replace(
             self.service,
             commits=commits,
-            new_id=lambda prefix: f"{prefix}_{next(self._numbers)}",
+            new_id=lambda prefix: f"{prefix}_{next(self.numbers)}",
         )
         self.store.lasting = self.store.logs.lasting = True
         for tenant, account in self.journal.accounts_named(TENANT_ACCOUNT).items():

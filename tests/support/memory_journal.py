@@ -44,7 +44,7 @@ class MemoryJournal:
     damage = None
 
     def __init__(self, fingerprint: bytes = b"") -> None:
-        self._fingerprint = fingerprint
+        self.fingerprint = fingerprint
         self._tenants: dict[str, _Tenant] = {}
         self._headers: dict[bytes, bytes] = {}
         self._cache = HeaderCache()
@@ -91,7 +91,7 @@ class MemoryJournal:
             request_id=record.request_id,
             continuable=record.entry is not None,
             digest=record.digest,
-            fingerprint=self._fingerprint,
+            fingerprint=self.fingerprint,
             created_s=record.created_s,
             body=encode_turn(record, self._cache),
         )

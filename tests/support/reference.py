@@ -108,7 +108,7 @@ class ReferenceModel:
         kinds = {
             ShortConv: self._convolution,
             GatedDelta: self._gated_delta,
-            Attention: self._attention,
+            Attention: self.attention,
         }
         return kinds[type(layer.mixer)](layer, prefix, x)
 
@@ -164,7 +164,7 @@ class ReferenceModel:
             mixed += self._get(f"{name}.conv.bias", size)
         return self._linear(f"{name}.out_proj", after * mixed, x.shape[1], spec.bias)
 
-    def _attention(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
+    def attention(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
         spec, name = layer.mixer, f"{prefix}.self_attn"
         parts = []
         gates = None

@@ -48,7 +48,7 @@ class ScriptedEngine:
         self.open: dict[str, OpenTurn] = {}
         self.lost: dict[str, int] = {}
         """Further causes of misses that the next turns report."""
-        self._cached: dict[str, list[list[int]]] = {}
+        self.cached: dict[str, list[list[int]]] = {}
         self._gone: list[Residency] = []
 
     @property
@@ -77,14 +77,14 @@ class ScriptedEngine:
         """Forget everything, as a new process does."""
         self.sessions.clear()
         self.open.clear()
-        self._cached.clear()
+        self.cached.clear()
         self._gone.clear()
 
     def forget_past(self) -> None:
         """Drop what only tests look at, and the cache."""
         for past in (self.requests, self.cancelled, self.released):
             past.clear()
-        self._cached.clear()
+        self.cached.clear()
 
     def prompt(self, request: GenerationRequest) -> list[int]:
         """The whole context of an open request, without its output."""
@@ -131,7 +131,7 @@ class ScriptedEngine:
         assert len(turn.emitted) <= request.max_new_tokens, "beyond the limit"
         if finish is not None:
             del self.open[request.request_id]
-            self._cached.setdefault(request.tenant, []).append(list(turn.tokens))
+            self.cached.setdefault(request.tenant, []).append(list(turn.tokens))
         return SequenceOutput(
             request_id=request.request_id,
             new_tokens=_array(tokens),
@@ -191,7 +191,7 @@ class ScriptedEngine:
 
     def _match(self, tenant: str, tokens: list[int]) -> int:
         best = 0
-        for known in self._cached.get(tenant, []):
+        for known in self.cached.get(tenant, []):
             same = 0
             for ours, theirs in zip(tokens[:-1], known, strict=False):
                 if ours != theirs:

@@ -212,7 +212,7 @@ class Stage:
         values = resolve("serve", SERVE_SETTINGS, typed=typed, environment={})
         options = read_serve_options(values, environment)
         ready, stopping = asyncio.Event(), asyncio.Event()
-        task = asyncio.get_running_loop().create_task(command._serve(options, ready, stopping))
+        task = asyncio.get_running_loop().create_task(command.serve_until(options, ready, stopping))
         waiting = asyncio.get_running_loop().create_task(ready.wait())
         await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()

@@ -28,7 +28,7 @@ def main() -> int:
     sqlite.BUSY_S = min(sqlite.BUSY_S, patience_s / 4)
     postgres.IDLE_IN_TRANSACTION_MS = 1000
     flag = Path(os.environ["STOP_FOLDER"]) / str(os.getpid())
-    insert = Batch._insert
+    insert = Batch.insert
 
     def stopping(batch: Batch, *arguments: Any) -> None:
         insert(batch, *arguments)
@@ -36,7 +36,7 @@ def main() -> int:
             flag.unlink()
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # before it goes on
 
-    Batch._insert = stopping  # type: ignore[method-assign]
+    Batch.insert = stopping  # type: ignore[method-assign]
     return keepwarm(sys.argv[1:])
 
 

@@ -28,7 +28,7 @@ class LoopWatch:
     def __init__(self, report: str) -> None:
         self._report = report
         self._thread = threading.get_ident()
-        self._begun: float | None = None
+        self.begun: float | None = None
         self._stacks: list[str] = []
 
     def start(self) -> None:
@@ -38,14 +38,14 @@ class LoopWatch:
 
         def timed(handle: Any) -> None:
             watch._stacks.clear()
-            watch._begun, cpu_s = time.monotonic(), time.thread_time()
+            watch.begun, cpu_s = time.monotonic(), time.thread_time()
             try:
                 run(handle)
             finally:
-                watch._begun = None
+                watch.begun = None
                 took_s = time.thread_time() - cpu_s
                 if took_s > MOST_S:
-                    watch._tell(handle, took_s)
+                    watch.tell(handle, took_s)
 
         asyncio.Handle._run = timed  # type: ignore[method-assign]
         threading.Thread(target=self._look, daemon=True).start()
@@ -53,14 +53,14 @@ class LoopWatch:
     def _look(self) -> None:
         while True:
             time.sleep(_LOOK_EVERY_S)
-            begun = self._begun
+            begun = self.begun
             if begun is None or time.monotonic() - begun < MOST_S / 2:
                 continue
             frame = sys._current_frames().get(self._thread)
             if frame is not None and len(self._stacks) < _MOST_STACKS:
                 self._stacks.append("".join(traceback.format_stack(frame)[-12:]))
 
-    def _tell(self, handle: object, took_s: float) -> None:
+    def tell(self, handle: object, took_s: float) -> None:
         told = {"ms": took_s * 1000, "callback": repr(handle)[:500], "stacks": list(self._stacks)}
         with open(self._report, "a", encoding="utf-8") as file:
             file.write(json.dumps(told) + "\n")
@@ -84,14 +84,14 @@ def main() -> int:
     from sessions.command import serve
 
     report = os.environ["LOOP_WATCH_REPORT"]
-    ready_line = serve._ready_line
+    ready_line = serve.ready_line
 
     def told(*arguments: Any, **named: Any) -> str:
         LoopWatch(report).start()
         return ready_line(*arguments, **named)
 
-    serve._ready_line = told
-    serve._new_event_loop = asyncio.new_event_loop
+    serve.ready_line = told
+    serve.new_event_loop = asyncio.new_event_loop
     return keepwarm(sys.argv[1:])
 
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from tools_api.sdk.answers import Response, SessionStats
 from tools_api.sdk.options import TurnOptions, wire_options
 
+MOST_REPORTS = 64
+"""Calls of which a turn tells how their tools ran."""
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
@@ -38,6 +40,8 @@ class Chain:
     """``history`` goes back to the beginning."""
     owed: list[dict[str, Any]] = field(default_factory=list)
     """Outputs of calls up to ``head`` that go in front of the next turn's input."""
+    ran: list[dict[str, Any]] = field(default_factory=list)
+    """How the tools of these ran, for the server to show."""
     marks: list[Mark] = field(default_factory=list)
     """Where ``rewind`` may go back to, oldest first."""
     stats: SessionStats = field(default_factory=SessionStats)
@@ -86,6 +90,7 @@ class Chain:
         self.history += [item for item in items if item.get("type") != "compaction_trigger"]
         self.history += [dict(item) for item in response.raw["output"]]
         self.owed.clear()
+        self.ran.clear()
         self.cut_from = (response.keepwarm.get("context") or {}).get("from") or self.cut_from
         self.server_name = response.keepwarm.get("session", self.server_name)
         self.stats = _counted(self.stats, response)
@@ -136,7 +141,11 @@ class Chain:
         """A second chain from here on, without the name: it goes on from the response, so that
         both may run at once. The histories are apart, the items in them shared."""
         fork = replace(
-            self, history=list(self.history), owed=list(self.owed), marks=list(self.marks)
+            self,
+            history=list(self.history),
+            owed=list(self.owed),
+            ran=list(self.ran),
+            marks=list(self.marks),
         )
         fork.stats, fork.is_fork = SessionStats(), self.head is not None
         if self.name is not None:
@@ -154,7 +163,8 @@ def _counted(stats: SessionStats, response: Response) -> SessionStats:
         usage=stats.usage + response.usage,
         cost=cost.get("session"),
         saved=cost.get("saved"),
-        budget_left=_left(budget.get(scope) or {} for scope in ("left", "tree", "tenant")) or None,
+        budget_left=_left(budget.get(scope) or {} for scope in ("left", "tree", "tenant", "key"))
+        or None,
     )
 
 

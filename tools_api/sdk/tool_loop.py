@@ -56,7 +56,14 @@ from tools_api.sdk.options import (
 )
 from tools_api.sdk.schemas import json_format, read_json
 from tools_api.sdk.tool_output import cut, faults
-from tools_api.sdk.tool_runner import INTERRUPTED, Equipment, ToolRunner, interrupted, outputs
+from tools_api.sdk.tool_runner import (
+    INTERRUPTED,
+    Equipment,
+    ToolRunner,
+    interrupted,
+    outputs,
+    reports,
+)
 from tools_api.sdk.tools import Tool
 from tools_api.sdk.turn import Turn
 
@@ -316,6 +323,7 @@ class Run:
                 answers.append(task.result())
                 self._done.records.append(answers[-1])
         self._chain.owed += wire_items(outputs(answers))
+        self._chain.ran += reports(answers)
         self._done.open.clear()
         self._drop()
 

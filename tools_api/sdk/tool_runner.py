@@ -208,6 +208,21 @@ def interrupted(call: FunctionCall, reason: str = INTERRUPTED) -> CallRecord:
     )
 
 
+_LONGEST_MS = 2_678_400_000.0
+
+
+def reports(records: Sequence[CallRecord]) -> list[dict[str, Any]]:
+    """What the server is told of how they ran: ``keepwarm.tools``."""
+    return [
+        {
+            "call_id": record.call.call_id,
+            "ms": round(min(max(record.duration_s * 1000, 0.0), _LONGEST_MS), 3),
+            "failed": record.failed,
+        }
+        for record in records
+    ]
+
+
 def outputs(records: Sequence[CallRecord]) -> list[FunctionCallOutput]:
     """Outputs for the calls of ``records``."""
     return [

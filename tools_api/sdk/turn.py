@@ -29,7 +29,7 @@ from tools_api.sdk.answers import (
     TurnRestarted,
     Usage,
 )
-from tools_api.sdk.chain import Chain
+from tools_api.sdk.chain import MOST_REPORTS, Chain
 from tools_api.sdk.failures import ConnectionLost, Refused, TurnFailed
 from tools_api.sdk.options import Input, TurnOptions, wire_items
 
@@ -78,6 +78,7 @@ class Turn:
     ) -> None:
         self._chain = chain
         self._items = chain.owed + wire_items(input)
+        self._ran = chain.ran[:MOST_REPORTS]
         self._request = chain.request(self._items, options)
         if not generate:
             self._request["generate"] = False
@@ -132,6 +133,8 @@ class Turn:
         kept = {"request_id": self._request_id, **self._request.get("keepwarm", {})}
         if self._request.get("store", True):
             kept.setdefault("on_disconnect", "continue")
+        if self._ran:
+            kept.setdefault("tools", self._ran)
         if self.span is not None:
             kept.setdefault("traceparent", self.span.traceparent)
         return kept

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from cluster import haproxy_socket
+from cluster.haproxy import Haproxy
 from cluster.haproxy_socket import (
     CommandRefused,
     Entry,
+    HaproxyBusy,
     HaproxyGone,
     HaproxySocket,
     harmless,
@@ -89,3 +92,17 @@ def test_what_is_refused_is_told_and_who_is_gone_is_gone(tmp_path: Path) -> None
             HaproxySocket(path).do("set server b/r9 weight 3")
         HaproxySocket(path).do("set server b/r1 weight 3")
         answering.join()
+
+
+def test_one_that_does_not_answer_in_time_is_busy_and_not_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(haproxy_socket, "REPLY_S", 0.05)
+    path = tmp_path / "haproxy.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        with pytest.raises(HaproxyBusy):
+            HaproxySocket(path).ask("show info")
+        with pytest.raises(HaproxyBusy):  # and no other one is started in its place
+            Haproxy("/nonexistent", tmp_path, bind="127.0.0.1:1").take()

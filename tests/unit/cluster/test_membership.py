@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cluster.balancing import Balancer
 from cluster.membership import Seen, Slot, plan
-from cluster.watch import Watch
+from cluster.watch import LEAVING_S, Watch
 from sessions.journal.errors import JournalUnavailable
 from sessions.journal.members import NO_SLOT, Member, MemberState, Presence
 from tests.support.clock import FakeClock
@@ -260,7 +260,7 @@ def test_after_any_sequence_of_rows_and_lost_replies_slots_are_as_they_should_be
     for act, what in acts:
         balancer = play(world, balancer, act, what)
     world.losses.clear()
-    world.pass_time(balancer, 6.0)
+    world.pass_time(balancer, LEAVING_S + 6.0)
     slots = {each.number: each for each in world.haproxy.slots("b")}
     ready = [owner for owner, state in world.alive.items() if state is READY]
     homes = {owner: world.rows[owner].slot for owner in world.alive}

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from cluster.watch import PRESSED_PERMILLE, PRESSED_S, Watch
+from cluster.watch import LEAVING_S, PRESSED_PERMILLE, PRESSED_S, Watch
 from sessions.journal.members import Member, MemberState, Presence
 
 
@@ -44,3 +44,12 @@ def test_who_was_told_was_told_a_moment_ago_only_for_a_moment() -> None:
     assert watch.look([row(2, told_ms=7)], 1.0)[0].told_now
     assert watch.look([row(3, told_ms=7)], 2.0)[0].told_now
     assert not watch.look([row(4, told_ms=7)], 2.1)[0].told_now
+
+
+def test_one_that_drains_may_be_silent_for_longer() -> None:
+    watch, draining = Watch(2.0), row(1)
+    said = replace(draining.presence, state=MemberState.DRAINING)
+    draining = replace(draining, presence=said)
+    assert watch.look([draining], 0.0)[0].fresh
+    assert watch.look([draining], LEAVING_S)[0].fresh
+    assert not watch.look([draining], LEAVING_S + 0.1)[0].fresh

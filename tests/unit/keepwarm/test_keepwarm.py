@@ -157,3 +157,12 @@ def test_top_says_that_it_needs_a_terminal() -> None:
     result = python("import sys; from keepwarm.__main__ import main; sys.exit(main(['top']))")
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == "keepwarm: error: top needs a terminal\n"
+
+
+def test_a_server_loads_nothing_of_a_cluster() -> None:
+    program = (
+        "import sys, keepwarm.commands.serve, keepwarm.commands.registry, sessions.command.serve\n"
+        "print(*{name.split('.')[0] for name in sys.modules} & {'cluster', 'ray', 'psycopg'})"
+    )
+    result = python(program)
+    assert (result.returncode, result.stdout.split()) == (0, []), result.stderr

@@ -10,10 +10,12 @@ from tests.clients.documented import examples
 from tests.clients.table import (
     AGENTS,
     CLIENTS,
+    COMPACTING,
     LARGE_NPM,
     NPM,
     REQUIREMENTS,
     SCRIPTS,
+    compactions,
     conversations,
     matrix,
     version,
@@ -30,10 +32,11 @@ OF_FORMATS = {"openai_formats.py", "anthropic_formats.py"}
 def test_the_matrix_is_that_of_the_table_with_the_versions_that_are_pinned() -> None:
     assert f"\n\n{matrix()}\n\n" in DOCUMENT
     assert f"\n\n{conversations()}\n\n" in DOCUMENT
+    assert f"\n\n{compactions()}\n\n" in DOCUMENT
 
 
 def test_every_script_is_a_row_and_every_row_a_script() -> None:
-    played = [*CLIENTS, *(agent for agent in AGENTS if not agent.large)]
+    played = [*CLIENTS, *COMPACTING, *(agent for agent in AGENTS if not agent.large)]
     assert {each.script for each in played} == {
         path.name for path in SCRIPTS.iterdir() if path.suffix in {".py", ".mjs"}
     } - SHARED - OF_FORMATS
@@ -41,9 +44,9 @@ def test_every_script_is_a_row_and_every_row_a_script() -> None:
 
 
 def test_every_requirement_file_is_that_of_a_client() -> None:
-    assert {each.environment for each in [*CLIENTS, *AGENTS] if not each.is_for_node} == {
-        path.stem for path in PINNED
-    }
+    assert {
+        each.environment for each in [*CLIENTS, *COMPACTING, *AGENTS] if not each.is_for_node
+    } == {path.stem for path in PINNED}
 
 
 @pytest.mark.parametrize("path", PINNED, ids=lambda path: path.stem)
@@ -59,7 +62,7 @@ def test_every_package_is_pinned_with_hashes_and_without_an_address(path) -> Non
 @pytest.mark.parametrize("path", PINNED, ids=lambda path: path.stem)
 def test_what_is_asked_for_is_what_is_pinned(path) -> None:
     asked = path.with_suffix(".in").read_text(encoding="utf-8").splitlines()
-    scripted = [each for each in [*CLIENTS, *AGENTS] if not each.is_for_node]
+    scripted = [each for each in [*CLIENTS, *COMPACTING, *AGENTS] if not each.is_for_node]
     shown = [each for each in scripted if each.environment == path.stem]
     own = next(each for each in shown if each.package == path.stem)
     assert asked[0].endswith(f"=={version(own)}")

@@ -48,7 +48,7 @@ def test_a_reader_that_stalls_holds_nobody_up_and_is_told_what_it_missed() -> No
         handler.handle(record(f"line {n}"))
     assert handler.num_dropped == 7
     reader.reads.set()
-    while handler._lines.qsize():
+    while handler.num_queued:
         reader.asked.wait(0.001)
     handler.handle(record("later"))
     handler.close()
@@ -102,7 +102,7 @@ def test_lost_lines_are_told_in_the_form_of_the_others() -> None:
     for _ in range(6):
         handler.handle(record("more"))
     reader.reads.set()
-    while handler._lines.qsize():
+    while handler.num_queued:
         reader.asked.wait(0.001)
     handler.handle(record("later"))
     handler.close()

@@ -270,6 +270,20 @@ def test_what_is_left_is_the_least_of_all_budgets_and_each_is_described() -> Non
     assert [each.session for each in View().sort("left").shown(rows)] == ["coder", "a", "z"]
 
 
+def test_what_is_spent_and_held_of_a_months_budget_is_described() -> None:
+    month = BudgetRow(
+        scope="tenant",
+        owner="acme",
+        left=(("output", 60.0),),
+        spent=(("output", 30.0),),
+        held=(("output", 10.0), ("cost", 0.0)),
+        every="month",
+    )
+    assert described(row("a", budgets=(month,))) == (
+        "a (acme)  left: tenant's month 60 output (30 output spent, 10 output held)"
+    )
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "cost"])
 def test_what_is_left_of_any_kind_has_room_in_its_column(kind: str) -> None:
     width = next(column.width for column in COLUMNS if column.title == "left")

@@ -85,7 +85,7 @@ def test_the_bound_counts_what_there_is_whatever_happened(seed: int) -> None:
         if rng.random() < 0.1 and busy:
             sessions.release(next(iter(busy)))  # its sequence goes on
         idle = [name for name in "abcdefgh" if not sessions.is_busy(name)]
-        assert sessions._idle_tokens == sum(map(sessions.length, idle))
+        assert sessions.idle_tokens == sum(map(sessions.length, idle))
         if rng.random() < 0.3:
             gone = sessions.overflow()
             forgotten += len(gone)

@@ -139,7 +139,7 @@ def test_a_grammar_that_two_tenants_want_is_parsed_when_the_first_of_them_has_it
     many = [rig.wants("greedy", f"a{n}") for n in range(4)]
     also = rig.wants("modest", "a3")
     assert rig.work_off() == [many[0], many[3], also, many[1], many[2]]
-    assert not rig.compilations._to_parse
+    assert rig.compilations.num_unparsed == 0
 
 
 def test_what_is_withdrawn_before_it_was_begun_is_not_parsed(

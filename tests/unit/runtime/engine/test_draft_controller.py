@@ -132,4 +132,4 @@ def test_a_turn_whose_proposals_are_slow_goes_without_for_longer_and_longer() ->
     assert drafter.asked.count("s0") > 280
     assert 5 <= drafter.asked.count("s1") <= 12
     asked.propose(both[:1], step_s=STEP_S)
-    assert len(asked._pauses) <= 1, "turns that are gone are forgotten"
+    assert len(asked.pauses) <= 1, "turns that are gone are forgotten"

@@ -354,9 +354,7 @@ def test_nothing_is_kept_of_tenants_that_owe_nothing() -> None:
         steps.step(a=1, prompts=(f"t{number}", 0.01))
     steps.now += 10.0
     steps.step(a=1)
-    assert not steps.share._owed_s
-    assert not steps.share._waited_s
-    assert not steps.share._rested_s
+    assert not steps.share.remembered
 
 
 # In the scheduler, on a machine as fast as predicted

@@ -87,7 +87,7 @@ async def test_a_server_joins_with_the_port_that_it_listens_on_and_is_refused_by
         assert standing.presence.state is MemberState.STARTING
         with pytest.raises(OptionError, match=r"serves m .* this server n"):
             await join(replace(given, port=4), two, identity="n", bound=bound)
-        standing.close()
+        await standing.close()
         assert await join(None, one, identity="m", bound=bound) is None
         assert await join(given, None, identity="m", bound=bound) is None
     one.close()

@@ -116,9 +116,9 @@ def test_sessions_are_listed_by_their_last_turn_with_budgets_of_every_scope(
         2
     ] == []
     told = ran(capsys, "show", *place, "--tenant", "t", "coder")[1].splitlines()
-    assert told[-3] == "session: 35 of 40 output left"
-    assert told[-2] == "tree of lead: 90 of 100 output left"
-    assert re.fullmatch(r"tree of lead: 1\.99999\d* of 2 cost left", told[-1])
+    assert told[-3] == "session: 35 of 40 output left, 5 spent"
+    assert told[-2] == "tree of lead: 90 of 100 output left, 10 spent"
+    assert re.fullmatch(r"tree of lead: 1\.99999\d* of 2 cost left, 0\.0000\d* spent", told[-1])
 
 
 def test_names_are_no_orders_to_a_terminal_and_do_not_fill_it(

@@ -510,7 +510,7 @@ def test_soon_after_a_commit_a_reservation_waits_for_the_next_unless_others_read
         now[0] += later_s
         writer.reserve(reservation("r2"))
         await asyncio.sleep(0)  # it is handed over
-        while not writer._queue.empty():
+        while writer.num_queued:
             await asyncio.sleep(0)
         if not together:
             await asyncio.to_thread(noted.wait, 10)

@@ -51,7 +51,7 @@ def test_who_waits_hears_what_was_told_before_and_lost_lines_are_opened_again(
         assert told.acquire(timeout=10)
     mine.wait(1e6)
     waited: list[float] = []
-    monkeypatch.setattr(mine._rung, "wait", waited.append)
+    monkeypatch.setattr(mine.rung, "wait", waited.append)
     mine.wait(5.0)
     assert waited == [5.0], "what it has heard it does not hear again"
     last.set()

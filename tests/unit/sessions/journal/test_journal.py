@@ -129,7 +129,9 @@ def test_a_chain_of_any_length_is_read_in_as_many_statements(tmp_path: Path) -> 
         parent = record(f"r{n}", parent=parent, session=f"s{n % 3}")
         journal.append([parent])
     statements = list[str]()
-    journal._connection().set_trace_callback(statements.append)
+    with journal.reading() as cursor:
+        cursor.connection.set_trace_callback(statements.append)  # type: ignore[attr-defined]
+    statements.clear()
     found = []
     for last in (1, 39):
         rows = journal.chain("t", f"r{last}")

@@ -169,7 +169,7 @@ def test_the_mark_knows_of_every_commit_also_where_several_programs_write(tmp_pa
         journal.append([record(f"w{n}")])
         mark = read_mark(tmp_path / "j.mark")
         assert mark is not None
-        assert mark.commits == journal._commits == 9 + n
+        assert mark.commits == 9 + n
     journal.close()
 
 
@@ -215,9 +215,10 @@ def test_a_missing_row_is_named_among_the_latest_turns_and_one_that_expired_is_n
 
 def test_another_programs_lock_makes_it_unavailable_for_that_time(tmp_path: Path) -> None:
     journal = opened(tmp_path / "j")
+    with journal.reading() as cursor:
+        cursor.execute("PRAGMA busy_timeout=1")
     other = sqlite3.connect(tmp_path / "j", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    journal._connection().execute("PRAGMA busy_timeout=1")
     with pytest.raises(JournalUnavailable, match="locked"):
         journal.append([record("r1")])
     other.execute("ROLLBACK")
@@ -226,18 +227,24 @@ def test_another_programs_lock_makes_it_unavailable_for_that_time(tmp_path: Path
     journal.close()
 
 
+def limit_pages(journal: SqliteJournal, count: int) -> None:
+    """For this thread's connection."""
+    with journal.reading() as cursor:
+        cursor.execute(f"PRAGMA max_page_count={count}")
+
+
 def test_a_full_disk_refuses_the_turn_and_harms_no_earlier_one(tmp_path: Path) -> None:
     journal = opened(tmp_path / "j")
     first = record("r1")
     journal.append([first])
-    connection = journal._connection()
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    connection.execute(f"PRAGMA max_page_count={pages}")
+    with journal.reading() as cursor:
+        (pages,) = cursor.execute("PRAGMA page_count").fetchone()
+    limit_pages(journal, pages)
     with pytest.raises(JournalUnavailable, match="full"):
         journal.append([record("r2", parent=first, size=100_000)])
     assert journal.turn("t", "r1") is not None
     assert journal.turn("t", "r2") is None
-    connection.execute("PRAGMA max_page_count=100000")
+    limit_pages(journal, 100_000)
     assert journal.append([record("r2", parent=first, size=100_000)]) == [True]
     journal.close()
 
@@ -287,9 +294,9 @@ class CheckedJournal(SqliteJournal):
         self.go = go
         super().__init__(path, fingerprint=b"f")
 
-    def _look_through(self, connection: sqlite3.Connection) -> None:
+    def look_through(self, connection: sqlite3.Connection) -> None:
         connection.set_progress_handler(self._step, 1)
-        super()._look_through(connection)
+        super().look_through(connection)
 
     def _step(self) -> None:
         self.begun.set()
@@ -336,8 +343,8 @@ def test_a_log_begins_anew_also_where_not_all_of_it_could_be_moved_beside_the_co
     reader.execute("BEGIN")
     reader.execute("SELECT 1 FROM turn").fetchone()
     journal.append([record("late")])  # of which the reader must not see anything
-    monkeypatch.setattr(journal, "_write_lock", Watched(journal._write_lock, reader.rollback))
-    journal._checkpoint()
+    monkeypatch.setattr(journal, "write_lock", Watched(journal.write_lock, reader.rollback))
+    journal.checkpoint()
     assert log_file.stat().st_size > LOG_BYTES
     journal.append([record("next")])
     assert log_file.stat().st_size == LOG_BYTES
@@ -350,8 +357,8 @@ def test_a_log_is_moved_also_while_somebody_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal, log_file = long_log(tmp_path, monkeypatch)
-    with journal._write_lock:
-        journal._checkpoint()
+    with journal.write_lock:
+        journal.checkpoint()
     journal.append([record("next")])
     assert log_file.stat().st_size == LOG_BYTES
     journal.close()
@@ -377,7 +384,7 @@ def test_what_is_looked_through_is_read_written_and_kept_short_meanwhile(
     caplog.set_level("INFO")
     image, go = left_open(tmp_path), threading.Event()
     upkeep = threading.Event()
-    monkeypatch.setattr(SqliteJournal, "_checkpoint", lambda _: upkeep.set())
+    monkeypatch.setattr(SqliteJournal, "checkpoint", lambda _: upkeep.set())
     journal = CheckedJournal(image, go.wait)
     assert journal.begun.wait(60)
     assert journal.turn("t", "r1") is not None
@@ -386,8 +393,7 @@ def test_what_is_looked_through_is_read_written_and_kept_short_meanwhile(
     assert "whole" not in caplog.text
     assert not clean(image)
     go.set()
-    assert journal._check is not None
-    journal._check.join()
+    journal.wait_checked()
     journal.close()
     assert "journal is whole" in caplog.text
     assert clean(image)
@@ -409,8 +415,7 @@ def test_a_server_that_stops_waits_for_no_check_and_the_next_one_makes_it(
     journal = CheckedJournal(image, interrupted.wait)
     assert journal.begun.wait(60)
     journal.close()
-    assert journal._check is not None
-    assert not journal._check.is_alive()
+    assert not journal.is_checking
     assert not clean(image)
     assert "whole" not in caplog.text
     assert "damaged" not in caplog.text
@@ -432,8 +437,7 @@ def test_a_damaged_page_of_a_file_that_was_not_closed_is_found_beside_serving(
     elif mark == "damaged":
         image.with_name("j.mark").write_bytes(bytes(1024))
     journal = opened(image)
-    assert journal._check is not None
-    journal._check.join()
+    journal.wait_checked()
     assert journal.damage is not None
     assert "recover" in journal.damage
     assert "journal is damaged" in caplog.text
@@ -728,8 +732,7 @@ def test_a_damaged_index_hides_little_and_looking_through_the_file_finds_it(
         assert (saved.turns, saved.lost) == (30, [])  # of the rows themselves nothing is gone
         image.with_name("j.mark").unlink()
         journal = opened(image)
-        if journal._check is not None:
-            journal._check.join()
+        journal.wait_checked()
         assert journal.damage is not None, wrong[False]
         journal.close()
         shutil.rmtree(image.parent)

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,13 @@ import pytest
 from runtime.messages import Residency
 from sessions.journal.errors import JournalElsewhere
 from sessions.journal.ownership import DEAD_MS, Ownership
-from sessions.journal.sqlite import SqliteJournal
 from sessions.turns.commits import residency_record
 from sessions.turns.wanted import Recalled
 from sessions.wire import journal_desk
 from tests.support.journal_rig import FINGERPRINT, JournalRig
 from tests.support.journals import assert_books_agree
 from tests.support.sessions_rig import END, Client
+from tests.support.timed_journal import TimedJournal
 from tests.unit.sessions.wire.test_journal_desk import Bench, run
 from tests.unit.sessions.wire.test_journal_desk import Client as BenchClient
 
@@ -36,10 +36,11 @@ class Pair:
 
     here: JournalRig
     there: JournalRig
-    now_ms: int = 1000
+    shown: list[int]
+    """What that clock shows, in milliseconds."""
 
     def here_dies(self) -> None:
-        self.now_ms += DEAD_MS + 1
+        self.shown[0] += DEAD_MS + 1
         beat(self.there)
 
 
@@ -50,15 +51,18 @@ def beat(rig: JournalRig) -> None:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
+    shown = [1000]
     journals = [
-        SqliteJournal(tmp_path / "j", fingerprint=FINGERPRINT, owner=owner, shared=True)
+        TimedJournal(
+            tmp_path / "j", lambda: shown[0], fingerprint=FINGERPRINT, owner=owner, shared=True
+        )
         for owner in ("here", "there")
     ]
-    made = Pair(*map(JournalRig, journals))
-    made.there._numbers = made.here._numbers
+    made = Pair(*map(JournalRig, journals), shown)
+    made.there.numbers = made.here.numbers
     for journal in journals:
-        journal._ownership = replace(journal._ownership, now_ms=lambda _: made.now_ms)
-        journal._ownership.beat()
+        assert journal.ownership is not None
+        journal.ownership.beat()
     yield made
     for journal in journals:
         journal.close()
@@ -186,7 +190,7 @@ def test_an_id_that_came_when_its_client_was_gone_is_free_unless_another_bears_i
 ) -> None:
     gone = pair.here.connect()
     for _ in range(2):
-        pair.here.recollection._journal.ownership.take_request("acme", "r1")  # type: ignore[union-attr]
+        take(pair.here)
         outcome = Recalled(taken_id="r1")
         pair.here.carry(gone, gone.connection.answer("a lookup that is over", outcome))
         assert take(pair.there)

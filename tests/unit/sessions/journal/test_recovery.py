@@ -11,10 +11,12 @@ import pytest
 from sessions.durable.ledger import TurnUsage
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.errors import JournalError, JournalInUse
+from sessions.journal.listing import ListAsked
 from sessions.journal.records import RESIDENCY, session_account
 from sessions.journal.recovery import recover
 from sessions.journal.sqlite import SqliteJournal
 from tests.support.journals import assert_same_chain, record
+from tests.support.usage_reckoning import asked, drawn
 from tests.unit.sessions.journal.test_journal_sqlite import copied, damaged, filled, opened
 
 
@@ -92,7 +94,8 @@ def test_a_journal_that_a_server_has_is_refused_in_a_line_that_says_what_to_do(
 
 def test_commits_that_the_log_has_lost_with_its_end_are_named(tmp_path: Path) -> None:
     journal = opened(tmp_path / "j")
-    journal._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with contextlib.closing(sqlite3.connect(tmp_path / "j")) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     ends = []
     for n in range(10):
         journal.append([record(f"r{n}")])
@@ -161,3 +164,24 @@ def test_a_session_whose_row_is_lost_was_active_when_its_last_turn_ended(tmp_pat
     recover(tmp_path / "j", tmp_path / "new")
     with contextlib.closing(SqliteJournal(tmp_path / "new", fingerprint=b"f")) as found:
         assert [each.updated_s for each in found.sessions()] == [200.0]
+
+
+def test_usage_labels_and_what_lists_are_sorted_by_are_saved(tmp_path: Path) -> None:
+    source, target = tmp_path / "j", tmp_path / "new"
+    journal = SqliteJournal(source, fingerprint=b"f")
+    rng = random.Random(7)
+    records = [drawn(rng, number) for number in range(30)]
+    labelled = b'{"labels":{"team":"red"}}'
+    journal.append([*records[:29], replace(records[29], options=labelled)])
+    queries = [asked(), asked("tool"), asked("label", label="l")]
+    lists = [ListAsked(order="cost"), ListAsked(order="hit"), ListAsked(search="team:red")]
+    told = [journal.usage(each, None, 999) for each in queries]
+    listed = [journal.listed(each, None, 99) for each in lists]
+    journal.close()
+    assert recover(source, target).lost == []
+    again = SqliteJournal(target, fingerprint=b"f")
+    assert [again.usage(each, None, 999) for each in queries] == told
+    places = [[each.place for each in again.listed(each_, None, 99)[0]] for each_ in lists]
+    assert places == [[each.place for each in found] for found, _ in listed]
+    assert len(places[2]) == 1
+    again.close()

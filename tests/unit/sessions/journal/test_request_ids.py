@@ -21,7 +21,8 @@ class Servers:
     now_ms: int = 1000
 
     def own(self, journal: SqliteJournal) -> Ownership:
-        return replace(journal._ownership, now_ms=lambda _: self.now_ms)
+        assert journal.ownership is not None
+        return replace(journal.ownership, now_ms=lambda _: self.now_ms)
 
     def take(self, journal: SqliteJournal, request_id: str = "q") -> bool:
         return self.own(journal).take_request("t", request_id)

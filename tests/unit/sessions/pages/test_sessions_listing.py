@@ -30,20 +30,26 @@ async def out_of_reach(_: str, _work: Callable[[], dict[str, Any]]) -> dict[str,
     raise JournalUnavailable("away")
 
 
+def listing_of(rig: Rig, journal: MemoryJournal | None, beside: Any = at_once) -> SessionsListing:
+    return SessionsListing(
+        store=rig.store,
+        journal=journal,
+        beside=beside,
+        log_of=lambda _tenant, _name: None,
+        clock=rig.clock,
+        wall_clock=rig.service.wall_clock,
+    )
+
+
 def asked(
     rig: Rig,
     journal: MemoryJournal | None,
     *pairs: tuple[str, str],
     who: Principal = OPERATOR,
     beside: Any = at_once,
+    listing: SessionsListing | None = None,
 ) -> dict[str, Any]:
-    listing = SessionsListing(
-        store=rig.store,
-        journal=journal,
-        beside=beside,
-        clock=rig.clock,
-        wall_clock=rig.service.wall_clock,
-    )
+    listing = listing or listing_of(rig, journal, beside)
     call = replace(make_call(target=f"/sessions.json?{urlencode(pairs)}"), principal=who)
     show = listing.show_one if "session" in dict(pairs) else listing.show_list
     body: dict[str, Any] = orjson.loads(asyncio.run(show(call)).body)
@@ -142,9 +148,44 @@ def test_what_is_not_there_or_makes_no_sense_is_refused(pairs: list[tuple[str, s
         asked(Rig(), kept(1), *pairs, who=Principal(tenant="acme"))
 
 
-def test_a_journal_that_is_away_or_none_is_told() -> None:
+def test_a_journal_that_is_away_is_told() -> None:
     with pytest.raises(ApiError) as away:
         asked(Rig(), kept(1), ("list", "1"), beside=out_of_reach)
-    with pytest.raises(ApiError) as none:
-        asked(Rig(), None, ("list", "1"))
-    assert (away.value.status, none.value.status) == (503, 404)
+    assert away.value.status == 503
+
+
+def test_without_a_journal_the_live_sessions_are_listed_in_pages() -> None:
+    rig = Rig()
+    for number in range(PAGE_ROWS + 3):
+        rig.clock.advance(1)
+        session = rig.store.session("acme", f"s{number}")
+        session.ledger.cost, session.ledger.turns = number % 10, 1
+    listing = listing_of(rig, None)
+    for order in ("recent", "cost", "again", "hit"):
+        pairs = (("list", "1"), ("sort", order))
+        first = asked(rig, None, *pairs, listing=listing)
+        cursor = ("cursor", first["next_cursor"])
+        second = asked(rig, None, *pairs, cursor, listing=listing)
+        names = [row["session"] for row in (*first["rows"], *second["rows"])]
+        assert len(set(names)) == len(names) == PAGE_ROWS + 3
+        assert second["next_cursor"] is None
+        assert first["matching"] == PAGE_ROWS + 3
+    dearest = asked(rig, None, ("list", "1"), ("sort", "cost"))["rows"][0]
+    assert (dearest["session"], dearest["cost_nano"], dearest["live"]) == ("s19", 9, True)
+    assert asked(rig, None, ("list", "1"), ("q", "S52"))["matching"] == 1
+    assert asked(rig, None, ("list", "1"), who=Principal(tenant="other"))["rows"] == []
+
+
+def test_without_a_journal_a_tree_is_that_of_the_live_sessions() -> None:
+    rig = Rig()
+    lead, child, below = (rig.store.session("acme", name) for name in ("lead", "a", "aa"))
+    child.parent, below.parent = lead, child
+    body = asked(rig, None, ("session", "lead"), ("tenant", "acme"))
+    assert [(r["depth"], r["session"]) for r in body["tree"]["rows"]] == [
+        (0, "lead"),
+        (1, "a"),
+        (2, "aa"),
+    ]
+    assert asked(rig, None, ("session", "aa"), ("tenant", "acme"))["parents"] == ["a", "lead"]
+    with pytest.raises(ApiError):
+        asked(rig, None, ("session", "none"), ("tenant", "acme"))

@@ -99,7 +99,7 @@ def _sealed_around(seal: Seal, inner: str) -> str:
     told = {"items": [{"type": "compaction", "encrypted_content": inner}], "summary": None}
     packed = base64.urlsafe_b64encode(zlib.compress(exact_json.dumps(told))).rstrip(b"=").decode()
     body = f"kw1w.{packed}"
-    return f"{body}.{seal._signature('acme', body)}"
+    return f"{body}.{seal.signature_of('acme', body)}"
 
 
 def test_more_items_in_a_row_than_are_taken_are_refused() -> None:

@@ -79,7 +79,7 @@ def test_a_session_whose_tools_never_answered_is_waited_for_no_longer_than_in_me
     rig.connect().turn(call("f") + END, input="a", tools=[tool("f")], keepwarm=parent)
     rig.restart()
     ended_s = rig.service.wall_clock()
-    rig.recollection._wall_clock = lambda: ended_s + age_s
+    rig.recollection.wall_clock = lambda: ended_s + age_s
     child = {"session": "child", "parent_session": "root"}
     rig.connect().turn("two" + END, input="b", keepwarm=child)
     states = {view.session: view.state for view in rig.store.sessions()[1]}
@@ -239,7 +239,7 @@ def test_a_session_of_another_tokenizer_is_unknown_or_rendered_anew(rig: Journal
     assert kept.parent is not None
     assert len(kept.parent.input_items) == 2
     assert said[-1]["content"][0]["text"] == "two"
-    rig.journal._fingerprint = b"other"  # type: ignore[attr-defined]
+    rig.journal.fingerprint = b"other"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -443,7 +443,7 @@ def test_a_session_that_comes_back_for_others_was_active_when_its_last_turn_ende
     rig.connect().turn("one" + END, input="a", keepwarm={"session": "root"})
     rig.restart()
     ended_s = rig.service.wall_clock()
-    rig.recollection._wall_clock = lambda: ended_s + 5000.0
+    rig.recollection.wall_clock = lambda: ended_s + 5000.0
     child = {"session": "child", "parent_session": "root"}
     rig.connect().turn("two" + END, input="b", keepwarm=child)
     views = rig.store.sessions()[1]

@@ -229,7 +229,7 @@ def test_another_model_goes_on_behind_a_cut() -> None:
     fields, new, so_far = Wire(), TASK, 0
     for number in range(TURNS // 2):
         if number == TURNS // 4:
-            rig.fingerprint = journal._fingerprint = b"other"
+            rig.fingerprint = journal.fingerprint = b"other"
             rig.restart()
         turn = asked(rig.connect(), number, input=new, **fields)
         assert TASK in turn.prompt

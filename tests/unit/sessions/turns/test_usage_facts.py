@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from sessions.durable.ledger import ToolRun
 from sessions.durable.miss_reasons import Miss, MissReason
 from sessions.durable.usage_keys import OTHER, UsageKeys
-from sessions.turns.usage_facts import computed_again, usage_keys
+from sessions.turns.usage_facts import computed_again, tool_runs, usage_keys
 from tests.unit.sessions.turns.test_turn_plan import a_plan
 from tools_api.items import FunctionCall, FunctionCallOutput, Item
+from tools_api.requests import KeepwarmOptions, ToolReport
 
 
 def output(name: str | None, number: int = 0) -> Item:
@@ -46,3 +48,19 @@ def test_computed_again_is_what_could_have_been_avoided() -> None:
     avoidable = sum(miss.tokens for miss in misses if miss.reason not in own)
     assert computed_again(tuple(misses)) == avoidable
     assert computed_again(()) == 0
+
+
+def test_what_a_client_tells_of_its_tools_stands_with_the_calls_that_were_read() -> None:
+    told = (
+        ToolReport(call_id="c1", ms=12.5),
+        ToolReport(call_id="c2", ms=3.0, failed=True),
+        ToolReport(call_id="another", ms=1.0),
+    )
+    plan = a_plan(keepwarm=KeepwarmOptions(tools=told))
+    plan = replace(plan, input_items=(output("grep", 1), output("ls", 2), output("make", 3)))
+    assert tool_runs(plan) == (
+        ToolRun("grep", 12.5, False),
+        ToolRun("ls", 3.0, True),
+        ToolRun("make", None, False),
+    )
+    assert tool_runs(replace(plan, sums_up="resp_9")) == ()

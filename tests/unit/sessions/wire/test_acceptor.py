@@ -224,7 +224,7 @@ def test_without_descriptors_the_loop_rests_and_then_goes_on(
         monkeypatch.setattr(loop, "call_later", soon)
         errors = iter([errno.ECONNABORTED, errno.EMFILE, errno.ENFILE])
         bound = OutOfDescriptors(bench.bound, errors)
-        bench.acceptor._bound = bound  # type: ignore[assignment]
+        bench.acceptor.bound = bound  # type: ignore[assignment]
         bench.connect(b"x")
         await bench.until(lambda: len(bench.open) == 1)
         assert [delay for delay in waits if delay == REST_S] == [REST_S, REST_S]
@@ -248,7 +248,7 @@ def test_a_client_that_cannot_be_taken_in_leaves_neither_socket_nor_protocol(
         await bench.until(lambda: bool(lost))
         assert ended(client)
         assert bench.acceptor.num_silent == 0
-        await bench.until(lambda: not bench.acceptor._opening)
+        await bench.until(lambda: not bench.acceptor.num_opening)
 
     play(scenario)
     assert caplog.text.count("a client could not be taken in") == 1

@@ -4,7 +4,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from websockets.protocol import State
 
 from sessions.wire.arriving import Arriving
 from tests.unit.sessions.wire.test_websocket_peer import Bench, beside, run
@@ -107,7 +106,7 @@ def test_a_client_that_closes_already_is_dropped() -> None:
         bench.client.send_close(1000)
         bench.flush()
         await bench.settle()
-        assert bench.peer._protocol.state is not State.OPEN
+        assert not bench.peer.is_open
         bench.peer.data_received(b"x" * 51)
         assert bench.wire.aborted
 

@@ -72,6 +72,7 @@ class Bench:
         commits.awake = self.desk.awake
         self.dashboard = make_dashboard(service.clock)
         self.engine = SpeakingEngine()
+        self.metrics = Metrics()
         self.hub = Hub(
             engine=self.engine,
             store=service.store,
@@ -83,7 +84,7 @@ class Bench:
                 reading=inline_reading(self.service.read_context),
                 journal=self.desk,
             ),
-            metrics=Metrics(),
+            metrics=self.metrics,
             dashboard=self.dashboard,
             clock=service.clock,
         )
@@ -404,7 +405,7 @@ def test_a_dead_servers_turn_counts_in_the_metrics_of_who_takes_its_session(
 
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", itertools.count(1), "b", shared=True)
-        registry = bench.hub._metrics.registry
+        registry = bench.metrics.registry
 
         def counted(name: str, **labels: str) -> float | None:
             return registry.get_sample_value(f"keepwarm_{name}_total", labels)
@@ -567,8 +568,8 @@ def test_what_cannot_be_put_into_memory_is_out_of_hand(
         monkeypatch.setattr(type(bench.service.store), "adopt", adopt)
         with pytest.raises(ValueError):
             bench.desk.remember("acme", recalled)
-        await bench.desk._let_go([("acme", "s")])
-        assert not bench.desk._kept
+        await bench.desk.let_go([("acme", "s")])
+        assert not bench.desk.kept
         await bench.close()
 
     run(scenario)
@@ -628,7 +629,7 @@ def test_a_session_that_is_asked_for_goes_when_its_turn_ends(
         assert session is not None
         assert session.request_turn("somebody")
         await asyncio.to_thread(tell[0])
-        await until(lambda: bench.desk._kept)
+        await until(lambda: bench.desk.kept)
         assert owner_of(bench.journal, "s") == "a"
         session.withdraw("somebody")
         await client.turn(keepwarm={"session": "another"})
@@ -694,10 +695,10 @@ def test_what_is_claimed_and_not_yet_in_memory_is_not_let_go(tmp_path: Path) -> 
         await Client(bench).turn(keepwarm={"session": "s"})
         bench.service.store.forget_session("acme", "s")
         recalled = await bench.desk.recall("acme", Wanted(session="s"))
-        await bench.desk._let_go([("acme", "s")])
-        assert bench.desk._kept
+        await bench.desk.let_go([("acme", "s")])
+        assert bench.desk.kept
         bench.desk.remember("acme", recalled)
-        await bench.desk._let_go([("acme", "s")])
+        await bench.desk.let_go([("acme", "s")])
         assert bench.service.store.known_session("acme", "s") is None
         await bench.close()
 
@@ -729,7 +730,7 @@ def test_lookups_go_on_while_others_wait_for_sessions_that_are_busy_elsewhere(
             pauses.append(seconds)
             await over.wait()
 
-        there.desk._pause = pause
+        there.desk.pause = pause
         wanted = Wanted(session="x"), Wanted(responses=heads[1:], owns_first=True)
         waiting = [asyncio.create_task(there.desk.recall("acme", each)) for each in wanted]
         await until(lambda: len(pauses) == 2)
@@ -741,7 +742,7 @@ def test_lookups_go_on_while_others_wait_for_sessions_that_are_busy_elsewhere(
         loads: list[str] = []
         turn = there.journal.turn
         monkeypatch.setattr(there.journal, "turn", lambda *a: loads.append(a[1]) or turn(*a))
-        monkeypatch.setattr(there.desk, "_pause", asyncio.sleep)
+        monkeypatch.setattr(there.desk, "pause", asyncio.sleep)
         over.set()
         for each in busy:
             assert each is not None
@@ -771,7 +772,7 @@ def test_a_session_that_its_owner_keeps_is_not_waited_for_without_end(
         async def pause(_: float) -> None:
             monkeypatch.setattr(journal_desk, "CLAIM_WAIT_S", 0.0)
 
-        bench.desk._pause = pause
+        bench.desk.pause = pause
         with pytest.raises(JournalBusy):
             await bench.desk.recall("t", Wanted(session="s"))
         assert journal_desk.CLAIM_WAIT_S == 0.0, "it was waited for"

@@ -135,12 +135,12 @@ def scripts() -> list[list[tuple[int, bytes]]]:
     found = []
     for job in jobs:
         (kind, told), (_, data) = pairs = [
-            (part[4], part[9:]) for part in _whole(read_process._job_frames(job))
+            (part[4], part[9:]) for part in _whole(read_process.job_frames(job))
         ]
         assert len(pairs) == 2
         parts = read_process.answer_frames(kind, told, data, CONFIG.context())
         said = [(part[4], part[9:]) for part in parts]
-        end = (read_process._END, orjson.dumps({"cpu_s": 0.5, "frames": len(said)}))
+        end = (read_process.END, orjson.dumps({"cpu_s": 0.5, "frames": len(said)}))
         found.append([*said, end])
     return found
 
@@ -174,9 +174,7 @@ def test_a_child_that_says_something_else_is_lost_and_harms_nobody(
             for others in ((), ((kind, data[:-1]),), ((200, data),), ((kind, b"[]"),)):
                 lost, tried = lost + (not await read([*before, *others, *after])), tried + 1
             assert not await read([*before, *after])
-            assert kind == read_process._END or not await read(
-                [*before, (kind, data), *script[at:]]
-            )
+            assert kind == read_process.END or not await read([*before, (kind, data), *script[at:]])
             value = orjson.loads(data)
             for place in mutations.places(value):
                 for wrong in mutations.WRONG:
@@ -192,7 +190,7 @@ def test_a_child_that_says_something_else_is_lost_and_harms_nobody(
 def test_cpu_time_that_cannot_be_is_not_counted(seconds: str) -> None:
     *pieces, _ = scripts()[0]
     frames = str(len(pieces)).encode()
-    told = (read_process._END, b'{"cpu_s":' + seconds.encode() + b',"frames":' + frames + b"}")
+    told = (read_process.END, b'{"cpu_s":' + seconds.encode() + b',"frames":' + frames + b"}")
     with pytest.raises(ReaderLost):
         asyncio.run(Scripted([*pieces, told]).read(b"x"))
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -84,7 +85,7 @@ async def test_it_is_ready_when_its_engine_is_and_somebody_could_reach_it() -> N
         engine[0] = False
         assert standing.presence.state is MemberState.STARTING
         assert standing.due
-        standing.close()
+        await standing.close()
 
 
 async def test_an_address_that_nobody_reaches_is_told_once_and_never_ready(
@@ -111,7 +112,7 @@ async def test_an_address_that_nobody_reaches_is_told_once_and_never_ready(
     assert [each.message for each in caplog.records] == [
         "nobody is reached at --advertise 127.0.0.1:1: not ready"
     ]
-    standing.close()
+    await standing.close()
 
 
 async def test_an_address_of_a_server_that_died_a_moment_ago_is_waited_for(
@@ -123,7 +124,7 @@ async def test_an_address_of_a_server_that_died_a_moment_ago_is_waited_for(
     standing = Standing(SAID, notice_s=1)
     await standing.join(owner)  # type: ignore[arg-type]
     assert owner.joined == 1
-    standing.close()
+    await standing.close()
     clock = FakeClock(0.0, tick_s=10.0)
     owner.refusals = [AddressTaken("taken")]
     with pytest.raises(AddressTaken):
@@ -138,7 +139,7 @@ async def test_the_heart_beats_while_the_engine_starts(monkeypatch: pytest.Monke
     async with asyncio.timeout(10):
         while len(owner.beats) < 3:
             await asyncio.sleep(0.001)
-    standing.close()
+    await standing.close()
     assert {said.state for said, _ in owner.beats if said} == {MemberState.STARTING}
 
 
@@ -149,7 +150,7 @@ async def test_a_database_that_is_away_is_joined_later_and_may_refuse_then(
     owner.refusals = [JournalUnavailable("away"), ClusterRefused("other")]
     standing = Standing(SAID, notice_s=1)
     await standing.join(owner)  # type: ignore[arg-type]
-    standing.close()
+    await standing.close()
     beat(standing, owner)
     assert owner.beats == [(None, False)]  # it lives, and is no member
     assert "no member of its cluster reason=other" in caplog.text
@@ -199,4 +200,28 @@ async def test_debts_are_paid_soon_and_the_clusters_size_is_known() -> None:
         while not owner.draws:
             await asyncio.sleep(0.01)
     assert [each.debt for each in owner.draws] == [12]
-    standing.close()
+    await standing.close()
+
+
+async def test_when_it_is_closed_no_thread_asks_the_journal_any_more() -> None:
+    inside, may_end = threading.Event(), threading.Event()
+
+    class Slow(FakeOwner):
+        asks = False
+
+        def beat(self, presence: Presence | None = None, *, changed: bool = False) -> Heard:
+            self.asks = True
+            inside.set()
+            may_end.wait(10)
+            self.asks = False
+            return Heard()
+
+    owner, standing = Slow(), Standing(SAID, notice_s=1)
+    await standing.join(owner)  # type: ignore[arg-type]
+    await asyncio.to_thread(inside.wait, 10)
+    closing = asyncio.ensure_future(standing.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    may_end.set()
+    await closing
+    assert not owner.asks

@@ -586,7 +586,7 @@ def test_a_client_that_goes_while_its_frame_is_read_leaves_nothing_behind() -> N
     async def scenario(bench: Bench) -> None:
         bench.send("say " + "word " * 10)
         await bench.settle()
-        assert bench.peer._reader is not None
+        assert bench.peer.reads_beside
         bench.peer.connection_lost(None)
         await bench.settle()
         bench.lost.clear()
@@ -667,7 +667,7 @@ def test_of_a_client_that_leaves_a_flood_behind_the_beginning_is_looked_at() -> 
             bench.peer.tick(2.0)
             await bench.settle()
             assert bench.wire.aborted
-            assert len(bench.peer._inbox) >= len(flood) - 2 * SLICE_BYTES
+            assert bench.peer.unread_bytes >= len(flood) - 2 * SLICE_BYTES
 
     run(scenario)
 
@@ -680,7 +680,7 @@ def test_the_close_of_a_client_that_has_left_counts() -> None:
             await may_end.wait()
             return await inline_reading().read(job)
 
-        bench.peer._reading = beside(slowly)
+        bench.peer.reading = beside(slowly)
         with on_a_socket(bench) as client:
             bench.client.send_text(b'{"type": "response.cancel", "stream_id": "a"}')
             bench.client.send_close(1000)

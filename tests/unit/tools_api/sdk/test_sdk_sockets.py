@@ -8,8 +8,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.support.fake_server import Close, FakeServer, message, turn
+from tools_api.sdk.backoff import Retries
 from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.connection import Endpoint
+from tools_api.sdk.failures import ConnectionLost
 from tools_api.sdk.sync_client import Client
 
 
@@ -95,14 +97,15 @@ def test_the_synchronous_client_does_the_same() -> None:
         assert sessions_of(server) == ["a", "b"]
 
 
-async def test_what_one_socket_learnt_of_the_server_the_others_know() -> None:
+async def test_a_server_that_one_socket_has_met_the_others_do_not_take_for_nobody() -> None:
     with FakeServer(answered) as server:
-        client = AsyncClient(server.url, sockets="session")
-        one, two = client.session(name="a"), client.session(name="b")
-        await one.respond("hi")
-        assert two._connection.traits is one._connection.traits
-        assert one._connection.traits.met
+        client = AsyncClient(server.url, sockets="session", retries=Retries(tries=0))
+        await client.session(name="a").respond("hi")
         await client.close()
+    with pytest.raises(ConnectionLost) as lost:
+        await client.session(name="b").respond("hi")
+    assert not lost.value.final
+    await client.close()
 
 
 def test_another_word_than_the_two_is_refused() -> None:
@@ -125,7 +128,6 @@ def test_a_client_that_is_closed_leaves_no_socket_of_a_session_that_was_dropped_
             for number in range(3):
                 await client.session(name=f"s{number}").respond("hi")
             gc.collect()
-        assert not client._sockets._leaving
 
     with FakeServer(answered) as server:
         asyncio.run(scenario(server.url))

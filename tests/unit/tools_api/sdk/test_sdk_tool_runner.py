@@ -13,7 +13,7 @@ from tools_api.items import FunctionCall
 from tools_api.sdk.answers import CallRecord
 from tools_api.sdk.threads import ToolExit
 from tools_api.sdk.tool_making import tool
-from tools_api.sdk.tool_runner import Equipment, ToolRunner
+from tools_api.sdk.tool_runner import Equipment, ToolRunner, reports
 from tools_api.sdk.tools import Tool, ToolContext
 
 
@@ -291,3 +291,9 @@ async def test_a_stop_iteration_is_an_error_like_others() -> None:
         return next(iter(()))
 
     assert "StopIteration" in (await run(empty)).output
+
+
+@pytest.mark.parametrize(("seconds", "ms"), [(0.0015, 1.5), (-1.0, 0.0), (4e9, 2_678_400_000.0)])
+def test_reports_of_how_tools_ran_are_bounded(seconds: float, ms: float) -> None:
+    record = CallRecord(call=a_call("t"), output="x", failed=True, duration_s=seconds)
+    assert reports([record]) == [{"call_id": "call_1", "ms": ms, "failed": True}]

@@ -23,7 +23,7 @@ from tools_api.sdk.answers import (
     TurnRestarted,
     Usage,
 )
-from tools_api.sdk.chain import Chain
+from tools_api.sdk.chain import MOST_REPORTS, Chain
 from tools_api.sdk.failures import ConnectionLost, TurnFailed
 from tools_api.sdk.options import TurnOptions, wire_items
 from tools_api.sdk.schemas import json_format, strict_schema
@@ -446,3 +446,17 @@ def test_owed_outputs_go_with_every_turn_until_one_has_ended() -> None:
         assert [item["type"] for item in sent(step)["input"]] == ["function_call_output", "message"]
     play(step, turn({}, [message("ok")]))
     assert [item["type"] for item in sent(Turn(chain, "y", {}))["input"]] == ["message"]
+
+
+def test_a_turn_tells_how_the_tools_ran_whose_outputs_it_brings() -> None:
+    chain = after_one_turn()
+    chain.ran = [{"call_id": f"c{n}", "ms": 1.5, "failed": False} for n in range(MOST_REPORTS + 9)]
+    step = Turn(chain, "x", {})
+    assert sent(step)["keepwarm"]["tools"] == chain.ran[:MOST_REPORTS]
+    assert chain.fork().ran is not chain.ran
+    play(step, turn(sent(step), [message("hi")]))
+    assert chain.ran == []
+    assert "keepwarm" not in sent(Turn(chain, "y", {}))
+    chain.ran = [{"call_id": "c", "ms": 1.5, "failed": False}]
+    foreign = Turn(chain, "z", {}, traits=Traits(request_ids=False))
+    assert "keepwarm" not in orjson.loads(foreign.frame())

@@ -1,0 +1,65 @@
+"""Each input item that ``openai`` publishes works, is read as a note, or is refused by its type."""
+
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from openai.types.responses.response_input_item_param import ResponseInputItemParam
+
+from tools_api.errors import ApiError
+from tools_api.limits import DEFAULT_LIMITS
+from tools_api.noted_items import NOTED
+from tools_api.requests import parse_create
+
+CALL = {"call_id": "c", "name": "f"}
+WORKING: dict[str, dict[str, Any]] = {
+    "message": {"role": "user", "content": "x"},
+    "function_call": CALL | {"arguments": "{}"},
+    "function_call_output": {"call_id": "c", "output": "x"},
+    "custom_tool_call": CALL | {"input": "x"},
+    "custom_tool_call_output": {"call_id": "c", "output": "x"},
+    "reasoning": {"summary": []},
+    "compaction": {"encrypted_content": "kw1w.AAAA.AAAA"},
+    "compaction_trigger": {},
+    "item_reference": {"id": "msg_1"},
+}
+"""By type, with the fields that one needs."""
+REFUSED = {
+    "tool_search_call", "tool_search_output", "additional_tools", "configuration_update",
+    "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output",
+    "apply_patch_call", "apply_patch_call_output", "program", "program_output",
+}  # fmt: skip
+"""Named in the error. What is built is taken out here."""
+
+
+def published() -> Iterator[str]:
+    """The types; one of them may be left out, and is then a union."""
+    for one in get_args(ResponseInputItemParam):
+        for name in get_args(get_type_hints(one)["type"]):
+            if isinstance(name, str):
+                yield name
+            else:
+                yield from get_args(name)
+
+
+def test_every_published_item_is_in_one_group() -> None:
+    groups = [set(WORKING), set(NOTED), REFUSED]
+    assert set().union(*groups) == set(published())
+    assert sum(map(len, groups)) == len(set().union(*groups))
+
+
+@pytest.mark.parametrize("kind", sorted({*WORKING, *NOTED}))
+def test_what_works_or_is_noted_is_read(kind: str) -> None:
+    item = {"type": kind} | WORKING.get(kind, {})
+    request = parse_create({"type": "response.create", "input": [item]}, None, DEFAULT_LIMITS)
+    assert request.input or request.references or request.compacts != "no"
+    assert bool(request.warnings) is (kind in NOTED)
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSED))
+def test_what_is_refused_is_named(kind: str) -> None:
+    raw = {"type": "response.create", "input": [{"type": kind, "call_id": "c"}]}
+    with pytest.raises(ApiError) as refused:
+        parse_create(raw, None, DEFAULT_LIMITS)
+    assert refused.value.param == "input[0].type"
+    assert kind in str(refused.value)

@@ -1,0 +1,65 @@
+"""Items of tools that ran elsewhere: what a history tells the model of them.
+
+Another server ran them (a search, an MCP server, a computer); none of them runs here. A history
+that was begun there is read all the same: what the tool was asked and gave stands as a note among
+what the model said.
+
+Always true: a note says the type of its item, and nothing that is binary or sealed.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tools_api import exact_json
+from tools_api.errors import ApiError, invalid_type
+from tools_api.json_fields import join
+
+NOTED: Mapping[str, tuple[str, ...]] = {
+    "web_search_call": ("action",),
+    "file_search_call": ("queries", "results"),
+    "code_interpreter_call": ("code", "outputs"),
+    "image_generation_call": ("revised_prompt",),
+    "mcp_call": ("server_label", "name", "arguments", "output", "error"),
+    "mcp_list_tools": ("server_label", "error"),
+    "mcp_approval_request": ("server_label", "name", "arguments"),
+    "mcp_approval_response": ("approve", "reason"),
+    "computer_call": ("action", "actions"),
+    "computer_call_output": ("call_id",),
+}
+"""Their types, and the fields that are told. Pictures are not: no model here reads any."""
+
+
+def note_of(raw: dict[str, Any], path: str) -> str | None:
+    """The note for an item; None: its type is none of those that ran elsewhere.
+
+    Raises:
+        ApiError: a field that is told is nested too deep, or is no JSON.
+    """
+    kind = raw.get("type")
+    if not isinstance(kind, str) or kind not in NOTED:
+        return None
+    told = {name: raw[name] for name in NOTED[kind] if raw.get(name) is not None}
+    try:
+        return f"[{kind}: {exact_json.written(told)}]"
+    except (ValueError, RecursionError, TypeError):
+        raise _unreadable(path, raw) from None
+
+
+def _unreadable(path: str, raw: dict[str, Any]) -> ApiError:
+    return invalid_type(join(path, "type"), "an item that can be written as JSON", raw.get("type"))
+
+
+def noted_warnings(items: object) -> Iterable[str]:
+    """A warning if some of these items, as they were sent, are notes to the model."""
+    if not isinstance(items, list):
+        return
+    kinds = {
+        kind
+        for item in items
+        if isinstance(item, dict) and isinstance(kind := item.get("type"), str) and kind in NOTED
+    }
+    if kinds:
+        yield (
+            f"input: what ran elsewhere is read as a note among what was said: "
+            f"{', '.join(sorted(kinds))}"
+        )
