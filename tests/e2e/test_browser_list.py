@@ -33,13 +33,14 @@ from tests.support.desk import (
     session_address,
     write_keys,
 )
-from tools.dashboard_load import Agent, agent, changing, crowd, team
+from tools.dashboard_load import Agent, agent, changing, crowd, team, tool_loop
 from tools.screenshots import browser, chromium
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
 
 JOBS, PAGE = 52, 50
 ODD = "ünï <b>#&=%</b> 会"
+LONG = "long-" + 251 * "n"
 expect.set_options(timeout=WAIT_MS)
 
 
@@ -79,6 +80,8 @@ async def _second(url: str) -> None:
         await who.turn("short", "Hello", max_output_tokens=4, keepwarm=bound)
         await who.turn("short", "And on?", max_output_tokens=4)
         await who.turn("lead-coder", "Your part again?")
+        await tool_loop(who, "waits", 2, 0.0, budget={"output": 2_000, "cost": 0.5})
+        await _labelled(who, LONG, {"team": "n" * 256})
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +145,7 @@ def _labels(record: SessionRecord) -> dict[str, str]:
 
 
 def _bounded(name: str) -> bool:
-    return name in {"lead", "lead-coder", "lead-tester", "lead-writer", "short"}
+    return name in {"lead", "lead-coder", "lead-tester", "lead-writer", "short", "waits"}
 
 
 CASES = {
@@ -279,7 +282,7 @@ def test_a_row_has_its_cost_with_its_sub_agents(desk: Desk, world: World) -> Non
     page = desk.open(BOSS, "#sessions?q=lead")
     cell = page.locator('tr[data-session="lead"] td[data-label="Cost"]')
     cost = _as_shown(sum(each.account.cost for each in lead))
-    expect(cell).to_contain_text(f"{cost} with sub-agents")
+    expect(cell).to_contain_text(f"with sub-agents {cost}")
     own = page.locator('tr[data-session="lead-writer"] td[data-label="Cost"]')
     expect(own).not_to_contain_text("with sub-agents")
 
@@ -289,6 +292,24 @@ def _as_shown(nano: int) -> str:
     value = dollars(nano)
     assert 0.001 <= value < 0.1
     return f"${value:.4f}" if value < 0.01 else f"${value:.3f}"
+
+
+CUT = """() => [document.body, ...document.querySelectorAll("#view :is(.scroll, td, th)")]
+    .filter(each => each.getClientRects().length && each.scrollWidth > each.clientWidth + 1)
+    .map(each => `${each.tagName}.${each.className}: ${each.textContent.slice(0, 40)}`)"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("key", [ACME, BOSS])
+def test_nothing_of_a_row_is_cut_however_long_its_names_are(
+    desk: Desk, width: int, key: str
+) -> None:
+    page = desk.open(key, viewport={"width": width, "height": 800})
+    waits = page.locator('tr[data-session="waits"]')
+    expect(waits.locator(".chip")).to_have_text("waiting for tools")
+    expect(page.locator(f'tr[data-session="{LONG}"]')).to_be_visible()
+    expect(page.locator('tr[data-session="digest"] .why-cell')).to_contain_text("instructions")
+    assert page.evaluate(CUT) == []
 
 
 def test_the_list_goes_on_while_it_is_looked_at_and_follows_new_turns(

@@ -254,7 +254,7 @@ function fillRow(data, { name, link, state, meter, cells, active }) {
 }
 
 function money(data) {
-  const whole = data.tree && data.tree.turns > data.turns ? el("small", { class: "saved whole" }, `${dollars(data.tree.cost)} with sub-agents`) : "";
+  const whole = data.tree && data.tree.turns > data.turns ? el("small", { class: "saved whole" }, `with sub-agents ${dollars(data.tree.cost)}`) : "";
   const saved = data.saved ? el("small", { class: "saved" }, `${dollars(data.saved)} saved`) : "";
   return [dollars(data.cost), whole, saved];
 }
