@@ -344,6 +344,8 @@ class Running:
         finally:
             entry = None if ending is None else ending.outcome.entry
             open_calls = None if entry is None else bool(entry.open_calls)
+            if ending is not None and ending.outcome.report.out_of_budget == "refused":
+                open_calls = False  # no tool's result is read any more
             self._asking.wake(session.end_turn(id_, service.clock(), open_calls=open_calls))
             service.store.used(session)
             service.store.running.remove(id_)

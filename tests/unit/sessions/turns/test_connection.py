@@ -611,6 +611,19 @@ def test_a_session_waits_for_tools(rig: Rig, client: Client) -> None:
     assert [view.state for view in rig.store.sessions()[1]] == ["idle"]
 
 
+def test_a_session_waits_for_tools_no_longer_than_its_budget_lasts(
+    rig: Rig, client: Client
+) -> None:
+    response = client.turn(call("f") + END, input="hi", tools=[tool("f")])
+    assert [view.state for view in rig.store.sessions()[1]] == ["waiting_for_tools"]
+    output = {"type": "function_call_output", "output": "1" * 100}
+    output["call_id"] = response["output"][0]["call_id"]
+    bound = {"budget": {"input_uncached": 10}}
+    client.create(input=[output], previous_response_id=response["id"], keepwarm=bound)
+    assert client.response["error"]["code"] == "rate_limit_exceeded"
+    assert [view.state for view in rig.store.sessions()[1]] == ["idle"]
+
+
 def test_a_refused_request_leaves_no_session_behind(rig: Rig, client: Client) -> None:
     client.create(input="a" * 5000)
     assert rig.store.sessions()[1] == []
