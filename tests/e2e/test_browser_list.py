@@ -324,3 +324,24 @@ def test_the_list_goes_on_while_it_is_looked_at_and_follows_new_turns(
     assert page.evaluate("document.activeElement.textContent") == "job-07"
     page.goto("/dashboard" + session_address("acme", "job-07"))
     expect(page.locator("#session-name")).to_have_text("job-07")
+
+
+def test_a_server_without_a_journal_lists_what_is_in_memory(
+    chrome: Browser, tmp_path: Path
+) -> None:
+    options = [*MODEL, *PRICES, "--journal", ":memory:"]
+    with child_server(options, log=tmp_path / "server.log") as serving:
+        in_thread(lambda: crowd(serving.url, None, {f"job-{n:02}": 1 + n % 2 for n in range(60)}))
+        desk = Desk(chrome, serving)
+        page = desk.open(None)
+        expect(page.locator("#tally")).to_have_text("60")
+        assert sorted(all_shown(page)) == [f"job-{n:02}" for n in range(60)]
+        page.goto("/dashboard#sessions?several=1")
+        expect(page.locator("tr[data-session]")).to_have_count(30)
+        page.get_by_role("button", name="Computed again").click()
+        expect(page.locator("[aria-sort]")).to_have_attribute("data-sort", "again")
+        page.locator("tr[data-session] a").first.click()
+        expect(page.locator("tr[data-turn]")).to_have_count(2)
+        page.goto("/dashboard#usage")
+        expect(page.locator("#view .empty")).to_contain_text("keeps no journal")
+        desk.close()

@@ -90,10 +90,10 @@ function update(parts, news, page) {
 }
 
 // What a server without a journal tells, as a page of the list.
-function streamed({ list, order, ...parts }) {
+function streamed({ list, order, pages, ...parts }) {
   const rows = order.map((key) => parts[key]);
   for (const each of rows) each.computed_again ??= each.avoidable_tokens;
-  return { rows, matching: list.matching, total: list.total, number: list.page, pages: list.pages, more: list.page + 1 < list.pages };
+  return { rows, matching: list.matching, total: list.total, number: list.page, pages, more: list.page + 1 < pages };
 }
 
 function show(told, page) {
