@@ -250,7 +250,7 @@ def test_the_way_back_leads_to_the_same_page_and_the_same_lines(desk: Desk) -> N
     expect(page.locator("nav.pages")).to_contain_text("page 2 of 2")
     second, address = shown(page), page.url
     page.mouse.wheel(0, 150)
-    page.wait_for_function("scrollY > 100")
+    page.wait_for_function("() => scrollY > 100")
     page.wait_for_timeout(600)  # the wheel's own motion ends
     there = page.evaluate("scrollY")
     page.locator("tr[data-session] a").nth(3).click()
