@@ -29,6 +29,7 @@ KEYS = {"acme": "key-of-acme", "globex": "key-of-globex"}
 OPERATOR = "key-of-acmes-operator"
 PRICES = "input=3,cached=0.3,output=15"
 DESK = {"width": 1320, "height": 760}
+TALL = {"width": 1320, "height": 980}
 PHONE = {"width": 390, "height": 844}
 TERMINAL = (110, 30)
 _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
@@ -77,13 +78,19 @@ def _settle(page: Page, address: str, wait_for: str) -> None:
 def take(origin: str, folder: Path) -> None:
     """All pictures."""
     session = "/dashboard#session?tenant=acme&name=acme-"
+    usage = "/dashboard#usage?range=24h&by=tool"
     shots = [
         ("sessions", "/dashboard", "tbody tr", "light", DESK),
         ("sessions-dark", "/dashboard", "tbody tr", "dark", DESK),
         ("sessions-phone", "/dashboard", "tbody tr", "light", PHONE),
-        ("session", session + "support", ".turns tbody tr", "light", DESK),
-        ("session-fork", session + "refactor", ".turns tbody tr", "dark", DESK),
-        ("session-phone", session + "support", ".turns tbody tr", "dark", PHONE),
+        ("session", session + "shopper", "tr[data-turn]", "light", TALL),
+        ("session-dark", session + "report", "tr[data-turn]", "dark", TALL),
+        ("session-fork", session + "refactor", "tr[data-turn]", "dark", TALL),
+        ("session-phone", session + "shopper", "tr[data-turn]", "dark", PHONE),
+        ("tree", session + "lead", "tr[data-part]", "light", TALL),
+        ("tree-dark", session + "lead", "tr[data-part]", "dark", TALL),
+        ("usage", usage, "#usage-values tbody tr", "light", TALL),
+        ("usage-dark", usage, "#usage-values tbody tr", "dark", TALL),
         ("curves", "/dashboard#curves", "figure canvas", "light", DESK),
         ("tenants", "/dashboard#tenants", "tbody tr", "light", DESK),
         ("cache-dark", "/dashboard#cache", "button.node", "dark", DESK),

@@ -14,12 +14,13 @@ from typing import Any
 from sessions.durable.ledger import TurnUsage, dollars
 from sessions.http.exchange import Call
 from sessions.http.message import HttpResponse, http_error, json_response
-from sessions.journal.encoding import decode_turn
+from sessions.journal.encoding import decode_header, decode_links, decode_turn
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
 from sessions.journal.kept_budgets import budgets_kept
 from sessions.journal.records import StoredTurn
 from sessions.pages.rows import budget_row, tokens
+from sessions.pages.said import turn_words
 from sessions.pages.session_list import MAX_PAGE, PAGE_ROWS, read_query
 from tools_api.errors import ApiError
 
@@ -41,7 +42,8 @@ class Archive:
         self._beside = beside
 
     async def show(self, call: Call) -> HttpResponse:
-        """``GET``: a page of sessions, the latest first, or with ``name`` one session's turns.
+        """``GET``: a page of sessions, the latest first, or with ``name`` one session's turns, or
+        with ``items`` what was said in a turn of the own tenant.
 
         Raises:
             ApiError: there is no journal, it cannot be read, or a parameter makes no sense.
@@ -50,10 +52,14 @@ class Archive:
         if journal is None:
             raise http_error(HTTPStatus.NOT_FOUND, "This server keeps no journal.")
         principal, name = call.principal, call.request.query("name")
-        if name is not None:
+        response_id = call.request.query("items")
+        if response_id is not None:
+            work = partial(turn_items, journal, principal.tenant, response_id)
+        elif name is not None:
             asked = call.request.query("tenant") or principal.tenant
             tenant = asked if principal.operator else principal.tenant
-            work = partial(session_turns, journal, tenant, name)
+            own = tenant == principal.tenant
+            work = partial(session_turns, journal, tenant, name, own=own)
         else:
             query = read_query(call.request)
             owner = None if principal.operator else principal.tenant
@@ -90,20 +96,46 @@ def session_page(journal: Journal, owner: str | None, search: str, page: int) ->
     return {"total": len(found), "page": page, "rows": rows, "more": more}
 
 
-def session_turns(journal: Journal, tenant: str, name: str) -> dict[str, Any]:
-    """The newest turns of a session, the latest first."""
+def session_turns(journal: Journal, tenant: str, name: str, *, own: bool) -> dict[str, Any]:
+    """The newest turns of a session, the latest first; ``own``: with what was said in them."""
     total, found = journal.last_turns(tenant, name, MAX_TURNS_SHOWN)
-    return {"total": total, "page": 0, "rows": [*map(_turn, found)], "more": total > len(found)}
+    rows = [_turn(row, own=own) for row in found]
+    return {"total": total, "page": 0, "rows": rows, "more": total > len(found)}
 
 
-def _turn(row: StoredTurn) -> dict[str, Any]:
+def turn_items(journal: Journal, tenant: str, response_id: str) -> dict[str, Any]:
+    """What was said in a turn, as ``/dashboard/items/{id}`` has it; ``kept`` False: nothing is."""
+    row = journal.turn(tenant, response_id)
+    links = () if row is None else decode_links(row)
+    if not links:
+        return {"kept": False}
+    link = links[-1]
+    header = decode_header(journal.header(link.header))
+    return {
+        "kept": True,
+        "response": response_id,
+        "instructions": header.instructions,
+        "tools": [tool.name for tool in header.tools],
+        "input": [item.to_wire() for item in link.input_items],
+        "output": [item.to_wire() for item in link.output_items],
+    }
+
+
+def _turn(row: StoredTurn, *, own: bool) -> dict[str, Any]:
     body = decode_turn(row)
+    words = None
+    if own and body.links and not row.deleted:
+        own_link = body.links[-1]
+        words = turn_words(own_link.input_items, own_link.output_items)
     return {
         "turn": body.number,
         "response": row.response_id,
+        "parent": row.parent_id,
         "status": body.status,
         "reason": body.reason,
+        "reasoning_tokens": body.usage.reasoning_tokens,
         "active_at": row.created_s,
+        "said": words,
         **_spent(body.usage, body.cost, body.saved),
     }
 

@@ -232,6 +232,7 @@ class Dashboard(Watcher):
                 "dtype": self._engine.dtype,
                 "parameters": self._engine.num_parameters,
                 "max_context_tokens": self._engine.max_context_tokens,
+                "kv_block_tokens": self._engine.block_size,
                 "kv_capacity_tokens": self._engine.kv_capacity_tokens,
             }
         return facts

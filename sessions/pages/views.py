@@ -23,6 +23,7 @@ from sessions.pages.history import LEVELS as IN_MEMORY
 from sessions.pages.past import LEVELS, NOTHING, Curves, PastCurves
 from sessions.pages.recorder import WHOLE
 from sessions.pages.rows import budget_row, live_row, logged_row, miss_rows
+from sessions.pages.said import turn_words
 from sessions.pages.session_list import Found, ListQuery, find, grouped, placed
 from sessions.pages.tenant_rows import TenantRows
 from sessions.pages.turn_log import SessionLog
@@ -37,6 +38,8 @@ LIST_KEPT_S = 5.0
 MANY_SESSIONS = 1000
 """To look at so few takes no time worth saving."""
 MAX_KEPT = 256
+MAX_WORDS = 4096
+"""Turns whose words are kept."""
 KEPT_CURVES_S = 60.0
 """Curves of a week or a month that are no older serve again."""
 ALL = ListQuery()
@@ -85,6 +88,7 @@ class Views:
         self._kept: dict[tuple[Principal, Wish], tuple[float, Parts]] = {}
         self._lists: dict[tuple[str | None, ListQuery], tuple[float, Found]] = {}
         self._sparks: dict[Principal, tuple[int, bytes]] = {}
+        self._words: dict[tuple[str, str], dict[str, Any]] = {}
 
     def parts(self, principal: Principal, wish: Wish) -> Parts:
         """The view as it is, at most ``KEPT_S`` old."""
@@ -228,8 +232,22 @@ class Views:
         first = max(len(turns) - MAX_TURNS_OF_PAGE, 0)
         for turn in itertools.islice(turns, first, None):
             row = logged_row(turn, turn.began_s + self._epoch_s)
+            if told["items_visible"]:
+                row["said"] = self._said(tenant, turn.report.response_id)
             parts[f"t{turn.number:012d}"] = orjson.dumps(row)
         return parts
+
+    def _said(self, tenant: str, response_id: str) -> dict[str, Any] | None:
+        """The words of a turn whose items are still there. They never change."""
+        entry = self._dashboard.store.tenant_responses(tenant).entry(response_id)
+        if entry is None:
+            return None
+        key = (tenant, response_id)
+        if key not in self._words:
+            if len(self._words) >= MAX_WORDS:
+                self._words.clear()
+            self._words[key] = turn_words(entry.input_items, entry.output_items)
+        return self._words[key]
 
     def _curves(self, principal: Principal, name: str, now: float) -> dict[str, bytes]:
         if name in IN_MEMORY:

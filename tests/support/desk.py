@@ -30,7 +30,16 @@ ROLES = {
 MODEL = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "32", "--threads", "1"]
 PRICES = ["--price", "input=3,cached=0.3,output=15"]
 WAIT_MS = 15_000
-VIEWS = ("#sessions", "#curves", "#curves?level=day", "#curves?level=month", "#cache", "#tenants")
+VIEWS = (
+    "#sessions",
+    "#usage",
+    "#curves",
+    "#curves?level=day",
+    "#curves?level=month",
+    "#cache",
+    "#tenants",
+)
+"""The last one is an operator's."""
 NOTHING_SAID = re.compile(r"NaN|undefined|Infinity|\bnull\b|\[object")
 """What a script writes where it had nothing to say."""
 

@@ -17,7 +17,7 @@ export const share = (left, limit) => (limit ? left / limit : 0);
 
 const SCARCE = 0.1;
 
-export const shade = (rest) => (rest < SCARCE ? "bad" : rest < 0.3 ? "reserved" : "good");
+export const shade = (rest) => (rest < SCARCE ? "bad" : rest < 0.3 ? "low" : "good");
 
 // Of each kind the budget that leaves least of it.
 export function tightest(budgets) {

@@ -10,16 +10,18 @@ const of = (name) => (turns) => turns?.[name] ?? null;
 const gauge = (name) => (_, machine) => machine?.[name] ?? null;
 const perSecond = (value) => (value >= 100 ? count(Math.round(value)) : value.toFixed(1));
 
+// What is paid for stands apart from how long it takes and from the machine. A colour means one thing.
+const GROUPS = [["paid", "Tokens and money"], ["time", "How long turns take"], ["machine", "The machine, for operators"]];
 const CHARTS = [
-  { title: "Prompt tokens a second", lines: [["in", "--ink", rate("input")], ["from cache", "--warm", rate("cached")], ["out", "--cool", rate("output")]], show: perSecond },
-  { title: "Share of the prompt from cache", lines: [["hit ratio", "--warm", (turns) => (turns ? share(turns.cached, turns.input) : null)]], show: percent, top: 1 },
-  { title: "Dollars a minute", priced: true, lines: [["spent", "--ink", (turns, _, width) => (turns ? (60 * turns.cost) / width : 0)], ["saved by the cache", "--warm", (turns, _, width) => (turns ? (60 * turns.saved) / width : 0)]], show: dollars },
-  { title: "Time to first token", lines: [["median", "--cool", of("ttft_p50")], ["95 % within", "--bad", of("ttft_p95")]], show: duration },
-  { title: "Whole turns", lines: [["median", "--cool", of("turn_p50")], ["95 % within", "--bad", of("turn_p95")]], show: duration },
-  { title: "Turns running and waiting", operator: true, lines: [["running", "--warm", gauge("running")], ["waiting", "--cool", gauge("waiting")]], show: (value) => value.toFixed(1), least: 1 },
-  { title: "KV blocks taken, by tier", operator: true, lines: [["device", "--warm", gauge("kv_device")], ["of it running", "--ink", gauge("kv_running")], ["host", "--cool", gauge("kv_host")], ["disk", "--reserved", gauge("kv_disk")]], show: percent, top: 1 },
-  { title: "Error of the predicted step times", operator: true, lines: [["mean error", "--reserved", gauge("step_error")]], show: percent },
-  { title: "Engine restarts", operator: true, lines: [["restarts", "--bad", (_, machine) => machine?.restarts ?? 0]], show: (value) => (Number.isInteger(value) ? exact(value) : ""), least: 1 },
+  { group: "paid", title: "Tokens a second", lines: [["in", "--ink", rate("input")], ["from cache", "--cached", rate("cached")], ["out", "--decode", rate("output")]], show: perSecond },
+  { group: "paid", title: "Share of the prompt from cache", lines: [["from cache", "--cached", (turns) => (turns ? share(turns.cached, turns.input) : null)]], show: percent, top: 1 },
+  { group: "paid", title: "Dollars a minute", priced: true, lines: [["spent", "--ink", (turns, _, width) => (turns ? (60 * turns.cost) / width : 0)], ["saved by the cache", "--cached", (turns, _, width) => (turns ? (60 * turns.saved) / width : 0)]], show: dollars },
+  { group: "time", title: "Time to first token", lines: [["median", "--layer-0", of("ttft_p50")], ["95 % within", "--layer-5", of("ttft_p95")]], show: duration },
+  { group: "time", title: "Whole turns", lines: [["median", "--layer-0", of("turn_p50")], ["95 % within", "--layer-5", of("turn_p95")]], show: duration },
+  { group: "machine", title: "Turns running and waiting", lines: [["running", "--warm", gauge("running")], ["waiting", "--queue", gauge("waiting")]], show: (value) => value.toFixed(1), least: 1 },
+  { group: "machine", title: "KV blocks taken, by tier", lines: [["device", "--layer-3", gauge("kv_device")], ["of it running", "--warm", gauge("kv_running")], ["host", "--layer-2", gauge("kv_host")], ["disk", "--layer-4", gauge("kv_disk")]], show: percent, top: 1 },
+  { group: "machine", title: "Error of the predicted step times", lines: [["mean error", "--layer-6", gauge("step_error")]], show: percent },
+  { group: "machine", title: "Engine restarts", lines: [["restarts", "--bad", (_, machine) => machine?.restarts ?? 0]], show: (value) => (Number.isInteger(value) ? exact(value) : ""), least: 1 },
 ];
 
 export const same = () => false;
@@ -30,7 +32,7 @@ export function open(view, query) {
   const level = wish(query).level;
   const choices = Object.entries(LEVELS).map(([name, words]) => el("a", { href: `#curves?level=${name}`, "aria-current": name === level ? "true" : null }, words));
   const [, , ...long] = choices;
-  const grid = el("div", { class: "charts" });
+  const grid = el("div");
   const tally = el("small", { id: "curves-tally" });
   view.append(el("div", { class: "section-head" }, el("h2", {}, "Curves ", tally), el("p", { class: "choice" }, ...choices)), grid);
   const page = { grid, long, tally, charts: null, shades: "" };
@@ -39,7 +41,7 @@ export function open(view, query) {
   return { update: (parts) => update(parts, page) };
 }
 
-// Without a turn there is no latency: such points may stand alone and have to be seen.
+// Without a turn there is no latency, and the line has a gap: points that stand alone have to be seen.
 const sparse = (chart) => chart.show === duration || chart.show === percent;
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -51,9 +53,14 @@ function update(parts, page) {
   if (page.kinds !== kinds) {
     page.kinds = kinds;
     page.charts?.forEach(({ plot }) => plot.destroy());
-    const wanted = CHARTS.filter((chart) => (server.priced || !chart.priced) && (server.operator || !chart.operator));
+    const wanted = CHARTS.filter((chart) => (server.priced || !chart.priced) && (server.operator || chart.group !== "machine"));
     page.grid.replaceChildren();
-    page.charts = wanted.map((chart) => draw(chart, page.grid));
+    page.charts = GROUPS.flatMap(([group, title]) => {
+      const own = wanted.filter((chart) => chart.group === group);
+      const grid = el("div", { class: "charts" });
+      if (own.length) page.grid.append(el("section", { class: "part", "data-group": group, "aria-label": title }, el("h3", {}, title), grid));
+      return own.map((chart) => draw(chart, grid));
+    });
   }
   // Curves begin with the server, or with what the journal has of the time before.
   const began = Math.floor((server.started_at - curve.epoch_s) / curve.width_s);
@@ -94,7 +101,7 @@ function draw(chart, grid) {
       cursor: { drag: { x: false, y: false } },
       scales: { y: { range: (_, low, high) => [0, chart.top ?? Math.max(high || 0, chart.least ?? 1e-9) * 1.1] } },
       axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => chart.show(tick)) }],
-      series: [{}, ...chart.lines.map(([label, name]) => ({ label, stroke: color(name), width: 1.75, spanGaps: true, points: { show: sparse(chart), size: 3 } }))],
+      series: [{}, ...chart.lines.map(([label, name]) => ({ label, stroke: color(name), width: 1.75, spanGaps: false, points: { show: sparse(chart), size: 3 } }))],
     },
     [[], ...chart.lines.map(() => [])],
     box,

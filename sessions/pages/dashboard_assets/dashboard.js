@@ -5,14 +5,16 @@
 import { tellTimes } from "./clock.js";
 import { byId, el, put, sparkline, stack, width } from "./dom.js";
 import { REASONS, count, dollars, duration, many, percent } from "./format.js";
+import { comeBack, enterPlace, takePlace, watchPlace } from "./place.js";
 import { Stream } from "./stream.js";
 import * as cache from "./cache.js";
 import * as curves from "./curves.js";
 import * as session from "./session.js";
 import * as sessions from "./sessions.js";
 import * as tenants from "./tenants.js";
+import * as usage from "./usage.js";
 
-const VIEWS = { sessions, session, curves, cache, tenants };
+const VIEWS = { sessions, session, usage, curves, cache, tenants };
 const STATES = {
   live: null,
   lost: ["connection lost, trying again", "bad"],
@@ -38,9 +40,12 @@ function show() {
   if (location.hash === "#view") return; // the link past the navigation
   const { name, query } = route();
   const again = shown?.name === name && VIEWS[name].same?.(query, shown.query);
-  if (again) shown.view.sync?.(query);
-  else {
+  if (again) {
+    comeBack();
+    shown.view.sync?.(query);
+  } else {
     const before = shown;
+    before?.view.close?.();
     byId("view").replaceChildren();
     shown = { name, query, view: VIEWS[name].open(byId("view"), query) };
     if (before) begin();
@@ -50,15 +55,16 @@ function show() {
       else link.removeAttribute("aria-current");
     }
     document.title = name === "session" ? `${query.get("name")} · Keepwarm` : "Keepwarm";
-    byId("summary").hidden = name === "session";
+    byId("summary").hidden = ["session", "usage"].includes(name);
   }
   shown.query = query;
   stream.watch({ view: name, ...VIEWS[name].wish(query) });
 }
 
-// Another view is read from its beginning, by whoever looks and by whoever has no link left to stand on.
+// Another view is read from its beginning, or from where it was left by whoever comes back; by whoever has
+// no link left to stand on too.
 function begin() {
-  scrollTo(0, 0);
+  enterPlace();
   if (document.activeElement === document.body) byId("view").focus({ preventScroll: true });
 }
 
@@ -78,6 +84,7 @@ function onParts(parts, news) {
   if (news.server) header(parts.server);
   summary(parts, news);
   shown.view.update(parts, news);
+  if (shown.name !== "sessions") takePlace(); // the list is there later
 }
 
 function header(server) {
@@ -99,7 +106,6 @@ function uptime() {
   if (startedAt === null) return;
   const up = duration(Math.max(1, Math.floor(Date.now() / 1000 - startedAt))).replace(".0", "");
   put(byId("facts"), `${facts} · up ${up}`);
-  byId("facts").title = byId("facts").textContent; // a narrow window cuts it
 }
 
 function summary(parts, news) {
@@ -173,5 +179,6 @@ setInterval(() => {
   uptime();
   tellTimes();
 }, 1000);
+watchPlace();
 addEventListener("hashchange", show);
 show();

@@ -31,7 +31,7 @@ export function width(node, ratio) {
 }
 
 // Rows that are made once and then only updated, so that selection and focus survive an update.
-// `make` gives {node, update}; keys say which row is which.
+// `make` gives {node, update}; keys say which row is which. A row may get a node `below` it later.
 export class Rows {
   constructor(body, make) {
     this.body = body;
@@ -44,6 +44,7 @@ export class Rows {
     for (const [key, row] of this.rows) {
       if (wanted.has(key)) continue;
       row.node.remove();
+      row.below?.remove();
       this.rows.delete(key);
     }
     const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
@@ -59,8 +60,10 @@ export class Rows {
         row.update(data);
         row.shown = data;
       }
-      if (row.node === before) before = before.nextSibling;
-      else this.body.insertBefore(row.node, before);
+      for (const node of [row.node, row.below]) {
+        if (node && node === before) before = before.nextSibling;
+        else if (node) this.body.insertBefore(node, before);
+      }
     }
     if (focused?.isConnected && focused !== document.activeElement) focused.focus({ preventScroll: true });
   }

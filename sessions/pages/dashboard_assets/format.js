@@ -38,8 +38,19 @@ export function ago(s) {
 
 export const agoInWords = (s) => (s < 2 ? "just now" : `${ago(s)} ago`);
 
-// KV over time, which is measured and never a whole number.
-export const blockSeconds = (n) => count(n < 1000 ? Number(n.toPrecision(3)) : Math.round(n));
+// KV over time, as tokens kept for so long: "9.9k token-hours" are 9,900 tokens kept for an hour. It is
+// measured in blocks of so many tokens, as the server says.
+let blockTokens = 16;
+export const setBlockTokens = (tokens) => (blockTokens = tokens || blockTokens);
+
+export function tokenTime(blockSeconds) {
+  const seconds = blockSeconds * blockTokens;
+  for (const [size, unit] of [[3600, "hours"], [60, "minutes"], [1, "seconds"]]) {
+    if (Math.abs(seconds) >= 10 * size || size === 1) return `${short(seconds / size)} token-${unit}`;
+  }
+}
+
+const short = (n) => count(n < 1000 ? Number(n.toPrecision(3)) : Math.round(n));
 
 export const many = (n, word) => `${exact(n)} ${word}${n === 1 ? "" : "s"}`;
 
@@ -49,7 +60,7 @@ const AMOUNTS = {
   input_cached: (n) => count(n) + " cached",
   output: (n) => count(n) + " out",
   reasoning: (n) => count(n) + " thinking",
-  residency: (n) => blockSeconds(n) + " block-s",
+  residency: (n) => tokenTime(n),
 };
 
 // What a budget bounds, in the order in which it is told.

@@ -1,30 +1,32 @@
-// The list of sessions: what costs, what the cache holds, and what it did not hold and why.
+// The list of sessions, live or in the journal alone: what costs, what the cache holds, and what it did
+// not hold and why. The server's journal is asked for a page; what is live is told over it by the stream.
 
 import { budgetCell, held } from "./budgets.js";
 import { setSince, since } from "./clock.js";
 import { Rows, el, put, width } from "./dom.js";
+import { FILTERS, filters, go, here, showTenants } from "./filters.js";
 import { count, dollars, exact, percent } from "./format.js";
-import { journal } from "./journal.js";
+import { Listed } from "./listed.js";
 import { pager } from "./pager.js";
+import { takePlace } from "./place.js";
 
-const SORTS = [
-  ["recent", "latest first"],
-  ["cost", "most expensive"],
-  ["missed", "most computed again"],
-  ["hit", "lowest hit ratio"],
-  ["input", "most input"],
-  ["output", "most output"],
-  ["turns", "most turns"],
-];
-const STATES = ["running", "waiting_for_tools", "idle"];
 const MANY = 50;
 const SHADES = { running: "warm", waiting_for_tools: "cool" };
+const HEADS = ["Session", "Tenant", "State", "Turns", "From cache", "Computed again", "Input", "Output", "Cost", "Budget left", "Active"];
+const SORTED = { Active: "recent", Cost: "cost", "Computed again": "again", "From cache": "hit" };
+const STREAM_SORTS = { again: "missed" };
+const OVER = ["live", "state", "why", "block_seconds"];
 
 export const same = () => true;
 
+// Without a journal the stream itself has the list; else it tells of the latest, whatever is asked.
+let journalled = true;
+
 export function wish(query) {
-  const asked = Object.fromEntries(query);
+  if (journalled) return query.get("tenant") ? { tenant: query.get("tenant") } : {};
+  const asked = Object.fromEntries([...query].filter(([name]) => ["q", "state", "tenant", "budget", "failed", "several", "sort", "page"].includes(name)));
   if (asked.several === "0") delete asked.several;
+  if (asked.sort) asked.sort = STREAM_SORTS[asked.sort] ?? asked.sort;
   return asked;
 }
 
@@ -34,163 +36,176 @@ export const sessionLink = (tenant, name) => "#session?" + new URLSearchParams({
 let last = "#sessions";
 export const lastList = () => last;
 
-function go(changes, replace = false) {
-  const [, query = ""] = location.hash.split("?");
-  const next = new URLSearchParams(query);
-  for (const [name, value] of Object.entries({ page: "", ...changes })) {
-    if (value) next.set(name, value);
-    else next.delete(name);
-  }
-  const address = "#sessions" + (String(next) ? "?" + next : "");
-  if (replace) location.replace(address);
-  else location.hash = address;
-}
-
 export function open(view, query) {
-  const head = ["Session", "Tenant", "State", "Turns", "From cache", "Computed again", "Input", "Output", "Cost", "Budget left", "Active"];
-  const body = el("tbody");
-  const table = el(
-    "table",
-    { class: "cards" },
-    el("caption", { class: "hidden" }, "Sessions"),
-    el("thead", {}, el("tr", {}, ...head.map((title) => el("th", { scope: "col", "data-column": title }, title)))),
-    body,
-  );
-  const tally = el("small", { id: "tally" });
-  const empty = el("p", { class: "empty", hidden: true });
-  const nav = el("nav", { class: "pages", "aria-label": "Pages", hidden: true });
-  const heading = el("h2", { id: "sessions-title" }, "Sessions ", tally);
+  const page = { body: el("tbody"), tally: el("small", { id: "tally" }), empty: el("p", { class: "empty" }, "Asking the server."), at: null, shown: new Map() };
+  page.heads = HEADS.map(head);
+  page.table = el("table", { class: "cards", hidden: true }, el("caption", { class: "hidden" }, "Sessions"), el("thead", {}, el("tr", {}, ...page.heads)), page.body);
+  page.nav = el("nav", { class: "pages", "aria-label": "Pages", hidden: true });
+  page.heading = el("h2", { id: "sessions-title" }, "Sessions ", page.tally);
   const { bar, sync } = filters();
-  view.append(el("section", { "aria-labelledby": "sessions-title" }, heading, bar, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Sessions" }, table, empty), nav));
-  const rows = new Rows(body, row);
-  const search = () => ({ q: document.getElementById("search").value });
-  const kept = journal("Sessions in the journal", search, (each) => sessionLink(each.tenant, each.session));
-  kept.node.hidden = true;
-  view.append(kept.node);
-  const page = { rows, table, tally, empty, nav, heading, kept, at: null };
-  page.turn = pager(nav, (to) => go({ page: to ? String(to) : "" }));
+  const region = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Sessions" }, page.table, page.empty);
+  view.append(el("section", { "aria-labelledby": "sessions-title" }, page.heading, bar, region, page.nav));
+  page.rows = new Rows(page.body, row);
+  page.turn = pager(page.nav, (to) => go(journalled ? page.listed.place(to) : { page: to ? String(to) : "" }));
+  page.listed = new Listed((told) => told && page.parts && show(told, page));
   const told = (asked) => {
     last = location.hash || "#sessions";
     sync(asked);
-    kept.again();
+    const sort = asked.get("sort") || "recent";
+    for (const each of page.heads) mark(each, sort);
+    if (journalled) page.listed.show(asked);
   };
   told(query);
-  return { update: (parts, news) => update(parts, news, page), sync: told };
+  return { update: (parts, news) => update(parts, news, page), sync: told, close: () => page.listed.stop() };
 }
 
-// The controls, and what makes them show an address, wherever that came from.
-function filters() {
-  const search = el("input", { type: "search", id: "search", placeholder: "Search sessions", "aria-label": "Search sessions" });
-  let timer = 0;
-  search.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => {
-      timer = 0;
-      go({ q: search.value });
-    }, 250);
-  });
-  const choice = (name, label, options) => {
-    const list = el("select", { "aria-label": label, id: name }, ...options.map(([value, text]) => el("option", { value }, text)));
-    list.addEventListener("change", () => go({ [name]: list.value }));
-    return list;
-  };
-  const tick = (name, label, title) => {
-    const box = el("input", { type: "checkbox", id: name });
-    box.addEventListener("change", () => go({ [name]: box.checked ? "1" : name === "several" ? "0" : "" }));
-    return el("label", { class: "tick", title }, box, label);
-  };
-  const tenant = el("input", { type: "search", id: "tenant", placeholder: "Tenant", "aria-label": "Tenant", "data-operator": true, hidden: true });
-  tenant.addEventListener("change", () => go({ tenant: tenant.value }));
-  const lists = { state: choice("state", "State", [["", "any state"], ...STATES.map((state) => [state, state.replaceAll("_", " ")])]), sort: choice("sort", "Order", SORTS) };
-  const ticks = { several: tick("several", "more than one turn"), budget: tick("budget", "with a budget", "Of its own, or of a tree that it is in"), failed: tick("failed", "with failures") };
-  const sync = (query) => {
-    if (!timer) search.value = query.get("q") ?? "";
-    tenant.value = query.get("tenant") ?? "";
-    for (const [name, list] of Object.entries(lists)) list.value = query.get(name) ?? list.options[0].value;
-    for (const [name, label] of Object.entries(ticks)) label.querySelector("input").checked = query.get(name) === "1";
-  };
-  return { bar: el("div", { class: "filters", role: "search" }, search, tenant, ...Object.values(lists), ...Object.values(ticks)), sync };
+function head(title) {
+  const sort = SORTED[title];
+  if (!sort) return el("th", { scope: "col", "data-column": title }, title);
+  const button = el("button", { type: "button", class: "sort", onclick: () => go({ sort: sort === "recent" ? "" : sort }) }, title);
+  return el("th", { scope: "col", "data-column": title, "data-sort": sort }, button);
+}
+
+// The head that the list stands in the order of.
+function mark(node, sort) {
+  if (node.dataset.sort === sort) node.setAttribute("aria-sort", sort === "hit" ? "ascending" : "descending");
+  else node.removeAttribute("aria-sort");
 }
 
 function update(parts, news, page) {
-  const { rows, table, tally, empty } = page;
-  const list = parts.list;
-  if (news.server) page.kept.node.hidden = !parts.server.journal;
-  if (news.server) document.getElementById("tenant").hidden = !parts.server.operator;
-  if (chooses(list, page)) return;
-  table.classList.toggle("unpriced", !parts.server.priced);
-  table.classList.toggle("single", !parts.server.operator);
-  if (news.tenant_budgets) page.tenants = parts.tenant_budgets;
-  rows.show(parts.order, (key) => rowData(parts[key], page.tenants));
-  const hidden = list.total - list.matching;
-  put(tally, list.matching === list.total ? exact(list.total) : `${exact(list.matching)} of ${exact(list.total)}`);
-  empty.hidden = parts.order.length > 0;
-  table.hidden = parts.order.length === 0;
-  if (!empty.hidden) nothing(empty, list, hidden);
-  turnPages(parts, page);
-}
-
-// Many sessions are one question each: those that go on come first, unless the address says what is
-// wanted, or there are none.
-function chooses(list, page) {
-  const asked = new URLSearchParams(location.hash.split("?")[1] ?? "");
-  const free = !["several", "q", "state", "budget", "failed", "page"].some((name) => asked.has(name));
-  if (list.total > MANY && free && !page.chosen) {
-    page.chosen = "several";
-    go({ several: "1" }, true);
-    return true;
+  page.parts = parts;
+  if (news.server) {
+    showTenants(parts.server.operator);
+    page.table.classList.toggle("unpriced", !parts.server.priced);
+    page.table.classList.toggle("single", !parts.server.operator);
+    if (journalled !== Boolean(parts.server.journal)) {
+      journalled = !journalled;
+      return dispatchEvent(new Event("hashchange"));
+    }
   }
-  if (page.chosen === "several" && list.total && !list.matching && asked.get("several") === "1") {
-    page.chosen = "all";
-    go({ several: "0" }, true);
-    return true;
+  if (!journalled) return show(streamed(parts), page);
+  if (page.told) draw(page);
+  else if (page.early) show(page.early, page);
+  if (Object.keys(news).some((name) => name.startsWith("s[") || ["order", "totals"].includes(name))) page.listed.again();
+}
+
+// What a server without a journal tells, as a page of the list.
+function streamed({ list, order, ...parts }) {
+  const rows = order.map((key) => parts[key]);
+  for (const each of rows) each.computed_again ??= each.avoidable_tokens;
+  return { rows, matching: list.matching, total: list.total, number: list.page, pages: list.pages, more: list.page + 1 < list.pages };
+}
+
+function show(told, page) {
+  if (told.error && page.told?.rows.length) return; // what stands there was true a moment ago
+  page.told = told;
+  draw(page);
+  if (told.error) return;
+  turnPages(told, page);
+  takePlace();
+}
+
+function draw(page) {
+  const { told, parts } = page;
+  const rows = told.rows ?? [];
+  const live = new Map(journalled ? Object.entries(parts).filter(([name]) => name.startsWith("s[")).map(([, each]) => [keyOf(each), each]) : []);
+  const sort = here().get("sort") || "recent";
+  const placed = sort === "recent" ? grouped(rows) : rows.map((each) => ({ row: each, indent: 0 }));
+  const data = new Map();
+  for (const { row: each, indent } of placed) {
+    const key = keyOf(each);
+    data.set(key, kept(page, key, joined(each, live.get(key), indent, parts)));
   }
-  page.chosen ??= "nothing";
-  return false;
+  for (const key of page.shown.keys()) if (!data.has(key)) page.shown.delete(key);
+  page.rows.show([...data.keys()], (key) => data.get(key));
+  put(page.tally, tally(told));
+  page.empty.hidden = rows.length > 0;
+  page.table.hidden = rows.length === 0;
+  if (!rows.length) nothing(page.empty, told);
 }
 
-// One object for each pair of a row and its tenant's budget: what has not changed is not drawn again.
-const joined = new WeakMap();
+const keyOf = ({ tenant, session }) => JSON.stringify([tenant, session]);
 
-function rowData(row, tenants) {
-  const budget = tenants?.[row.tenant];
-  const found = joined.get(row);
-  if (found && found.budget === budget) return found;
-  const made = { row, budget, budgets: held(row, tenants) };
-  joined.set(row, made);
-  return made;
+// A row as it is shown: of the journal, and over it what is live.
+function joined(row, live, indent, { tenant_budgets }) {
+  const own = Object.fromEntries(OVER.map((name) => [name, live?.[name] ?? row[name] ?? null]));
+  const budgets = live ? held({ ...live, tenant: row.tenant }, tenant_budgets) : row.budgets;
+  const at = live?.state === "running" ? null : (live?.active_at ?? row.active_at);
+  return { ...row, ...own, budgets, active_at: at === null ? null : Math.round(at * 10) / 10, indent };
 }
 
-function nothing(empty, list, hidden) {
+// The same object for a row of which nothing has changed: it is not drawn again.
+function kept(page, key, data) {
+  const text = JSON.stringify(data);
+  const before = page.shown.get(key);
+  if (before?.text === text) return before.data;
+  page.shown.set(key, { text, data });
+  return data;
+}
+
+// How many there are; where the server has not counted them, how many have been seen.
+function tally({ matching, rows, total, error, number, more }) {
+  if (error) return "";
+  if (total !== undefined && total !== matching) return `${exact(matching)} of ${exact(total)}`;
+  const seen = number * MANY + rows.length;
+  return matching === null && more ? `more than ${exact(seen)}` : exact(Math.max(matching ?? seen, rows.length));
+}
+
+function nothing(empty, { error, number, total }) {
+  if (error) return empty.replaceChildren(`${error} `, el("a", { href: "#sessions" }, "Show all"));
   const address = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/responses`;
-  if (!list.total) empty.replaceChildren("No session yet. Clients connect to ", el("code", {}, address), ".");
-  else if (list.page) empty.replaceChildren("There is nothing on this page.");
-  else empty.replaceChildren(`None of ${exact(hidden)} sessions is like this. `, el("a", { href: "#sessions?several=0" }, "Show all"));
+  if (FILTERS.some((name) => here().get(name)) && total !== 0) empty.replaceChildren("None of the sessions is like this. ", el("a", { href: "#sessions" }, "Show all"));
+  else if (number) empty.replaceChildren("There is nothing on this page.");
+  else empty.replaceChildren("No session yet. Clients connect to ", el("code", {}, address), ".");
 }
 
-function turnPages({ list, order, pages }, page) {
-  page.nav.hidden = pages < 2 && !list.page;
-  const beyond = list.matching > pages * MANY ? `, of ${exact(Math.ceil(list.matching / MANY))}` : "";
-  const said = order.length ? `page ${list.page + 1} of ${exact(pages)}${beyond}` : `no page ${list.page + 1}`;
-  const latest = ["", null, "recent"].includes(new URLSearchParams(location.hash.split("?")[1] ?? "").get("sort"));
-  page.turn(list.page, pages, said, latest ? ["Newer", "Older"] : ["Previous", "Next"]);
-  if (page.at !== null && page.at !== list.page) page.heading.scrollIntoView({ block: "start" });
-  page.at = list.page;
+function turnPages(told, page) {
+  const { number, matching, more, rows } = told;
+  page.nav.hidden = !more && !number && !told.beyond;
+  const all = told.pages ?? (matching === null ? null : Math.max(Math.ceil(matching / MANY), number + 1));
+  const said = !rows.length ? `no page ${number + 1}` : all === null ? `page ${number + 1}` : `page ${number + 1} of ${exact(all)}`;
+  const latest = (here().get("sort") || "recent") === "recent";
+  page.turn(number, more ? number + 2 : number + 1, said, latest ? ["Newer", "Older"] : ["Previous", "Next"]);
+  if (page.at !== null && page.at !== number && page.turned !== location.hash) page.heading.scrollIntoView({ block: "start" });
+  page.at = number;
+  page.turned = location.hash;
 }
 
-function row({ row: first }) {
+// The rows of a page, each behind the one that it is a part of, where that is among them.
+function grouped(rows) {
+  const here_ = new Map(rows.map((each) => [keyOf(each), each]));
+  const above = (each) => (each.parent === null ? undefined : here_.get(keyOf({ tenant: each.tenant, session: each.parent })));
+  const below = new Map();
+  for (const each of rows) if (above(each)) below.set(above(each), [...(below.get(above(each)) ?? []), each]);
+  const found = new Map();
+  const add = (each, indent) => {
+    const waiting = [[each, indent]];
+    while (waiting.length) {
+      const [next, deep] = waiting.pop();
+      if (found.has(next)) continue;
+      found.set(next, deep);
+      for (const child of [...(below.get(next) ?? [])].reverse()) waiting.push([child, deep + 1]);
+    }
+  };
+  for (const each of rows) if (!above(each)) add(each, 0);
+  for (const each of rows) add(each, 0); // what names go round in has no root
+  return [...found].map(([each, indent]) => ({ row: each, indent }));
+}
+
+function row(first) {
   const link = el("a", { href: sessionLink(first.tenant, first.session) }, first.session);
   const name = el("th", { scope: "row", title: first.session });
   const state = el("span", { class: "chip" });
-  const meter = el("div", { class: "meter" }, el("b"), el("div", { class: "bar", "aria-hidden": "true" }, el("i", { class: "warm" })));
+  const meter = el("div", { class: "meter" }, el("b"), el("div", { class: "bar", "aria-hidden": "true" }, el("i", { class: "cached" })));
+  const cell = (label, shade, ...inside) => el("td", { class: shade || null, "data-label": label }, ...inside);
   const cells = {
-    turns: el("td", { class: "n", "data-label": "Turns" }),
-    hit: el("td", { "data-label": "From cache" }, meter),
-    again: el("td", { class: "why-cell", "data-label": "Computed again" }, el("b"), el("span", { class: "dim" })),
-    input: el("td", { class: "n", "data-label": "Input" }),
-    output: el("td", { class: "n", "data-label": "Output" }),
-    cost: el("td", { class: "n", "data-label": "Cost" }),
-    budget: el("td", { "data-label": "Budget left" }),
+    turns: cell("Turns", "n"),
+    hit: cell("From cache", "", meter),
+    again: cell("Computed again", "why-cell", el("b"), el("span", { class: "dim" })),
+    input: cell("Input", "n"),
+    output: cell("Output", "n"),
+    cost: cell("Cost", "n"),
+    budget: cell("Budget left", ""),
   };
   const active = since(null);
   const node = el(
@@ -199,40 +214,47 @@ function row({ row: first }) {
     name,
     el("td", { class: "dim", "data-label": "Tenant" }, first.tenant),
     el("td", { "data-label": "State" }, state),
-    cells.turns, cells.hit, cells.again, cells.input, cells.output, cells.cost, cells.budget,
+    ...Object.values(cells),
     el("td", { class: "n dim", "data-label": "Active" }, active),
   );
   name.append(link);
   return { node, update: (data) => fillRow(data, { name, link, state, meter, cells, active }) };
 }
 
-// A sub-agent stands deeper than what it is a part of. Where that is another than its parent, or on
-// another page, its parent is named.
+// A sub-agent stands deeper than what it is a part of. Where that is on another page, it is named.
 function place(data, name, link) {
   name.className = data.indent ? "child" : "";
   name.style.setProperty("--indent", Math.min(data.indent, 16));
-  const parts = [...name.childNodes].filter((part) => part !== link);
-  for (const part of parts) part.remove();
-  if (data.parent === null) return;
-  const said = `sub-agent of ${data.parent}`;
-  if (data.indent) link.before(el("span", { class: "dim", title: said }, "↳ "));
-  if (data.under !== data.parent) name.append(el("small", { class: "of" }, "sub-agent of ", el("a", { href: sessionLink(data.tenant, data.parent) }, data.parent)));
+  const told = JSON.stringify([data.indent > 0, data.parent, data.labels]);
+  if (name.dataset.told === told) return; // a link that has the focus keeps it
+  name.dataset.told = told;
+  for (const part of [...name.childNodes]) if (part !== link) part.remove();
+  if (data.parent !== null && data.indent) link.before(el("span", { class: "dim", title: `sub-agent of ${data.parent}` }, "↳ "));
+  else if (data.parent !== null) name.append(el("small", { class: "of" }, "sub-agent of ", el("a", { href: sessionLink(data.tenant, data.parent) }, data.parent)));
+  const labels = Object.entries(data.labels ?? {});
+  if (labels.length) name.append(el("small", { class: "of marks" }, ...labels.map(([key, value]) => el("span", { class: "label" }, `${key}:${value}`))));
 }
 
-function fillRow({ row: data, budgets }, { name, link, state, meter, cells, active }) {
+function fillRow(data, { name, link, state, meter, cells, active }) {
   place(data, name, link);
   put(state, data.state.replaceAll("_", " "));
   state.className = "chip " + (SHADES[data.state] ?? "");
   cells.turns.replaceChildren(exact(data.turns), data.failed ? el("span", { class: "bad-mark", title: `${data.failed} failed` }, ` ${data.failed} failed`) : "");
   put(meter.querySelector("b"), percent(data.hit_ratio));
   width(meter.querySelector("i"), data.hit_ratio);
-  put(cells.again.querySelector("b"), data.avoidable_tokens ? count(data.avoidable_tokens) : "–");
-  put(cells.again.querySelector("span"), data.avoidable_tokens ? data.why : "");
+  put(cells.again.querySelector("b"), data.computed_again ? count(data.computed_again) : "–");
+  put(cells.again.querySelector("span"), data.computed_again ? data.why : "");
   cells.again.title = data.why ?? "";
   put(cells.input, count(data.input_tokens));
   put(cells.output, count(data.output_tokens));
-  cells.cost.replaceChildren(dollars(data.cost), data.saved ? el("small", { class: "saved" }, `${dollars(data.saved)} saved`) : "");
-  cells.budget.replaceChildren(...budgetCell(budgets, data.session));
+  cells.cost.replaceChildren(...money(data));
+  cells.budget.replaceChildren(...budgetCell(data.budgets, data.session));
   if (data.state === "running") setSince(active, null, undefined, "now");
   else setSince(active, data.active_at);
+}
+
+function money(data) {
+  const whole = data.tree && data.tree.turns > data.turns ? el("small", { class: "saved whole" }, `with sub-agents ${dollars(data.tree.cost)}`) : "";
+  const saved = data.saved ? el("small", { class: "saved" }, `${dollars(data.saved)} saved`) : "";
+  return [dollars(data.cost), whole, saved];
 }

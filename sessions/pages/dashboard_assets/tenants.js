@@ -1,7 +1,7 @@
 // For operators: who uses what, which limits were met, which errors were sent.
 
 import { Rows, el, put, width } from "./dom.js";
-import { REASONS, blockSeconds, count, dollars, exact, percent } from "./format.js";
+import { REASONS, tokenTime, count, dollars, exact, percent } from "./format.js";
 
 export const same = () => true;
 export const wish = () => ({});
@@ -30,7 +30,7 @@ function row(first) {
   const names = ["sessions", "turns", "share", "kv", "hit", "output", "cost", "limits", "refused", "why"];
   const labels = ["Sessions", "Turns", "Share of input", "KV blocks", "From cache", "Output", "Cost", "Limits", "Refused, cut, errors", "Computed again"];
   const cells = Object.fromEntries(names.map((name, index) => [name, el("td", { "data-label": labels[index], class: ["sessions", "turns", "output", "cost"].includes(name) ? "n" : "" })]));
-  const meters = Object.fromEntries(["share", "kv"].map((name) => [name, meter("cool")]));
+  const meters = Object.fromEntries(["share", "kv"].map((name) => [name, meter("own")]));
   for (const [name, { node }] of Object.entries(meters)) cells[name].append(node);
   const link = el("a", { href: "#sessions?" + new URLSearchParams({ tenant: first.tenant }) }, first.tenant);
   const node = el("tr", { "data-tenant-name": first.tenant }, el("th", { scope: "row" }, link), ...Object.values(cells));
@@ -43,12 +43,12 @@ function meter(shade) {
   return { text, bar, node: el("div", { class: "meter" }, text, el("div", { class: "bar", "aria-hidden": "true" }, bar)) };
 }
 
-const KINDS = { input_uncached: "input", input_cached: "cached input", output: "output", reasoning: "thinking", residency: "block-s of KV", cost: "" };
+const KINDS = { input_uncached: "input", input_cached: "cached input", output: "output", reasoning: "thinking", residency: "of KV kept", cost: "" };
 
 // Of a rate what the last minute has taken; of a budget what was spent since it was set.
 function limit({ kind, per, limit: most, used }) {
-  const show = { cost: dollars, residency: blockSeconds }[kind] ?? count;
-  const { text, bar, node } = meter(used >= most ? "bad" : used >= 0.7 * most ? "reserved" : "good");
+  const show = { cost: dollars, residency: tokenTime }[kind] ?? count;
+  const { text, bar, node } = meter(used >= most ? "bad" : used >= 0.7 * most ? "low" : "good");
   put(text, `${show(Math.max(used, 0))} of ${show(most)} ${KINDS[kind] ?? kind}${per === "minute" ? " a minute" : ""}`.trim());
   width(bar, most ? Math.min(Math.max(used / most, 0), 1) : 1);
   return node;

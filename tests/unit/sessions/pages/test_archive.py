@@ -5,12 +5,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from sessions.journal.errors import JournalUnavailable
 from sessions.pages import archive
 from sessions.pages.archive import MAX_TURNS_SHOWN, Archive
 from sessions.pages.session_list import PAGE_ROWS
+from sessions.tenants import Principal, Role
 from tests.support.exchange import KeptExchange, make_call
 from tests.support.journals import record
 from tests.support.memory_journal import MemoryJournal
@@ -113,3 +115,31 @@ def test_a_session_is_listed_with_its_budgets_and_when_it_was_active() -> None:
     assert [row["active_at"] for row in rows.values()] == [1000.0, 900.0]
     told = [(each["scope"], each["owner"], each["left"]) for each in rows["child"]["budgets"]]
     assert told == [("session", "child", {"cost": 4.999999999}), ("tree", "lead", {"output": 100})]
+
+
+def test_a_turns_words_are_for_its_own_tenants_keys_and_gone_with_it() -> None:
+    journal = MemoryJournal()
+    journal.append([record("resp_1", tenant="acme", answer="The red ones.")])
+    operator = Principal(tenant="other", role=Role.OPERATOR)
+
+    def said(who: Principal) -> Any:
+        call = make_call(target="/dashboard/journal?name=s&tenant=acme")
+        answer = asyncio.run(Archive(journal, at_once).show(replace(call, principal=who)))
+        return orjson.loads(answer.body)["rows"][0]["said"]
+
+    assert said(Principal(tenant="acme"))["answered"] == "The red ones."
+    assert said(operator) is None
+    assert journal.hide("acme", "resp_1")
+    assert said(Principal(tenant="acme")) is None
+
+
+def test_a_turns_items_are_read_from_the_journal_by_its_own_tenant_alone() -> None:
+    journal = MemoryJournal()
+    journal.append([record("resp_1", tenant="acme", answer="The red ones.")])
+    told = asked(journal, "items=resp_1", tenant="acme").body
+    assert told["kept"] is True
+    assert "The red ones." in str(told["output"])
+    assert asked(journal, "items=resp_1", tenant="other").body == {"kept": False}
+    assert asked(journal, "items=resp_2", tenant="acme").body == {"kept": False}
+    assert journal.hide("acme", "resp_1")
+    assert asked(journal, "items=resp_1", tenant="acme").body == {"kept": False}

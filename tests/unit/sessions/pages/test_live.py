@@ -5,14 +5,16 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from sessions.pages.live import LivePages
-from sessions.pages.views import Views
+from sessions.pages.views import Views, Wish
 from sessions.tenants import Principal, Role
 from tests.support.dashboards import make_dashboard
 from tests.support.exchange import KeptExchange, make_call
 from tests.support.sessions_rig import Rig
+from tests.unit.sessions.pages.test_dashboard import REPORT
 from tools_api.errors import ApiError
 from tools_api.limits import Limits
 
@@ -26,8 +28,10 @@ class Pages:
         self.rig = Rig()
         self.ending = False
         self.turns: Callable[[str, Callable[[], None]], None] = lambda _, call: call()
-        dashboard = make_dashboard(self.rig.clock, self.rig.store)
-        views = Views(dashboard=dashboard, wall_clock=lambda: 0.0, num_connections=lambda: 0)
+        self.dashboard = make_dashboard(self.rig.clock, self.rig.store)
+        self.views = views = Views(
+            dashboard=self.dashboard, wall_clock=lambda: 0.0, num_connections=lambda: 0
+        )
         self.live = LivePages(
             views=views,
             store=self.rig.store,
@@ -165,3 +169,20 @@ def test_what_was_not_stored_is_not_shown() -> None:
     response = pages.rig.connect("acme").turn(input="Hi", store=False)
     with pytest.raises(ApiError):
         pages.live.items(make_call(response["id"]))
+
+
+def test_a_turns_words_stand_in_its_row_for_its_own_tenant_and_follow_what_is_kept() -> None:
+    pages = Pages()
+    rig = pages.rig
+    response = rig.connect("acme").turn(input="Say hi", keepwarm={"session": "s"})
+    log = pages.dashboard.log
+    log.add(replace(REPORT, tenant="acme", session="s", response_id=response["id"]), 1.0)
+    wish = Wish(view="session", tenant="acme", session="s")
+
+    def said(who: Principal) -> Any:
+        rig.clock.advance(1.0)
+        (row,) = [part for name, part in pages.views.parts(who, wish).items() if name[:2] == "t0"]
+        return orjson.loads(row).get("said")
+
+    assert said(Principal(tenant="acme"))["asked"] == "Say hi"
+    assert said(Principal(tenant="other", role=Role.OPERATOR)) is None
