@@ -4,6 +4,7 @@ A step's tensors are let go of at its end, but what lasts was allocated between 
 heap cannot shrink. The system counts this as used.
 """
 
+import contextlib
 import ctypes
 import functools
 
@@ -32,3 +33,10 @@ def libc_account() -> "ctypes._NamedFuncPointer | None":
     found.restype = _Account
     found.argtypes = ()
     return found
+
+
+def give_back_heap() -> None:
+    """Return free pages of the heap to the system, after work that let go of much at once and does
+    not come again, such as loading a model. Nothing where the C library cannot."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from runtime.heap_free import give_back_heap
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.contents import Contents, counted, held_bytes, held_of_gguf, told
@@ -96,6 +97,7 @@ def load_model(
         folder_read()
         choice = _products(config, dtype, device, bits, machine_folder)
         decoder = Decoder(config, weights, dtype, device, bits=bits, choice=choice)
+    give_back_heap()
     load_s = time.perf_counter() - started
     _LOG.info(
         "model loaded name=%s parameters=%d dtype=%s load_s=%.2f peak_rss_bytes=%d",

@@ -30,8 +30,8 @@ def main() -> int:
     flag = Path(os.environ["STOP_FOLDER"]) / str(os.getpid())
     insert = Batch.insert
 
-    def stopping(batch: Batch, *arguments: Any) -> None:
-        insert(batch, *arguments)
+    def stopping(batch: Batch, *arguments: Any, **options: Any) -> None:
+        insert(batch, *arguments, **options)
         if flag.exists():
             flag.unlink()
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # before it goes on

@@ -19,6 +19,22 @@ print(heap_free_bytes() - before)
 """
 
 
+GIVEN_BACK = """
+from pathlib import Path
+from runtime.heap_free import give_back_heap
+
+def resident():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+pieces = [b"x" * 40_000 for _ in range(1000)]
+del pieces[::2]
+before = resident()
+give_back_heap()
+print(before - resident())
+"""
+
+
 @pytest.mark.skipif(heap_free.libc_account() is None, reason="the C library does not say")
 def test_what_is_let_go_of_between_what_stays_is_free() -> None:
     ran = subprocess.run(
@@ -30,6 +46,19 @@ def test_what_is_let_go_of_between_what_stays_is_free() -> None:
         text=True,
     )
     assert 0.9 * 20_000_000 <= int(ran.stdout) <= 1.2 * 20_000_000
+
+
+@pytest.mark.skipif(heap_free.libc_account() is None, reason="not glibc")
+def test_what_is_free_between_what_stays_goes_back_to_the_system() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", GIVEN_BACK],
+        env=os.environ | {"PYTHONMALLOC": "malloc"},
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert int(ran.stdout) >= 0.8 * 500 * 36_864, "but for the pages at each piece's ends"
 
 
 def test_a_c_library_that_does_not_say_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
