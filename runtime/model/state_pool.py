@@ -233,15 +233,15 @@ class StatePool:
             ValueError: one cannot be brought there.
         """
         runs = slots >= 0
-        some = np.where(runs, slots, 0)
-        committed = np.where(runs, self.committed[some], positions)
-        reached = np.where(runs, self.reached[some], positions)
-        if ((positions < committed) | (positions > reached)).any():
-            spans = list(zip(committed.tolist(), reached.tolist(), strict=True))
+        there = slots[runs]
+        committed, rings = positions.copy(), np.zeros_like(positions)
+        committed[runs], rings[runs] = self.committed[there], self._ring_of[there]
+        if ((positions < committed)[runs] | (positions[runs] > self.reached[there])).any():
+            spans = list(zip(committed[runs].tolist(), self.reached[there].tolist(), strict=True))
             raise ValueError(f"states within {spans} cannot be brought to {positions.tolist()}")
         return DeltaSpans(
             slots=np.where(runs, slots, self.num_slots),
-            rings=np.where(runs, self._ring_of[some], 0),
+            rings=rings,
             committed=committed,
             counts=positions - committed,
         )

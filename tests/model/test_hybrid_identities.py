@@ -88,6 +88,8 @@ class Truth:
 class Guesser:
     """Drafts of which any number is right."""
 
+    num_bytes = 0
+
     def __init__(self, rng: random.Random, truth: Truth, counts: Counter[str]) -> None:
         self._rng, self._truth, self._counts = rng, truth, counts
 

@@ -99,6 +99,8 @@ class _Guesser:
     """Drafts that are right, wrong or illegal by chance: the true continuations are learnt
     from an undisturbed run of the same schedule."""
 
+    num_bytes = 0
+
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self.truth: dict[bytes, int] = {}

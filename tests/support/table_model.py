@@ -45,6 +45,8 @@ def scripted(text: list[int], vocab_size: int) -> LogitsAt:
 class FixedDrafts:
     """Proposes what a function of (transcript) says, whatever limit and grammar say."""
 
+    num_bytes = 0
+
     def __init__(self, propose: Callable[[list[int]], list[int]]) -> None:
         self._propose = propose
         self.proposed: list[list[int]] = []
