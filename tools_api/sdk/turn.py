@@ -39,7 +39,9 @@ _BEGUN_ANEW = frozenset({"server_died", "session_moved"})
 """Why a turn failed whose server died with it, as the next server says, or was taken for dead and
 lost its session to another one. It may happen to the same turn more than once."""
 _FOR_NOW = {(429, "rate_limit_exceeded"), (409, "response_runs_elsewhere")}
-"""Refusals besides 503 after which the same request is sent again."""
+"""Refusals besides those of ``_NOBODY_THERE`` after which the same request is sent again."""
+_NOBODY_THERE = frozenset({502, 503, 504})
+"""A balancer has no server that answers, or a server no room: the request was not begun."""
 _OF_REQUEST_IDS = ("keepwarm", "keepwarm.request_id", "keepwarm.on_disconnect")
 _TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
 
@@ -291,7 +293,7 @@ class Turn:
         if code == "websocket_connection_limit_reached" and self._first(code):
             return Again.ON_A_NEW_SOCKET
         for_now = (error.status, code) in _FOR_NOW
-        return Again.LATER if for_now or error.status == 503 else None
+        return Again.LATER if for_now or error.status in _NOBODY_THERE else None
 
     def _first(self, reason: str) -> bool:
         """Whether ``reason`` is met for the first time in this turn."""

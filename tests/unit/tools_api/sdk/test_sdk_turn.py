@@ -197,6 +197,8 @@ TOO_OLD = ApiError("old", code="websocket_connection_limit_reached")
         (ConnectionLost("cut", started=True), Again.AT_ONCE, Again.LATER),
         (ConnectionLost("silent", started=True, final=True), None, None),
         (ApiError("busy", code="server_is_overloaded", status=503), Again.LATER, Again.LATER),
+        (ApiError("nobody answers", code=None, status=502), Again.LATER, Again.LATER),
+        (ApiError("too slow", code=None, status=504), Again.LATER, Again.LATER),
         (errors.runs_elsewhere(), Again.LATER, Again.LATER),
         (errors.request_id_reused(), None, None),
         (ApiError("bad", code="invalid_value"), None, None),
