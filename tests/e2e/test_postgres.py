@@ -159,6 +159,26 @@ def test_a_server_that_cuts_its_connections_is_asked_again(
     assert journal.turn("t", "r1") is not None
 
 
+def test_a_server_that_only_reads_now_is_asked_again_on_a_new_connection(address: str) -> None:
+    """As behind a failover: who was the first is the standby, and says 25006."""
+    name = address.partition("?")[0].rpartition("/")[2]
+    with psycopg.connect(address, autocommit=True) as other:
+        journal = opened_as(address, "a")
+        assert journal.append([record("r1")]) == [True]
+        other.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on".encode())
+        journal.close()
+        journal = opened_as(address, "a")
+        for _ in range(2):
+            with pytest.raises(JournalUnavailable, match="read-only transaction"):
+                journal.append([record("r2")])
+        assert journal.turn("t", "r1") is not None
+        other.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only".encode())
+        with pytest.raises(JournalUnavailable):
+            journal.append([record("r2")])  # on the connection that has read
+        assert journal.append([record("r2")]) == [True]
+        journal.close()
+
+
 def test_an_address_nobody_listens_at_is_said_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(JournalUnavailable) as refused:
         opened_as(f"postgresql:///x?host={tmp_path}", "a")
