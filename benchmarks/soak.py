@@ -228,11 +228,9 @@ def figures(soak: Soak) -> dict[str, Any]:
 
 
 def share(grown: float, told: float, noise: float) -> float:
-    """How much of a growth its parts explain, or it of them; 1 where there was none. What is told
-    beyond it counts only above the noise: free memory was not there before it was used."""
+    """How much of a growth its parts explain, or it of them where they tell more; 1 where there was
+    none above the noise."""
     if abs(grown) < noise and abs(told) < noise:
-        return 1.0
-    if 0.0 < grown <= told <= grown + noise:
         return 1.0
     if grown * told <= 0.0:
         return 0.0
