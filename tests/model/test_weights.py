@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from runtime.messages import TokenArray
+from runtime.model import weights
 from runtime.model.batch import SequenceInput
 from runtime.model.config import LoadError
 from runtime.model.presets import random_model_config
@@ -278,3 +279,12 @@ def test_large_random_models_have_the_sizes_of_their_names(name: str, billions: 
     layer = config.hidden_size * (attention + 3 * mlp.size)
     embeddings = config.vocab_size * config.hidden_size * (1 if config.tie_embeddings else 2)
     assert abs((config.num_layers * layer + embeddings) / 1e9 - billions) < 0.01
+
+
+def test_what_loading_let_go_of_goes_back_once_the_model_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_back: list[bool] = []
+    monkeypatch.setattr(weights, "give_back_heap", lambda: given_back.append(True))
+    load_model("random:qwen3-tiny", dtype=torch.float32, device=CPU)
+    assert given_back == [True]
