@@ -203,7 +203,7 @@ def pieces_of(
     texts: Mapping[str, str],
     errors: Mapping[str, str],
     literals: Literals,
-    syntaxes: Sequence[str],
+    ways: Sequence[Learned],
 ) -> Found:
     """The pieces of a template.
 
@@ -211,19 +211,19 @@ def pieces_of(
         texts: of the ``conversations``, by name.
         errors: of those that have no text.
         literals: cuts text at special tokens.
-        syntaxes: names of formats whose calls may be the template's.
+        ways: in which the template may write calls.
 
     Raises:
         Unfit: there are none.
     """
-    return _Extraction(_Texts(texts, errors), literals, syntaxes).found()
+    return _Extraction(_Texts(texts, errors), literals, ways).found()
 
 
 class _Extraction:
     """Finds one piece after the other."""
 
-    def __init__(self, texts: _Texts, literals: Literals, syntaxes: Sequence[str]) -> None:
-        self._texts, self._literals, self._syntaxes = texts, literals, syntaxes
+    def __init__(self, texts: _Texts, literals: Literals, ways: Sequence[Learned]) -> None:
+        self._texts, self._literals, self._ways = texts, literals, ways
         self._lead = ""
         self._output_trim: Trim = ""
 
@@ -428,7 +428,7 @@ class _Extraction:
         if not all(text.startswith(start) and text.endswith(end) for text in grown):
             raise _NoTools("it writes calls outside the model's turn")
         inside = [text[len(start) : len(text) - len(end)] for text in grown]
-        match = matching_syntax(inside, _CALLS, self._literals, self._syntaxes)
+        match = matching_syntax(inside, _CALLS, self._literals, self._ways)
         if match is None:
             raise _NoTools(f"it writes calls in no way that is known here: {inside[0][:80]!r}")
         before_text, trim = "", said.trim
@@ -442,7 +442,7 @@ class _Extraction:
             before_text = around.behind[: len(around.behind) - len(tail)]
         return replace(
             pieces,
-            calls=Learned(format=match.name, gaps=match.gaps),
+            calls=match.learned,
             called_trim=trim,
             before_calls=before_text,
             before_calls_alone=match.before,
