@@ -19,7 +19,8 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from tools_api.items import Call, CustomToolCall, FunctionCall
+from tools_api.built_in_items import BuiltInCall
+from tools_api.items import Call, FunctionCall
 from tools_api.sdk.agent_spans import AgentSpan, begin_agent, result_attributes
 from tools_api.sdk.answers import (
     AnyCall,
@@ -271,7 +272,9 @@ class Run:
         for call in response.output:
             if not isinstance(call, Call) or call.status == "incomplete":
                 continue
-            if isinstance(call, CustomToolCall) or call.full_name in others:
+            if isinstance(call, BuiltInCall) and call.execution == "server":
+                continue
+            if not isinstance(call, FunctionCall) or call.full_name in others:
                 self._done.waiting.append(call)
             else:
                 self._done.open.append(call)
