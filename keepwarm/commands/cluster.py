@@ -11,9 +11,9 @@ import click
 from keepwarm.commands.cluster_settings import CLUSTER_SETTINGS
 from keepwarm.commands.parameters import Given, settings_command
 from keepwarm.commands.registry import values_of, warn_of_strays
-from sessions.command.journal_options import in_postgres, state_folder
 from sessions.command.settings import OptionError, Values
 from sessions.journal.errors import JournalError
+from sessions.journal.places import in_postgres, state_folder
 
 HELP = """Put HAProxy before the servers of a cluster ('keepwarm serve --cluster NAME').
 

@@ -16,12 +16,12 @@ import click
 import orjson
 
 from keepwarm.commands.journal_place import AS_JSON, JOURNAL, beside_servers, one_place, refusals
-from sessions.command.journal_options import in_postgres, open_postgres
 from sessions.durable.ledger import dollars
 from sessions.journal.backup import BackedUp, back_up
 from sessions.journal.backup import restore as put_back
 from sessions.journal.copying import JournalSums, copy
 from sessions.journal.file_state import file_beside, left_alone
+from sessions.journal.places import in_postgres, open_postgres
 from sessions.journal.sql import SqlJournal
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.view import SqliteView

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from sessions.command.journal_options import in_postgres, open_postgres, state_folder
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
+from sessions.journal.places import in_postgres, open_postgres, state_folder
 
 JOURNAL = click.Option(
     ["--journal"],

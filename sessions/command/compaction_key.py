@@ -11,10 +11,11 @@ import secrets
 from pathlib import Path
 
 from runtime.folder_files import UnfitFile, read_within
-from sessions.command.journal_options import MEMORY, JournalOptions, in_postgres, journal_file
+from sessions.command.journal_options import JournalOptions, journal_file
 from sessions.command.settings import OptionError
 from sessions.durable.compaction import KEY_BYTES, Seal
 from sessions.journal.file_state import compaction_key
+from sessions.journal.places import MEMORY, in_postgres
 
 log = logging.getLogger(__name__)
 

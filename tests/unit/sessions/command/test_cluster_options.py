@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from sessions.command.cluster_options import join
-from sessions.command.options import SERVE_SETTINGS, ServeOptions, read_serve_options
+from sessions.command.options import ServeOptions, read_serve_options
+from sessions.command.serve_settings import SERVE_SETTINGS
 from sessions.command.settings import OptionError, resolve
 from sessions.journal.members import MemberState
 from sessions.journal.sqlite import SqliteJournal
