@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-from sessions.journal import rows
+from sessions.journal import calls, rows
 from sessions.journal.encoding import decode_links, decode_turn, link_items
 from sessions.journal.errors import (
     JournalDamaged,
@@ -67,6 +67,7 @@ class _Found:
     sessions: dict[tuple[str, str], SessionRow] = field(default_factory=dict)
     accounts: dict[tuple[str, str], Row] = field(default_factory=dict)
     reservations: list[Row] = field(default_factory=list)
+    calls: list[Row] = field(default_factory=list)
     usage: dict[str, list[Row]] = field(default_factory=dict)
     """Rows of its tables, which have no checksum."""
 
@@ -157,6 +158,10 @@ def _read(connection: sqlite3.Connection, report: Recovered) -> _Found:
         with _naming(report):
             rows.read_sealed(row, "reservation")
             found.reservations.append(row)
+    for row in _rows(connection, "call_state", calls.COLUMNS, report):
+        with _naming(report):
+            rows.read_sealed(row, "state of a call")
+            found.calls.append(row)
     for table, columns in _USAGE.items():
         found.usage[table] = _sums(connection, table, columns, report)
     return found
@@ -241,6 +246,9 @@ def _write(found: _Found, target: Path, report: Recovered) -> None:
                     cursor.execute(f"INSERT INTO {table} VALUES ({marks(len(row))})", row)
             for reservation in found.reservations:
                 cursor.execute("INSERT INTO reservation VALUES (?, ?, ?, ?, ?, ?)", reservation)
+            for state in found.calls:
+                if (state[0], state[1]) in found.turns:
+                    cursor.execute("INSERT INTO call_state VALUES (?, ?, ?, ?, ?)", state)
             by_session: dict[tuple[str, str], list[StoredTurn]] = {}
             for turn, _ in found.turns.values():
                 by_session.setdefault((turn.tenant, turn.session), []).append(turn)

@@ -72,6 +72,9 @@ CREATE TABLE item (
     tenant TEXT NOT NULL, digest {blob} NOT NULL, created_ms BIGINT NOT NULL,
     response_id TEXT NOT NULL, PRIMARY KEY (tenant, digest, created_ms, response_id));
 CREATE INDEX item_turn ON item (tenant, response_id);
+CREATE TABLE call_state (
+    tenant TEXT NOT NULL, response_id TEXT NOT NULL, call_id TEXT NOT NULL, body {blob} NOT NULL,
+    checksum {blob} NOT NULL, PRIMARY KEY (tenant, response_id, call_id));
 CREATE TABLE curve (
     width_s BIGINT NOT NULL, number BIGINT NOT NULL, server TEXT NOT NULL, tenant TEXT NOT NULL,
     body {blob} NOT NULL, checksum {blob} NOT NULL,

@@ -36,7 +36,8 @@ THIRD_PARTY = {
     "radix_cache": {"numpy", "xxhash"},
     "tools_api": {"pydantic", "pydantic_core", "orjson", "websockets"},
     "cluster": {"ray"},
-    "keepwarm": {"click", "pydantic", "mcp", "httpx2", "orjson", "textual", "rich"},
+    "keepwarm": {"click", "pydantic", "mcp", "httpx2", "orjson", "textual", "rich"}
+    | {"websockets"},
 }
 """What these may take from outside; the base install has only tools_api's."""
 CLIENT_CLOSURE = {
@@ -56,7 +57,7 @@ LATE_IMPORTS = {
     "tools_api.sdk.options",
     "tools_api.sdk.session",
     "tools_api.sdk.sync_session",
-    "tools_api.sdk.transcript",
+    "tools_api.sdk.transport",
 }
 """Modules that may import inside a function: the command loads the server where there is one, and
 what stands before servers where that is asked for; the
