@@ -20,7 +20,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from itertools import chain
 from pathlib import Path
 
-from sessions.journal import rows
+from sessions.journal import conversations, rows
 from sessions.journal.encoding import decode_links, decode_turn, link_items
 from sessions.journal.errors import (
     JournalDamaged,
@@ -70,6 +70,7 @@ class _Found:
     sessions: dict[tuple[str, str], SessionRow] = field(default_factory=dict)
     accounts: dict[tuple[str, str], Row] = field(default_factory=dict)
     reservations: list[Row] = field(default_factory=list)
+    conversations: list[Row] = field(default_factory=list)
     usage: dict[str, list[Row]] = field(default_factory=dict)
     """Rows of its tables, which have no checksum."""
 
@@ -180,6 +181,10 @@ def _read(connection: sqlite3.Connection, report: Recovered) -> _Found:
         with _naming(report):
             rows.read_sealed(row, "reservation")
             found.reservations.append(row)
+    for row in _rows(connection, "conversation", conversations.CONVERSATION, report):
+        with _naming(report):
+            conversations.decode(row)
+            found.conversations.append(row)
     for table, columns in _USAGE.items():
         found.usage[table] = _sums(connection, table, columns, report)
     return found
@@ -243,6 +248,11 @@ def _keep_whole(found: _Found, report: Recovered) -> None:
         for key in orphans:
             report.lost.append(f"turn {key[1]}: what it stands on is gone")
             del found.turns[key]
+    for row in list(found.conversations):
+        head_id = conversations.decode(row).head_id
+        if head_id is not None and (row[0], head_id) not in found.turns:
+            report.lost.append(f"conversation {row[1]}: what was said in it is gone")
+            found.conversations.remove(row)
 
 
 def _write(found: _Found, target: Path, report: Recovered) -> None:
@@ -264,6 +274,9 @@ def _write(found: _Found, target: Path, report: Recovered) -> None:
                     cursor.execute(f"INSERT INTO {table} VALUES ({marks(len(row))})", row)
             for reservation in found.reservations:
                 cursor.execute("INSERT INTO reservation VALUES (?, ?, ?, ?, ?, ?)", reservation)
+            for row in found.conversations:
+                sql = f"INSERT INTO conversation ({conversations.CONVERSATION})"
+                cursor.execute(f"{sql} VALUES ({marks(len(row))})", row)
             by_session: dict[tuple[str, str], list[StoredTurn]] = {}
             for turn, _ in found.turns.values():
                 by_session.setdefault((turn.tenant, turn.session), []).append(turn)

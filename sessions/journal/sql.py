@@ -14,7 +14,8 @@ Always true: what is read has the checksum that it was written with.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from sessions.journal import listing, rows, samples, usage_reading
+from sessions.durable.conversations import Conversation
+from sessions.journal import conversations, listing, rows, samples, usage_reading
 from sessions.journal.batch import Batch, reservations, sessions_with_reservations
 from sessions.journal.encoding import request_in_reservation
 from sessions.journal.errors import contradiction
@@ -110,12 +111,29 @@ class SqlJournal(SqlTables):
                 self.write_session(cursor, replace(session, head_id=None))
             return True
 
+    def put_conversation(
+        self, tenant: str, conversation: Conversation, *, version: int | None
+    ) -> bool:
+        """See ``Journal``."""
+        with self.writing() as cursor:
+            return conversations.put(self, cursor, tenant, conversation, version=version)
+
+    def delete_conversation(self, tenant: str, id_: str) -> bool:
+        """See ``Journal``."""
+        with self.writing() as cursor:
+            return conversations.delete(cursor, tenant, id_)
+
     def keep_samples(self, kept: Sequence[Sample]) -> None:
         """See ``Journal``."""
         with self.writing(synced=False) as cursor:
             samples.keep(cursor, self.owner, kept)
 
     # Reading
+
+    def conversation(self, tenant: str, id_: str) -> Conversation | None:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            return conversations.read(self, cursor, tenant, id_)
 
     def samples(self, tenant: str, width_s: int, first: int, *, own: bool) -> list[Sample]:
         """See ``Journal``."""

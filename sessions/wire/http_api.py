@@ -18,6 +18,7 @@ from sessions.http.message import HttpResponse, json_response
 from sessions.turns.connection import Connection
 from sessions.turns.reading import Read
 from sessions.turns.service import Service
+from sessions.wire.http_conversations import HttpConversations
 from sessions.wire.http_counts import count_tokens
 from sessions.wire.http_dialects import DIALECTS, Body, ReadBody, Served, read_body
 from sessions.wire.http_pages import Models
@@ -44,6 +45,7 @@ class HttpApi:
         self._hub = hub
         self._service = service
         self._stored = StoredResponses(hub=hub, store=service.store)
+        self._conversations = HttpConversations(hub=hub, service=service, read=self._read_items)
         self._models = Models(service, created=int(service.wall_clock()))
 
     def routes(self) -> list[Route]:
@@ -54,6 +56,7 @@ class HttpApi:
             self._route("/v1/responses/{id}", GET=self._show, DELETE=self._stored.delete),
             self._route("/v1/responses/{id}/cancel", POST=self._stored.cancel),
             self._route("/v1/responses/{id}/input_items", GET=self._stored.input_items),
+            *self._conversations.routes(),
         ]
         for served in DIALECTS:
             routes.append(
@@ -168,6 +171,11 @@ class HttpApi:
             private=store.unlisted(tenant),
             continues_heads=continues_heads,
         )
+
+    async def _read_items(self, served: Served, call: Call) -> ReadBody:
+        found = await self._read(_body(served, call, counted=False), call, lambda found: found)
+        assert found is not None
+        return found
 
     async def _show(self, call: Call) -> HttpResponse | None:
         """A response, or its events."""
