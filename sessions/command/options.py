@@ -217,7 +217,8 @@ def _kind(hint: Any) -> dict[str, Any]:
     if get_origin(hint) is Literal:
         return {"choices": get_args(hint)}
     (plain,) = [part for part in get_args(hint) or (hint,) if part is not type(None)]
-    kind: Kind = "whole" if plain is int else "text"
+    kinds: Mapping[type, Kind] = {bool: "switch", int: "whole"}
+    kind = kinds.get(plain, "text")
     return {"kind": kind}
 
 
