@@ -404,24 +404,18 @@ def serve(connection: socket.socket, log_format: LogFormat = "text") -> None:
         load_period_s(config.load_hung_after_s, config.load_limit_s),
     )
     try:
-        try:
-            others = _other_ranks(config, load_pulse.enters, log_format)
-        except LoadError as error:
-            send(frames.encode_refusal(str(error)))
-            return
+        others = _other_ranks(config, load_pulse.enters, log_format)
         load_pulse.enters("importing torch")
-        try:
-            with importing():
-                from runtime.engine.engine import EngineBroken
-                from runtime.process.loading import EngineLoadError, load_engine
-        except ImportError as error:
-            send(frames.encode_refusal(f"this installation is not complete: {error}"))
-            return
-        try:
-            engine = load_engine(config, enters=load_pulse.enters, others=others)
-        except EngineLoadError as error:
-            send(frames.encode_refusal(str(error)))
-            return
+        with importing():
+            from runtime.engine.engine import EngineBroken
+            from runtime.process.loading import load_engine
+        engine = load_engine(config, enters=load_pulse.enters, others=others)
+    except ImportError as error:
+        send(frames.encode_refusal(f"this installation is not complete: {error}"))
+        return
+    except LoadError as error:
+        send(frames.encode_refusal(str(error)))
+        return
     finally:
         load_pulse.end()
     keep_short()

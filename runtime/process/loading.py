@@ -49,7 +49,7 @@ _RESCUE_SHARE = 1.0
 _SAID_CHARS = 400
 
 
-class EngineLoadError(Exception):
+class EngineLoadError(LoadError):
     """The engine cannot start. The message is meant for the person who started it."""
 
 

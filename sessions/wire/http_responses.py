@@ -82,14 +82,22 @@ class StoredResponses:
         if self._hub.running(call.principal.tenant, call.argument) is not None:
             raise errors.invalid_value("response_id", "the response runs; cancel it first")
 
-    async def input_items(self, call: Call) -> HttpResponse:
-        """``GET .../input_items``: all that the model read as items, the newest first or, with
-        ``order=asc``, the oldest."""
+    async def find(self, call: Call) -> StoredResponse:
+        """The response that the path names, in memory.
+
+        Raises:
+            ApiError: it is not there, or the journal cannot be asked.
+        """
         await self._find(call)
         stored = self._store.tenant_responses(call.principal.tenant).get(call.argument)
         if stored is None:
             raise errors.no_such_response(call.argument)
-        items = _input_items(stored)
+        return stored
+
+    async def input_items(self, call: Call) -> HttpResponse:
+        """``GET .../input_items``: all that the model read as items, the newest first or, with
+        ``order=asc``, the oldest."""
+        items = _input_items(await self.find(call))
         if _choice(call, "order", ("desc", "asc")) == "desc":
             items.reverse()
         return json_response(_page(items, after=call.request.query("after"), limit=_limit(call)))

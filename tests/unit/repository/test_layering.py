@@ -35,8 +35,9 @@ THIRD_PARTY = {
     "kernels": {"torch", "triton", "numpy"},
     "radix_cache": {"numpy", "xxhash"},
     "tools_api": {"pydantic", "pydantic_core", "orjson", "websockets"},
-    "cluster": set(),
-    "keepwarm": {"click", "pydantic", "mcp", "httpx2", "orjson", "textual", "rich"},
+    "cluster": {"ray"},
+    "keepwarm": {"click", "pydantic", "mcp", "httpx2", "orjson", "textual", "rich"}
+    | {"websockets"},
 }
 """What these may take from outside; the base install has only tools_api's."""
 CLIENT_CLOSURE = {
@@ -44,9 +45,12 @@ CLIENT_CLOSURE = {
     for name in ("errors", "exact_json", "exact_numbers", "items", "json_bounds", "json_fields")
 } | {"tools_api.noted_items"}
 LATE_IMPORTS = {
-    "sessions.command.journal_options",
+    "sessions.journal.places",
     "keepwarm.__main__",
     "keepwarm.commands.cluster",
+    "keepwarm.commands.serve_words",
+    "cluster.ray_replica",
+    "cluster.up",
     "runtime.process.engine_process",
     "runtime.process.loading",
     "sessions.command.tracing",
@@ -54,7 +58,7 @@ LATE_IMPORTS = {
     "tools_api.sdk.options",
     "tools_api.sdk.session",
     "tools_api.sdk.sync_session",
-    "tools_api.sdk.transcript",
+    "tools_api.sdk.transport",
 }
 """Modules that may import inside a function: the command loads the server where there is one, and
 what stands before servers where that is asked for; the
