@@ -8,6 +8,7 @@ other commands can check a configuration file whole.
 
 import ast
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -264,7 +265,8 @@ def _kind(hint: Any) -> dict[str, Any]:
     if get_origin(hint) is Literal:
         return {"choices": get_args(hint)}
     (plain,) = [part for part in get_args(hint) or (hint,) if part is not type(None)]
-    kind: Kind = "whole" if plain is int else "text"
+    kinds: Mapping[type, Kind] = {bool: "switch", int: "whole"}
+    kind = kinds.get(plain, "text")
     return {"kind": kind}
 
 
