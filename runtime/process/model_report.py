@@ -41,6 +41,10 @@ class ModelReport:
     state_slots: int | None = None
     """State slots of a model with recurrent layers, and bytes of one."""
     state_bytes: int = 0
+    window_tokens: int = 0
+    """Tokens that the layers with a window see, the longest of them; 0 where none has one."""
+    windowed_share: float = 0.0
+    """Of a token's keys and values, those of such layers: all of them are kept."""
     host_states: int = 0
     """Slots for states in host memory, and on disk."""
     disk_states: int = 0
@@ -68,6 +72,7 @@ def _report(config: EngineConfig) -> ModelReport:
     left = max(0, free - contents.held_bytes)
     plan = plan_memory(config, found.config, dtype=dtype, device=device, free_bytes=lambda: left)
     below = plan_below(config, plan.states, plan.block_bytes)
+    windows = [mixer.window for mixer in found.config.attention if mixer.window is not None]
     tokens = plan.num_blocks * config.block_size
     token_bytes = plan.block_bytes // config.block_size
     return ModelReport(
@@ -84,6 +89,8 @@ def _report(config: EngineConfig) -> ModelReport:
         context=config.max_context_tokens or found.config.max_context_tokens,
         state_slots=plan.states.slots or None,
         state_bytes=plan.states.slot_bytes,
+        window_tokens=max(windows, default=0),
+        windowed_share=len(windows) / len(found.config.attention),
         host_states=below.host_states,
         disk_states=below.disk_states,
     )

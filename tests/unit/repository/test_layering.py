@@ -93,6 +93,7 @@ USES_TORCH = {
     "model.weights",
     "offload.copies",
     "offload.opening",
+    "offload.state_copies",
     "process.device_report",
     "process.stored_profile",
 }
