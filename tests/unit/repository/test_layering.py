@@ -103,6 +103,7 @@ USES_TORCH = {
     "model.weights",
     "offload.copies",
     "offload.opening",
+    "offload.state_copies",
     "process.device_report",
     "process.rank",
     "process.ranks",
