@@ -116,8 +116,10 @@ class Definition:
 
 
 def is_hosted(raw: Mapping[str, Any]) -> bool:
-    """Whether the entry of a built-in tool asks for one that runs beside the published service: a
-    shell in a container."""
+    """Whether the entry of a built-in tool asks for one that only the published service runs: a
+    shell in a container, its own search for tools."""
+    if raw.get("type") == "tool_search":
+        return raw.get("execution") != "client"
     environment = raw.get("environment")
     kind = environment.get("type") if isinstance(environment, dict) else None
     return raw.get("type") == "shell" and kind in ("container_auto", "container_reference")
@@ -134,8 +136,13 @@ def definition(raw: dict[str, Any], path: str) -> Definition:
     told = {name: value for name, value in raw.items() if name != "type" and value is not None}
     description, parameters = _DESCRIPTIONS[kind], _PARAMETERS[kind]
     built_in = BuiltIn(type=kind, told=told)
-    if kind == "shell":
-        description += _skills(fields)
+    match kind:
+        case "shell":
+            description += _skills(fields)
+        case "tool_search":
+            description = fields.text("description", absent=True) or description
+            if fields.of("parameters") is not None:
+                parameters = fields.of("parameters")
     return Definition(description=description, parameters=parameters, built_in=built_in)
 
 

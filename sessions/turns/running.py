@@ -58,6 +58,7 @@ from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.events import ResumeTurn, encode, response_of
 from tools_api.grammar import GrammarSpec
+from tools_api.requests import CreateRequest
 
 log = logging.getLogger(__name__)
 
@@ -228,8 +229,8 @@ class Running:
                 if session.state is SessionState.CLOSED:
                     return False
             plan = await self._plan(job, memory, session, grammar)
-            if grammar is not None:
-                await self._try_grammar(job, grammar)
+            if plan.grammar is not None:
+                await self._try_grammar(job, plan.request, plan.grammar)
             await self._may_begin(job)
             if self._lost(plan, session):
                 return False
@@ -268,12 +269,12 @@ class Running:
             continued_id=plan.previous_response_id if known else None,
         )
 
-    async def _try_grammar(self, job: Job, grammar: GrammarSpec) -> None:
+    async def _try_grammar(self, job: Job, request: CreateRequest, grammar: GrammarSpec) -> None:
         """Last before the turn, so that no probe works for a prompt that does not fit."""
         try:
             await self._asking.ask(job, grammar)
         except GrammarRefused as refusal:
-            param = grammar_param(grammar, job.request, refusal.block, refusal.path)
+            param = grammar_param(grammar, request, refusal.block, refusal.path)
             raise errors.invalid_json_schema(param, refusal.reason) from None
         except Exception:  # no fault of the client's
             raise errors.overloaded("the grammar cannot be tried just now") from None

@@ -176,7 +176,6 @@ def test_who_wants_the_server_to_search_is_shown_all_tools(kind: str) -> None:
     assert len(header_tools(request.tools)) == 2
     warnings = " ".join(request.warnings)
     assert "tool_search" in warnings
-    assert "defer_loading" in warnings
 
 
 def test_deferred_tools_are_not_counted() -> None:
