@@ -186,7 +186,19 @@ def parse_tools(
     refuse_many_offered(tools, path, limits)
     if len(tools) > limits.max_tools + limits.max_deferred_tools:
         raise errors.invalid_value(path, f"more than {limits.max_deferred_tools} deferred tools")
-    return tools
+    return tuple(_naming_spaces(tool, tools) for tool in tools)
+
+
+def _naming_spaces(tool: FunctionTool, tools: Sequence[FunctionTool]) -> FunctionTool:
+    """A search that runs here, saying which namespaces have tools for it to find."""
+    if tool.built_in is None or not tool.built_in.runs_here:
+        return tool
+    deferred = (other.namespace for other in tools if not other.in_header)
+    spaces = dict.fromkeys(space for space in deferred if space is not None)
+    if not spaces:
+        return tool
+    lines = "".join(f"\n- {space.name}: {space.description}" for space in spaces)
+    return replace(tool, description=f"{tool.description}\n\nAmong others, tools of:{lines}")
 
 
 def refuse_many_offered(tools: Sequence[FunctionTool], path: str, limits: Limits) -> None:
@@ -263,15 +275,12 @@ class _ToolReader:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._shows_all = False
-        """Nobody could find tools that are deferred: whoever would is not here."""
         self.tools: dict[str, FunctionTool] = {}
 
     def read(self, raw: object, path: str, namespace: Namespace | None) -> None:
         if not isinstance(raw, list):
             raise errors.invalid_type(path, "an array", raw)
         refuse_many_tools(raw, path, self._limits)
-        self._shows_all |= "tool_search" in hosted_types(raw)
         for i, entry in enumerate(raw):
             self._read_entry(entry, join(path, i), namespace)
 
@@ -313,8 +322,6 @@ class _ToolReader:
             )
             name = namespace.full_name(tool.name)
             fields |= {"name": name, "namespace": namespace, "introduces": first}
-        if self._shows_all:
-            fields |= {"in_header": True, "offered": True}
         tool = replace(tool, **fields)
         if tool.name in self.tools:
             raise errors.invalid_value(

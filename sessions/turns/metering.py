@@ -150,10 +150,11 @@ class Meter:
         self._cut = True
         return replace(output, new_tokens=output.new_tokens[:kept], forced=min(output.forced, kept))
 
-    def settle(self, usage: TurnUsage) -> tuple[TurnUsage, int]:
+    def settle(self, usage: TurnUsage, *, goes_on: bool = False) -> tuple[TurnUsage, int]:
         """The turn has ended: what it consumed is spent, and what the session's KV was charged
         meanwhile is recorded with it. Returns both with their cost; nothing if nothing was
-        held."""
+        held. ``goes_on``: only a part of it has."""
+        is_turn = self._is_turn and not goes_on
         if not self._open:
             return usage, 0
         self._open = False
@@ -163,7 +164,7 @@ class Meter:
             unsettled = self._ledger.take_unsettled()
             usage = replace(usage, residency=unsettled.block_us)
             cost += unsettled.cost
-        self._ledger.settled(usage, cost, is_turn=self._is_turn)
+        self._ledger.settled(usage, cost, is_turn=is_turn)
         return usage, cost
 
     def _set_mark(self, *, told: int) -> None:
@@ -190,9 +191,11 @@ class Meter:
 def needs_of(plan: TurnPlan) -> TurnNeeds:
     """The amounts that a planned turn wants to consume, and the account that it brings."""
     own: list[Account] = []
+    spent = NOTHING if plan.begun is None else plan.begun.spent
     for budget in plan.request.keepwarm.budget:
         if budget.scope == "turn":
-            own.append(Account(scope="turn", budget=bounds_of(budget), soft=bounds_of(budget.soft)))
+            bounds, soft = bounds_of(budget), bounds_of(budget.soft)
+            own.append(Account(scope="turn", budget=bounds, soft=soft, spent=spent))
     return TurnNeeds(
         prompt_tokens=plan.prompt_tokens,
         max_output=plan.max_output,

@@ -168,7 +168,7 @@ def plan_turn(
         max_output=max_output,
         context_limited=context_limited,
         grammar=grammar,
-        banned_tokens=_banned_tokens(model, request, options),
+        banned_tokens=banned_tokens(model, request, options),
         arrival_s=arrival_s,
         comparison=lineage.comparison,
         last_turn=LastTurn(said=lineage.said_before, idle_s=_idle_s(lineage.session, arrival_s)),
@@ -198,9 +198,10 @@ def _idle_s(session: Session | None, now: float) -> float | None:
     return max(now - session.last_active_s, 0.0)
 
 
-def _banned_tokens(
+def banned_tokens(
     model: ServedModel, request: CreateRequest, options: TemplateOptions
 ) -> tuple[int, ...]:
+    """Special tokens that mean nothing in the turn's output."""
     calls = bool(request.tool_choice.callable(request.tools))
     return model.renderer.banned_tokens(thinking=options.thinking, calls=calls)
 

@@ -48,6 +48,7 @@ from sessions.turns.planning import grammar_param, plan_turn, takes_long
 from sessions.turns.playing import Playing
 from sessions.turns.reading import PrecomputedRequest, grammar_of
 from sessions.turns.references import Whole, digested
+from sessions.turns.searching import Searching
 from sessions.turns.service import Service
 from sessions.turns.summing_up import SummingUp
 from sessions.turns.turn import Turn
@@ -102,6 +103,7 @@ class Running:
             outbox=outbox,
             asking=self._asking,
         )
+        self._searching = Searching(service=service, playing=self.playing, asking=self._asking)
         self._ahead = Ahead(
             service=service, jobs=jobs, summing_up=self._summing_up, asking=self._asking
         )
@@ -340,7 +342,9 @@ class Running:
             )
             if job.recasting is not None:
                 job.turn = turn = await self._summing_up.recast(job, memory, turn, session)
-            ending = await self._record(job, turn, await self.playing.play(job, memory, turn))
+            ending = await self.playing.play(job, memory, turn)
+            turn, ending = await self._searching.go_on(job, memory, turn, ending, session)
+            ending = await self._record(job, turn, ending)
             self._tell_end(job, turn, ending)
         finally:
             entry = None if ending is None else ending.outcome.entry

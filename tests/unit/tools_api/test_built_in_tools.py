@@ -117,6 +117,33 @@ def test_a_choice_names_it_by_its_type(kind: str) -> None:
         parse_tool_choice({"type": "function", "name": kind}, tools)
 
 
+def test_a_search_that_runs_here_names_the_namespaces_it_looks_in() -> None:
+    later = FUNCTION | {"defer_loading": True}
+    spaces = [
+        {"type": "namespace", "name": name, "description": f"About {name}.", "tools": [later]}
+        for name in ("crm", "ops")
+    ]
+    (search, *_) = parse_tools([{"type": "tool_search"}, *spaces])
+    assert search.description is not None
+    assert "- crm: About crm.\n- ops: About ops." in search.description
+    shown = [space | {"tools": [FUNCTION]} for space in spaces]
+    (alone, *_) = parse_tools([{"type": "tool_search"}, *shown])
+    assert alone.description == parse_tools([{"type": "tool_search"}])[0].description
+
+
+@pytest.mark.parametrize("execution", [None, "server", "client"])
+def test_a_search_is_run_where_it_says(execution: str | None) -> None:
+    parameters = {"type": "object", "properties": {"goal": {"type": "string"}}}
+    raw = {"type": "tool_search", "description": "Mine.", "parameters": parameters}
+    (tool,) = parse_tools([raw | ({} if execution is None else {"execution": execution})])
+    assert tool.built_in is not None
+    assert tool.built_in.execution == (execution or "server")
+    own = execution == "client"
+    assert (tool.description == "Mine.", tool.parameters == parameters) == (own, own)
+    with pytest.raises(ApiError):
+        parse_tools([raw | {"execution": "moon"}])
+
+
 def test_every_type_has_its_item() -> None:
     for kind in TOOL_TYPES:
         found = definition({"type": kind}, "x")
