@@ -26,7 +26,8 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MOST_CHARS = 4096
 """Of a tool's texts that are looked at."""
 _OPTIONAL = r"(?:[?*]|\{0?,[0-9]*\})"
-_GAPS = re.compile(r"\\[A-Za-z0-9]|\[(?:\\.|[^\]\\])*\]|\{[0-9,]*\}|\(\?[^)]*\)|[.^$*+?()\[\]{}\\]")
+_CLASSES = re.compile(r"\\[A-Za-z0-9]|\[(?:\\.|[^\]\\])*\]|\(\?[^)]*\)")
+_GAPS = re.compile(r"\{[0-9,]*\}|[.^$*+?()\[\]{}\\]")
 
 
 def search(tools: Sequence[FunctionTool], arguments: dict[str, Any]) -> tuple[FunctionTool, ...]:
@@ -110,6 +111,7 @@ def _in_order(way: str, text: str) -> bool:
 def _literals(way: str) -> list[str]:
     """The parts of a pattern that stand for themselves; one that may be missing is none."""
     held = re.sub(r"\\([^\w])", lambda found: f"\0{ord(found[1]):04x}", way)
+    held = _CLASSES.sub(".", held)
     for optional in (rf"\([^()]*\){_OPTIONAL}", rf"(?:\0[0-9a-f]{{4}}|[^\0]){_OPTIONAL}"):
         held = re.sub(optional, ".", held)
     parts = [part for part in _GAPS.split(held) if part]
