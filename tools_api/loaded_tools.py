@@ -46,6 +46,6 @@ def with_loaded(request: CreateRequest, items: Iterable[object], limits: Limits)
 def _found(tool: FunctionTool, loaded: dict[str, FunctionTool]) -> FunctionTool:
     """A tool of the request as it may be called now."""
     definition = loaded.get(tool.name)
-    if tool.in_header or definition is None:
+    if tool.in_header or tool.withdrawn or definition is None:
         return tool
     return replace(definition, by_item=False, place=tool.place)

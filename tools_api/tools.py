@@ -66,6 +66,8 @@ class FunctionTool:
     """The model reads of it before all items; otherwise where an item says what it is, if any."""
     offered: bool = True
     """The model may call it, if the choice among the tools lets it."""
+    withdrawn: bool = False
+    """Whatever brings it, the model may not call it any more."""
     by_item: bool = False
     """An item of the history defines it, not the request."""
     place: str = field(default="", compare=False)
@@ -365,6 +367,7 @@ def _described(raw: dict[str, Any], path: str) -> FunctionTool:
         description=fields.text("description", absent=True),
         in_header=fields.flag("in_header", now),
         offered=fields.flag("offered", now),
+        withdrawn=fields.flag("withdrawn", False),
     )
 
 
