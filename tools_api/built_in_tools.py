@@ -22,7 +22,7 @@ _MILLISECONDS = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
 _CHARACTERS = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
 _LINES = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 _PATH = {"type": "string", "minLength": 1}
-_QUERY = {"type": "string", "minLength": 1, "maxLength": 200}
+_QUERY = {"type": "string", "minLength": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ _SATURATION, _LENGTH = 1.2, 0.75
 _WORD = re.compile(r"[a-z]+|[0-9]+|[^\W\d_]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MOST_CHARS = 4096
-"""Of a tool's texts that are looked at."""
+"""Of a tool's texts that are looked at, and of a question."""
 _OPTIONAL = r"(?:[?*]|\{0?,[0-9]*\})"
 _CLASSES = re.compile(r"\\[A-Za-z0-9]|\[(?:\\.|[^\]\\])*\]|\(\?[^)]*\)")
 _GAPS = re.compile(r"\{[0-9,]*\}|[.^$*+?()\[\]{}\\]")
@@ -39,9 +39,10 @@ def search(tools: Sequence[FunctionTool], arguments: dict[str, Any]) -> tuple[Fu
     """
     pattern = arguments.get("pattern")
     if isinstance(pattern, str):
-        return tuple(tool for tool in tools if _matches(pattern, tool))[:MOST_FOUND]
+        asked = pattern[:_MOST_CHARS]
+        return tuple(tool for tool in tools if _matches(asked, tool))[:MOST_FOUND]
     query = arguments.get("query")
-    return _by_words(tools, query if isinstance(query, str) else "")
+    return _by_words(tools, query[:_MOST_CHARS] if isinstance(query, str) else "")
 
 
 def _by_words(tools: Sequence[FunctionTool], query: str) -> tuple[FunctionTool, ...]:

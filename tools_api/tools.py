@@ -28,6 +28,8 @@ HOSTED_TOOLS = frozenset(
 )
 """Published types of tools that only the published service, or its own client, can run; so can
 nobody else a shell in a container."""
+_UNPUBLISHED_CHOICES = ("local_shell", "tool_search")
+"""Built-in tools that no published choice names; one of them is echoed as the only allowed tool."""
 _OWN_TYPES = tuple(kind for kind in TOOL_TYPES if kind not in HOSTED_TOOLS)
 _WITHOUT_EFFECT = ("async", "output_schema")
 
@@ -154,7 +156,7 @@ class ToolChoice:
             return self.mode
         kinds = {tool.name: tool.kind for tool in tools}
         entries = [_chosen(name, kinds.get(name, "function")) for name in self.names]
-        if self.named:
+        if self.named and entries[0]["type"] not in _UNPUBLISHED_CHOICES:
             return entries[0]
         return {"type": "allowed_tools", "mode": self.mode, "tools": entries}
 
