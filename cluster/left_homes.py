@@ -21,7 +21,7 @@ MOST_KEYS = 100_000
 
 
 class LeftHomes:
-    """Of one cluster. Only the balancer's loop uses it."""
+    """Those of one cluster. Only the balancer's loop uses it."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         """``clock``: monotonic seconds."""

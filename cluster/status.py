@@ -1,4 +1,4 @@
-"""What the servers of a cluster do, as their rows say: a table for people, JSON for programs.
+"""A cluster's servers, as their rows have them: a table for people, JSON for programs.
 
 No server is asked: a row has the figures of its server's last heartbeat. A server that was not
 heard for a while is called silent, whatever it said last.
