@@ -34,8 +34,7 @@ def look(journal: str, cluster: str) -> list[dict[str, Any]]:
         JournalError: the database cannot be asked.
     """
     with closing(MemberRows(journal, cluster)) as rows:
-        members = rows.look()
-        now_ms = rows.now_ms() if members else 0
+        members, now_ms = rows.look_at()
     found = [member_row(each, now_ms) for each in members]
     return sorted(found, key=lambda row: (row["slot"] or 1 << 30, row["address"]))
 

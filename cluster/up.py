@@ -230,7 +230,7 @@ class Deployment:
     def _rows(self, told: Deployed) -> list[Member]:
         rows = MemberRows(told.plan["journal"], self._cluster)
         try:
-            return rows.look()
+            return rows.living()
         except JournalError as error:
             raise UpError(str(error)) from error
         finally:
