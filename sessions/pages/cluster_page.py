@@ -14,7 +14,7 @@ from sessions.http.message import HttpResponse, http_error, json_response
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Owner
 from sessions.pages.archive import Beside
-from sessions.pages.cluster_rows import member_row
+from sessions.pages.cluster_rows import cluster_rows
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,4 @@ class ClusterPage:
 
 def servers(ownership: Owner, cluster: str) -> dict[str, Any]:
     """The rows. Raises JournalError."""
-    members, now_ms = ownership.members(cluster)
-    rows = [member_row(each, now_ms) for each in members]
-    return {"servers": sorted(rows, key=lambda row: (row["slot"] or 1 << 30, row["address"]))}
+    return {"servers": cluster_rows(*ownership.members(cluster))}

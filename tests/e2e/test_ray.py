@@ -142,8 +142,9 @@ def test_it_is_scaled_drained_told_and_seen_by_commands(cluster: RayCluster, ten
     kept = {each.owner for each in before} & {each.owner for each in cluster.ready()}
     assert len(kept) == 1
     rows = json.loads(cluster.command("status", "--json"))
-    assert [each["state"] for each in rows] == ["ready"] * 2
-    assert cluster.command("status").count("ready") == 2
+    there = [each for each in rows if each["state"] != "silent"]  # who was killed may be
+    assert [(each["state"], each["slot"]) for each in there] == [("ready", 1), ("ready", 2)]
+    assert cluster.command("status").count(" ready ") == 2
 
     async def works(key: str) -> bool:
         async with client(cluster, key) as own:
@@ -166,7 +167,7 @@ def test_down_leaves_no_process(cluster: RayCluster) -> None:
     servers = [each.pid for each in cluster.ready()]
     assert "replicas drain" in cluster.command("down")
     cluster.until(lambda: not any(map(psutil.pid_exists, servers)), "no server lives")
-    assert not cluster.rows()
+    cluster.until(lambda: not cluster.ready(), "no row says that one is ready")
     balance = cluster.balance
     assert balance is not None
     balance.terminate()
