@@ -18,7 +18,8 @@ from functools import partial
 from pathlib import Path
 
 from runtime.collection import WholeCollections, collect_when_quiet, keep_short
-from runtime.grammar.probe import GrammarProbe, ProbeError
+from runtime.grammar.probe import GrammarProbe
+from runtime.grammar.probe_child import ProbeError
 from runtime.heap_free import heap_free_bytes
 from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
