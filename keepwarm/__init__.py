@@ -17,6 +17,8 @@ _HOMES = {
     "AsyncClient": "tools_api.sdk.client",
     "AsyncSession": "tools_api.sdk.session",
     "Budget": "tools_api.sdk.options",
+    "BuiltInCall": "tools_api.built_in_items",
+    "BuiltInOutput": "tools_api.built_in_items",
     "CallRecord": "tools_api.sdk.answers",
     "CallStarted": "tools_api.sdk.answers",
     "Client": "tools_api.sdk.sync_client",

@@ -1,5 +1,6 @@
 """The public names with their types: what ``__init__.py`` loads when it is asked for it."""
 
+from tools_api.built_in_items import BuiltInCall, BuiltInOutput
 from tools_api.errors import ApiError
 from tools_api.items import (
     CustomToolCall,
@@ -61,6 +62,8 @@ __all__ = [
     "AsyncClient",
     "AsyncSession",
     "Budget",
+    "BuiltInCall",
+    "BuiltInOutput",
     "CallRecord",
     "CallStarted",
     "Client",

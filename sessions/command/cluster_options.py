@@ -13,8 +13,9 @@ from sessions.command.settings import OptionError, Setting, Values
 from sessions.http.front_door import Network
 from sessions.journal.errors import AddressTaken, ClusterRefused
 from sessions.journal.journal import Journal
-from sessions.journal.members import MemberState, Presence
+from sessions.journal.members import MOST_SLOTS, NO_SLOT, MemberState, Presence
 from sessions.wire.standing import Standing
+from tools_api.version import __version__
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -29,6 +30,8 @@ class ClusterOptions:
     port: int
     """0: the one that it listens on."""
     notice_s: float
+    slot: int = NO_SLOT
+    """The slot of the balancer that it asks for."""
 
 
 CLUSTER_SETTINGS: tuple[Setting, ...] = (
@@ -44,6 +47,16 @@ CLUSTER_SETTINGS: tuple[Setting, ...] = (
         metavar="HOST[:PORT]",
         group="cluster",
         help="where the balancer reaches this server; without a port the one it listens on",
+    ),
+    Setting(
+        name="cluster_slot",
+        kind="whole",
+        default=NO_SLOT,
+        bounds=(NO_SLOT, MOST_SLOTS),
+        metavar="N",
+        group="cluster",
+        help="the balancer's slot that this server asks for, from 1 on: who comes back in its "
+        "slot, with its KV folder, has the sessions that were at home there; 0: any",
     ),
     Setting(
         name="drain_notice_s",
@@ -87,7 +100,13 @@ def read_cluster_options(values: Values, journal: JournalOptions) -> ClusterOpti
             "this server"
         )
     host, port = _place(advertise, values.label("advertise"))
-    return ClusterOptions(name=name, host=host, port=port, notice_s=values["drain_notice_s"])
+    return ClusterOptions(
+        name=name,
+        host=host,
+        port=port,
+        notice_s=values["drain_notice_s"],
+        slot=values["cluster_slot"],
+    )
 
 
 def read_networks(values: Values) -> tuple[Network, ...]:
@@ -141,7 +160,12 @@ async def join(
     port = options.port or bound.getsockname()[1]
     address = f"[{options.host}]:{port}" if ":" in options.host else f"{options.host}:{port}"
     presence = Presence(
-        cluster=options.name, address=address, identity=identity, state=MemberState.STARTING
+        cluster=options.name,
+        address=address,
+        identity=identity,
+        state=MemberState.STARTING,
+        version=__version__,
+        wanted_slot=options.slot,
     )
     standing = Standing(presence, notice_s=options.notice_s)
     try:

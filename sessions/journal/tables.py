@@ -99,7 +99,10 @@ CREATE TABLE usage_value (
 CREATE TABLE member (
     owner TEXT PRIMARY KEY, heartbeat_ms BIGINT NOT NULL, cluster TEXT NOT NULL,
     address TEXT NOT NULL, identity TEXT NOT NULL, state TEXT NOT NULL,
-    kv_permille BIGINT NOT NULL, slot BIGINT NOT NULL DEFAULT 0,
+    version TEXT NOT NULL, kv_permille BIGINT NOT NULL, active_permille BIGINT NOT NULL,
+    running BIGINT NOT NULL, waiting BIGINT NOT NULL, sockets BIGINT NOT NULL,
+    sessions BIGINT NOT NULL, input_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL,
+    slot BIGINT NOT NULL DEFAULT 0,
     told_ms BIGINT NOT NULL DEFAULT 0);
 CREATE INDEX member_cluster ON member (cluster);
 CREATE TABLE draw (

@@ -20,6 +20,7 @@ from runtime.grammar.refusal import GrammarRefused
 from sessions.durable.account import NOTHING
 from sessions.durable.ledger import TurnReport
 from sessions.durable.policies import newly_warned
+from sessions.durable.reservation import Reservation
 from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import EventLog
@@ -43,7 +44,6 @@ from sessions.turns.jobs import EndedEarly, Job, Jobs
 from sessions.turns.labels import labels_now
 from sessions.turns.lanes import Lanes, Waiting
 from sessions.turns.memory import Memory
-from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import grammar_param, plan_turn, takes_long
 from sessions.turns.playing import Playing
 from sessions.turns.reading import PrecomputedRequest, grammar_of
@@ -293,7 +293,7 @@ class Running:
                 job.shares = commits.shared.follow(session)
                 gives = True
                 while gives and (
-                    lacking := Meter(needs_of(plan), session.ledger).lacking_to_start()
+                    lacking := Reservation(plan.needs(), session.ledger).lacking_to_start()
                 ):
                     gives = await memory.take_shares(lacking)
                     if self._lost(plan, named):

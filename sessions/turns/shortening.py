@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sessions.durable.shortened import shortened
 from sessions.durable.transcript import Renderer, text_bytes
 from tools_api.chat_format import TemplateOptions
-from tools_api.items import CallOutput, Item, Message, TextPart
+from tools_api.items import CallOutput, Item, Message, TextPart, with_output
 
 _CHARS_PER_TOKEN = 8
 """The most characters for each token that are looked at of a text that is cut."""
@@ -127,7 +127,7 @@ def _cut(item: Item, keep: int) -> Item:
         part = TextPart(type=item.content[0].type, text=text)
         return replace(item, content=(part,))
     assert isinstance(item, CallOutput)
-    return replace(item, output=text)
+    return with_output(item, text)
 
 
 def _can_be_cut(item: Item) -> bool:

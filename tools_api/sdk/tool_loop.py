@@ -19,7 +19,8 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from tools_api.items import Call, CustomToolCall, FunctionCall
+from tools_api.built_in_items import BuiltInCall
+from tools_api.items import Call, FunctionCall
 from tools_api.sdk.agent_spans import AgentSpan, begin_agent, result_attributes
 from tools_api.sdk.answers import (
     AnyCall,
@@ -304,17 +305,13 @@ class Run:
         """A turn has ended: what of it has to be answered, and by whom."""
         self._done.responses.append(response)
         others = self._plan.left_to_caller
-        calls = [call for call in response.output if isinstance(call, Call)]
-        calls = [call for call in calls if call.status != "incomplete"]
+        calls = [call for call in response.output if isinstance(call, Call) and _to_answer(call)]
         self._held.take(calls)
         for call in calls:
-            if (
-                self._held.waits(call)
-                or isinstance(call, CustomToolCall)
-                or call.full_name in others
-            ):
+            elsewhere = not isinstance(call, FunctionCall) or call.full_name in others
+            if elsewhere or self._held.waits(call):
                 self._done.waiting.append(call)
-            else:
+            elif isinstance(call, FunctionCall):
                 self._done.open.append(call)
 
     def _has_calls(self) -> bool:
@@ -437,6 +434,12 @@ class Run:
             value=done.value,
             cancelled=done.cancelled,
         )
+
+
+def _to_answer(call: Call) -> bool:
+    """Whether the model waits for its output: it is whole, and the server has not run it."""
+    ran = isinstance(call, BuiltInCall) and call.execution == "server"
+    return call.status != "incomplete" and not ran
 
 
 def _unfinished(task: asyncio.Task[CallRecord] | None, reason: str) -> str:

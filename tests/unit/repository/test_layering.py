@@ -35,7 +35,7 @@ THIRD_PARTY = {
     "kernels": {"torch", "triton", "numpy"},
     "radix_cache": {"numpy", "xxhash"},
     "tools_api": {"pydantic", "pydantic_core", "orjson", "websockets"},
-    "cluster": set(),
+    "cluster": {"ray"},
     "keepwarm": {"click", "pydantic", "mcp", "httpx2", "orjson", "textual", "rich"}
     | {"websockets"},
 }
@@ -48,6 +48,9 @@ LATE_IMPORTS = {
     "sessions.command.journal_options",
     "keepwarm.__main__",
     "keepwarm.commands.cluster",
+    "keepwarm.commands.serve_words",
+    "cluster.ray_replica",
+    "cluster.up",
     "runtime.process.engine_process",
     "sessions.command.tracing",
     "sessions.command.hub",
