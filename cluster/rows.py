@@ -9,11 +9,11 @@ Always true: rows are written, but for burying the dead, only while this is the 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
-from sessions.command.journal_options import open_postgres
 from sessions.journal import members
 from sessions.journal.errors import JournalAbsent, JournalError
 from sessions.journal.members import Member, bell_of
 from sessions.journal.only_one import OnlyOne
+from sessions.journal.places import open_postgres
 from sessions.journal.postgres import PostgresJournal, connected
 
 FORGET_MS = 3_600_000

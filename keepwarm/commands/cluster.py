@@ -22,9 +22,9 @@ from keepwarm.commands.cluster_settings import (
 from keepwarm.commands.parameters import Given, settings_command
 from keepwarm.commands.registry import values_of, warn_of_strays
 from keepwarm.commands.serve_words import drain_s, forwarded, read_words
-from sessions.command.journal_options import in_postgres, state_folder
 from sessions.command.settings import OptionError, Values
 from sessions.journal.errors import JournalError
+from sessions.journal.places import in_postgres, state_folder
 
 BALANCE = """Put HAProxy before the servers of a cluster ('keepwarm serve --cluster NAME').
 

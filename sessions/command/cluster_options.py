@@ -8,12 +8,13 @@ import re
 import socket
 from dataclasses import dataclass
 
-from sessions.command.journal_options import JournalOptions, in_postgres
-from sessions.command.settings import OptionError, Setting, Values
+from sessions.command.journal_options import JournalOptions
+from sessions.command.settings import OptionError, Values
 from sessions.http.front_door import Network
 from sessions.journal.errors import AddressTaken, ClusterRefused
 from sessions.journal.journal import Journal
-from sessions.journal.members import MOST_SLOTS, NO_SLOT, MemberState, Presence
+from sessions.journal.members import NO_SLOT, MemberState, Presence
+from sessions.journal.places import in_postgres
 from sessions.wire.standing import Standing
 from tools_api.version import __version__
 
@@ -32,52 +33,6 @@ class ClusterOptions:
     notice_s: float
     slot: int = NO_SLOT
     """The slot of the balancer that it asks for."""
-
-
-CLUSTER_SETTINGS: tuple[Setting, ...] = (
-    Setting(
-        name="cluster",
-        metavar="NAME",
-        group="cluster",
-        help="be one of several servers behind 'keepwarm cluster balance'; the journal is "
-        "postgresql://... then",
-    ),
-    Setting(
-        name="advertise",
-        metavar="HOST[:PORT]",
-        group="cluster",
-        help="where the balancer reaches this server; without a port the one it listens on",
-    ),
-    Setting(
-        name="cluster_slot",
-        kind="whole",
-        default=NO_SLOT,
-        bounds=(NO_SLOT, MOST_SLOTS),
-        metavar="N",
-        group="cluster",
-        help="the balancer's slot that this server asks for, from 1 on: who comes back in its "
-        "slot, with its KV folder, has the sessions that were at home there; 0: any",
-    ),
-    Setting(
-        name="drain_notice_s",
-        kind="number",
-        default=2.0,
-        bounds=(0, 600),
-        metavar="SECONDS",
-        group="cluster",
-        help="how long a server that is told to stop goes on listening at most, until its "
-        "balancer sends nobody more",
-    ),
-    Setting(
-        name="forwarded_by",
-        kind="list",
-        default=(),
-        metavar="NETWORK",
-        group="cluster",
-        help="network of balancers, e.g. 10.0.0.0/24, whose X-Forwarded-For names the client; "
-        "repeatable",
-    ),
-)
 
 
 def read_cluster_options(values: Values, journal: JournalOptions) -> ClusterOptions | None:

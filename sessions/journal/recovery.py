@@ -10,13 +10,11 @@ Always true: what is in the new file is what was written once; nothing is guesse
 """
 
 import contextlib
-import os
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from fcntl import LOCK_EX, LOCK_NB, flock
 from itertools import chain
 from pathlib import Path
 
@@ -25,9 +23,8 @@ from sessions.journal.encoding import decode_links, decode_turn, link_items
 from sessions.journal.errors import (
     JournalDamaged,
     JournalError,
-    JournalInUse,
-    JournalUnavailable,
 )
+from sessions.journal.file_state import left_alone
 from sessions.journal.listing import missing_part, write_found_by
 from sessions.journal.mark import read_mark
 from sessions.journal.records import (
@@ -87,7 +84,7 @@ def recover(source: Path, target: Path) -> Recovered:
     report = Recovered()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "journal"
-        with _left_alone(source):
+        with left_alone(source, "recover"):
             for suffix in ("", "-wal", ".mark"):
                 if Path(f"{source}{suffix}").exists():
                     shutil.copy(f"{source}{suffix}", f"{copy}{suffix}")
@@ -109,26 +106,6 @@ def save(connection: sqlite3.Connection, target: Path, report: Recovered) -> Rec
     _keep_whole(found, report)
     _write(found, target, report)
     return report
-
-
-@contextlib.contextmanager
-def _left_alone(source: Path) -> Iterator[None]:
-    """Nothing but this program has the journal meanwhile."""
-    try:
-        lock = os.open(f"{source}.lock", os.O_RDONLY | os.O_CLOEXEC)  # also of a read-only disk
-    except FileNotFoundError:  # made before anything else: no server has ever had the file
-        yield
-        return
-    except OSError as error:
-        raise JournalUnavailable(f"{source}.lock: {error.strerror}") from error
-    try:
-        try:
-            flock(lock, LOCK_EX | LOCK_NB)
-        except BlockingIOError as error:
-            raise JournalInUse(f"a server has {source} open: stop it, then recover") from error
-        yield
-    finally:
-        os.close(lock)
 
 
 def _count_commits(connection: sqlite3.Connection, mark: Path, report: Recovered) -> None:

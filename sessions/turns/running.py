@@ -87,6 +87,8 @@ class Running:
         self._outbox = outbox
         self.key_name = ""
         """Of the API key under which the client asks."""
+        self.http_request = ""
+        """Name of the HTTP request by which the client came, for the log."""
         self._asking = Asking(
             connection_id=connection_id, visible=visible, service=service, outbox=outbox
         )
@@ -402,7 +404,10 @@ class Running:
         usage = outcome.report.usage
         service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
         report = self._warned(outcome.report, job.session)
-        log.info("turn finished", extra={"fields": report.log_fields()})
+        fields = report.log_fields()
+        if self.http_request:
+            fields["x_request_id"] = self.http_request
+        log.info("turn finished", extra={"fields": fields})
         self._outbox.ended.append(TurnEnded(report=report, terminal=terminal))
 
     def _warned(self, report: TurnReport, session: Session | None) -> TurnReport:

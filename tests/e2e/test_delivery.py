@@ -19,7 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from keepwarm.demo.child_server import child_server
-from sessions.command.options import SERVE_SETTINGS
+from sessions.command.serve_settings import SERVE_SETTINGS
 from tests.support.architecture import PACKAGES, ROOT
 from tools.replay_dockerfile import copied, instructions
 from tools_api.limits import DEFAULT_LIMITS

@@ -45,7 +45,7 @@ CLIENT_CLOSURE = {
     for name in ("errors", "exact_json", "exact_numbers", "items", "json_bounds", "json_fields")
 } | {"tools_api.noted_items"}
 LATE_IMPORTS = {
-    "sessions.command.journal_options",
+    "sessions.journal.places",
     "keepwarm.__main__",
     "keepwarm.commands.cluster",
     "keepwarm.commands.serve_words",
