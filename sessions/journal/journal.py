@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from sessions.durable.call_states import CallState
+from sessions.durable.conversations import Conversation
 from sessions.journal.listing import ListAsked, ListedSession, ListPlace
 from sessions.journal.members import Heard, Presence
 from sessions.journal.records import (
@@ -126,7 +127,8 @@ class Journal(Protocol):
             reserved: as for ``reserve``, of other turns.
 
         Raises:
-            JournalParentGone: what one of them stands on was deleted; nothing was written.
+            JournalParentGone: what one of them stands on was deleted, or taken out of its
+                conversation; nothing was written.
         """
         ...
 
@@ -233,6 +235,21 @@ class Journal(Protocol):
 
     def sessions(self, tenant: str | None = None) -> list[SessionRecord]:
         """Most recently used first; of all tenants if none is named."""
+        ...
+
+    def conversation(self, tenant: str, id_: str) -> Conversation | None:
+        """None: there is none of that id."""
+        ...
+
+    def put_conversation(
+        self, tenant: str, conversation: Conversation, *, version: int | None
+    ) -> bool:
+        """Write it in the place of the one of that ``version``, None: of none. False: it is another
+        one that is there. A turn that ends moves its own in ``append``."""
+        ...
+
+    def delete_conversation(self, tenant: str, id_: str) -> bool:
+        """What its turns said stays. False: there is none."""
         ...
 
     def hide(self, tenant: str, response_id: str) -> bool:

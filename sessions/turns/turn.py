@@ -494,7 +494,7 @@ def _events(plan: TurnPlan, service: Service, stream_id: str | None) -> Response
         request=request,
         model=plan.model,
         created_at=int(service.wall_clock()),
-        previous_response_id=plan.previous_response_id,
+        previous_response_id=None if request.conversation else plan.previous_response_id,
         service_tier=plan.service_tier,
         temperature=sampling.temperature,
         top_p=sampling.top_p,

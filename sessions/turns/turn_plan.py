@@ -16,6 +16,7 @@ from runtime.messages import GenerationRequest, SamplingParams, TokenArray
 from sessions.durable.account import Account
 from sessions.durable.branches import Claim
 from sessions.durable.budgets import bounds_of
+from sessions.durable.conversations import ConversationRead
 from sessions.durable.reservation import TurnNeeds
 from sessions.durable.transcript import NOTHING, Entry, Header, LeftOut, Tail, chain, chain_ids
 from sessions.durable.usage_keys import NO_KEYS, UsageKeys
@@ -167,6 +168,8 @@ class TurnPlan:
     due: Due | None = None
     """The context is too long, and was rendered as it is; another plan is to be made of it."""
     recast: Recast | None = None
+    conversation: ConversationRead | None = None
+    """The part that it reads of the conversation which it is in."""
     accounts: tuple[str, ...] = ()
     """Names of the accounts that it draws on besides its session's own, once it runs."""
     keys: UsageKeys = NO_KEYS

@@ -52,6 +52,7 @@ LATE_IMPORTS = {
     "cluster.ray_replica",
     "cluster.up",
     "runtime.process.engine_process",
+    "runtime.process.loading",
     "sessions.command.tracing",
     "sessions.command.hub",
     "tools_api.sdk.options",
@@ -61,7 +62,8 @@ LATE_IMPORTS = {
 }
 """Modules that may import inside a function: the command loads the server where there is one, and
 what stands before servers where that is asked for; the
-child's main loads torch, its parent does not; OpenTelemetry and huggingface_hub are extras; a
+child's main loads torch, its parent does not; what several ranks need is loaded where there are
+several; OpenTelemetry and huggingface_hub are extras; a
 client without tools or transcripts loads no schemas and no HTTP."""
 USES_TORCH = {
     "engine.lookahead",
@@ -70,6 +72,7 @@ USES_TORCH = {
     "model.checkpoint",
     "model.code_layouts",
     "model.cuda_graphs",
+    "model.cut_weights",
     "model.decoder",
     "model.delta_mixer",
     "model.delta_states",
@@ -85,6 +88,9 @@ USES_TORCH = {
     "model.product_timing",
     "model.quantised_tensors",
     "model.random_weights",
+    "model.rank_group",
+    "model.rank_link",
+    "model.rank_sum",
     "model.rotary",
     "model.router",
     "model.runner",
@@ -97,7 +103,10 @@ USES_TORCH = {
     "model.weights",
     "offload.copies",
     "offload.opening",
+    "offload.state_copies",
     "process.device_report",
+    "process.rank",
+    "process.ranks",
     "process.stored_profile",
 }
 """Modules of ``runtime`` that may import torch; the process that serves imports none of them."""
