@@ -291,6 +291,7 @@ def _info(
         load_s=load_s,
         tokenizer_folder=str(model.tokenizer_folder),
         model_type=model.model_type,
+        ranks=config.tensor_parallel,
     )
 
 

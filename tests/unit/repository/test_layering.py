@@ -104,6 +104,7 @@ USES_TORCH = {
     "offload.copies",
     "offload.opening",
     "process.device_report",
+    "process.model_report",
     "process.rank",
     "process.ranks",
     "process.stored_profile",

@@ -28,6 +28,7 @@ REPORT = {
     "host_tokens": 0,
     "context": 40960,
     "state_slots": None,
+    "ranks": 1,
 }
 
 
@@ -103,6 +104,7 @@ def test_a_family_is_told_with_what_its_layers_are_made_of(name: str, told: str)
         ({}, "ok", "sessions that fit: 8 of 8192 tokens, 2 of 32768 tokens, 1 of 40960 tokens"),
         ({"context": 8192}, "ok", "sessions that fit: 8 of 8192 tokens"),
         ({"context": 512}, "ok", "sessions that fit: 128 of 512 tokens"),
+        ({"ranks": 2}, "ok", "of each of 2 ranks; weights take 28 GiB"),
         ({"state_slots": 5}, "ok", "sessions that fit: 5 of 8192 tokens, 2 of 32768 tokens"),
         ({"host_tokens": 999}, "ok", "host memory holds 999 tokens more"),
         ({"tokens": 20000}, "note", "2 of 8192 tokens, 0 of 32768 tokens, 0 of 40960 tokens"),
