@@ -105,6 +105,7 @@ USES_TORCH = {
     "offload.opening",
     "offload.state_copies",
     "process.device_report",
+    "process.model_report",
     "process.rank",
     "process.ranks",
     "process.stored_profile",
