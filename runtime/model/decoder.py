@@ -14,14 +14,14 @@ from torch import Tensor
 from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
-from runtime.model.config import Attention, GatedDelta, LogitShaping, ModelConfig
-from runtime.model.delta_mixer import DeltaMixer
+from runtime.model.config import Attention, LogitShaping, ModelConfig
 from runtime.model.embedding import Embedding
 from runtime.model.feed_forward import GatedMlp, load_feed_forward
 from runtime.model.kv_pool import KVPool
 from runtime.model.layers import MapLoader, Matrix, WeightBits, WeightSource, in_tiles
-from runtime.model.mixer import AttentionMixer, ConvMixer
+from runtime.model.mixer import AttentionMixer
 from runtime.model.product_choice import ProductChoice
+from runtime.model.recurrent_mixers import RecurrentMixer, load_recurrent
 from runtime.model.rotary import RotaryTable, Rotation
 from runtime.model.state_pool import StateStep
 
@@ -65,13 +65,11 @@ class DecoderLayer:
             norm("input_layernorm", there=before),
             norm("after_mixer_norm", there=after),
         )
-        self._mixer: AttentionMixer | ConvMixer | DeltaMixer
+        self._mixer: AttentionMixer | RecurrentMixer
         if isinstance(spec.mixer, Attention):
             self._mixer = AttentionMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
-        elif isinstance(spec.mixer, GatedDelta):
-            self._mixer = DeltaMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
         else:
-            self._mixer = ConvMixer(spec.mixer, prefix, hidden, loader)
+            self._mixer = load_recurrent(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
         self._mlp_norms = (
             norm("post_attention_layernorm", there=before),
             norm("after_mlp_norm", there=after),

@@ -213,7 +213,8 @@ class FamilyWeights:
         if within is None or expert is None:
             return False
         stack = "down_proj" if expert[2] == "down" else "gate_up_proj"
-        return self._named(f"model.layers.{within[1]}.mlp.experts.{stack}") in self._checkpoint
+        name = self._in_layer(int(within[1]), f"mlp.experts.{stack}")
+        return self._named(name) in self._checkpoint
 
     def _of_outputs_first(
         self, layer: int, expert: re.Match[str], shape: tuple[int, ...], wide: bool
@@ -226,7 +227,7 @@ class FamilyWeights:
         low = shape[0] if which == "up" else 0
         stack = "down_proj" if which == "down" else "gate_up_proj"
         return self._checkpoint.tensor(
-            self._noted(f"model.layers.{layer}.mlp.experts.{stack}"),
+            self._noted(self._in_layer(layer, f"mlp.experts.{stack}")),
             (experts.router.num_experts, halves * shape[0], shape[1]),
             wide=wide,
             part=lambda whole: whole[index, low : low + shape[0]],
@@ -307,4 +308,6 @@ def _rows(config: ModelConfig, layer: int, module: str) -> int:
         of_part = {"q": key, "k": key, "v": value, "z": value, "b": heads, "a": heads}
         return of_part[module.removeprefix("linear_attn.in_proj_")]
     mlp = spec.feed_forward
+    if isinstance(mlp, Experts) and mlp.shared is not None and ".shared_expert." in module:
+        return mlp.shared.size
     return mlp.each.size if isinstance(mlp, Experts) else mlp.size

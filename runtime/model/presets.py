@@ -14,6 +14,7 @@ from runtime.model.config import (
     Layer,
     LoadError,
     LogitShaping,
+    Mamba2,
     ModelConfig,
     RopeConfig,
     Router,
@@ -291,6 +292,26 @@ PRESETS: dict[str, ModelConfig] = {
         ),
         max_context_tokens=8192,
         tie_embeddings=True,
+        shaping=_SHAPING,
+    ),
+    "granite-hybrid-tiny": ModelConfig(
+        model_type="granitemoehybrid",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(
+                mixer=Attention(heads=4, kv_heads=2, head_dim=16, rope=None, scale=0.2)
+                if attends
+                else Mamba2(heads=4, head_dim=12, groups=2, state_dim=16, taps=4),
+                feed_forward=Gated(size=96),
+                residual_scale=0.6,
+            )
+            for attends in (False, False, True, False)
+        ),
+        max_context_tokens=8192,
+        tie_embeddings=True,
+        embedding_scale=2.0,
+        logit_divisor=1.5,
         shaping=_SHAPING,
     ),
     "qwen3-100m": ModelConfig(

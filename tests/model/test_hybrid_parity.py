@@ -22,6 +22,7 @@ CLASSES = {
     "qwen3_next": "Qwen3Next",
     "qwen3_5_text": "Qwen3_5Text",
     "qwen3_5_moe_text": "Qwen3_5MoeText",
+    "granitemoehybrid": "GraniteMoeHybrid",
 }
 DELTA = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 
@@ -60,7 +61,38 @@ def delta_rule(
 
 
 def fields(family: str, shape: Shape) -> dict[str, Any]:
+    if family == "granitemoehybrid":
+        return mamba_fields(shape)
     return delta_fields(family, shape) if family in DELTA else conv_fields(family, shape)
+
+
+def mamba_fields(shape: Shape) -> dict[str, Any]:
+    attends = {1, shape.layers - 1}
+    heads = 3 * shape.kv_heads + (shape.layers == 4) * 3
+    return {
+        "layer_types": [
+            "full_attention" if each in attends else "linear_attention"
+            for each in range(shape.layers)
+        ],
+        "rope_parameters": shape.rope,
+        "position_embedding_type": "rope" if shape.layers == 3 else None,
+        "attention_bias": shape.tied,
+        "mamba_n_heads": heads if shape.layers != 3 else 5,
+        "mamba_n_groups": {4: 2, 3: 1, 5: 3}[shape.layers],
+        "mamba_d_state": 10,
+        "mamba_d_conv": 4 - shape.tied,
+        "mamba_conv_bias": shape.layers != 3,
+        "mamba_proj_bias": False,
+        "mamba_chunk_size": 32,
+        "shared_intermediate_size": 40,
+        "num_local_experts": 0 if shape.tied else 7,
+        "num_experts_per_tok": 3,
+        "time_step_limit": (0.01, 2.0) if shape.layers == 5 else (0.0, float("inf")),
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.3,
+        "logits_scaling": 2.0,
+    }
 
 
 def delta_fields(family: str, shape: Shape) -> dict[str, Any]:
