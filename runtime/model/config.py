@@ -308,6 +308,22 @@ class Gated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Plain:
+    """An MLP without a gate: its inner values are squared where they are above 0, else nothing
+    (So et al. 2021, arXiv:2109.08668)."""
+
+    size: int
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"intermediate_size is {self.size}, at least 1 is needed")
+
+    def num_parameters(self, hidden: int) -> int:
+        return 2 * hidden * self.size + (self.size + hidden) * self.bias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
     """Which experts a token takes, and how much of each."""
 
@@ -348,8 +364,8 @@ class Experts:
     """MLPs of which each token takes a few (mixture of experts)."""
 
     router: Router
-    each: Gated
-    shared: Gated | None = None
+    each: Gated | Plain
+    shared: Gated | Plain | None = None
     """One more that every token takes."""
     shared_gate: bool = False
     """The expert that every token takes is weighed by a sigmoid of its own (Qwen2-MoE)."""
@@ -370,17 +386,22 @@ both."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A mixer, then a feed-forward, each added to the sum of all before."""
+    """A mixer, then a feed-forward, each added to the sum of all before; or one of them."""
 
-    mixer: Mixer
-    feed_forward: Gated | Experts
+    mixer: Mixer | None
+    feed_forward: Gated | Plain | Experts | None
     norms: Norms = "before"
     residual_scale: float = 1.0
     """Multiplies what is added."""
 
+    def __post_init__(self) -> None:
+        if self.mixer is None and self.feed_forward is None:
+            raise ValueError("a layer of nothing")
+
     def num_parameters(self, hidden: int) -> int:
-        norms = (4 if self.norms == "both" else 2) * hidden
-        return norms + self.mixer.num_parameters(hidden) + self.feed_forward.num_parameters(hidden)
+        halves = [half for half in (self.mixer, self.feed_forward) if half is not None]
+        norms = (2 if self.norms == "both" else 1) * hidden
+        return sum(norms + half.num_parameters(hidden) for half in halves)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ _PREFIXES = (
     ("model.language_model.", ""),
     ("language_model.model.", "language_model."),
     ("model.text_model.", ""),
+    ("backbone.", ""),
 )
 """Where the text part's tensors are, and its output projection."""
 
@@ -79,7 +80,7 @@ class FamilyWeights:
         self._checkpoint = checkpoint
         self._names = names
         self._config = config
-        self._prefix, self._head_prefix = _text_prefix(checkpoint)
+        self._prefix, self._head_prefix = _text_prefix(checkpoint, names.embedding)
         together = (*names.fused, *names.by_head)
         self._fused = {part: fused for fused, parts in together for part in parts}
         self._read: set[str] = set()
@@ -115,6 +116,8 @@ class FamilyWeights:
         if within is None:
             if name == "model.norm.weight":
                 name = f"{self._names.last_norm}.weight"
+            elif name == "model.embed_tokens.weight":
+                name = f"{self._names.embedding}.weight"
             return self._whole(name, shape, wide)
         layer, rest = int(within[1]), within[2]
         expert = _OF_EXPERT.fullmatch(rest)
@@ -286,9 +289,10 @@ class FamilyWeights:
         return f"{further[0]}*"
 
 
-def _text_prefix(checkpoint: NamedTensors) -> tuple[str, str]:
+def _text_prefix(checkpoint: NamedTensors, embedding: str) -> tuple[str, str]:
+    own = embedding.removeprefix("model.")
     for prefixes in _PREFIXES:
-        if f"{prefixes[0]}embed_tokens.weight" in checkpoint:
+        if f"{prefixes[0]}{own}.weight" in checkpoint:
             return prefixes
     return _PREFIXES[0]
 
@@ -308,6 +312,7 @@ def _rows(config: ModelConfig, layer: int, module: str) -> int:
         of_part = {"q": key, "k": key, "v": value, "z": value, "b": heads, "a": heads}
         return of_part[module.removeprefix("linear_attn.in_proj_")]
     mlp = spec.feed_forward
+    assert mlp is not None
     if isinstance(mlp, Experts) and mlp.shared is not None and ".shared_expert." in module:
         return mlp.shared.size
     return mlp.each.size if isinstance(mlp, Experts) else mlp.size

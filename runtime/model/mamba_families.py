@@ -5,7 +5,16 @@ What a family's checkpoints leave out gets the default that ``transformers`` has
 
 import math
 
-from runtime.model.config import Experts, Gated, Layer, Mamba2, ModelConfig, RopeConfig, Router
+from runtime.model.config import (
+    Experts,
+    Gated,
+    Layer,
+    Mamba2,
+    ModelConfig,
+    Plain,
+    RopeConfig,
+    Router,
+)
 from runtime.model.config_fields import Fields
 from runtime.model.family import (
     Family,
@@ -128,6 +137,101 @@ def _attending(fields: Fields, count: int) -> list[bool]:
     return [_KINDS[kind] for kind in kinds]
 
 
+# Nemotron-H
+
+
+_BLOCKS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
+_ALIASES = {"linear_attention": "mamba", "full_attention": "attention"}
+
+
+def _read_nemotron_h(fields: Fields, _: int | None) -> ModelConfig:
+    """Each layer is one thing: a state space, attention without positions, an MLP or experts."""
+    attention = read_attention(fields, fields.size("head_dim", 128), rope=None)
+    mlp = Plain(size=fields.size("intermediate_size", 21504), bias=fields.flag("mlp_bias", False))
+    fields.whole("mlp_hidden_act", "relu2", "relu2: this model type's MLPs square what is above 0")
+    kinds = _blocks(fields)
+    layers = {
+        "mamba": lambda: Layer(mixer=_nemotron_mamba(fields), feed_forward=None),
+        "attention": lambda: Layer(mixer=attention, feed_forward=None),
+        "mlp": lambda: Layer(mixer=None, feed_forward=mlp),
+        "moe": lambda: Layer(mixer=None, feed_forward=_nemotron_experts(fields)),
+    }
+    return read_decoder(
+        fields,
+        [layers[kind]() for kind in kinds],
+        fields.size("max_position_embeddings", 4096),
+        norm_eps=1e-5,
+        eps_field="layer_norm_epsilon",
+    )
+
+
+def _blocks(fields: Fields) -> list[str]:
+    """What each layer is, from a list or from a letter for each."""
+    pattern = fields.get("hybrid_override_pattern")
+    kinds = fields.get("layers_block_type")
+    if kinds is None:
+        kinds = fields.get("layer_types")
+    if kinds is None and isinstance(pattern, str):
+        kinds = [_BLOCKS.get(letter, letter) for letter in pattern]
+    known = isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)
+    found = [_ALIASES.get(kind, kind) for kind in kinds] if known else []
+    if not found or any(kind not in _BLOCKS.values() for kind in found):
+        raise fields.error("layers_block_type", kinds, f"a list of {', '.join(_BLOCKS.values())}")
+    return found
+
+
+def _nemotron_mamba(fields: Fields) -> Mamba2:
+    fields.whole("mamba_hidden_act", "silu", "silu: this model type computes with nothing else")
+    return Mamba2(
+        heads=fields.size("mamba_num_heads", 128),
+        head_dim=fields.size("mamba_head_dim", 64),
+        groups=fields.size("n_groups", 8),
+        state_dim=fields.size("ssm_state_size", 128),
+        taps=fields.size("conv_kernel", 4),
+        conv_bias=fields.flag("use_conv_bias", True),
+        bias=fields.flag("use_bias", False),
+        least_step=fields.number("time_step_min", 0.001),
+    )
+
+
+def _nemotron_experts(fields: Fields) -> Experts:
+    if fields.get("moe_latent_size") is not None:
+        latent = fields.get("moe_latent_size")
+        raise fields.error("moe_latent_size", latent, "null: experts have the width of the model")
+    fields.whole("n_shared_experts", 1, "1: this model type has one that every token takes")
+    bias = fields.flag("mlp_bias", False)
+    return Experts(
+        router=Router(
+            num_experts=fields.size("n_routed_experts", 8),
+            per_token=fields.size("num_experts_per_tok", 2),
+            scores="sigmoid",
+            normalise=fields.flag("norm_topk_prob", True),
+            correction=True,
+            groups=fields.size("n_group", 1),
+            chosen_groups=fields.size("topk_group", 1),
+            scale=fields.number("routed_scaling_factor", 1.0),
+            least_sum=1e-20,
+        ),
+        each=Plain(size=fields.size("moe_intermediate_size", 7688)),
+        shared=Plain(size=fields.size("moe_shared_expert_intermediate_size", 7688), bias=bias),
+    )
+
+
+_NEMOTRON_H = TensorNames(
+    replaced=(
+        ("mamba.gated_norm.scale", "mixer.norm.weight"),
+        ("mamba.skip", "mixer.D"),
+        ("mamba.", "mixer."),
+        ("self_attn.", "mixer."),
+        ("mlp.shared_expert.", "mixer.shared_experts."),
+        ("mlp.", "mixer."),
+        ("input_layernorm", "norm"),
+        ("post_attention_layernorm", "norm"),
+    ),
+    embedding="model.embeddings",
+    last_norm="model.norm_f",
+    predicts_more=True,
+)
 _GRANITE_HYBRID = TensorNames(
     replaced=(
         ("mamba.gated_norm.scale", "mamba.norm.weight"),
@@ -152,4 +256,5 @@ _GRANITE_HYBRID = TensorNames(
 
 MAMBA_FAMILIES = {
     "granitemoehybrid": Family(read=_read_granite_hybrid, names=_GRANITE_HYBRID),
+    "nemotron_h": Family(read=_read_nemotron_h, names=_NEMOTRON_H),
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.model.config import Attention, Experts, Gated, LoadError, Mamba2
+from runtime.model.config import Attention, Experts, Gated, LoadError, Mamba2, Plain
 from runtime.model.hf_config import read_model_config
 from runtime.model.mamba_families import MAMBA_FAMILIES
 from runtime.model.state_pool import ring_bytes, state_bytes
@@ -44,7 +44,62 @@ def test_layers_follow_the_list_and_have_no_positions_unless_it_says_so(tmp_path
     assert config.recurrent == (mamba,) * 2
     assert (config.attention[0].rope, config.attention[0].scale) == (None, 0.25)
     assert read(tmp_path, position_embedding_type="rope").attention[0].rope is not None
-    assert set(MAMBA_FAMILIES) == {"granitemoehybrid"}
+    assert set(MAMBA_FAMILIES) == {"granitemoehybrid", "nemotron_h"}
+
+
+NEMOTRON: dict[str, Any] = {
+    "model_type": "nemotron_h",
+    "vocab_size": 300,
+    "hidden_size": 64,
+    "intermediate_size": 24,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "hybrid_override_pattern": "M-*EM",
+    "mamba_num_heads": 8,
+    "n_groups": 2,
+    "n_routed_experts": 4,
+    "layer_types": None,
+}
+
+
+def nemotron(folder: Path, **changes: Any) -> Any:
+    (folder / "config.json").write_text(json.dumps({**NEMOTRON, **changes}))
+    return read_model_config(folder)
+
+
+def test_each_layer_of_nemotron_h_is_one_thing(tmp_path: Path) -> None:
+    config = nemotron(tmp_path)
+    assert [type(layer.mixer) for layer in config.layers if layer.mixer] == [
+        Mamba2,
+        Attention,
+        Mamba2,
+    ]
+    halves = [layer.feed_forward for layer in config.layers]
+    assert [type(half) for half in halves if half] == [Plain, Experts]
+    assert halves[1] == Plain(size=24)
+    assert (config.attention[0].rope, config.attention[0].head_dim) == (None, 128)
+    assert config.recurrent[0].least_step == 0.001
+    listed = ["linear_attention", "mlp", "full_attention", "moe", "mamba"]
+    assert nemotron(tmp_path, layers_block_type=listed) == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hybrid_override_pattern": "M-*EX"}, "layers_block_type"),
+        ({"hybrid_override_pattern": None}, "layers_block_type"),
+        ({"moe_latent_size": 32}, "moe_latent_size"),
+        ({"mlp_hidden_act": "silu"}, "mlp_hidden_act"),
+        ({"n_shared_experts": 2}, "n_shared_experts"),
+        ({"hybrid_override_pattern": "M-EM"}, "without a layer of attention"),
+    ],
+)
+def test_what_nemotron_h_cannot_be_is_named(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(LoadError, match=said):
+        nemotron(tmp_path, **changes)
 
 
 def test_dense_ones_have_the_mlp_that_others_share(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from runtime.model.config import Attention, Gated, Layer, Mamba2, ModelConfig
 from runtime.model.layers import MapLoader
 from runtime.model.mamba_mixer import MambaMixer
 from runtime.model.random_weights import RandomWeights
-from runtime.model.recurrent_mixers import load_recurrent
 from runtime.model.state_pool import StatePool
 from tests.support.reference import ReferenceModel
 
@@ -45,10 +44,9 @@ class Paced(RandomWeights):
 @pytest.mark.parametrize("chunk", [1, 7, 50, 130])
 def test_a_prompt_in_chunks_mixes_as_the_reference_does(chunk: int, pace: float) -> None:
     source = Paced(pace)
-    mixer = load_recurrent(
+    mixer = MambaMixer(
         SPEC, "model.layers.0", HIDDEN, MapLoader(source=source), eps=CONFIG.norm_eps
     )
-    assert isinstance(mixer, MambaMixer)
     pool = StatePool(CONFIG, num_slots=2, num_rings=1, dtype=torch.float64, device=CPU)
     pool.begin(1, source=None, position=0)
     x = torch.randn(130, HIDDEN, dtype=torch.float64)

@@ -18,11 +18,13 @@ from torch import Tensor
 from runtime.messages import SamplingParams
 from runtime.model.config import (
     Attention,
+    Experts,
     Gated,
     GatedDelta,
     Layer,
     Mamba2,
     ModelConfig,
+    Plain,
     RopeConfig,
     Router,
     ShortConv,
@@ -69,6 +71,8 @@ class ReferenceModel:
                     (self._mixer, "input_layernorm", "after_mixer_norm"),
                     (self._feed_forward, "post_attention_layernorm", "after_mlp_norm"),
                 ):
+                    if (layer.mixer if half == self._mixer else layer.feed_forward) is None:
+                        continue
                     y = x if layer.norms == "after" else self._norm(f"{name}.{before}", x)
                     y = half(layer, name, y)
                     y = y if layer.norms == "before" else self._norm(f"{name}.{after}", y)
@@ -246,7 +250,7 @@ class ReferenceModel:
 
     def _feed_forward(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
         spec, name = layer.feed_forward, f"{prefix}.mlp"
-        if isinstance(spec, Gated):
+        if not isinstance(spec, Experts):
             return self._gated(name, x, spec)
         weights = self._routed(f"{name}.gate", spec.router, x)
         total = torch.zeros_like(x)
@@ -283,7 +287,11 @@ class ReferenceModel:
             rows.append(row)
         return torch.tensor(rows, dtype=torch.float64)
 
-    def _gated(self, name: str, x: Tensor, spec: Gated) -> Tensor:
+    def _gated(self, name: str, x: Tensor, spec: Gated | Plain) -> Tensor:
+        if isinstance(spec, Plain):
+            inner = self._linear(f"{name}.up_proj", x, spec.size, spec.bias)
+            inner = torch.where(inner > 0, inner * inner, 0.0)
+            return self._linear(f"{name}.down_proj", inner, self.config.hidden_size, spec.bias)
         gate = self._linear(f"{name}.gate_proj", x, spec.size, spec.bias)
         up = self._linear(f"{name}.up_proj", x, spec.size, spec.bias)
         if spec.activation == "clamped_swiglu":
