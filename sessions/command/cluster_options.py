@@ -13,9 +13,10 @@ from sessions.command.settings import OptionError, Values
 from sessions.http.front_door import Network
 from sessions.journal.errors import AddressTaken, ClusterRefused
 from sessions.journal.journal import Journal
-from sessions.journal.members import MemberState, Presence
+from sessions.journal.members import NO_SLOT, MemberState, Presence
 from sessions.journal.places import in_postgres
 from sessions.wire.standing import Standing
+from tools_api.version import __version__
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -30,6 +31,8 @@ class ClusterOptions:
     port: int
     """0: the one that it listens on."""
     notice_s: float
+    slot: int = NO_SLOT
+    """The slot of the balancer that it asks for."""
 
 
 def read_cluster_options(values: Values, journal: JournalOptions) -> ClusterOptions | None:
@@ -52,7 +55,13 @@ def read_cluster_options(values: Values, journal: JournalOptions) -> ClusterOpti
             "this server"
         )
     host, port = _place(advertise, values.label("advertise"))
-    return ClusterOptions(name=name, host=host, port=port, notice_s=values["drain_notice_s"])
+    return ClusterOptions(
+        name=name,
+        host=host,
+        port=port,
+        notice_s=values["drain_notice_s"],
+        slot=values["cluster_slot"],
+    )
 
 
 def read_networks(values: Values) -> tuple[Network, ...]:
@@ -106,7 +115,12 @@ async def join(
     port = options.port or bound.getsockname()[1]
     address = f"[{options.host}]:{port}" if ":" in options.host else f"{options.host}:{port}"
     presence = Presence(
-        cluster=options.name, address=address, identity=identity, state=MemberState.STARTING
+        cluster=options.name,
+        address=address,
+        identity=identity,
+        state=MemberState.STARTING,
+        version=__version__,
+        wanted_slot=options.slot,
     )
     standing = Standing(presence, notice_s=options.notice_s)
     try:

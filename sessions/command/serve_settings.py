@@ -6,6 +6,7 @@ they mean together is said by ``options``. Needs nothing of what a server needs 
 other commands can check a configuration file whole.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -183,6 +184,16 @@ CLUSTER_SETTINGS: tuple[Setting, ...] = (
         help="where the balancer reaches this server; without a port the one it listens on",
     ),
     Setting(
+        name="cluster_slot",
+        kind="whole",
+        default=0,
+        bounds=(0, 256),
+        metavar="N",
+        group="cluster",
+        help="the balancer's slot that this server asks for, from 1 on: who comes back in its "
+        "slot, with its KV folder, has the sessions that were at home there; 0: any",
+    ),
+    Setting(
         name="drain_notice_s",
         kind="number",
         default=2.0,
@@ -253,7 +264,8 @@ def _kind(hint: Any) -> dict[str, Any]:
     if get_origin(hint) is Literal:
         return {"choices": get_args(hint)}
     (plain,) = [part for part in get_args(hint) or (hint,) if part is not type(None)]
-    kind: Kind = "whole" if plain is int else "text"
+    kinds: Mapping[type, Kind] = {bool: "switch", int: "whole"}
+    kind = kinds.get(plain, "text")
     return {"kind": kind}
 
 

@@ -22,6 +22,7 @@ from sessions.durable.compaction import standing
 from sessions.durable.shortened import is_shortened
 from sessions.durable.weights import item_bytes, text_held, tool_bytes
 from tools_api import errors
+from tools_api.built_in_items import BuiltInCall
 from tools_api.chat_format import TemplateOptions
 from tools_api.item_identity import normalised
 from tools_api.items import (
@@ -283,6 +284,8 @@ def text_bytes(item: Item) -> int:
             text = item.full_name + item.arguments
         case CustomToolCall():
             text = item.full_name + item.input
+        case BuiltInCall():
+            text = item.full_name + item.arguments
         case Compaction():
             opened = () if item.stands_for is None else standing(item).items
             return sum(map(text_bytes, opened))

@@ -322,7 +322,7 @@ class Connection:
         if job.turn is not None and not job.turn.plan.private:
             assert job.session is not None
             followed = job.log is not None and job.log.follower is not None
-            if followed or job.session.outlives_sockets:
+            if followed or job.session.outlives_sockets or job.request.background:
                 return
         self._end_early(job, EarlyEnd.CLIENT_GONE)
 
