@@ -322,8 +322,8 @@ def _checked_chunks(fields: Fields) -> list[dict[str, Any]]:
         inner = Fields(chunk, join(at, index))
         outcome = Fields(inner.required("outcome"), inner.path("outcome"))
         ended: dict[str, Any] = {"type": outcome.choice("type", Literal["exit", "timeout"])}
-        if ended["type"] == "exit":
-            code = outcome.required("exit_code")
+        code = outcome.of("exit_code")  # openai-agents leaves it out where it knows none
+        if ended["type"] == "exit" and code is not None:
             if not _is_whole(code):
                 raise errors.invalid_type(outcome.path("exit_code"), "an integer", code)
             ended["exit_code"] = code
@@ -338,7 +338,9 @@ def _shell_text(chunk: Mapping[str, Any]) -> str:
     if chunk["stderr"]:
         parts.append(f"stderr:\n{chunk['stderr']}".rstrip("\n"))
     outcome = chunk["outcome"]
-    ended = "timed out" if outcome["type"] == "timeout" else f"exit code: {outcome['exit_code']}"
+    ended = "timed out"
+    if outcome["type"] == "exit":
+        ended = f"exit code: {outcome['exit_code']}" if "exit_code" in outcome else "exited"
     return "\n".join([*parts, ended])
 
 

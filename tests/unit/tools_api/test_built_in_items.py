@@ -109,7 +109,10 @@ def test_nulls_and_what_others_add_change_nothing(item: dict[str, Any]) -> None:
         ({"type": "shell_call_output", "output": ["x"]}, "output[0]"),
         ({"type": "shell_call_output", "output": [{"stdout": ""}]}, "output[0].outcome"),
         (
-            {"type": "shell_call_output", "output": [CHUNK | {"outcome": {"type": "exit"}}]},
+            {
+                "type": "shell_call_output",
+                "output": [CHUNK | {"outcome": EXIT | {"exit_code": "0"}}],
+            },
             "output[0].outcome.exit_code",
         ),
         ({"type": "shell_call_output", "output": [CHUNK | {"stdout": 1}]}, "output[0].stdout"),
@@ -134,6 +137,8 @@ def test_an_output_reads_as_text() -> None:
     found = read(item)
     assert isinstance(found, BuiltInOutput)
     assert found.output == "a\nexit code: 1\nstderr:\nslow\ntimed out"
+    unknown = read(item | {"output": [CHUNK | {"outcome": {"type": "exit"}}]})
+    assert getattr(unknown, "output", None) == "a\nexited"
     patch = {"type": "apply_patch_call_output", "call_id": "c"}
     said = [{"status": "failed"}, {"status": "failed", "output": "x"}, {"status": "completed"}]
     outputs = [getattr(read(patch | each), "output", None) for each in said]
