@@ -34,6 +34,7 @@ _HOMES = {
     "LoopResult": "tools_api.sdk.answers",
     "Message": "tools_api.items",
     "OutputInvalid": "tools_api.sdk.failures",
+    "PendingCall": "tools_api.sdk.open_calls",
     "Reasoning": "tools_api.items",
     "ReasoningDelta": "tools_api.sdk.answers",
     "Refuse": "tools_api.sdk.hooks",

@@ -39,6 +39,7 @@ from tools_api.sdk.failures import (
     TurnFailed,
 )
 from tools_api.sdk.hooks import Hooks, Refuse
+from tools_api.sdk.open_calls import PendingCall
 from tools_api.sdk.options import (
     Budget,
     GenerationOptions,
@@ -78,6 +79,7 @@ __all__ = [
     "LoopResult",
     "Message",
     "OutputInvalid",
+    "PendingCall",
     "Reasoning",
     "ReasoningDelta",
     "Refuse",

@@ -28,6 +28,12 @@ _HEAD = re.compile(rb'(\{"type":"[^"]*","sequence_number":\d+)(?:,"stream_id":"[
 STREAM_ID = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 TERMINAL = frozenset({b"response.completed", b"response.incomplete", b"response.failed"})
 """Types of the events that end a response, as ``type_of`` gives them."""
+BEGINNING = frozenset({b"response.created", b"response.queued", b"response.in_progress"})
+"""Types of those before, that have the response as it stands."""
+_NOT_HERE = (
+    "turns of a WebSocket run while it is open, or go on with keepwarm.on_disconnect 'continue'; "
+    "ask for one in the background by POST /v1/responses"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +103,8 @@ def _decode(
         case None:
             raise errors.missing_parameter("type")
         case "response.create":
+            if raw.get("background") is True:
+                raise errors.unsupported_parameter("background", _NOT_HERE)
             return parse_create(raw, stream_id, limits, models)
         case "response.cancel" | "keepwarm:response.cancel":
             response_id = raw.get("response_id")

@@ -106,6 +106,10 @@ class Limits:
     max_stored_bytes_per_tenant: int = 512 * MIB
     max_sessions_per_tenant: int = 16_384
     """Sessions kept with their account; the longest idle one goes first."""
+    max_conversations_per_tenant: int = 16_384
+    """Conversations of a server without a journal; the one that was used longest ago goes first."""
+    max_conversation_bytes_per_tenant: int = 64 * MIB
+    """Bytes of the items in them that no turn has read."""
     stored_response_ttl_s: float = 3600.0
     """A response or session not used for so long is forgotten."""
     max_keys: int = 1024

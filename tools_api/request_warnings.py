@@ -20,21 +20,22 @@ WORKING = frozenset(
     | {"store", "generate", "stream", "tools", "tool_choice", "parallel_tool_calls", "text"}
     | {"max_output_tokens", "temperature", "top_p", "top_logprobs", "truncation", "metadata"}
     | {"include", "reasoning", "service_tier", "prompt_cache_key", "prompt_cache_options"}
-    | {"safety_identifier", "user", "stream_options", "context_management", "max_tool_calls"}
+    | {"safety_identifier", "user", "stream_options", "context_management", "background"}
+    | {"conversation", "max_tool_calls"}
 )
-"""Fields that do what they say; of some of them a part does not, see below."""
-REFUSED = frozenset({"conversation", "prompt", "background"})
-"""Fields that are refused; ``background`` only if it is true."""
+"""Fields that do what they say, ``background`` over HTTP; of some a part does not, see below."""
+REFUSED = frozenset({"prompt"})
+"""Fields that are refused."""
 WITHOUT_EFFECT = {
     "access_programs": "there are none here",
-    "background_options": "no response runs in the background here",
+    "background_options": "a response in the background runs like any other",
     "image": "no images are read here",
     "moderation": "nothing is moderated here",
     "prompt_cache_retention": "how long KV is kept does not depend on it",
 }
 """Fields without effect, and why."""
-UNPUBLISHED = frozenset({"client_metadata", "keepwarm:compact"})
-"""Fields that clients send for their own accounts, and one that a dialect adds; nothing is
+UNPUBLISHED = frozenset({"client_metadata", "keepwarm:compact", "keepwarm:items"})
+"""Fields that clients send for their own accounts, and those that dialects add; nothing is
 expected of them."""
 _INCLUDED = ("message.output_text.logprobs", "reasoning.encrypted_content")
 _PARTS: tuple[tuple[str, str, tuple[object, ...], str], ...] = (

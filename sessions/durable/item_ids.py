@@ -62,11 +62,16 @@ def read_items(entry: Entry) -> list[Item]:
     return [item for part in reversed(parts) for item in part]
 
 
+def prefix_of(item: Item) -> str:
+    """How ids of such items begin."""
+    return _PREFIXES[item.type]
+
+
 def listed_id(item: Item, place: Place) -> str:
     """The id under which an item is listed."""
     if item.id is not None:
         return item.id
-    return f"{_PREFIXES[item.type]}_{place.number}_{place.response_id.partition('_')[2]}"
+    return f"{prefix_of(item)}_{place.number}_{place.response_id.partition('_')[2]}"
 
 
 def place_of(id_: str) -> Place | None:

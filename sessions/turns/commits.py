@@ -109,6 +109,7 @@ class Commits:
             links=links,
             base_id=base_id,
             terminal=ending.terminal if kept else b"",
+            conversation=plan.conversation if kept else None,
         )
 
     def reservation(

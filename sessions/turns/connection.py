@@ -105,9 +105,9 @@ class Connection:
         their client."""
         return len(self._jobs) + len(self._following)
 
-    def ask_under(self, key_name: str) -> None:
-        """Its requests are those of an API key of that name."""
-        self._running.key_name = key_name
+    def ask_under(self, key_name: str, http_request: str = "") -> None:
+        """Its requests are those of an API key of that name, and came by that HTTP request."""
+        self._running.key_name, self._running.http_request = key_name, http_request
 
     def want_events(self) -> None:
         """The client asks for events of our own too (``sessions.turns.vendor_events``)."""
@@ -322,7 +322,7 @@ class Connection:
         if job.turn is not None and not job.turn.plan.private:
             assert job.session is not None
             followed = job.log is not None and job.log.follower is not None
-            if followed or job.session.outlives_sockets:
+            if followed or job.session.outlives_sockets or job.request.background:
                 return
         self._end_early(job, EarlyEnd.CLIENT_GONE)
 

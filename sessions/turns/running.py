@@ -20,16 +20,18 @@ from runtime.grammar.refusal import GrammarRefused
 from sessions.durable.account import NOTHING
 from sessions.durable.ledger import TurnReport
 from sessions.durable.policies import newly_warned
+from sessions.durable.reservation import Reservation
 from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import EventLog
 from sessions.ground import RETRY_AFTER_S
-from sessions.journal.records import account_names
+from sessions.journal.records import PARENT_DELETED, account_names
 from sessions.journal.writer import Verdict
 from sessions.turns.ahead import Ahead
 from sessions.turns.asking import Asking
 from sessions.turns.commits import Ending, refused
 from sessions.turns.continuing import find_lineage
+from sessions.turns.conversing import Conversing, conversing
 from sessions.turns.effects import (
     Outbox,
     RequestIdFreed,
@@ -43,7 +45,6 @@ from sessions.turns.jobs import EndedEarly, Job, Jobs
 from sessions.turns.labels import labels_now
 from sessions.turns.lanes import Lanes, Waiting
 from sessions.turns.memory import Memory
-from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import grammar_param, plan_turn, takes_long
 from sessions.turns.playing import Playing
 from sessions.turns.reading import PrecomputedRequest, grammar_of
@@ -89,6 +90,8 @@ class Running:
         self._outbox = outbox
         self.key_name = ""
         """Of the API key under which the client asks."""
+        self.http_request = ""
+        """Name of the HTTP request by which the client came, for the log."""
         self._asking = Asking(
             connection_id=connection_id, visible=visible, service=service, outbox=outbox
         )
@@ -222,8 +225,8 @@ class Running:
             if options.parent_session is not None:
                 await memory.know(options.parent_session)
             if options.session is not None:
-                with_head = job.request.previous_response_id is None
-                session = await memory.session(options.session, with_head=with_head)
+                named = job.request.previous_response_id or job.request.conversation
+                session = await memory.session(options.session, with_head=named is None)
                 turn_comes = self._asking.question(SessionTurn())
                 ticket = self._asking.ticket(turn_comes)
                 if not session.request_turn(ticket):
@@ -246,8 +249,8 @@ class Running:
     ) -> TurnPlan:
         """Decide what the turn continues, and what the model reads; a long plan is made beside
         the event loop."""
-        service, request = self._service, job.request
-        digests = None if job.frame.prepared is None else job.frame.prepared.digests
+        service, asked = self._service, await self._whole_request(job, memory)
+        request, digests, num_bytes = asked.request, asked.digests, asked.num_bytes
         lineage = await find_lineage(request, memory, session, service.new_id("sess"), digests)
         work = partial(
             plan_turn,
@@ -259,17 +262,34 @@ class Running:
             grammar=grammar,
             arrival_s=job.frame.arrival_s,
         )
-        long = takes_long(service, request, lineage, job.frame.num_bytes)
+        long = takes_long(service, request, lineage, num_bytes)
         plan: TurnPlan = await self._asking.ask(job, Work(work)) if long else work()
+        if request.background and plan.private:
+            why = "what it continues is not stored, so that nobody could ask for it"
+            raise errors.invalid_value("background", why)
         if plan.due is not None:
             plan = await self._summing_up.begin(job, plan)
         repeats = len(lineage.items) < len(request.input)
         known = lineage.parent is not None and lineage.parent.entry is plan.continued
         return replace(
             plan,
+            conversation=asked.read,
             frame_bytes=0 if repeats else job.frame.num_bytes,
             continued_id=plan.previous_response_id if known else None,
         )
+
+    async def _whole_request(self, job: Job, memory: Memory) -> Conversing:
+        """The request with what its conversation says before it."""
+        prepared, frame = job.frame.prepared, job.frame
+        digests = None if prepared is None else prepared.digests
+        if job.request.conversation is None:
+            return Conversing(request=job.request, digests=digests, num_bytes=frame.num_bytes)
+        conversation = await memory.conversation(job.request.conversation)
+        num_bytes = frame.num_bytes + conversation.size_bytes
+        work = partial(conversing, job.request, conversation, self._service.new_id, num_bytes)
+        long = num_bytes > self._service.limits.max_inline_bytes
+        whole: Conversing = await self._asking.ask(job, Work(work)) if long else work()
+        return whole
 
     async def _try_grammar(self, job: Job, request: CreateRequest, grammar: GrammarSpec) -> None:
         """Last before the turn, so that no probe works for a prompt that does not fit."""
@@ -296,7 +316,7 @@ class Running:
                 job.shares = commits.shared.follow(session)
                 gives = True
                 while gives and (
-                    lacking := Meter(needs_of(plan), session.ledger).lacking_to_start()
+                    lacking := Reservation(plan.needs(), session.ledger).lacking_to_start()
                 ):
                     gives = await memory.take_shares(lacking)
                     if self._lost(plan, named):
@@ -361,6 +381,8 @@ class Running:
         returns how it has ended then."""
         commits, report = self._service.commits, ending.outcome.report
         spent = report.usage.input_tokens or report.cost
+        if commits is None and not self._moved(turn.plan, ending):
+            return refused(ending, Verdict(written=False, reason=PARENT_DELETED))
         if commits is None or not (spent or ending.outcome.entry is not None):
             if job.noted is not NOTHING:
                 self.playing.note(job, turn, NOTHING)
@@ -386,6 +408,17 @@ class Running:
         commits.forget(self._service.store, turn.plan, job.session, verdict)
         return refused(ending, verdict)
 
+    def _moved(self, plan: TurnPlan, ending: Ending) -> bool:
+        """Where no journal does it: the turn's conversation stands at it now. False: something that
+        it read there was taken out meanwhile."""
+        entry, store = ending.outcome.entry, self._service.store
+        if plan.conversation is None or entry is None:
+            return True
+        if store.conversations.move(self._tenant, plan.conversation, plan.response_id):
+            return True
+        store.branches.drop(entry)
+        return False
+
     def _tell_end(self, job: Job, turn: Turn, ending: Ending) -> None:
         """Let the turn's last event go, and keep what outlives it."""
         service, plan = self._service, turn.plan
@@ -407,7 +440,10 @@ class Running:
         usage = outcome.report.usage
         service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
         report = self._warned(outcome.report, job.session)
-        log.info("turn finished", extra={"fields": report.log_fields()})
+        fields = report.log_fields()
+        if self.http_request:
+            fields["x_request_id"] = self.http_request
+        log.info("turn finished", extra={"fields": fields})
         self._outbox.ended.append(TurnEnded(report=report, terminal=terminal))
 
     def _warned(self, report: TurnReport, session: Session | None) -> TurnReport:

@@ -9,8 +9,9 @@ all to one size, and the same items and room give the same texts.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from sessions.durable.renderer import Renderer
 from sessions.durable.shortened import shortened
-from sessions.durable.transcript import Renderer, text_bytes
+from sessions.durable.transcript import text_bytes
 from tools_api.chat_format import TemplateOptions
 from tools_api.items import CallOutput, Item, Message, TextPart, with_output
 from tools_api.tool_definitions import defines

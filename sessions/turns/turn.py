@@ -27,10 +27,11 @@ from runtime.messages import (
 from sessions.durable.account import NOTHING, Account, Amount, BudgetExceeded
 from sessions.durable.branches import Claim
 from sessions.durable.ledger import COMPACTION, Ledger, TurnReport, TurnUsage
-from sessions.durable.transcript import Entry, Renderer, Tail, chain_ids, roll_all
+from sessions.durable.renderer import Renderer
+from sessions.durable.reservation import Reservation
+from sessions.durable.transcript import Entry, Tail, chain_ids, roll_all
 from sessions.durable.turn_stats import TurnClock, TurnStats, wire_usage
 from sessions.turns.commits import Outcome
-from sessions.turns.metering import Meter, needs_of
 from sessions.turns.miss_account import account, prompt_of
 from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import ResponseEvents
@@ -92,7 +93,7 @@ class Turn:
         )
         begun = plan.begun
         self._clock = TurnClock(arrival_s=plan.arrival_s) if begun is None else begun.clock
-        needs = needs_of(plan)
+        needs = plan.needs()
         self._stats = TurnStats(
             session=plan.session,
             number=plan.number,
@@ -109,7 +110,7 @@ class Turn:
         self._told_before = len(self.events.items) if begun is None else begun.told
         """Items of the output that this part of the turn does not say."""
         self._attempts = 0
-        self._meter = Meter(needs, ledger, is_turn=plan.sums_up is None)
+        self._reservation = Reservation(needs, ledger, is_turn=plan.sums_up is None)
         self._claim: Claim | None = None
         self._branch_id = ""
         self._queue_reported = begun is not None
@@ -156,7 +157,7 @@ class Turn:
         """The accounts that other servers draw on too of which more is needed to take that."""
         if output.request_id != self.request_id:
             return []
-        return self._meter.lacking_for(output, len(self._reader.tokens))
+        return self._reservation.lacking_for(output, len(self._reader.tokens))
 
     def receive(self, output: SequenceOutput, now: float) -> TurnStep:
         """Take what one engine step gave this turn."""
@@ -169,8 +170,8 @@ class Turn:
                 return step
         if len(output.new_tokens):
             kept = output
-            if len(self._reader.tokens) + len(output.new_tokens) > self._meter.ask_at:
-                kept = self._meter.within_budget(output, self._reader)
+            if len(self._reader.tokens) + len(output.new_tokens) > self._reservation.ask_at:
+                kept = self._reservation.within_budget(output, self._reader)
             self._clock.token(now)
             self._stats.add(kept)
             stopped = kept is output and output.finish is FinishReason.STOP_STRING
@@ -226,9 +227,9 @@ class Turn:
 
     @property
     def noted(self) -> Amount:
-        """The amount that it may consume before it says so anew, as ``Meter.noted``; what its
+        """The amount that it may consume before it says so anew, as ``Reservation.noted``; what its
         parts before this one have consumed is in it."""
-        held, begun = self._meter.noted, self.plan.begun
+        held, begun = self._reservation.noted, self.plan.begun
         if begun is None or held is NOTHING:
             return held
         if self._noted[0] is not held:
@@ -248,7 +249,7 @@ class Turn:
             cached: prompt tokens that the engine is expected to find in its cache.
         """
         try:
-            self._meter.admit(cached=cached)
+            self._reservation.admit(cached=cached)
         except BudgetExceeded as error:
             self._refuse(step, error)
             return
@@ -263,7 +264,10 @@ class Turn:
             self._clock.submitted(now)
         step.requests.append(
             self.plan.generation_request(
-                request_id=self.request_id, claim=self._claim, limit=self._meter.limit, now=now
+                request_id=self.request_id,
+                claim=self._claim,
+                limit=self._reservation.limit,
+                now=now,
             )
         )
 
@@ -275,7 +279,7 @@ class Turn:
 
     def _withdraw(self) -> None:
         """Give back what is held and the branch without having consumed anything."""
-        self._meter.release()
+        self._reservation.release()
         self._leave_engine()
 
     def _leave_engine(self) -> None:
@@ -295,14 +299,14 @@ class Turn:
     def _begin(self, start: SequenceStart, step: TurnStep) -> None:
         """The engine has looked at its cache, and the input is held as it says. If less was
         there than was reckoned with, the turn may have to be refused, or to be cut shorter."""
-        cancel, asked = CancelRequest(request_id=self.request_id), self._meter.limit
+        cancel, asked = CancelRequest(request_id=self.request_id), self._reservation.limit
         try:
-            self._meter.adjust(start)
+            self._reservation.adjust(start)
         except BudgetExceeded as error:
             self._refuse(step, error)
             step.requests.append(cancel)
             return
-        if self._meter.limit < asked and self.plan.grammar is not None:
+        if self._reservation.limit < asked and self.plan.grammar is not None:
             step.requests.append(cancel)
             self._withdraw()
             certain = self._attempts < _MAX_ATTEMPTS
@@ -344,9 +348,9 @@ class Turn:
     def _fail_by_engine(self, output: SequenceOutput, step: TurnStep) -> None:
         kind = output.error or ErrorKind.INTERNAL
         if kind is ErrorKind.BUDGET_TOO_SMALL:
-            self._stats.exhausted = self._meter.limited
+            self._stats.exhausted = self._reservation.limited
             code: FailureCode = "invalid_prompt"
-            if self._meter.limited:
+            if self._reservation.limited:
                 code = "rate_limit_exceeded"
             self._fail(step, code, output.error_message, kind.value)
             return
@@ -427,7 +431,7 @@ class Turn:
         """Protocol 3.1 rule 6: what is open is closed as incomplete."""
         step.events += self.events.write(self._reader.finish(), cut=True)
         self.events.close("incomplete", step.events)
-        self._stats.exhausted = self._meter.limited and not context
+        self._stats.exhausted = self._reservation.limited and not context
         if self._stats.exhausted:
             reason = "budget_exhausted"
         elif context or self.plan.context_limited:
@@ -489,7 +493,7 @@ class Turn:
         """Close the account: what was consumed takes the allowance's place. Returns what the whole
         turn consumed."""
         if self._stats.start is not None:
-            usage, cost = self._meter.settle(self._own_usage(), goes_on=goes_on)
+            usage, cost = self._reservation.settle(self._own_usage(), goes_on=goes_on)
             self._stats.cost = cost
             self._stats.residency = usage.residency
         elif self.plan.begun is not None:
@@ -579,7 +583,7 @@ def _events(plan: TurnPlan, service: Service, stream_id: str | None) -> Response
         request=request,
         model=plan.model,
         created_at=int(service.wall_clock()),
-        previous_response_id=plan.previous_response_id,
+        previous_response_id=None if request.conversation else plan.previous_response_id,
         service_tier=plan.service_tier,
         temperature=sampling.temperature,
         top_p=sampling.top_p,

@@ -13,10 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.messages import GenerationRequest, SamplingParams, TokenArray
-from sessions.durable.account import Amount
+from sessions.durable.account import NOTHING as NO_AMOUNT
+from sessions.durable.account import Account, Amount
 from sessions.durable.branches import Claim
+from sessions.durable.budgets import bounds_of
+from sessions.durable.conversations import ConversationRead
 from sessions.durable.ledger import TurnUsage
 from sessions.durable.miss_reasons import Miss
+from sessions.durable.reservation import TurnNeeds
 from sessions.durable.transcript import NOTHING, Entry, Header, LeftOut, Tail, chain, chain_ids
 from sessions.durable.turn_stats import TurnClock
 from sessions.durable.usage_keys import NO_KEYS, UsageKeys
@@ -204,6 +208,8 @@ class TurnPlan:
     recast: Recast | None = None
     begun: Begun | None = None
     """The turn has begun already: this is a further part of it."""
+    conversation: ConversationRead | None = None
+    """The part that it reads of the conversation which it is in."""
     accounts: tuple[str, ...] = ()
     """Names of the accounts that it draws on besides its session's own, once it runs."""
     keys: UsageKeys = NO_KEYS
@@ -288,6 +294,24 @@ class TurnPlan:
             deadline_s=deadline_s,
             expected_tool_s=None if tool_ms is None else tool_ms / 1000,
             resume_points=self._resume_points(claim),
+        )
+
+    def needs(self) -> TurnNeeds:
+        """The amounts that it wants to consume, and the account that it brings."""
+        spent = NO_AMOUNT if self.begun is None else self.begun.spent
+        own = tuple(
+            Account(
+                scope="turn", budget=bounds_of(budget), soft=bounds_of(budget.soft), spent=spent
+            )
+            for budget in self.request.keepwarm.budget
+            if budget.scope == "turn"
+        )
+        return TurnNeeds(
+            prompt_tokens=self.prompt_tokens,
+            max_output=self.max_output,
+            bound=self.grammar is not None,
+            thinks=self.options.thinking and self.max_output > 0,
+            own=own,
         )
 
     def _resume_points(self, claim: Claim) -> tuple[int, ...]:
