@@ -14,8 +14,10 @@ from typing import Protocol
 
 from cluster import homes
 from cluster.haproxy_file import BACKEND
-from cluster.haproxy_socket import CommandRefused, HaproxyGone, HaproxySocket
+from cluster.haproxy_socket import CommandRefused, Entry, HaproxyGone, HaproxySocket
+from cluster.left_homes import LeftHomes
 from cluster.membership import Step, plan
+from cluster.targets import TargetsFile
 from cluster.watch import Watch
 from sessions.journal.errors import JournalError
 from sessions.journal.members import Member
@@ -61,13 +63,20 @@ class Balancer:
         watch: Watch,
         homes_file: Path,
         clock: Callable[[], float],
+        targets: TargetsFile | None = None,
     ) -> None:
-        """``clock``: monotonic seconds."""
+        """
+        Args:
+            clock: monotonic seconds.
+            targets: is told which members live; None: nobody is.
+        """
         self._rows = rows
         self._carrier = carrier
         self._watch = watch
         self._homes_file = homes_file
+        self._left = LeftHomes(homes_file.with_name("left"), clock)
         self._clock = clock
+        self._targets = targets
         self._save_at: float | None = 0.0
         """When the table is copied next; None: what was saved is to be filled in."""
         self._trouble: str | None = None
@@ -104,17 +113,23 @@ class Balancer:
 
     def _balance(self, members: Sequence[Member]) -> None:
         seen = self._watch.look(members, self._clock())
-        found = plan(BACKEND, seen, self._carrier.socket.slots(BACKEND))
+        if self._targets is not None:
+            self._targets.write(each.member.presence.address for each in seen if each.fresh)
+        slots = self._carrier.socket.slots(BACKEND)
+        found = plan(BACKEND, seen, slots)
+        ids = {slot.number: slot.id for slot in slots}
         if found.left_out and found.left_out != self._left_out:
             log.warning("there is no slot for members members=%s", ", ".join(found.left_out))
         self._left_out = found.left_out
-        told = [step.tells for step in found.steps if self._do(step) and step.tells is not None]
+        done = [step for step in found.steps if self._do(step, ids[step.slot])]
+        told = [step.tells for step in done if step.tells is not None]
         if found.slots or told:
             self._rows.write(found.slots, told)
 
-    def _do(self, step: Step) -> bool:
+    def _do(self, step: Step, server_id: int) -> bool:
         """False: not all of it was done."""
         try:
+            self._mind_left(step, server_id)
             for command in step.commands:
                 log.info("slot=%d %s", step.slot, command)
                 self._carrier.socket.do(command)
@@ -122,6 +137,21 @@ class Balancer:
             log.error("%s", error)
             return False
         return True
+
+    def _mind_left(self, step: Step, server_id: int) -> None:
+        """Before a slot is cleared keep who was at home there; before it is another's, fill in
+        those of them that went nowhere else."""
+        if not (step.clears or step.opens):
+            return
+        socket = self._carrier.socket
+        if step.clears:
+            table = socket.table(BACKEND)
+            self._left.keep(step.slot, (each.key for each in table if each.server_id == server_id))
+        elif keys := self._left.take(step.slot):
+            elsewhere = {each.key for each in socket.table(BACKEND)}
+            mine = [Entry(key=key, server_id=server_id) for key in keys if key not in elsewhere]
+            socket.fill(BACKEND, mine)
+            log.info("slot=%d sessions come home sessions=%d", step.slot, len(mine))
 
     def _mind_homes(self) -> None:
         """Copy the table now and then, or fill it where HAProxy is new."""

@@ -20,6 +20,7 @@ from datetime import date
 from typing import Any
 
 from tools_api import exact_json
+from tools_api.built_in_items import BuiltInCall, BuiltInOutput
 from tools_api.items import (
     Compaction,
     CustomToolCall,
@@ -238,7 +239,7 @@ Turn = AssistantTurn | list[FunctionCallOutput] | Message
 def turns(items: Iterable[Item]) -> Iterator[Turn]:
     """Items grouped as templates know them: one assistant turn holds reasoning, then text,
     then calls; outputs that follow one another are one turn of the tools. Calls of custom tools
-    are functions with the argument ``input``."""
+    are functions with the argument ``input``, those of built-in tools functions of their names."""
     turn: Turn | None = None
     for item in map(_as_templates_know_it, items):
         if isinstance(item, Reasoning) and item.sealed:
@@ -264,6 +265,15 @@ def _as_templates_know_it(item: Item) -> Message | FunctionCall | FunctionCallOu
             return item.as_function_call()
         case CustomToolCallOutput():
             return item.as_function_output()
+        case BuiltInCall():
+            return FunctionCall(
+                call_id=item.call_id,
+                name=item.full_name,
+                arguments=item.arguments,
+                status=item.status,
+            )
+        case BuiltInOutput():
+            return FunctionCallOutput(call_id=item.call_id, output=item.output, name=item.name)
         case Compaction():
             raise TypeError("a compaction is rendered as what it stands for")
     return item

@@ -322,6 +322,55 @@ def call_id_taken(path: str, call_id: str) -> ApiError:
     )
 
 
+def call_not_found(call_id: str) -> ApiError:
+    """The response made no whole call of that id, or there is no such response for this tenant."""
+    return ApiError(
+        f"No call with id {quoted(call_id)} was made by this response.",
+        code="call_not_found",
+        param="call_id",
+        status=404,
+    )
+
+
+def session_not_found(name: str) -> ApiError:
+    """Unknown, forgotten, or another tenant's: a client cannot tell which."""
+    return ApiError(
+        f"Session {quoted(name)} not found.", code="session_not_found", param="session", status=404
+    )
+
+
+def call_not_open(session: str, response_id: str) -> ApiError:
+    """The session has gone on, or was taken back, and stands at another response."""
+    return ApiError(
+        f"The session {quoted(session)} does not stand at the response {quoted(response_id)} any "
+        "more; list its calls anew.",
+        code="call_not_open",
+        param="session",
+        status=409,
+    )
+
+
+def call_decided(call_id: str, state: str, by: str) -> ApiError:
+    """Somebody else was first: a decision stands, a call is begun once."""
+    who = f" by {quoted(by)}" if by else ""
+    return ApiError(
+        f"The call {quoted(call_id)} is {state} already{who}.",
+        code="call_decided",
+        param="decision",
+        status=409,
+    )
+
+
+def call_not_approved(call_id: str) -> ApiError:
+    """Nobody has approved it yet."""
+    return ApiError(
+        f"The call {quoted(call_id)} waits for approval.",
+        code="call_not_approved",
+        param="decision",
+        status=409,
+    )
+
+
 def model_not_found(model: str) -> ApiError:
     """``model`` is neither the served model's name nor one of its aliases."""
     return ApiError(

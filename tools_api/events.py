@@ -426,6 +426,34 @@ def steer_pending(
     )
 
 
+def shell_command_added(
+    seq: int, *, output_index: int, command_index: int, stream_id: str | None = None
+) -> Event:
+    """Opens a command of a shell call, still empty; they are counted from 0."""
+    return _command("added", seq, output_index, command_index, stream_id, command="")
+
+
+def shell_command_delta(
+    seq: int, *, output_index: int, command_index: int, delta: str, stream_id: str | None = None
+) -> Event:
+    """More of a command: its text, not JSON."""
+    return _command("delta", seq, output_index, command_index, stream_id, delta=delta)
+
+
+def shell_command_done(
+    seq: int, *, output_index: int, command_index: int, command: str, stream_id: str | None = None
+) -> Event:
+    """The whole command: its deltas, added up."""
+    return _command("done", seq, output_index, command_index, stream_id, command=command)
+
+
+def _command(
+    what: str, seq: int, output_index: int, command_index: int, stream_id: str | None, **text: str
+) -> Event:
+    at = {"output_index": output_index, "command_index": command_index}
+    return _event(f"response.shell_call_command.{what}", seq, stream_id, **at, **text)
+
+
 def steer_failed(
     seq: int,
     request: SteerRequest,

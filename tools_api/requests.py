@@ -33,6 +33,8 @@ from tools_api.tools import (
 from tools_api.wire import WireModel, refuse_unprintable, validate
 
 _TRANSPORT_FIELDS = frozenset({"type", "stream", "stream_options", "stream_id"})
+_TOLD_BESIDE = frozenset({"request_id", "traceparent", "tools"})
+"""Keys of ``keepwarm`` that ask for nothing."""
 COMPACT_ALONE = "keepwarm:compact"
 """Field of a request that was a body of ``POST /v1/responses/compact``."""
 ITEMS_ALONE = "keepwarm:items"
@@ -435,12 +437,12 @@ def ordered_input(
 
 def _body_digest(raw: dict[str, Any], request: CreateRequest) -> bytes:
     """A digest that is the same for two requests that ask the same: all but how they travel, the
-    span that each of them has above it, and the id."""
+    span that each of them has above it, what it tells of tools that ran, and the id."""
     if request.keepwarm.request_id is None:
         return b""
     body = {key: value for key, value in raw.items() if key not in _TRANSPORT_FIELDS}
     options = raw["keepwarm"].items()
-    body["keepwarm"] = {k: v for k, v in options if k not in ("request_id", "traceparent")}
+    body["keepwarm"] = {k: v for k, v in options if k not in _TOLD_BESIDE}
     return hashlib.blake2b(dumps(body, sort_keys=True), digest_size=16).digest()
 
 

@@ -1,8 +1,9 @@
 """Tools that a model may call and the choice among them, checked.
 
 What the model calls is always a function with a name of its own: one of ``tools``, one out of
-a namespace (``namespace__name``), or a custom tool. Hosted tools, which the published service
-runs itself, are left out and named by ``tool_warnings``. Only the shape is checked here:
+a namespace (``namespace__name``), a custom tool, or one that is built into the published API and
+that the client runs (``tools_api.built_in_tools``). Hosted tools, which the published service runs
+itself, are left out and named by ``tool_warnings``. Only the shape is checked here:
 names, sizes, that ``parameters`` describes an object. Whether a schema or a grammar can be
 enforced is known when it is compiled (``runtime.grammar.state``).
 
@@ -15,17 +16,19 @@ from itertools import groupby
 from typing import Any, Literal
 
 from tools_api import errors, exact_json
+from tools_api.built_in_tools import TOOL_TYPES, BuiltIn, definition, is_hosted
 from tools_api.custom_input import INPUT_SCHEMA, CustomFormat, parse_format
 from tools_api.json_fields import Fields, depth_of, join
 from tools_api.limits import DEFAULT_LIMITS, Limits
 
 HOSTED_TOOLS = frozenset(
-    {"web_search", "web_search_2025_08_26", "web_search_preview", "file_search", "mcp", "shell"}
-    | {"web_search_preview_2025_03_11", "code_interpreter", "image_generation", "local_shell"}
-    | {"computer", "computer_use_preview", "apply_patch", "tool_search"}
-    | {"programmatic_tool_calling"}
+    {"web_search", "web_search_2025_08_26", "web_search_preview", "file_search", "mcp"}
+    | {"web_search_preview_2025_03_11", "code_interpreter", "image_generation", "tool_search"}
+    | {"computer", "computer_use_preview", "programmatic_tool_calling"}
 )
-"""Published types of tools that only the published service, or its own client, can run."""
+"""Published types of tools that only the published service, or its own client, can run; so can
+nobody else a shell in a container."""
+_OWN_TYPES = tuple(kind for kind in TOOL_TYPES if kind not in HOSTED_TOOLS)
 _WITHOUT_EFFECT = ("async", "defer_loading", "output_schema")
 
 
@@ -57,6 +60,8 @@ class FunctionTool:
     """The first tool of its namespace: the model reads what the namespace is for above it."""
     custom: CustomFormat | None = None
     """A custom tool: it is given a text, not arguments."""
+    built_in: BuiltIn | None = None
+    """A tool that is built into the published API: its calls are items of a type of their own."""
     in_header: bool = True
     """The model reads of it before all items; otherwise where an item says what it is, if any."""
     offered: bool = True
@@ -90,8 +95,18 @@ class FunctionTool:
         said = [part for part in parts if part is not None]
         return "\n\n".join(said) if said else None
 
+    @property
+    def kind(self) -> str:
+        """The type by which a choice names it."""
+        if self.built_in is not None:
+            return self.built_in.type
+        return "function" if self.custom is None else "custom"
+
     def to_wire(self) -> dict[str, Any]:
-        """As responses echo it, always with all keys; inside its namespace, if it has one."""
+        """As responses echo it, always with all keys; inside its namespace, if it has one. A
+        built-in tool as it was sent."""
+        if self.built_in is not None:
+            return {"type": self.built_in.type} | self.built_in.told
         wire: dict[str, Any] = {"type": self.type if self.custom is None else "custom"}
         wire |= {"name": self.own_name, "description": self.description}
         if self.custom is not None:
@@ -129,11 +144,8 @@ class ToolChoice:
         """As responses echo it: a mode, one tool, or ``allowed_tools``."""
         if self.names is None:
             return self.mode
-        custom = {tool.name for tool in tools if tool.custom is not None}
-        entries = [
-            {"type": "custom" if name in custom else "function", "name": name}
-            for name in self.names
-        ]
+        kinds = {tool.name: tool.kind for tool in tools}
+        entries = [_chosen(name, kinds.get(name, "function")) for name in self.names]
         if self.named:
             return entries[0]
         return {"type": "allowed_tools", "mode": self.mode, "tools": entries}
@@ -146,6 +158,10 @@ class ToolChoice:
         if self.names is None:
             return offered
         return tuple(tool for tool in offered if tool.name in self.names)
+
+
+def _chosen(name: str, kind: str) -> dict[str, Any]:
+    return {"type": kind} if kind in TOOL_TYPES else {"type": kind, "name": name}
 
 
 def parse_tools(
@@ -189,7 +205,7 @@ def tool_warnings(raw: object) -> tuple[str, ...]:
         tool
         for entry in entries
         for tool in (entry.get("tools", []) if entry.get("type") == "namespace" else [entry])
-        if tool.get("type") not in HOSTED_TOOLS
+        if not _is_hosted(tool)
     ]
     keys = [key for key in _WITHOUT_EFFECT if any(tool.get(key) for tool in functions)]
     if any(_only_for_programs(tool) for tool in functions):
@@ -208,8 +224,13 @@ def hosted_types(raw: object) -> tuple[str, ...]:
     entries = raw if isinstance(raw, list) else []
     if not entries:
         return ()
-    types = (entry.get("type") for entry in entries if isinstance(entry, dict))
-    return tuple(dict.fromkeys(kind for kind in types if kind in HOSTED_TOOLS))
+    hosted = (entry for entry in entries if isinstance(entry, dict) and _is_hosted(entry))
+    return tuple(dict.fromkeys(entry["type"] for entry in hosted))
+
+
+def _is_hosted(raw: dict[str, Any]) -> bool:
+    kind = raw.get("type")
+    return isinstance(kind, str) and (kind in HOSTED_TOOLS or is_hosted(raw))
 
 
 class _ToolReader:
@@ -244,8 +265,10 @@ class _ToolReader:
                 if raw.get("tools") is None:
                     raise errors.missing_parameter(join(path, "tools"))
                 self.read(raw["tools"], join(path, "tools"), found)
-            case str() as kind if kind in HOSTED_TOOLS and namespace is None:
+            case str() if _is_hosted(raw) and namespace is None:
                 pass
+            case str() as kind if kind in _OWN_TYPES and namespace is None:
+                self._add(_built_in(raw, path), path, None)
             case str() as kind if kind != "function":
                 raise _unsupported_tool(kind, join(path, "type"))
             case _:
@@ -294,6 +317,16 @@ class _ToolReader:
         return replace(tool, **update)
 
 
+def _built_in(raw: dict[str, Any], path: str) -> FunctionTool:
+    found = definition(raw, path)
+    return FunctionTool(
+        name=found.built_in.type,
+        description=found.description,
+        parameters=found.parameters,
+        built_in=found.built_in,
+    )
+
+
 def _described(raw: dict[str, Any], path: str) -> FunctionTool:
     """A tool of the entry's name and description."""
     fields = Fields(raw, path)
@@ -305,8 +338,8 @@ def _described(raw: dict[str, Any], path: str) -> FunctionTool:
 def _unsupported_tool(kind: str, path: str) -> errors.ApiError:
     return errors.unsupported_parameter(
         path,
-        f"tool type {errors.quoted(kind)} is not supported here; supported are function, custom "
-        "and namespace",
+        f"tool type {errors.quoted(kind)} is not supported here; supported are function, custom, "
+        f"namespace, {', '.join(_OWN_TYPES)}",
     )
 
 
@@ -357,7 +390,7 @@ def _parse_choice_object(
     raw: dict[str, Any], tools: tuple[FunctionTool, ...], path: str
 ) -> ToolChoice:
     match raw.get("type"):
-        case "function" | "custom":
+        case "function" | "custom" | "shell" | "local_shell" | "apply_patch" | "tool_search":
             names = _known_names([raw], tools, path)
             return ToolChoice(mode="required", names=names, named=True)
         case "allowed_tools":
@@ -396,22 +429,24 @@ def _known_names(entries: list[Any], tools: tuple[FunctionTool, ...], path: str)
     """The names of ``entries`` as the model knows them.
 
     A tool of a namespace is named as the model calls it, or with ``namespace`` beside its own
-    name.
+    name; a built-in one by its type alone.
     """
-    known = {(tool.name, tool.custom is not None): tool.offered for tool in tools}
+    known = {(tool.name, tool.kind): tool.offered for tool in tools}
     names = []
     for entry in entries:
         kind = entry.get("type", "function") if isinstance(entry, dict) else None
         if isinstance(kind, str) and kind in HOSTED_TOOLS:
             raise errors.unsupported_parameter(path, f"a tool of type '{kind}' cannot run here")
         name = entry.get("name") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or kind not in ("function", "custom"):
+        if kind in _OWN_TYPES:
+            name = kind
+        elif not isinstance(name, str) or kind not in ("function", "custom"):
             raise errors.invalid_value(
                 path, "tools are named {type: 'function' or 'custom', name: ...}"
             )
         if isinstance(entry.get("namespace"), str):
             name = f"{entry['namespace']}__{name}"
-        offered = known.get((name, kind == "custom"))
+        offered = known.get((name, kind))
         if offered is None:
             raise errors.invalid_value(path, f"{errors.quoted(name)} is not one of the tools")
         if not offered:

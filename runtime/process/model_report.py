@@ -11,6 +11,7 @@ from runtime.model.memory_plan import plan_memory
 from runtime.model.runner import BITS, check_quantization, resolve_device, resolve_dtype
 from runtime.model.sources import check_context, find_source
 from runtime.model.weights import check_memory, check_stored, contents_of, free_memory_bytes
+from runtime.offload.below_plan import plan_below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,15 @@ class ModelReport:
     context: int = 0
     """The longest transcript."""
     state_slots: int | None = None
-    """State slots of a model with recurrent layers."""
+    """State slots of a model with recurrent layers, and bytes of one."""
+    state_bytes: int = 0
+    window_tokens: int = 0
+    """Tokens that the layers with a window see, the longest of them; 0 where none has one."""
+    windowed_share: float = 0.0
+    """Of a token's keys and values, those of such layers: all of them are kept."""
+    host_states: int = 0
+    """Slots for states in host memory, and on disk."""
+    disk_states: int = 0
 
 
 def model_report(config: EngineConfig) -> ModelReport:
@@ -62,6 +71,8 @@ def _report(config: EngineConfig) -> ModelReport:
     free = free_memory_bytes(device)
     left = max(0, free - contents.held_bytes)
     plan = plan_memory(config, found.config, dtype=dtype, device=device, free_bytes=lambda: left)
+    below = plan_below(config, plan.states, plan.block_bytes)
+    windows = [mixer.window for mixer in found.config.attention if mixer.window is not None]
     tokens = plan.num_blocks * config.block_size
     token_bytes = plan.block_bytes // config.block_size
     return ModelReport(
@@ -74,7 +85,12 @@ def _report(config: EngineConfig) -> ModelReport:
         kv_bytes=plan.kv_bytes,
         token_bytes=token_bytes,
         tokens=tokens,
-        host_tokens=config.host_kv_bytes // plan.block_bytes * config.block_size,
+        host_tokens=below.host_blocks * config.block_size,
         context=config.max_context_tokens or found.config.max_context_tokens,
         state_slots=plan.states.slots or None,
+        state_bytes=plan.states.slot_bytes,
+        window_tokens=max(windows, default=0),
+        windowed_share=len(windows) / len(found.config.attention),
+        host_states=below.host_states,
+        disk_states=below.disk_states,
     )

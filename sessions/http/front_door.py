@@ -16,6 +16,7 @@ import enum
 import ipaddress
 import logging
 import re
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -171,11 +172,24 @@ class OriginPolicy:
         return str(client) if any(inner in each for each in self.forwarded_by) else peer
 
 
+def _drawn_id() -> str:
+    return f"req_{secrets.token_hex(12)}"
+
+
 class FrontDoor:
     """Decides about every request of the port."""
 
-    def __init__(self, *, routes: Iterable[Route], tenants: Tenants, origins: OriginPolicy) -> None:
+    def __init__(
+        self,
+        *,
+        routes: Iterable[Route],
+        tenants: Tenants,
+        origins: OriginPolicy,
+        new_id: Callable[[], str] = _drawn_id,
+    ) -> None:
+        """``new_id`` makes names of requests to which their clients gave none."""
         self.routes = tuple(routes)
+        self._new_id = new_id
         self._by_path = {route.path: route for route in self.routes if "{" not in route.path}
         self._patterns = [route for route in self.routes if "{" in route.path]
         self._tenants = tenants
@@ -214,6 +228,10 @@ class FrontDoor:
             error = http_error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The body has to be JSON.")
             return refusal(error, words)
         return Admission(route=route, principal=principal, argument=argument, handler=handler)
+
+    def id_of(self, request: HttpRequest | None) -> str:
+        """The request's name in its answer and in the log; None: it could not be read."""
+        return (None if request is None else request.id) or self._new_id()
 
     def readable_by_page(self, request: HttpRequest) -> tuple[tuple[str, str], ...]:
         """Header fields that let the page which made the request read its answer; none where it

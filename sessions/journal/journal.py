@@ -7,6 +7,7 @@ Every method waits for a disk or a network: none is called in the event loop. ``
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from sessions.durable.call_states import CallState
 from sessions.durable.conversations import Conversation
 from sessions.journal.listing import ListAsked, ListedSession, ListPlace
 from sessions.journal.members import Heard, Presence
@@ -253,6 +254,29 @@ class Journal(Protocol):
 
     def hide(self, tenant: str, response_id: str) -> bool:
         """The response can no longer be named or found; what continues it goes on."""
+        ...
+
+    def call_states(self, tenant: str, response_id: str) -> dict[str, CallState]:
+        """States of a response's calls, by their ids, where anything was said of them."""
+        ...
+
+    def change_call(
+        self,
+        tenant: str,
+        response_id: str,
+        call_id: str,
+        change: Callable[[CallState], CallState],
+        session: str | None = None,
+    ) -> CallState | None:
+        """Change what was said about a call, with nobody else in between; it returns when that is
+        durable. None: there is no such turn, or it was hidden.
+
+        Args:
+            session: it has to stand at the response.
+
+        Raises:
+            ApiError: it does not, or of ``change``; nothing was written.
+        """
         ...
 
     def delete_session(self, tenant: str, name: str) -> tuple[str, ...]:

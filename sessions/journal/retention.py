@@ -238,7 +238,7 @@ def sweep_headers(journal: SqlJournal) -> int:
 
 def _delete_rows(cursor: Cursor, lost: Sequence[Place]) -> None:
     for tenant, _, response_id in lost:
-        for table in ("turn", "name", "item"):
+        for table in ("turn", "name", "item", "call_state"):
             cursor.execute(
                 f"DELETE FROM {table} WHERE tenant = ? AND response_id = ?", (tenant, response_id)
             )

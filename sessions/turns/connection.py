@@ -106,9 +106,9 @@ class Connection:
         their client."""
         return len(self._jobs) + len(self._following)
 
-    def ask_under(self, key_name: str) -> None:
-        """Its requests are those of an API key of that name."""
-        self._running.key_name = key_name
+    def ask_under(self, key_name: str, http_request: str = "") -> None:
+        """Its requests are those of an API key of that name, and came by that HTTP request."""
+        self._running.key_name, self._running.http_request = key_name, http_request
 
     def want_events(self) -> None:
         """The client asks for events of our own too (``sessions.turns.vendor_events``)."""

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 
 from runtime.messages import TokenArray
 from sessions.durable.compaction import opened_input
+from sessions.durable.renderer import Renderer
 from sessions.durable.session import Session
 from sessions.durable.transcript import (
     NOTHING,
     ROOT_DIGEST,
     Entry,
-    Renderer,
     Tail,
     chain,
     check_calls,

@@ -24,6 +24,7 @@ from tools_api.items import (
     Message,
     StandsFor,
     TextPart,
+    with_output,
 )
 
 _NOTE = "[cleared: output of {}, {} tokens]"
@@ -283,9 +284,11 @@ def _to_empty(
             found[place] = replace(item, arguments=_NO_ARGUMENTS)
         elif isinstance(item, CustomToolCall):
             found[place] = replace(item, input="")
+        else:
+            found[place] = item.emptied()
     return found
 
 
 def _noted(item: Item, tokens: int) -> Item:
     assert isinstance(item, CallOutput)
-    return replace(item, output=_NOTE.format(item.call_id, tokens))
+    return with_output(item, _NOTE.format(item.call_id, tokens))

@@ -20,6 +20,7 @@ from runtime.grammar.refusal import GrammarRefused
 from sessions.durable.account import NOTHING
 from sessions.durable.ledger import TurnReport
 from sessions.durable.policies import newly_warned
+from sessions.durable.reservation import Reservation
 from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import EventLog
@@ -44,7 +45,6 @@ from sessions.turns.jobs import EndedEarly, Job, Jobs
 from sessions.turns.labels import labels_now
 from sessions.turns.lanes import Lanes, Waiting
 from sessions.turns.memory import Memory
-from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import grammar_param, plan_turn, takes_long
 from sessions.turns.playing import Playing
 from sessions.turns.reading import PrecomputedRequest, grammar_of
@@ -90,6 +90,8 @@ class Running:
         self._outbox = outbox
         self.key_name = ""
         """Of the API key under which the client asks."""
+        self.http_request = ""
+        """Name of the HTTP request by which the client came, for the log."""
         self._asking = Asking(
             connection_id=connection_id, visible=visible, service=service, outbox=outbox
         )
@@ -338,7 +340,7 @@ class Running:
                 job.shares = commits.shared.follow(session)
                 gives = True
                 while gives and (
-                    lacking := Meter(needs_of(plan), session.ledger).lacking_to_start()
+                    lacking := Reservation(plan.needs(), session.ledger).lacking_to_start()
                 ):
                     gives = await memory.take_shares(lacking)
                     if self._lost(plan, named):
@@ -462,7 +464,10 @@ class Running:
         usage = outcome.report.usage
         service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
         report = self._warned(outcome.report, job.session)
-        log.info("turn finished", extra={"fields": report.log_fields()})
+        fields = report.log_fields()
+        if self.http_request:
+            fields["x_request_id"] = self.http_request
+        log.info("turn finished", extra={"fields": fields})
         self._outbox.ended.append(TurnEnded(report=report, terminal=terminal))
 
     def _warned(self, report: TurnReport, session: Session | None) -> TurnReport:

@@ -25,11 +25,11 @@ from runtime.messages import (
 from sessions.durable.account import Account, Amount, BudgetExceeded
 from sessions.durable.branches import Claim
 from sessions.durable.ledger import COMPACTION, Ledger, TurnReport, TurnUsage
+from sessions.durable.reservation import Reservation
 from sessions.durable.transcript import Entry, Tail, chain_ids, roll_all
 from sessions.durable.turn_stats import TurnClock, TurnStats, wire_usage
 from sessions.turns.boundaries import is_boundary, read_to_boundary
 from sessions.turns.commits import Outcome
-from sessions.turns.metering import Meter, needs_of
 from sessions.turns.miss_account import account, prompt_of
 from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import ResponseEvents
@@ -92,7 +92,7 @@ class Turn:
             tools=request.tools,
         )
         self._clock = TurnClock(arrival_s=plan.arrival_s)
-        needs = needs_of(plan)
+        needs = plan.needs()
         self._stats = TurnStats(
             session=plan.session,
             number=plan.number,
@@ -105,7 +105,7 @@ class Turn:
             context=None if plan.recast is None else plan.recast.report,
         )
         self._attempts = 0
-        self._meter = Meter(needs, ledger, is_turn=plan.sums_up is None)
+        self._reservation = Reservation(needs, ledger, is_turn=plan.sums_up is None)
         self._claim: Claim | None = None
         self._branch_id = ""
         self._queue_reported = False
@@ -146,7 +146,7 @@ class Turn:
         """The accounts that other servers draw on too of which more is needed to take that."""
         if output.request_id != self.request_id:
             return []
-        return self._meter.lacking_for(output, len(self._reader.tokens))
+        return self._reservation.lacking_for(output, len(self._reader.tokens))
 
     def receive(self, output: SequenceOutput, now: float) -> TurnStep:
         """Take what one engine step gave this turn."""
@@ -159,8 +159,8 @@ class Turn:
                 return step
         if len(output.new_tokens):
             kept = output
-            if len(self._reader.tokens) + len(output.new_tokens) > self._meter.ask_at:
-                kept = self._meter.within_budget(output, self._reader)
+            if len(self._reader.tokens) + len(output.new_tokens) > self._reservation.ask_at:
+                kept = self._reservation.within_budget(output, self._reader)
             self._clock.token(now)
             stopped = kept is output and output.finish is FinishReason.STOP_STRING
             told = self._read(kept, step, stopped=stopped)
@@ -242,8 +242,8 @@ class Turn:
 
     @property
     def noted(self) -> Amount:
-        """The amount that it may consume before it says so anew; as ``Meter.noted``."""
-        return self._meter.noted
+        """The amount that it may consume before it says so anew; as ``Reservation.noted``."""
+        return self._reservation.noted
 
     def snapshot(self) -> Event:
         """The response as it stands."""
@@ -258,7 +258,7 @@ class Turn:
             cached: prompt tokens that the engine is expected to find in its cache.
         """
         try:
-            self._meter.admit(cached=cached)
+            self._reservation.admit(cached=cached)
         except BudgetExceeded as error:
             self._refuse(step, error)
             return
@@ -271,7 +271,10 @@ class Turn:
         self._clock.submitted(now)
         step.requests.append(
             self.plan.generation_request(
-                request_id=self.request_id, claim=self._claim, limit=self._meter.limit, now=now
+                request_id=self.request_id,
+                claim=self._claim,
+                limit=self._reservation.limit,
+                now=now,
             )
         )
 
@@ -283,7 +286,7 @@ class Turn:
 
     def _withdraw(self) -> None:
         """Give back what is held and the branch without having consumed anything."""
-        self._meter.release()
+        self._reservation.release()
         self._leave_engine()
 
     def _leave_engine(self) -> None:
@@ -303,14 +306,14 @@ class Turn:
     def _begin(self, start: SequenceStart, step: TurnStep) -> None:
         """The engine has looked at its cache, and the input is held as it says. If less was
         there than was reckoned with, the turn may have to be refused, or to be cut shorter."""
-        cancel, asked = CancelRequest(request_id=self.request_id), self._meter.limit
+        cancel, asked = CancelRequest(request_id=self.request_id), self._reservation.limit
         try:
-            self._meter.adjust(start)
+            self._reservation.adjust(start)
         except BudgetExceeded as error:
             self._refuse(step, error)
             step.requests.append(cancel)
             return
-        if self._meter.limit < asked and self.plan.grammar is not None:
+        if self._reservation.limit < asked and self.plan.grammar is not None:
             step.requests.append(cancel)
             self._withdraw()
             certain = self._attempts < _MAX_ATTEMPTS
@@ -350,9 +353,9 @@ class Turn:
     def _fail_by_engine(self, output: SequenceOutput, step: TurnStep) -> None:
         kind = output.error or ErrorKind.INTERNAL
         if kind is ErrorKind.BUDGET_TOO_SMALL:
-            self._stats.exhausted = self._meter.limited
+            self._stats.exhausted = self._reservation.limited
             code: FailureCode = "invalid_prompt"
-            if self._meter.limited:
+            if self._reservation.limited:
                 code = "rate_limit_exceeded"
             self._fail(step, code, output.error_message, kind.value)
             return
@@ -401,7 +404,7 @@ class Turn:
         """Protocol 3.1 rule 6: what is open is closed as incomplete."""
         step.events += self.events.write(self._reader.finish(), cut=True)
         self.events.close("incomplete", step.events)
-        self._stats.exhausted = self._meter.limited and not context
+        self._stats.exhausted = self._reservation.limited and not context
         if self._stats.exhausted:
             reason = "budget_exhausted"
         elif context or self.plan.context_limited:
@@ -462,7 +465,7 @@ class Turn:
         """Close the account: what was consumed takes the allowance's place."""
         usage = self._usage()
         if self._stats.start is not None:
-            usage, self._stats.cost = self._meter.settle(usage)
+            usage, self._stats.cost = self._reservation.settle(usage)
             self._stats.residency = usage.residency
         self._withdraw()
         return usage

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.messages import GenerationRequest, SamplingParams, TokenArray
+from sessions.durable.account import Account
 from sessions.durable.branches import Claim
+from sessions.durable.budgets import bounds_of
 from sessions.durable.conversations import ConversationRead
+from sessions.durable.reservation import TurnNeeds
 from sessions.durable.transcript import NOTHING, Entry, Header, LeftOut, Tail, chain, chain_ids
 from sessions.durable.usage_keys import NO_KEYS, UsageKeys
 from sessions.turns.cache_diagnostics import Comparison
@@ -246,6 +249,21 @@ class TurnPlan:
             deadline_s=deadline_s,
             expected_tool_s=None if tool_ms is None else tool_ms / 1000,
             resume_points=self._resume_points(claim),
+        )
+
+    def needs(self) -> TurnNeeds:
+        """The amounts that it wants to consume, and the account that it brings."""
+        own = tuple(
+            Account(scope="turn", budget=bounds_of(budget), soft=bounds_of(budget.soft))
+            for budget in self.request.keepwarm.budget
+            if budget.scope == "turn"
+        )
+        return TurnNeeds(
+            prompt_tokens=self.prompt_tokens,
+            max_output=self.max_output,
+            bound=self.grammar is not None,
+            thinks=self.options.thinking and self.max_output > 0,
+            own=own,
         )
 
     def _resume_points(self, claim: Claim) -> tuple[int, ...]:

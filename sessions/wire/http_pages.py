@@ -25,6 +25,7 @@ DESCRIPTIONS = {
     "/health": "whether the server lives",
     "/healthz": "the same",
     "/metrics": "numbers for Prometheus",
+    "/openapi.json": "the HTTP API in OpenAPI's words",
     "/readyz": "whether the engine answers",
     "/sessions.json": "what the dashboard shows",
     "/v1/models": "the models that are served",

@@ -126,14 +126,22 @@ class StoredResponses:
             why = "a conversation stands at it; take items out of that, or delete it"
             raise errors.invalid_value("response_id", why)
 
-    async def input_items(self, call: Call) -> HttpResponse:
-        """``GET .../input_items``: all that the model read as items, the newest first or, with
-        ``order=asc``, the oldest."""
+    async def find(self, call: Call) -> StoredResponse:
+        """The response that the path names, in memory.
+
+        Raises:
+            ApiError: it is not there, or the journal cannot be asked.
+        """
         await self._find(call)
         stored = self._store.tenant_responses(call.principal.tenant).get(call.argument)
         if stored is None:
             raise errors.no_such_response(call.argument)
-        items = _input_items(stored)
+        return stored
+
+    async def input_items(self, call: Call) -> HttpResponse:
+        """``GET .../input_items``: all that the model read as items, the newest first or, with
+        ``order=asc``, the oldest."""
+        items = _input_items(await self.find(call))
         if choice_of(call, "order", ("desc", "asc")) == "desc":
             items.reverse()
         return json_response(page(items, after=call.request.query("after"), limit=limit_of(call)))

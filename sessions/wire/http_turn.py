@@ -57,7 +57,7 @@ class HttpTurn:
         self, call: Call, *, hub: Hub, max_unsent_bytes: int, clock: Callable[[], float]
     ) -> None:
         self._tenant = call.principal.tenant
-        self._key_name = call.principal.key_name
+        self._key_name, self._request_id = call.principal.key_name, call.request_id
         self._exchange = call.exchange
         self._hub = hub
         self._max_unsent_bytes = max_unsent_bytes
@@ -78,7 +78,9 @@ class HttpTurn:
             self._feed = writer.feed_frame
         if asked.streamed:
             self._exchange.look_at_clock(self.tick)
-        self._link = self._hub.open(self._tenant, self, connect, key_name=self._key_name)
+        self._link = self._hub.open(
+            self._tenant, self, connect, key_name=self._key_name, request_id=self._request_id
+        )
         self._hub.receive_parsed(self._link, asked.read, asked.num_bytes)
 
     async def ended(self) -> HttpResponse | None:
@@ -104,7 +106,7 @@ class HttpTurn:
         try:
             self._take(frames)
         except Exception:
-            log.exception("answer failed tenant=%s", self._tenant)
+            log.exception("answer failed tenant=%s x_request_id=%s", self._tenant, self._request_id)
             if self._answer.done():
                 self._exchange.cut()
             else:
@@ -145,7 +147,10 @@ class HttpTurn:
         self._wrote_at = self._clock()
         self._exchange.write(piece)
         if self._exchange.unsent_bytes > self._max_unsent_bytes:
-            log.warning("client does not read, cutting it off tenant=%s", self._tenant)
+            log.warning(
+                "client does not read, cutting it off tenant=%s x_request_id=%s",
+                *(self._tenant, self._request_id),
+            )
             self._end(None)
             self._exchange.cut()
 

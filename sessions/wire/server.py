@@ -18,6 +18,7 @@ from sessions.ground import DESCRIPTORS, Ground
 from sessions.http.exchange import Call, at_once
 from sessions.http.front_door import Access, FrontDoor, OriginPolicy, Route
 from sessions.http.message import HttpResponse
+from sessions.http.openapi import OpenApi
 from sessions.pages.archive import Archive, Beside
 from sessions.pages.assets import Assets
 from sessions.pages.dashboard import Dashboard
@@ -60,9 +61,14 @@ def routes(
         _usage_route(hub, service),
         *api.routes(),
     ]
+    openapi = OpenApi()
+    told = {"GET": at_once(openapi.show)}
+    table.append(Route(path="/openapi.json", access=Access.PUBLIC, calls=told))
     listed = [("/", ("GET", "HEAD")), *((route.path, route.methods) for route in table)]
     calls = {"GET": at_once(Index(sorted(listed)).show)}
-    return [Route(path="/", access=Access.PUBLIC, calls=calls), *table]
+    table.insert(0, Route(path="/", access=Access.PUBLIC, calls=calls))
+    openapi.describe(table)
+    return table
 
 
 def _pages(hub: Hub, metrics: Metrics, dashboard: Dashboard, ground: Ground) -> list[Route]:

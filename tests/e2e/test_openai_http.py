@@ -14,6 +14,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from keepwarm.demo.child_server import ChildServer
+from tests.support.openapi import Contract
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 BLOCK = 16
@@ -80,7 +81,8 @@ def checked(events: list[Any]) -> Response:
 
 @pytest.fixture
 def client(server: ChildServer) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+    http = httpx.Client(event_hooks={"response": [Contract.of_server(server.url).look]})
+    with OpenAI(base_url=server.url, api_key="none", max_retries=0, http_client=http) as client:
         yield client
 
 

@@ -6,6 +6,7 @@ Always true: it keeps every promise of ``Journal`` except that of lasting.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from sessions.durable.call_states import CallState
 from sessions.durable.conversations import Conversation, moved
 from sessions.durable.item_ids import item_with_id
 from sessions.journal.encoding import HeaderCache, decode_links, encode_turn, link_items
@@ -25,6 +26,7 @@ from sessions.journal.samples import KEPT, Sample
 from sessions.journal.usage import UsageSums
 from sessions.journal.usage_reading import UsageAsked, UsagePlace, UsageRow
 from tests.support.usage_reckoning import reckoned, sum_of
+from tools_api import errors
 
 
 @dataclass(slots=True)
@@ -35,6 +37,7 @@ class _Tenant:
     sessions: dict[str, SessionRecord] = field(default_factory=dict)
     accounts: dict[str, SpendTotal] = field(default_factory=dict)
     reservations: dict[str, TurnRecord] = field(default_factory=dict)
+    calls: dict[str, dict[str, CallState]] = field(default_factory=dict)
 
 
 class MemoryJournal:
@@ -273,6 +276,27 @@ class MemoryJournal:
         self._mend_heads(tenant)
         return True
 
+    def call_states(self, tenant: str, response_id: str) -> dict[str, CallState]:
+        return dict(self._tenant(tenant).calls.get(response_id, {}))
+
+    def change_call(
+        self,
+        tenant: str,
+        response_id: str,
+        call_id: str,
+        change: Callable[[CallState], CallState],
+        session: str | None = None,
+    ) -> CallState | None:
+        state = self._tenant(tenant)
+        if self.turn(tenant, response_id) is None:
+            return None
+        known = None if session is None else state.sessions.get(session)
+        if session is not None and (known is None or known.head_id != response_id):
+            raise errors.call_not_open(session, response_id)
+        states = state.calls.setdefault(response_id, {})
+        states[call_id] = change(states.get(call_id, CallState(call_id=call_id)))
+        return states[call_id]
+
     def delete_session(self, tenant: str, name: str) -> tuple[str, ...]:
         state = self._tenant(tenant)
         before = {record.name: record.head_id for record in state.sessions.values()}
@@ -432,6 +456,7 @@ class MemoryJournal:
     def _remove(self, state: _Tenant, gone: set[str]) -> None:
         for response_id in gone:
             turn = state.turns.pop(response_id)
+            state.calls.pop(response_id, None)
             state.hidden.discard(response_id)
             if turn.request_id is not None:
                 state.requests.pop(turn.request_id, None)

@@ -47,6 +47,10 @@ class Chain:
     stats: SessionStats = field(default_factory=SessionStats)
     cut_from: str | None = None
     """The response before the newest cut, which has all that was said."""
+    held: frozenset[str] = frozenset()
+    """Ids of the calls of ``head`` that are begun and ended at the server (``held_turns``)."""
+    resumes: int = 0
+    """Turns behind ``head`` that failed."""
     is_fork: bool = False
     """Another chain stands at ``head`` too."""
     server_name: str | None = None
@@ -91,6 +95,7 @@ class Chain:
         self.history += [dict(item) for item in response.raw["output"]]
         self.owed.clear()
         self.ran.clear()
+        self.held, self.resumes = frozenset(), 0
         self.cut_from = (response.keepwarm.get("context") or {}).get("from") or self.cut_from
         self.server_name = response.keepwarm.get("session", self.server_name)
         self.stats = _counted(self.stats, response)
@@ -117,6 +122,7 @@ class Chain:
                 break
             self.owed.append(item)
         self.head = to
+        self.held, self.resumes = frozenset(), 0
         del self.history[mark.length :], self.marks[number:]
 
     def before_cut(self) -> "Chain":

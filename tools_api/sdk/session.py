@@ -16,8 +16,10 @@ from tools_api.items import CallOutput, Item
 from tools_api.sdk.answers import LoopResult, Response, SessionStats, StreamEvent
 from tools_api.sdk.chain import Chain
 from tools_api.sdk.connection import Connection
+from tools_api.sdk.held_turns import refuse_unstored
 from tools_api.sdk.hooks import NO_HOOKS, Hooks
 from tools_api.sdk.occupancy import Occupancy
+from tools_api.sdk.open_calls import OpenCalls, PendingCall
 from tools_api.sdk.options import (
     AnyTool,
     Budget,
@@ -61,10 +63,12 @@ class AsyncSession:
             tools = listed_tools(chain.defaults["tools"])
             chain.defaults = {**chain.defaults, "tools": tools}
             equipment.check([tool for tool in tools if isinstance(tool, Tool)])
+            refuse_unstored(tools, equipment, chain.defaults)
         self._connection = connection
         self._chain = chain
         self._equipment = equipment
         self._occupancy = Occupancy()
+        self._calls = OpenCalls(connection, chain)
         self._turn: Turn | None = None
         self._run: Run | None = None
 
@@ -99,6 +103,32 @@ class AsyncSession:
             raise ValueError("the session has no response here yet: play a turn, or give head=...")
         return self._connection.items_of(self._chain.head)
 
+    async def pending(self) -> tuple[PendingCall, ...]:
+        """The calls of the session's last turn that nothing has answered, as the server keeps
+        them: each with who decided what, and whether its tool has begun or ended. None where that
+        turn has no calls.
+
+        Raises:
+            ApiError: the server does not have the response.
+            ConnectionLost: it did not come back in time.
+        """
+        return await self._calls.listed()
+
+    async def approve(self, call_id: str, *, by: str = "", reason: str = "") -> PendingCall:
+        """Let a call run; ``run()`` without input then goes on. It is kept by the server, with
+        ``by``, before this returns.
+
+        Raises:
+            ApiError: there is no such call, it was rejected (``call_decided``), or the session has
+                gone on (``call_not_open``).
+            ConnectionLost: the server did not come back in time.
+        """
+        return await self._calls.decide(call_id, "approve", by=by, reason=reason)
+
+    async def reject(self, call_id: str, *, by: str = "", reason: str = "") -> PendingCall:
+        """Keep a call from running: the model reads ``reason``. Otherwise as ``approve``."""
+        return await self._calls.decide(call_id, "reject", by=by, reason=reason)
+
     async def respond(self, input: Input, **options: Unpack[TurnOptions]) -> Response:
         """Run one turn; ``input`` is only what is new. Calls are left to the caller.
 
@@ -117,7 +147,7 @@ class AsyncSession:
 
     def stream(
         self,
-        input: Input,
+        input: Input = (),
         *,
         tools: Sequence[AnyTool] | None = None,
         tool_choice: Choice = "auto",
@@ -128,7 +158,11 @@ class AsyncSession:
     ) -> RunEvents:
         """Play turns and run their calls until a turn has none; the LoopResult comes last.
 
+        A run ends ``waiting`` where calls wait for an approval that nobody here gives; without
+        ``input`` it goes on from there, in any process (``pending``).
+
         Args:
+            input: what is new; nothing where calls of the last turn were decided.
             tools: in place of the session's own.
             tool_choice: of the first turn, or a function of the turn's number.
             output_type: what the answer has to be, a pydantic model or any type pydantic knows.
@@ -149,13 +183,14 @@ class AsyncSession:
             output_type=output_type,
             max_repairs=max_repairs,
         )
-        run = Run(self._connection, self._chain, plan, self._equipment, self._occupancy)
+        chain, equipment = self._chain, self._equipment
+        run = Run(self._connection, chain, plan, equipment, self._occupancy, calls=self._calls)
         return self._occupancy.stream(self._played(run, input))
 
     @overload
     async def run(
         self,
-        input: Input,
+        input: Input = (),
         *,
         output_type: type[Output],
         tools: Sequence[AnyTool] | None = None,
@@ -168,7 +203,7 @@ class AsyncSession:
     @overload
     async def run(
         self,
-        input: Input,
+        input: Input = (),
         *,
         output_type: None = None,
         tools: Sequence[AnyTool] | None = None,
@@ -180,7 +215,7 @@ class AsyncSession:
 
     async def run(
         self,
-        input: Input,
+        input: Input = (),
         *,
         output_type: Any = None,
         tools: Sequence[AnyTool] | None = None,
@@ -367,6 +402,9 @@ def said_by(result: LoopResult[Any]) -> str:
     Raises:
         RuntimeError: it came to no answer.
     """
+    if result.status == "waiting":
+        names = ", ".join(call.full_name for call in result.waiting)
+        raise RuntimeError(f"the run waits for somebody to answer or approve {names}")
     if result.status != "completed" and not result.text:
         raise RuntimeError(f"the run was {result.status} and said nothing")
     return result.text

@@ -282,7 +282,8 @@ def test_every_published_kind_of_tool_is_known() -> None:
         if any(ref.endswith("/" + definition["title"]) for ref in _references(schema))
     }
     assert kinds >= {"function", "namespace", "web_search"}
-    assert kinds <= HOSTED_TOOLS | {"function", "custom", "namespace"}
+    own = {"function", "custom", "namespace", "shell", "local_shell", "apply_patch"}
+    assert kinds <= HOSTED_TOOLS | own
 
 
 def _values(schema: dict[str, Any]) -> list[str]:
