@@ -66,6 +66,10 @@ class EngineConfig:
     """Slots for states of a model with recurrent layers, those of running turns included. None: one
     for each of ``max_running``, and some for each session that the KV has room for."""
 
+    state_share: int | None = None
+    """Share of the memory for KV and states that slots for states take, in percent, instead of
+    ``state_slots``."""
+
     tensor_parallel: int = 1
     """Ranks, processes that compute one model together: each has an equal part of the heads, of
     the KV and of the widths between, on a GPU of its own where there are GPUs. Sizes of memory are
@@ -81,9 +85,13 @@ class EngineConfig:
     """Main memory for KV that has to leave the device; it comes back faster than it is
     computed. 0: what leaves is forgotten."""
 
+    host_state_bytes: int | None = None
+    """Main memory for states of a model with recurrent layers: each is copied there when its turn
+    ends. None: a part of ``host_kv_bytes``, as large as on the device. Needs ``host_kv_bytes``."""
+
     disk_kv_bytes: int = 0
-    """Disk for KV that has to leave main memory, and for restarts. Needs ``host_kv_bytes`` and
-    a folder. 0: none."""
+    """Disk for KV that has to leave main memory, and for restarts; states get the part that they
+    have of main memory. Needs ``host_kv_bytes`` and a folder. 0: none."""
 
     disk_kv_folder: str | None = None
     """Folder for that, of this engine alone; it is made if missing. What is in it can be read
@@ -195,6 +203,10 @@ class EngineConfig:
                 raise ConfigError(f"{name} is {value!r}, an integer is needed")
             if not low <= value <= high:
                 raise ConfigError(f"{name} is {value}, not in {low}..{high}")
+        if self.state_slots is not None and self.state_share is not None:
+            raise ConfigError("state_slots and state_share are both given: give one of them")
+        if self.host_state_bytes and not self.host_kv_bytes:
+            raise ConfigError("host_state_bytes needs host_kv_bytes: a state is of no use alone")
         if self.disk_kv_bytes and not (self.host_kv_bytes and self.disk_kv_folder):
             raise ConfigError("disk_kv_bytes needs host_kv_bytes and disk_kv_folder as well")
         if self.disk_kv_folder and not self.disk_kv_bytes:
@@ -218,7 +230,9 @@ BOUNDS: dict[str, tuple[int, int]] = {
     "kv_cache_bytes": (1 << 16, 1 << 44),
     "num_blocks": (2, 1 << 26),
     "state_slots": (1, 1 << 20),
+    "state_share": (1, 90),
     "host_kv_bytes": (0, 1 << 44),
+    "host_state_bytes": (0, 1 << 44),
     "disk_kv_bytes": (0, 1 << 50),
     "tensor_parallel": (1, 64),
     "block_size": (4, 256),

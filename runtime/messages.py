@@ -285,6 +285,13 @@ class StepStats:
     snapshots_taken_delta: dict[str, float] = field(default_factory=dict)
     """By kind, and how many of these were lost."""
     snapshots_lost_delta: dict[str, float] = field(default_factory=dict)
+    host_states_total: int = 0
+    """Slots for states in host memory and on disk."""
+    host_states_used: int = 0
+    disk_states_total: int = 0
+    disk_states_used: int = 0
+    snapshots_raised_delta: int = 0
+    """Sequences that began with a state from host memory."""
     slot_waits_delta: int = 0
     """Times a sequence could not be admitted for want of a slot."""
     memory_bytes: dict[str, float] = field(default_factory=dict)

@@ -198,6 +198,37 @@ def no_such_response(response_id: str) -> ApiError:
     )
 
 
+def no_such_conversation(id_: str) -> ApiError:
+    """Unknown, deleted, forgotten or another tenant's: a client cannot tell which."""
+    return ApiError(
+        f"Conversation with id {quoted(id_)} not found.",
+        code="conversation_not_found",
+        param="conversation",
+        status=404,
+    )
+
+
+def no_such_conversation_item(id_: str) -> ApiError:
+    """The conversation is there, and has no item of that id."""
+    return ApiError(
+        f"Item with id {quoted(id_)} not found in this conversation.",
+        code="item_not_found",
+        param="item_id",
+        status=404,
+    )
+
+
+def conversation_locked() -> ApiError:
+    """Others change the conversation again and again; nothing was changed here."""
+    return ApiError(
+        "Others are changing this conversation; ask again.",
+        code="conversation_locked",
+        param="conversation",
+        status=409,
+        retry_after_s=1.0,
+    )
+
+
 def request_id_reused() -> ApiError:
     """The id of a request came again with another body; the first one's turn is untouched."""
     return ApiError(

@@ -29,6 +29,7 @@ from runtime.model.config import LoadError
 from runtime.model.kv_pool import block_bytes
 from runtime.model.rank_link import RankLink
 from runtime.model.runner import ModelRunner, load_runner
+from runtime.offload.below_plan import BelowPlan
 from runtime.offload.opening import KVTiers, open_tiers
 from runtime.process.one_line import in_one_line
 from runtime.process.rank_processes import RankProcesses
@@ -156,7 +157,7 @@ def assemble(
     memory = KVMemory(
         cache,
         None if tiers is None else tiers.transfer,
-        _state_memory(runner),
+        _state_memory(runner, tiers),
     )
     requests = OpenRequests(
         limits=_limits(config, info),
@@ -195,14 +196,17 @@ def _cache(
     clock: Callable[[], float],
 ) -> PrefixCache:
     """The prefix cache over the runner's blocks, with what an earlier process left on disk."""
+    below = BelowPlan() if tiers is None else tiers.plan
     cache = PrefixCache(
         CacheConfig(
             num_blocks=runner.num_blocks,
             block_size=config.block_size,
             policy=config.cache_policy,
             rescue_share=_RESCUE_SHARE,
-            host_blocks=tiers.host_blocks if tiers is not None else 0,
-            disk_blocks=tiers.disk_blocks if tiers is not None else 0,
+            host_blocks=below.host_blocks,
+            disk_blocks=below.disk_blocks,
+            host_states=below.host_states,
+            disk_states=below.disk_states,
             state_slots=0 if runner.states is None else runner.states.num_slots,
             running_slots=0 if runner.states is None else runner.states.num_rings,
             slot_blocks=_slot_blocks(config, runner),
@@ -212,16 +216,26 @@ def _cache(
         reload_cost=tiers.transfer.up_s if tiers is not None else None,
         mover=tiers.transfer if tiers is not None else None,
     )
-    if tiers is not None and tiers.disk_blocks:
-        found = cache.load(tiers.stored)
-        log.info("disk cache ready blocks=%d found=%d", tiers.disk_blocks, found)
+    if tiers is not None and below.disk_blocks:
+        found, states = cache.load(tiers.stored, tiers.stored_states)
+        log.info("disk cache ready blocks=%d found=%d", below.disk_blocks, found)
+        if below.disk_states:
+            log.info("disk cache ready states=%d found=%d", below.disk_states, states)
     return cache
 
 
-def _state_memory(runner: ModelRunner) -> StateMemory | None:
+def _state_memory(runner: ModelRunner, tiers: KVTiers | None) -> StateMemory | None:
     if runner.states is None or runner.tails is None:
         return None
-    return StateMemory(runner.states, runner.tails, runner.pool)
+    if tiers is None or tiers.state_transfer is None:
+        return StateMemory(runner.states, runner.tails, runner.pool)
+    return StateMemory(
+        runner.states,
+        runner.tails,
+        runner.pool,
+        transfer=tiers.state_transfer,
+        settle=tiers.transfer.settle,
+    )
 
 
 def _slot_blocks(config: EngineConfig, runner: ModelRunner) -> int:

@@ -14,6 +14,7 @@ from runtime.model.partition import part_of
 from runtime.model.runner import BITS, check_quantization, device_of, resolve_device, resolve_dtype
 from runtime.model.sources import ModelSource, check_context, find_source
 from runtime.model.weights import check_memory, check_stored, contents_of, free_memory_bytes
+from runtime.offload.below_plan import plan_below
 from runtime.process.rank_processes import check_ranks, partition_of
 
 
@@ -42,7 +43,15 @@ class ModelReport:
     context: int = 0
     """The longest transcript."""
     state_slots: int | None = None
-    """State slots of a model with recurrent layers."""
+    """State slots of a model with recurrent layers, and bytes of one."""
+    state_bytes: int = 0
+    window_tokens: int = 0
+    """Tokens that the layers with a window see, the longest of them; 0 where none has one."""
+    windowed_share: float = 0.0
+    """Of a token's keys and values, those of such layers: all of them are kept."""
+    host_states: int = 0
+    """Slots for states in host memory, and on disk."""
+    disk_states: int = 0
     ranks: int = 1
     """Processes that have equal parts; the memory told of is each one's."""
 
@@ -70,6 +79,8 @@ def _report(config: EngineConfig) -> ModelReport:
     free = free_memory_bytes(device) // sharing
     left = max(0, free - held)
     plan = plan_memory(config, part, dtype=dtype, device=device, free_bytes=lambda: left)
+    below = plan_below(config, plan.states, plan.block_bytes)
+    windows = [mixer.window for mixer in part.attention if mixer.window is not None]
     tokens = plan.num_blocks * config.block_size
     token_bytes = plan.block_bytes // config.block_size
     return ModelReport(
@@ -82,9 +93,14 @@ def _report(config: EngineConfig) -> ModelReport:
         kv_bytes=plan.kv_bytes,
         token_bytes=token_bytes,
         tokens=tokens,
-        host_tokens=config.host_kv_bytes // plan.block_bytes * config.block_size,
+        host_tokens=below.host_blocks * config.block_size,
         context=config.max_context_tokens or found.config.max_context_tokens,
         state_slots=plan.states.slots or None,
+        state_bytes=plan.states.slot_bytes,
+        window_tokens=max(windows, default=0),
+        windowed_share=len(windows) / len(found.config.attention),
+        host_states=below.host_states,
+        disk_states=below.disk_states,
         ranks=config.tensor_parallel,
     )
 

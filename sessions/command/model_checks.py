@@ -123,8 +123,19 @@ def memory(report: Mapping[str, Any]) -> Finding:
         f"{tokens} tokens",
         f"sessions that fit: {', '.join(sessions)}",
     ]
+    windowed, window = report["windowed_share"], report["window_tokens"]
+    if windowed and window < context:
+        needed = 1 - windowed * (1 - window / context)
+        words.append(
+            f"layers that see {window} tokens keep all: a session of {context} tokens takes "
+            f"{1 / needed:.3g} times what its windows need"
+        )
+    if report["state_slots"]:
+        words.append(f"{report['state_slots']} states of {_size(report['state_bytes'])} each")
     if report["host_tokens"]:
-        words.append(f"host memory holds {report['host_tokens']} tokens more")
+        words.append(
+            f"host memory holds {report['host_tokens']} tokens more{_states_below(report)}"
+        )
     found = "; ".join(words)
     if tokens >= context:
         return Finding(what="memory", verdict="ok", found=found)
@@ -133,6 +144,14 @@ def memory(report: Mapping[str, Any]) -> Finding:
         "--kv-cache-dtype has it take half"
     )
     return Finding(what="memory", verdict="note", found=found, advice=advice)
+
+
+def _states_below(report: Mapping[str, Any]) -> str:
+    """How many states there is room for below the device, where a model has any."""
+    if not report["state_slots"]:
+        return ""
+    on_disk = f", the disk {report['disk_states']}" if report["disk_states"] else ""
+    return f" and {report['host_states']} states{on_disk}"
 
 
 def _sessions(report: Mapping[str, Any], length: int) -> int:

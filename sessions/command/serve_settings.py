@@ -6,8 +6,6 @@ they mean together is said by ``options``. Needs nothing of what a server needs 
 other commands can check a configuration file whole.
 """
 
-import ast
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -16,6 +14,7 @@ from runtime.child_environment import KEY_VARIABLE
 from runtime.config import BOUNDS, EngineConfig
 from runtime.log_lines import LogFormat
 from sessions.command.settings import Kind, Setting, Values
+from tools_api.docstrings import field_docstrings
 from tools_api.limits import DEFAULT_LIMITS
 
 MIB = 1024 * 1024
@@ -270,23 +269,8 @@ def _kind(hint: Any) -> dict[str, Any]:
     return {"kind": kind}
 
 
-def _field_docstrings(type_: type) -> dict[str, str]:
-    """The string under each field, on one line."""
-    (definition,) = ast.parse(inspect.getsource(type_)).body
-    assert isinstance(definition, ast.ClassDef)
-    texts = {}
-    for field, below in zip(definition.body, definition.body[1:], strict=False):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(below, ast.Expr)
-        ):
-            texts[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
-    return texts
-
-
 def _engine_options() -> tuple[EngineOption, ...]:
-    kinds, texts = get_type_hints(EngineConfig), _field_docstrings(EngineConfig)
+    kinds, texts = get_type_hints(EngineConfig), field_docstrings(EngineConfig)
     return tuple(
         _engine_option(field.name, kinds[field.name], field.default, texts[field.name])
         for field in fields(EngineConfig)

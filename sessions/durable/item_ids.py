@@ -28,6 +28,7 @@ _PREFIXES: dict[str, str] = {
     "local_shell_call_output": "lsho",
     "apply_patch_call_output": "apco",
     "tool_search_output": "tso",
+    "additional_tools": "at",
 }
 """By the item's type."""
 _LISTED = re.compile(rf"(?:{'|'.join(_PREFIXES.values())})_(\d{{1,9}})_(.+)", re.ASCII)
@@ -60,11 +61,16 @@ def read_items(entry: Entry) -> list[Item]:
     return [item for part in reversed(parts) for item in part]
 
 
+def prefix_of(item: Item) -> str:
+    """How ids of such items begin."""
+    return _PREFIXES[item.type]
+
+
 def listed_id(item: Item, place: Place) -> str:
     """The id under which an item is listed."""
     if item.id is not None:
         return item.id
-    return f"{_PREFIXES[item.type]}_{place.number}_{place.response_id.partition('_')[2]}"
+    return f"{prefix_of(item)}_{place.number}_{place.response_id.partition('_')[2]}"
 
 
 def place_of(id_: str) -> Place | None:

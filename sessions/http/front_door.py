@@ -15,9 +15,11 @@ announced as JSON, which no page can do without asking the server first (``cross
 import enum
 import ipaddress
 import logging
+import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -47,7 +49,7 @@ _READ_ONLY = (
     "This key is read-only: it shows sessions and responses, and starts, changes and ends nothing. "
     "Take one with the role 'tenant' ('keepwarm keys new' makes it)."
 )
-_LONGEST_ROUTE = 4
+_LONGEST_ROUTE = 5
 """Parts between slashes."""
 ANTHROPIC_HEADER = "anthropic-version"
 """Every client of that API sends it."""
@@ -64,13 +66,22 @@ class Access(enum.Enum):
     """Needs an operator's key: the answer concerns all tenants."""
 
 
+@cache
+def _pattern(path: str) -> re.Pattern[str]:
+    """The paths of a route."""
+    parts = re.split(r"\{(id|name)\}", path)
+    stands_for = {"id": "([^/]+)", "name": "(.+)"}
+    texts = [stands_for[part] if n % 2 else re.escape(part) for n, part in enumerate(parts)]
+    return re.compile("".join(texts), re.DOTALL)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """One path and who may ask for it."""
 
     path: str
-    """May hold one pair of braces: ``{id}`` stands for anything without a slash, ``{name}``
-    also for what has some."""
+    """May hold pairs of braces: ``{id}`` stands for anything without a slash, ``{name}`` also for
+    what has some."""
     access: Access
     page: Page | None = None
     """Makes the answer to GET."""
@@ -92,16 +103,10 @@ class Route:
         return (*pages, *opens, *sorted(others))
 
     def argument(self, path: str) -> str | None:
-        """The part of ``path`` where the route has braces, "" if it has none; None: it is another
-        path."""
-        before, brace, rest = self.path.partition("{")
-        if not brace:
-            return "" if path == self.path else None
-        kind, _, after = rest.partition("}")
-        found = path[len(before) : len(path) - len(after)]
-        if not found or path != before + found + after or (kind == "id" and "/" in found):
-            return None
-        return found
+        """The parts of ``path`` where the route has braces, with slashes between, "" if it has
+        none; None: it is another path."""
+        found = _pattern(self.path).fullmatch(path)
+        return None if found is None else "/".join(found.groups())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from sessions.durable.call_states import CallState
+from sessions.durable.conversations import Conversation
 from sessions.journal.listing import ListAsked, ListedSession, ListPlace
-from sessions.journal.members import Heard, Presence
+from sessions.journal.members import Heard, Member, Presence
 from sessions.journal.records import (
     SessionRecord,
     SpendTotal,
@@ -38,6 +39,14 @@ class Owner(Protocol):
             ClusterRefused: it serves something else.
             AddressTaken: another one is there; it may be dead, and then is so a moment later.
         """
+        ...
+
+    def members(self, cluster: str) -> tuple[list[Member], int]:
+        """The servers of a cluster, the dead ones too, and the database's time in milliseconds."""
+        ...
+
+    def addresses(self) -> dict[str, str]:
+        """Where servers that stand in a cluster are reached, by their names."""
         ...
 
     def draw(self, tenant: str, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
@@ -126,7 +135,8 @@ class Journal(Protocol):
             reserved: as for ``reserve``, of other turns.
 
         Raises:
-            JournalParentGone: what one of them stands on was deleted; nothing was written.
+            JournalParentGone: what one of them stands on was deleted, or taken out of its
+                conversation; nothing was written.
         """
         ...
 
@@ -233,6 +243,21 @@ class Journal(Protocol):
 
     def sessions(self, tenant: str | None = None) -> list[SessionRecord]:
         """Most recently used first; of all tenants if none is named."""
+        ...
+
+    def conversation(self, tenant: str, id_: str) -> Conversation | None:
+        """None: there is none of that id."""
+        ...
+
+    def put_conversation(
+        self, tenant: str, conversation: Conversation, *, version: int | None
+    ) -> bool:
+        """Write it in the place of the one of that ``version``, None: of none. False: it is another
+        one that is there. A turn that ends moves its own in ``append``."""
+        ...
+
+    def delete_conversation(self, tenant: str, id_: str) -> bool:
+        """What its turns said stays. False: there is none."""
         ...
 
     def hide(self, tenant: str, response_id: str) -> bool:

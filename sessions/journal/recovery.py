@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-from sessions.journal import calls, rows
+from sessions.journal import calls, conversations, rows
 from sessions.journal.encoding import decode_links, decode_turn, link_items
 from sessions.journal.errors import (
     JournalDamaged,
@@ -68,6 +68,7 @@ class _Found:
     accounts: dict[tuple[str, str], Row] = field(default_factory=dict)
     reservations: list[Row] = field(default_factory=list)
     calls: list[Row] = field(default_factory=list)
+    conversations: list[Row] = field(default_factory=list)
     usage: dict[str, list[Row]] = field(default_factory=dict)
     """Rows of its tables, which have no checksum."""
 
@@ -162,6 +163,10 @@ def _read(connection: sqlite3.Connection, report: Recovered) -> _Found:
         with _naming(report):
             rows.read_sealed(row, "state of a call")
             found.calls.append(row)
+    for row in _rows(connection, "conversation", conversations.CONVERSATION, report):
+        with _naming(report):
+            conversations.decode(row)
+            found.conversations.append(row)
     for table, columns in _USAGE.items():
         found.usage[table] = _sums(connection, table, columns, report)
     return found
@@ -225,6 +230,11 @@ def _keep_whole(found: _Found, report: Recovered) -> None:
         for key in orphans:
             report.lost.append(f"turn {key[1]}: what it stands on is gone")
             del found.turns[key]
+    for row in list(found.conversations):
+        head_id = conversations.decode(row).head_id
+        if head_id is not None and (row[0], head_id) not in found.turns:
+            report.lost.append(f"conversation {row[1]}: what was said in it is gone")
+            found.conversations.remove(row)
 
 
 def _write(found: _Found, target: Path, report: Recovered) -> None:
@@ -249,6 +259,9 @@ def _write(found: _Found, target: Path, report: Recovered) -> None:
             for state in found.calls:
                 if (state[0], state[1]) in found.turns:
                     cursor.execute("INSERT INTO call_state VALUES (?, ?, ?, ?, ?)", state)
+            for row in found.conversations:
+                sql = f"INSERT INTO conversation ({conversations.CONVERSATION})"
+                cursor.execute(f"{sql} VALUES ({marks(len(row))})", row)
             by_session: dict[tuple[str, str], list[StoredTurn]] = {}
             for turn, _ in found.turns.values():
                 by_session.setdefault((turn.tenant, turn.session), []).append(turn)

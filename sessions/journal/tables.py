@@ -75,6 +75,12 @@ CREATE INDEX item_turn ON item (tenant, response_id);
 CREATE TABLE call_state (
     tenant TEXT NOT NULL, response_id TEXT NOT NULL, call_id TEXT NOT NULL, body {blob} NOT NULL,
     checksum {blob} NOT NULL, PRIMARY KEY (tenant, response_id, call_id));
+CREATE TABLE conversation (
+    tenant TEXT NOT NULL, id TEXT NOT NULL, updated_ms BIGINT NOT NULL, head_id TEXT,
+    edits BIGINT NOT NULL, version BIGINT NOT NULL, body {blob} NOT NULL, checksum {blob} NOT NULL,
+    PRIMARY KEY (tenant, id));
+CREATE INDEX conversation_used ON conversation (updated_ms);
+CREATE INDEX conversation_head ON conversation (tenant, head_id) WHERE head_id IS NOT NULL;
 CREATE TABLE curve (
     width_s BIGINT NOT NULL, number BIGINT NOT NULL, server TEXT NOT NULL, tenant TEXT NOT NULL,
     body {blob} NOT NULL, checksum {blob} NOT NULL,
@@ -117,7 +123,7 @@ _SUMS = (
     "cost BIGINT NOT NULL, saved BIGINT NOT NULL"
 )
 """Columns of sums of usage."""
-VERSION = 10
+VERSION = 11
 """The version of the tables and of what their rows hold; no other is read."""
 FIRST_EPOCH = 1
 

@@ -36,7 +36,7 @@ from tools_api.items import (
     Reasoning,
     TextPart,
 )
-from tools_api.responses import ResponseObject
+from tools_api.responses import ResponseObject, ResponseStatus
 from tools_api.tools import FunctionTool
 
 
@@ -120,6 +120,16 @@ class ResponseEvents:
         """Some event was written."""
         return self._number > 0
 
+    @property
+    def _begun_status(self) -> ResponseStatus:
+        """Before it is in progress; one in the background waits then."""
+        return "queued" if self._response.request.background else "in_progress"
+
+    @property
+    def is_open(self) -> bool:
+        """An item is being written."""
+        return self._open is not None
+
     def compacting(self, item: Compaction) -> list[Event]:
         """An item is being made that stands for what was said before it."""
         index, zero = len(self.items), item.to_wire() | {"encrypted_content": ""}
@@ -149,7 +159,7 @@ class ResponseEvents:
         return number
 
     def created(self, keepwarm: Event | None) -> Event:
-        wire = self._response.wire(status="in_progress", keepwarm=keepwarm)
+        wire = self._response.wire(status=self._begun_status, keepwarm=keepwarm)
         return events.created(self.take_number(), wire, self._stream_id)
 
     def queued(self, keepwarm: Event | None) -> Event:
@@ -164,7 +174,8 @@ class ResponseEvents:
     def snapshot(self, keepwarm: Event | None) -> Event:
         """The response as it stands: the items that are finished."""
         output = [item.to_wire() for item in self.items]
-        return self._response.wire(status="in_progress", output=output, keepwarm=keepwarm)
+        status = "in_progress" if self.in_progress_told else self._begun_status
+        return self._response.wire(status=status, output=output, keepwarm=keepwarm)
 
     def terminal(
         self, status: Literal["completed", "incomplete", "failed"], **fields: Any

@@ -20,6 +20,7 @@ from sessions.turns.connection import Connection
 from sessions.turns.reading import Read
 from sessions.turns.service import Service
 from sessions.wire.http_calls import ResponseCalls
+from sessions.wire.http_conversations import HttpConversations
 from sessions.wire.http_counts import count_tokens
 from sessions.wire.http_dialects import DIALECTS, Body, ReadBody, Served, read_body
 from sessions.wire.http_pages import Models
@@ -54,6 +55,7 @@ class HttpApi:
             wall_clock=service.wall_clock,
             desk=self._desk,
         )
+        self._conversations = HttpConversations(hub=hub, service=service, read=self._read_items)
         self._models = Models(service, created=int(service.wall_clock()))
 
     def routes(self) -> list[Route]:
@@ -66,6 +68,7 @@ class HttpApi:
             self._route("/v1/responses/{id}/input_items", GET=self._stored.input_items),
             self._route("/v1/responses/{id}/calls", GET=self._calls.show, POST=self._calls.decide),
             self._route("/v1/sessions/{name}", GET=self._calls.show_session),
+            *self._conversations.routes(),
         ]
         for served in DIALECTS:
             routes.append(
@@ -186,6 +189,11 @@ class HttpApi:
             private=store.unlisted(tenant),
             continues_heads=continues_heads,
         )
+
+    async def _read_items(self, served: Served, call: Call) -> ReadBody:
+        found = await self._read(_body(served, call, counted=False), call, lambda found: found)
+        assert found is not None
+        return found
 
     async def _show(self, call: Call) -> HttpResponse | None:
         """A response, or its events."""

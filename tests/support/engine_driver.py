@@ -155,6 +155,10 @@ class EngineDriver:
         self.engine.submit([request])
         return name
 
+    def count_from(self, other: "EngineDriver") -> None:
+        """Give requests names that ``other`` has not given."""
+        self._count = other._count
+
     def cancel(self, name: str) -> None:
         self.engine.submit([CancelRequest(request_id=name)])
 

@@ -1,9 +1,11 @@
-"""A process that writes turns into a journal's file until it is told to end, and says which.
+"""A process that writes turns into a journal's file, as many as it may, and says which.
 
 ``python -m tests.support.journal_load FILE SEED``: before each commit a line ``? ID...``, and one
-of ``! ID...`` once it was told of. It ends when its standard input does.
+of ``! ID...`` once it was told of. A number on its standard input is so many commits more; with
+that it ends.
 """
 
+import itertools
 import random
 import subprocess
 import sys
@@ -37,6 +39,12 @@ class Load:
             with self._changed:
                 (self._told if kind == "!" else self._begun).update(ids)
                 self._changed.notify_all()
+
+    def go_on(self, commits: int) -> None:
+        """Let it make so many more."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{commits}\n")
+        self._process.stdin.flush()
 
     def told(self, more: int) -> frozenset[str]:
         """All turns that were told of by now, and ``more`` than now at least."""
@@ -102,18 +110,15 @@ def drawn_turns(chance: random.Random, seed: int) -> Iterator[list[TurnRecord]]:
 
 
 def _child(file: Path, seed: int) -> None:
-    ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    turns = drawn_turns(random.Random(seed), seed)
     journal = SqliteJournal(file, fingerprint=b"f")
-    chance = random.Random(seed)
-    for number, commit in enumerate(drawn_turns(chance, seed)):
+    commits = (commit for line in sys.stdin for commit in itertools.islice(turns, int(line)))
+    for number, commit in enumerate(commits):
         ids = " ".join(turn.response_id for turn in commit)
         print(f"? {ids}", flush=True)
         journal.append(commit, [reservation(f"held{number}", session=f"s{number % SESSIONS}")])
         journal.reserve([reservation(f"held{number}", session=f"s{number % SESSIONS}", output=0)])
         print(f"! {ids}", flush=True)
-        if ended.is_set():
-            break
     journal.close()
 
 

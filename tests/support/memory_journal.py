@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sessions.durable.call_states import CallState
+from sessions.durable.conversations import Conversation, moved
 from sessions.durable.item_ids import item_with_id
 from sessions.journal.encoding import HeaderCache, decode_links, encode_turn, link_items
 from sessions.journal.errors import JournalDamaged, JournalParentGone
@@ -53,6 +54,7 @@ class MemoryJournal:
         self._cache = HeaderCache()
         self._samples: dict[tuple[int, str, int], Sample] = {}
         self._records: list[TurnRecord] = []
+        self._conversations: dict[tuple[str, str], Conversation] = {}
 
     def look(self) -> None:
         """It can always be written."""
@@ -65,10 +67,36 @@ class MemoryJournal:
             known, base = self._tenant(record.tenant).turns, record.base_id
             if not (base is None or base in known or (record.tenant, base) in new):
                 raise JournalParentGone(f"response {base} has been deleted")
+            self._move(record)
         for record in turns:
             self._append(record)
         self.reserve(reserved)
         return [True] * len(turns)
+
+    def _move(self, record: TurnRecord) -> None:
+        read = record.conversation
+        found = None if read is None else self.conversation(record.tenant, read.id)
+        if read is None or found is None or record.entry is None:
+            return
+        conversation = moved(found, read, record.response_id)
+        if conversation is None:
+            raise JournalParentGone(f"conversation {found.id} was edited")
+        self._conversations[record.tenant, found.id] = conversation
+
+    def conversation(self, tenant: str, id_: str) -> Conversation | None:
+        return self._conversations.get((tenant, id_))
+
+    def put_conversation(
+        self, tenant: str, conversation: Conversation, *, version: int | None
+    ) -> bool:
+        found = self.conversation(tenant, conversation.id)
+        if version != (None if found is None else found.version):
+            return False
+        self._conversations[tenant, conversation.id] = conversation
+        return True
+
+    def delete_conversation(self, tenant: str, id_: str) -> bool:
+        return self._conversations.pop((tenant, id_), None) is not None
 
     def _append(self, record: TurnRecord) -> None:
         tenant = self._tenant(record.tenant)

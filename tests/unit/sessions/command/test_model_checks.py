@@ -28,6 +28,11 @@ REPORT = {
     "host_tokens": 0,
     "context": 40960,
     "state_slots": None,
+    "state_bytes": 0,
+    "host_states": 0,
+    "disk_states": 0,
+    "window_tokens": 0,
+    "windowed_share": 0.0,
     "ranks": 1,
 }
 
@@ -107,6 +112,18 @@ def test_a_family_is_told_with_what_its_layers_are_made_of(name: str, told: str)
         ({"ranks": 2}, "ok", "of each of 2 ranks; weights take 28 GiB"),
         ({"state_slots": 5}, "ok", "sessions that fit: 5 of 8192 tokens, 2 of 32768 tokens"),
         ({"host_tokens": 999}, "ok", "host memory holds 999 tokens more"),
+        ({"state_slots": 5, "state_bytes": 61 << 20}, "ok", "5 states of 61 MiB each"),
+        (
+            {"state_slots": 5, "host_tokens": 99, "host_states": 40, "disk_states": 300},
+            "ok",
+            "host memory holds 99 tokens more and 40 states, the disk 300",
+        ),
+        (
+            {"window_tokens": 512, "windowed_share": 0.8},
+            "ok",
+            "layers that see 512 tokens keep all: a session of 40960 tokens takes 4.76 times what "
+            "its windows need",
+        ),
         ({"tokens": 20000}, "note", "2 of 8192 tokens, 0 of 32768 tokens, 0 of 40960 tokens"),
     ],
 )
