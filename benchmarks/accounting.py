@@ -5,8 +5,8 @@
 ``accounting_share_of_step`` is the CPU time of metering for one step of 256 running turns, over a
 step of 10 ms: each turn draws on its own account, its session's, two trees' and its tenant's, all
 with bounds of every kind; each step brings every turn a token, and turns end and others begin as
-they do at 200 tokens a turn. The code is the server's own (``sessions.turns.metering``, called as
-``sessions.turns.turn`` calls it); no engine, no sockets. Median over rounds.
+they do at 200 tokens a turn. The code is the server's own (``sessions.durable.reservation``, called
+as ``sessions.turns.turn`` calls it); no engine, no sockets. Median over rounds.
 """
 
 import statistics
@@ -19,7 +19,7 @@ from benchmarks.report import Bar, parser, report
 from runtime.messages import SequenceOutput, SequenceStart
 from sessions.durable.account import Account, Budget
 from sessions.durable.ledger import Ledger, PriceTable, TurnUsage
-from sessions.turns.metering import Meter, TurnNeeds
+from sessions.durable.reservation import Reservation, TurnNeeds
 
 TURNS = 256
 STEP_S = 0.010
@@ -37,7 +37,7 @@ START = SequenceStart(input_tokens=PROMPT_TOKENS, cached_tokens=960, queue_s=0.0
 
 
 class _Turn:
-    """One running turn: what it has written, and its meter."""
+    """One running turn: what it has written, and what it holds."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.tokens: list[int] = []
@@ -45,9 +45,9 @@ class _Turn:
         needs = TurnNeeds(
             prompt_tokens=PROMPT_TOKENS, max_output=4096, bound=False, thinks=False, own=(own,)
         )
-        self.meter = Meter(needs, ledger)
-        self.meter.admit(cached=900)
-        self.meter.adjust(START)
+        self.reservation = Reservation(needs, ledger)
+        self.reservation.admit(cached=900)
+        self.reservation.adjust(START)
 
     def before_reasoning(self, tokens: Iterable[int], most: int) -> int:
         """Nobody thinks here."""
@@ -91,10 +91,10 @@ def _step_s(turns: int) -> float:
         ended = [place for place, turn in enumerate(running) if len(turn.tokens) >= TURN_TOKENS]
         begun = time.thread_time()
         for turn in running:
-            if len(turn.tokens) + len(output.new_tokens) > turn.meter.ask_at:
-                turn.meter.within_budget(output, turn)
+            if len(turn.tokens) + len(output.new_tokens) > turn.reservation.ask_at:
+                turn.reservation.within_budget(output, turn)
         for place in ended:
-            running[place].meter.settle(running[place].usage())
+            running[place].reservation.settle(running[place].usage())
             running[place] = _Turn(ledgers[place])
         spent_s += time.thread_time() - begun
         for turn in running:

@@ -96,13 +96,23 @@ def benchmark_config(size: str) -> ModelConfig:
 def write_model(folder: Path, size: str) -> ModelConfig:
     """Make a Hugging Face folder of seeded random weights in bfloat16."""
     config = benchmark_config(size)
-    folder.mkdir(parents=True, exist_ok=True)
-    mixer, mlp, rope = dense_layer(config)
+    write_folder(folder, config, random_tensors(config, torch.device("cpu")))
+    return config
+
+
+def random_tensors(
+    config: ModelConfig, device: torch.device, *, seed: int = 0
+) -> dict[str, Tensor]:
+    """The weights of a dense Qwen3 by Hugging Face's names, bfloat16, drawn on ``device``: a GPU's
+    are others than a CPU's. The output has a matrix of its own unless embeddings are tied."""
+    mixer, mlp, _ = dense_layer(config)
     hidden, query, kv = config.hidden_size, mixer.query_size, mixer.kv_size
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (config.vocab_size, hidden),
         "model.norm.weight": (hidden,),
     }
+    if not config.tie_embeddings:
+        shapes["lm_head.weight"] = (config.vocab_size, hidden)
     for layer in range(config.num_layers):
         prefix = f"model.layers.{layer}"
         shapes |= {
@@ -118,14 +128,23 @@ def write_model(folder: Path, size: str) -> ModelConfig:
             f"{prefix}.mlp.up_proj.weight": (mlp.size, hidden),
             f"{prefix}.mlp.down_proj.weight": (hidden, mlp.size),
         }
-    source = RandomWeights(0, torch.bfloat16, torch.device("cpu"))
-    tensors = {name: source.tensor(name, shape) for name, shape in shapes.items()}
+    source = RandomWeights(seed, torch.bfloat16, device)
+    return {name: source.tensor(name, shape) for name, shape in shapes.items()}
+
+
+def write_folder(folder: Path, config: ModelConfig, tensors: dict[str, Tensor]) -> None:
+    """Write a dense Qwen3 that speaks the byte tokenizer in Hugging Face's layout.
+    ``tensors`` move to the host."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mixer, mlp, rope = dense_layer(config)
+    for name, tensor in tensors.items():
+        tensors[name] = tensor.cpu()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     fields = {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": config.model_type,
         "vocab_size": config.vocab_size,
-        "hidden_size": hidden,
+        "hidden_size": config.hidden_size,
         "num_hidden_layers": config.num_layers,
         "num_attention_heads": mixer.heads,
         "num_key_value_heads": mixer.kv_heads,
@@ -141,7 +160,6 @@ def write_model(folder: Path, size: str) -> ModelConfig:
     (folder / "config.json").write_text(json.dumps(fields))
     for path in BYTE_TOKENIZER.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
-    return config
 
 
 def load(folder: Path, *, num_blocks: int, threads: int, quantization: str) -> ModelRunner:

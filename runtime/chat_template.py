@@ -47,6 +47,11 @@ def special_tokens_of(folder: Path) -> dict[str, str]:
     return found
 
 
+def response_template_of(folder: Path) -> Any:
+    """What ``tokenizer_config.json`` says of how outputs are read, as parsed; None: nothing."""
+    return _object(folder / "tokenizer_config.json").get("response_template")
+
+
 def _stated(path: Path) -> Any:
     return _object(path).get("chat_template")
 

@@ -70,6 +70,14 @@ class EngineConfig:
     """Share of the memory for KV and states that slots for states take, in percent, instead of
     ``state_slots``."""
 
+    tensor_parallel: int = 1
+    """Ranks, processes that compute one model together: each has an equal part of the heads, of
+    the KV and of the widths between, on a GPU of its own where there are GPUs. Sizes of memory are
+    each rank's, and so are threads."""
+
+    expert_parallel: bool = False
+    """Ranks have whole experts, in equal numbers, instead of an equal part of each one's width."""
+
     block_size: int = 16
     """Tokens per KV block: the unit of sharing and eviction. A power of two."""
 
@@ -170,7 +178,8 @@ class EngineConfig:
     forgotten first and its next turn sends its transcript again."""
 
     threads: int | None = None
-    """CPU threads for the forward pass. None: all cores the process may use."""
+    """CPU threads for the forward pass. None: all cores the process may use, or each rank's share
+    of them."""
 
     seed: int = 0
     """Seed of the weights of ``random:*`` models."""
@@ -204,6 +213,17 @@ class EngineConfig:
             raise ConfigError("disk_kv_folder is given, but disk_kv_bytes is 0")
         if self.block_size & (self.block_size - 1):
             raise ConfigError(f"block_size is {self.block_size}, not a power of two")
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        if self.tensor_parallel == 1:
+            if self.expert_parallel:
+                raise ConfigError("expert_parallel is given, but tensor_parallel is 1")
+        elif self.host_kv_bytes:
+            raise ConfigError(
+                f"host_kv_bytes is given, and tensor_parallel is {self.tensor_parallel}: KV of "
+                "several ranks cannot leave their devices yet"
+            )
 
 
 BOUNDS: dict[str, tuple[int, int]] = {
@@ -214,6 +234,7 @@ BOUNDS: dict[str, tuple[int, int]] = {
     "host_kv_bytes": (0, 1 << 44),
     "host_state_bytes": (0, 1 << 44),
     "disk_kv_bytes": (0, 1 << 50),
+    "tensor_parallel": (1, 64),
     "block_size": (4, 256),
     "max_context_tokens": (16, 1 << 24),
     "max_batch_tokens": (1, 1 << 17),

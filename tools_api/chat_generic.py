@@ -22,6 +22,7 @@ from tools_api.chat_format import (
     AssistantTurn,
     CallSyntax,
     ChatFormat,
+    JsonCalls,
     Segment,
     SegmentWriter,
     TemplateOptions,
@@ -29,6 +30,7 @@ from tools_api.chat_format import (
     turns,
 )
 from tools_api.items import FunctionCallOutput, Item, Message
+from tools_api.python_calls import PythonCalls
 from tools_api.tool_listing import LISTINGS
 from tools_api.tools import FunctionTool
 
@@ -65,12 +67,22 @@ Parts = tuple[Part, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """Call syntax: one of ours with white space of the template's own."""
+    """Call syntax: one of ours with white space, or with tokens, of the template's own."""
 
     format: str
-    """The format whose syntax it is."""
+    """The format whose syntax it is, or one of ``CALL_KINDS``."""
     gaps: Mapping[str, str] = field(default_factory=dict)
     """Fields of the syntax that differ."""
+
+
+CALL_KINDS: Mapping[str, CallSyntax] = {
+    "json": JsonCalls(opener=None),
+    "json list": JsonCalls(opener=None, before="[", after="]", between=", ", repeats_opener=False),
+    "python list": PythonCalls(
+        opener=None, before="[", after="]", between=", ", repeats_opener=False
+    ),
+}
+"""Ways of writing calls whose tokens a folder says itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +142,7 @@ class GenericFormat(ChatFormat):
         self.after_thinking = pieces.after_thinking
         self.calls: CallSyntax | None = None
         if pieces.calls is not None:
-            self.calls = _learned(pieces.calls, has_token)
+            self.calls = learned_syntax(pieces.calls, has_token)
         for part in (part for parts, _ in _groups(pieces) for part in parts):
             if isinstance(part, Segment) and part.special and not has_token(part.text):
                 raise ValueError(f"the tokenizer has no special token {part.text}")
@@ -236,15 +248,30 @@ def _write(out: SegmentWriter, parts: Parts, given: Mapping[str, str]) -> None:
             out.text(part.text)
 
 
-def _learned(calls: Learned, has_token: Callable[[str], bool]) -> CallSyntax:
+def learned_syntax(calls: Learned, has_token: Callable[[str], bool]) -> CallSyntax:
+    """The call syntax that was learned.
+
+    Raises:
+        ValueError: there is none of that name, without such fields, or the tokenizer lacks its
+            special tokens.
+    """
+    syntax = CALL_KINDS.get(calls.format)
     try:
-        syntax = call_syntax_named(calls.format, has_token)
+        syntax = syntax or call_syntax_named(calls.format, has_token)
     except LookupError as error:
         raise ValueError(str(error)) from error
-    if unknown := [name for name in calls.gaps if not isinstance(getattr(syntax, name, None), str)]:
+    texts = {
+        each.name
+        for each in dataclasses.fields(syntax)
+        if not isinstance(getattr(syntax, each.name), bool)
+    }
+    if unknown := [name for name in calls.gaps if name not in texts]:
         raise ValueError(f"calls of {calls.format} have no gap {unknown[0]}")
     own: dict[str, Any] = dict(calls.gaps)
-    return dataclasses.replace(syntax, **own)
+    made: CallSyntax = dataclasses.replace(syntax, **own)
+    if lacking := [name for name in made.specials if not has_token(name)]:
+        raise ValueError(f"the tokenizer has no special token {lacking[0]}")
+    return made
 
 
 def _groups(pieces: Pieces) -> Iterator[tuple[Parts, set[str]]]:

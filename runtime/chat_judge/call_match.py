@@ -8,14 +8,14 @@ Knows call syntaxes and texts. Knows no template.
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runtime.chat_judge.literals import Literals
 from tools_api.call_writing import write_calls
-from tools_api.chat_families import call_syntax_named
 from tools_api.chat_format import CallSyntax, JsonCalls, SegmentWriter, call_object
+from tools_api.chat_generic import Learned, learned_syntax
 from tools_api.items import FunctionCall
 from tools_api.raw_calls import RawCalls
 
@@ -24,11 +24,9 @@ from tools_api.raw_calls import RawCalls
 class Match:
     """A syntax that writes the calls, and what stands around them."""
 
-    name: str
-    """Name of the format whose syntax it is."""
+    learned: Learned
+    """How it differs from one of ours."""
     syntax: CallSyntax
-    gaps: Mapping[str, str]
-    """The texts that are the template's own."""
     before: str
     behind: str
 
@@ -41,28 +39,28 @@ def matching_syntax(
     texts: Sequence[str],
     calls: Sequence[FunctionCall],
     literals: Literals,
-    names: Sequence[str],
+    ways: Sequence[Learned],
 ) -> Match | None:
-    """The syntax in which the texts hold calls; None: none of ours.
+    """The syntax in which the texts hold calls; None: none of the ways.
 
     Args:
         texts: of a turn with one call, with two, with three.
         calls: all of them.
-        names: of the formats to try.
+        ways: to try, in order.
     """
-    for name in names:
+    for way in ways:
         try:
-            syntax = call_syntax_named(name, literals.has_token)
+            syntax = learned_syntax(way, literals.has_token)
             _text(syntax, calls)
         except (ValueError, TypeError):
             continue
-        if (match := _match(name, syntax, texts, calls)) is not None:
+        if (match := _match(way, syntax, texts, calls)) is not None:
             return match
     return None
 
 
 def _match(
-    name: str, syntax: CallSyntax, texts: Sequence[str], calls: Sequence[FunctionCall]
+    way: Learned, syntax: CallSyntax, texts: Sequence[str], calls: Sequence[FunctionCall]
 ) -> Match | None:
     two = calls[:2]
     for gaps in (dict[str, str](), *_gaps(syntax, texts[1], two)):
@@ -73,7 +71,8 @@ def _match(
             continue
         before, behind = around[0]
         if not before.strip() and not behind.strip():
-            return Match(name=name, syntax=own, gaps=gaps, before=before, behind=behind)
+            learned = Learned(format=way.format, gaps={**way.gaps, **gaps})
+            return Match(learned=learned, syntax=own, before=before, behind=behind)
     return None
 
 

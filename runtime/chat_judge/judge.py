@@ -11,11 +11,14 @@ place and both texts.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from runtime.chat_judge.conversations import Conversation, Wants, probes, variables
 from runtime.chat_judge.differences import Differing, differing, is_compared, may_be_refused
 from runtime.chat_judge.literals import Literals
-from runtime.chat_judge.pieces import Found, Unfit, conversations, pieces_of
+from runtime.chat_judge.pieces import Found, Unfit, pieces_of
+from runtime.chat_judge.response_template import told_calls
+from runtime.chat_judge.short_conversations import conversations
 from runtime.chat_judge.template_runs import (
     Rendering,
     TemplateLimits,
@@ -24,7 +27,7 @@ from runtime.chat_judge.template_runs import (
 )
 from tools_api.chat_families import chat_format_named, chat_format_names
 from tools_api.chat_format import ChatFormat
-from tools_api.chat_generic import GENERIC, GenericFormat, described
+from tools_api.chat_generic import GENERIC, GenericFormat, Learned, described
 
 _LONGEST_DESCRIPTION = 48_000
 """Bytes: it is an argument of other processes, and has to fit into the file that keeps it."""
@@ -51,12 +54,15 @@ def judge(
     special_tokens: Mapping[str, str],
     specials: Sequence[str],
     limits: TemplateLimits | None = None,
+    *,
+    response_template: Any = None,
 ) -> Judgement:
     """Find the format that a template says.
 
     Args:
         special_tokens: ``bos_token`` and others that templates name.
         specials: every special token of the tokenizer.
+        response_template: what the folder says beside it of how outputs are read, as parsed.
 
     Raises:
         Refused: there is none.
@@ -68,7 +74,8 @@ def judge(
     except TemplateRefused as refused:
         raise Refused(f"the chat template {refused}") from None
     cut = len(probes())
-    of_probes = list(zip(tried[:cut], rendered[:cut], strict=True))
+    made = list(zip(tried, rendered, strict=True))
+    of_probes = made[:cut]
     nearest: tuple[float, str, str] | None = None
     for name, chat_format in _candidates(literals):
         agreed, against = _compared(of_probes, name, chat_format)
@@ -77,7 +84,9 @@ def judge(
             return Judgement(description=name, how=how)
         if nearest is None or agreed > nearest[0]:
             nearest = agreed, name, against
-    return _generic(of_probes, tried[cut:], rendered[cut:], literals, nearest)
+    ways = [Learned(format=name) for name in chat_format_names()]
+    ways += told_calls(response_template, literals.has_token)
+    return _generic(of_probes, made[cut:], literals, nearest, ways)
 
 
 def fitting_names(specials: Sequence[str]) -> tuple[str, ...]:
@@ -87,19 +96,15 @@ def fitting_names(specials: Sequence[str]) -> tuple[str, ...]:
 
 def _generic(
     of_probes: Sequence[tuple[Conversation, Rendering]],
-    tried: Sequence[Conversation],
-    rendered: Sequence[Rendering],
+    of_others: Sequence[tuple[Conversation, Rendering]],
     literals: Literals,
     nearest: tuple[float, str, str] | None,
+    ways: Sequence[Learned],
 ) -> Judgement:
-    texts = {
-        each.name: made.text
-        for each, made in zip(tried, rendered, strict=True)
-        if made.text is not None
-    }
-    errors = {each.name: made.error for each, made in zip(tried, rendered, strict=True)}
+    texts = {each.name: made.text for each, made in of_others if made.text is not None}
+    errors = {each.name: made.error for each, made in of_others}
     try:
-        found = pieces_of(texts, errors, literals, chat_format_names())
+        found = pieces_of(texts, errors, literals, ways)
         against = _against_pieces(of_probes, found, literals)
     except Unfit as unfit:
         raise Refused(_in_words(nearest, str(unfit))) from None

@@ -15,7 +15,7 @@ from typing import Any
 import xxhash
 
 from runtime.chat_judge.judge import Judgement, judge
-from runtime.chat_template import special_tokens_of
+from runtime.chat_template import response_template_of, special_tokens_of
 from runtime.machine_files import MachineFile
 from tools_api.chat_generic import chat_format_described
 from tools_api.version import __version__
@@ -38,12 +38,14 @@ def judged(
         Refused: as ``judge``.
     """
     tokens = special_tokens_of(folder)
-    kept = MachineFile.of(cache_folder, "chat-format", _facts(template, folder, specials, tokens))
+    read = response_template_of(folder)
+    facts = _facts(template, folder, specials, tokens) | {"response_template": _digest(read)}
+    kept = MachineFile.of(cache_folder, "chat-format", facts)
     if kept is not None:
         found = kept.read(lambda content: _understood(content, specials))
         if found is not None:
             return found
-    made = judge(template, tokens, tuple(specials))
+    made = judge(template, tokens, tuple(specials), response_template=read)
     if kept is not None:
         kept.write({"description": made.description, "how": made.how, "no_tools": made.no_tools})
     return made
@@ -72,6 +74,10 @@ def _facts(
         "tokenizer": tokenizer.hexdigest(),
         "keepwarm": f"{__version__} {_digest_of_code()}",
     }
+
+
+def _digest(told: Any) -> str:
+    return hashlib.sha256(repr(told).encode(errors="replace")).hexdigest()
 
 
 @functools.cache

@@ -369,10 +369,17 @@ class Experts:
     """One more that every token takes."""
     shared_gate: bool = False
     """The expert that every token takes is weighed by a sigmoid of its own (Qwen2-MoE)."""
+    own: tuple[int, int] | None = None
+    """The first of those that this process has, and the one behind the last; None: it has all."""
+
+    @property
+    def held(self) -> range:
+        """The experts that this process has."""
+        return range(self.router.num_experts) if self.own is None else range(*self.own)
 
     def num_parameters(self, hidden: int) -> int:
         router = self.router
-        total = router.num_experts * (self.each.num_parameters(hidden) + hidden)
+        total = len(self.held) * self.each.num_parameters(hidden) + router.num_experts * hidden
         total += router.num_experts * (router.bias + router.correction)
         if self.shared is not None:
             total += self.shared.num_parameters(hidden) + hidden * self.shared_gate

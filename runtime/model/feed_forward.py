@@ -109,19 +109,23 @@ class ExpertMlp:
     def __init__(self, spec: Experts, name: str, router: ExpertRouter, loader: MapLoader) -> None:
         self._router = router
         self._per_token = spec.router.per_token
+        self._count = spec.router.num_experts
         hidden = router.weight.shape[1]
-        self._experts = [
-            _load_mlp(spec.each, f"{name}.experts.{index}", hidden, loader)
-            for index in range(spec.router.num_experts)
-        ]
-        self.step_bytes = router.num_bytes + self._per_token * self._experts[0].step_bytes
+        self._experts = {
+            index: _load_mlp(spec.each, f"{name}.experts.{index}", hidden, loader)
+            for index in spec.held
+        }
+        one = self._experts[spec.held[0]].step_bytes
+        self.step_bytes = router.num_bytes + min(self._per_token, len(self._experts)) * one
 
     def __call__(self, x: Tensor) -> Tensor:
         weights, chosen = self._router(x)
         order = chosen.flatten().argsort(stable=True)
-        counts = chosen.flatten().bincount(minlength=len(self._experts)).tolist()
+        counts = chosen.flatten().bincount(minlength=self._count).tolist()
         output = torch.zeros_like(x)
-        for expert, picks in zip(self._experts, torch.split(order, counts), strict=True):
+        every = torch.split(order, counts)
+        for index, expert in self._experts.items():
+            picks = every[index]
             if picks.numel():
                 rows = picks // self._per_token
                 output.index_add_(0, rows, expert(x[rows]) * weights.flatten()[picks, None])
@@ -138,15 +142,15 @@ class GroupedExpertMlp:
         self._router = router
         each, like = spec.each, router.like
         assert isinstance(each, Gated)
-        self._each, self._router_spec = each, spec.router
-        hidden, size, count = router.weight.shape[1], each.size, spec.router.num_experts
+        self._spec, self._each = spec, each
+        hidden, size, count = router.weight.shape[1], each.size, len(spec.held)
         self._gate_up = like.new_empty(count, 2 * size, hidden)
         self._down = like.new_empty(count, hidden, size)
         self._biases: tuple[Tensor, Tensor] | None = None
         if each.bias:
             self._biases = like.new_empty(count, 2 * size), like.new_empty(count, hidden)
-        for index in range(count):
-            own = f"{name}.experts.{index}"
+        for index, expert in enumerate(spec.held):
+            own = f"{name}.experts.{expert}"
             wide, narrow = [f"{own}.gate_proj", f"{own}.up_proj"], [f"{own}.down_proj"]
             self._gate_up[index] = weights_of(source, wide, [size, size], hidden)
             self._down[index] = weights_of(source, narrow, [hidden], size)
@@ -158,18 +162,23 @@ class GroupedExpertMlp:
 
     def __call__(self, x: Tensor) -> Tensor:
         weights, chosen = self._router(x)
-        router = self._router_spec
+        router = self._spec.router
         picked = chosen.flatten()
         order, starts = sorted_by_expert(picked, router.num_experts)
-        rows = order // router.per_token
+        rows, held = order // router.per_token, self._spec.held
+        starts = starts[held.start : held.stop + 1]
         gate_up = grouped_matmul(x, self._gate_up, rows, starts)
         if self._biases is not None:
-            gate_up += self._biases[0][picked[order]]
+            own = (picked[order] - held.start).clamp(0, len(held) - 1)
+            gate_up += self._biases[0][own]
         gated = _gate(self._each, gate_up)
         each = torch.arange(len(order), device=x.device)
         down = grouped_matmul(gated, self._down, each, starts)
         if self._biases is not None:
-            down += self._biases[1][picked[order]]
+            down += self._biases[1][own]
+        if self._spec.own is not None:
+            mine = (picked[order] >= held.start) & (picked[order] < held.stop)
+            down = torch.where(mine[:, None], down, 0)  # nothing was written for the others
         parts = torch.empty(*chosen.shape, x.shape[1], dtype=x.dtype, device=x.device)
         parts.flatten(0, 1)[order] = down
         return (parts * weights[:, :, None]).sum(1)

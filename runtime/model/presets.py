@@ -73,6 +73,14 @@ PRESETS: dict[str, ModelConfig] = {
         max_context_tokens=8192,
         shaping=_SHAPING,
     ),
+    "qwen3-tiny-4": ModelConfig(
+        model_type="qwen3",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=_alike(2, replace(_QWEN3_TINY, kv_heads=4), Gated(size=128)),
+        max_context_tokens=8192,
+        shaping=_SHAPING,
+    ),
     "qwen2-tiny": ModelConfig(
         model_type="qwen2",
         vocab_size=_TINY_VOCAB,
@@ -115,6 +123,17 @@ PRESETS: dict[str, ModelConfig] = {
         layers=(
             Layer(mixer=_QWEN3_TINY, feed_forward=Gated(size=128)),
             Layer(mixer=_QWEN3_TINY, feed_forward=_EXPERTS_TINY),
+        ),
+        max_context_tokens=8192,
+        shaping=_SHAPING,
+    ),
+    "qwen3-moe-tiny-4": ModelConfig(
+        model_type="qwen3_moe",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            Layer(mixer=replace(_QWEN3_TINY, kv_heads=4), feed_forward=Gated(size=128)),
+            Layer(mixer=replace(_QWEN3_TINY, kv_heads=4), feed_forward=_EXPERTS_TINY),
         ),
         max_context_tokens=8192,
         shaping=_SHAPING,

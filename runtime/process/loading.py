@@ -5,6 +5,7 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,9 +29,11 @@ from runtime.grammar.compiler import GrammarCompiler
 from runtime.messages import EngineInfo
 from runtime.model.config import LoadError
 from runtime.model.kv_pool import block_bytes
+from runtime.model.rank_link import RankLink
 from runtime.model.runner import ModelRunner, load_runner
 from runtime.offload.below_plan import BelowPlan
 from runtime.offload.opening import KVTiers, open_tiers
+from runtime.process.rank_processes import RankProcesses
 from runtime.process.startup_profile import measured_table
 from runtime.process.stored_profile import StoredProfile
 from runtime.process.watchdog import READING_FOLDER, READING_TOKENIZER
@@ -47,7 +50,7 @@ _RESCUE_SHARE = 1.0
 _SAID_CHARS = 400
 
 
-class EngineLoadError(Exception):
+class EngineLoadError(LoadError):
     """The engine cannot start. The message is meant for the person who started it."""
 
 
@@ -56,18 +59,29 @@ def load_engine(
     *,
     clock: Callable[[], float] = time.monotonic,
     enters: Callable[[str], None] = lambda stage: None,
+    others: RankProcesses | None = None,
 ) -> Engine:
-    """Load model, tokenizer and KV pool. ``enters`` is called with what is done next, in words
-    that follow "while".
+    """Load model, tokenizer and KV pool.
+
+    Args:
+        enters: is called with what is done next, in words that follow "while".
+        others: the other ranks, where ``config`` has any; they end with the engine, or if it cannot
+            start.
 
     Raises:
         EngineLoadError: a file is missing or unfit, the memory does not suffice, or whatever
             else went wrong.
     """
     started = time.monotonic()
+    undo = ExitStack()
     try:
+        if others is not None:
+            undo.callback(others.kill)
+        ranks = None if others is None else _lead(others, config, enters)
+        if ranks is not None:
+            undo.callback(ranks.close)
         enters(READING_FOLDER)
-        runner = load_runner(config, folder_read=lambda: enters("loading the model"))
+        runner = load_runner(config, folder_read=lambda: enters("loading the model"), ranks=ranks)
         model = runner.model
         enters(READING_TOKENIZER)
         tokenizer = Tokenizer.load(
@@ -89,12 +103,23 @@ def load_engine(
         )
         enters("making the caches")
         engine = assemble(config, runner, tokenizer, clock=clock, load_s=load_s, costs=costs)
+        undo.pop_all()
     except (LoadError, TokenizerError) as error:
         raise EngineLoadError(str(error)) from error
     except Exception as error:  # a file that nobody has thought of, or memory that ran out
         raise EngineLoadError(_in_one_line(config.model, error)) from error
+    finally:
+        undo.close()
     log.info("engine ready model=%s load_s=%.2f", model.name, engine.info.load_s)
     return engine
+
+
+def _lead(others: RankProcesses, config: EngineConfig, enters: Callable[[str], None]) -> RankLink:
+    """Meet the other ranks; a model on one device loads nothing of this."""
+    from runtime.process.ranks import lead
+
+    enters("starting the other ranks")
+    return lead(others, config, enters)
 
 
 def _in_one_line(model: str, error: Exception) -> str:
@@ -276,7 +301,7 @@ def _info(
         max_context_tokens=min(limits),
         block_size=config.block_size,
         kv_capacity_tokens=capacity,
-        num_parameters=model.config.num_parameters,
+        num_parameters=model.num_parameters,
         load_s=load_s,
         tokenizer_folder=str(model.tokenizer_folder),
         model_type=model.model_type,

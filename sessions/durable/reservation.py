@@ -1,4 +1,6 @@
-"""One turn's hold on every account it draws on, from before its first step to its end.
+"""One turn's hold on all accounts that it draws on, from before its first step to its end.
+
+These are its session's, those above, and one that the turn brings.
 
 Input is held for what the engine says that it computes and finds. Output of free text is held in
 grants, topped up while the turn decodes, so that turns which run at the same time share what is
@@ -9,8 +11,11 @@ Always true: an account's turns never hold more than is left of any of its bound
 consumes was held before it was told to the client; a turn gives back all it holds once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
 
+from runtime.messages import SequenceOutput, SequenceStart
 from sessions.durable.account import (
     NOTHING,
     UNBOUNDED_AMOUNT,
@@ -19,188 +24,268 @@ from sessions.durable.account import (
     BudgetExceeded,
     is_bound,
 )
-from sessions.durable.ledger import PriceTable, PromptTokens, TurnUsage, dollars
+from sessions.durable.ledger import NOTHING_UNSETTLED, Ledger, PromptTokens, TurnUsage, dollars
 
 GRANT_TOKENS = 256
 """Output tokens held at a time."""
 LOW_TOKENS = 128
 """The rest of a grant at which the next one is asked for; no step brings so many."""
 
+_ENDING_UNAFFORDABLE = (
+    "no legal ending of this turn's output is known within what is left of its budgets"
+)
 _new = tuple.__new__
 """Makes an ``Amount`` without the call to its constructor."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnNeeds:
+    """The amounts that a turn wants to consume."""
+
+    prompt_tokens: int
+    max_output: int
+    """Without a budget; 0 for a warm-up."""
+    bound: bool
+    """A grammar may bind its output, so that it has to have room to end legally: all of it is held
+    at once."""
+    thinks: bool
+    """Output may be reasoning."""
+    own: tuple[Account, ...] = ()
+    """Accounts of this turn alone."""
+
+
+class WrittenTokens(Protocol):
+    """The tokens that a turn has written so far."""
+
+    tokens: list[int]
+
+    def before_reasoning(self, tokens: Iterable[int], most: int) -> int:
+        """As ``OutputReader.before_reasoning``."""
+        ...
+
+
 class Reservation:
-    """One turn's. Not reusable once settled or released."""
+    """One turn's. May be admitted again once released; not reusable once settled."""
 
-    __slots__ = ("_accounts", "_held", "_max_output", "_prices", "_prompt", "_thinks", "_whole",
-                 "ceiling", "granted", "reasoning", "top_up_at")  # fmt: skip
+    __slots__ = ("_accounts", "_cut", "_is_turn", "_ledger", "_needs", "_open", "_prices",
+                 "_prompt", "ask_at", "granted", "held", "limit", "noted", "reasoning",
+                 "top_up_at")  # fmt: skip
 
-    def __init__(
-        self, accounts: tuple[Account, ...], prices: PriceTable, *, whole: bool, thinks: bool
-    ) -> None:
-        """
-        Args:
-            whole: all output is held at once.
-            thinks: output may be reasoning.
-        """
-        self._accounts = accounts
-        self._prices = prices
-        self._whole = whole
-        self._thinks = thinks
-        self._held = NOTHING
+    def __init__(self, needs: TurnNeeds, ledger: Ledger, *, is_turn: bool = True) -> None:
+        """``is_turn``: what it consumes counts as one of the session's turns."""
+        self._accounts = (*needs.own, *ledger.accounts)
+        self._needs = needs
+        self._ledger = ledger
+        self._prices = ledger.prices
+        self._is_turn = is_turn
+        self._cut = False
+        """Output was kept from the client for a budget."""
+        self._open = False
+        """Something may be held."""
         self._prompt = PromptTokens()
-        self._max_output = 0
-        self.ceiling = 0
-        """Most output tokens that the engine should be asked for."""
+        self.held = NOTHING
+        """The amount that it holds of each account."""
+        self.limit = 0
+        """Most output tokens to ask the engine for."""
         self.granted = 0
         """Output tokens that are held."""
         self.reasoning: int | None = None
         """Reasoning tokens that are held; None: nothing bounds them."""
         self.top_up_at = 0
         """From so many output tokens on, ask ``allow`` before telling more of them."""
+        self.ask_at = 0
+        """With up to so many output tokens a step need not be looked at by ``within_budget``."""
+        self.noted = NOTHING
+        """The amount that the turn may consume of every account before it is noted anew: what is
+        held, but of output that is all held at once no more than a grant. Another object whenever
+        it has changed."""
 
     @property
     def limited(self) -> bool:
-        """A budget, not the caller's own limit, decides ``ceiling``."""
-        return self.ceiling < self._max_output
+        """A budget ends the output, not the client's own limit or the context."""
+        return self._cut or self.limit < self._needs.max_output
 
     @property
     def uncached(self) -> int:
-        """Prompt tokens to compute that are held."""
+        """Prompt tokens to be computed that are held."""
         return self._prompt.uncached
 
-    @property
-    def prompt(self) -> PromptTokens:
-        """The prompt that is held."""
-        return self._prompt
+    def lacking_to_start(self) -> list[tuple[Account, Amount]]:
+        """The accounts that other servers draw on too of which more is needed before the turn is
+        admitted, and how much, whatever of its prompt is found in the cache."""
+        needs, count = self._needs, self._needs.prompt_tokens
+        first = needs.max_output if needs.bound else min(needs.max_output, GRANT_TOKENS)
+        computed = self._wanted(PromptTokens(uncached=count), first)
+        found = self._wanted(PromptTokens(cached=count), first)
+        return list(self._lacking(computed.most(found)))
 
-    @property
-    def held(self) -> Amount:
-        """The amount that it holds of each account."""
-        return self._held
+    def lacking_for(self, output: SequenceOutput, told: int) -> list[tuple[Account, Amount]]:
+        """The same before ``adjust`` and ``within_budget`` take that output."""
+        upto = told + len(output.new_tokens)
+        if not self._open or (output.start is None and upto <= self.ask_at):
+            return []
+        prompt = self._prompt
+        if output.start is not None:
+            cached = output.start.cached_tokens
+            prompt = PromptTokens(self._needs.prompt_tokens - cached, cached)
+        return list(self._lacking(self._wanted(prompt, self._next_grant(upto))))
 
-    def held_for(self, output: int) -> Amount:
-        """The amount that it would hold for so many output tokens, which are fewer."""
-        reasoning = min(self._held.reasoning, output)
-        cost = self._prices.most(self._prompt, output, reasoning)
-        return self._held._replace(output=output, reasoning=reasoning, cost=cost)
-
-    def lacking(self, wanted: Amount) -> Iterator[tuple[Account, Amount]]:
-        """The accounts that other servers draw on too of which this one needs more if the turn is
-        to hold ``wanted``, and how much."""
-        for account in self._accounts:
-            lacks = account.lacks(wanted.minus(self._held))
-            if lacks is not None:
-                yield account, lacks
-
-    def wanted(self, prompt: PromptTokens, output: int) -> Amount:
-        """The amount that the turn is to hold for such a prompt and so many output tokens."""
-        return self._amount(prompt, output, output if self._thinks else 0)
-
-    def next_grant(self, output: int) -> int:
-        """Output tokens to be held from ``output`` told ones on; as many as before: it is too
-        early for more."""
-        if output <= self.granted - LOW_TOKENS or self.granted >= self.ceiling:
-            return self.granted
-        return min(max(self.granted, output) + GRANT_TOKENS, self.ceiling)
-
-    def admit(
-        self, *, uncached: int, cached: int, max_output: int, most: int | None = None
-    ) -> None:
-        """Hold a prompt and what the turn may write, or the first part of it; what was held
-        before is given back.
-
-        Args:
-            max_output: the limit without a budget; 0 for a warm-up.
-            most: the engine has been asked for so many tokens already.
+    def admit(self, *, cached: int) -> None:
+        """Hold the prompt, of which so many tokens are in the cache, and what the turn may write,
+        or the first part of it; what was held before is given back.
 
         Raises:
             BudgetExceeded: the prompt, or not even one output token, fits; nothing is held.
         """
-        self.release()
-        self._prompt = PromptTokens(uncached, cached)
-        self._max_output = max_output
-        room = self._room()
-        self._check_prompt(room)
-        most = max_output if most is None else most
-        fitting = self._fitting(most, room)
-        first = fitting if self._whole else min(fitting, GRANT_TOKENS)
-        if first < min(1, max_output):
-            self.granted = self.ceiling = 0
-            short = self._short()
-            raise BudgetExceeded(f"{short.whose} has no output token left{short.renewal}")
-        if self._thinks and max_output and room.reasoning < 1:
-            raise BudgetExceeded("no reasoning token is left in a budget of this turn")
-        self.ceiling = fitting
-        if fitting < most and not self._whole:
-            self.ceiling = max(self._fitting(most, self._unspent()), first)
-        self._hold(first, room)
+        prompt = PromptTokens(self._needs.prompt_tokens - cached, cached)
+        self._admit(prompt, most=self._needs.max_output)
 
-    def adjust(self, *, uncached: int, cached: int) -> None:
-        """The engine has found so much of the prompt: hold it so, and the same output where
-        that still fits, else less.
+    def adjust(self, start: SequenceStart) -> None:
+        """The engine has said how many tokens it found: hold the prompt so, and the same output
+        where that still fits, else less, never more than the engine was asked for.
 
         Raises:
-            BudgetExceeded: as for ``admit``.
+            BudgetExceeded: as for ``admit``; or a budget might cut what a grammar binds. Nothing
+                is held.
         """
-        prompt = PromptTokens(uncached, cached)
-        held = self._amount(prompt, self._held.output, self._held.reasoning)
-        if not self._has_room(held.minus(self._held)):
-            self.admit(
-                uncached=uncached,
-                cached=cached,
-                max_output=self._max_output,
-                most=self.ceiling,
-            )
+        if not self._open:
             return
-        self._prompt = prompt
-        self._replace_held(held)
+        asked = self.limit
+        if self.uncached != start.input_tokens - start.cached_tokens:
+            cached = start.cached_tokens
+            prompt = PromptTokens(self._needs.prompt_tokens - cached, cached)
+            held = self._amount(prompt, self.held.output, self.held.reasoning)
+            if self._has_room(held.minus(self.held)):
+                self._prompt = prompt
+                self._replace_held(held)
+            else:
+                self._admit(prompt, most=asked)
+        if self.limited and not start.ending_known and self.limit == asked:
+            self.release()
+            raise BudgetExceeded(_ENDING_UNAFFORDABLE)
+        self._set_mark(told=0)
+
+    def within_budget(self, output: SequenceOutput, written: WrittenTokens) -> SequenceOutput:
+        """The part of a step's tokens that may be told: all of them, in the same object, or those
+        that are held."""
+        told, new = len(written.tokens), len(output.new_tokens)
+        kept = max(self.allow(told + new) - told, 0)
+        self._set_mark(told=told + new)
+        if self.reasoning is not None:
+            kept = written.before_reasoning(output.new_tokens[:kept], self.reasoning)
+        if kept == new:
+            return output
+        self._cut = True
+        return replace(output, new_tokens=output.new_tokens[:kept], forced=min(output.forced, kept))
 
     def allow(self, output: int) -> int:
         """How many of ``output`` tokens, counted from the turn's first, it may tell, after a
         top-up if one is due."""
-        if output > self.granted - LOW_TOKENS and self.granted < self.ceiling:
-            self._top_up(output)
+        granted = self._next_grant(output)
+        if granted > self.granted:
+            room = self._room().plus(self.held)  # of what it holds itself it may hold all again
+            self._hold(max(self._fitting(granted, room), self.granted), room)
         return min(output, self.granted)
 
-    def settle(self, usage: TurnUsage) -> int:
-        """Replace what is held by what the turn consumed; returns its cost."""
+    def settle(self, usage: TurnUsage, *, goes_on: bool = False) -> tuple[TurnUsage, int]:
+        """The turn has ended: what it consumed is spent in the place of what is held, and what the
+        session's KV was charged meanwhile is recorded with it. Returns both with their cost;
+        nothing if nothing was held. ``goes_on``: only a part of it has."""
+        if not self._open:
+            return usage, 0
         cost = self._prices.cost(usage)
-        spent = amount_of(usage, cost)
-        held, self._held = self._held, NOTHING
-        self.granted = 0
+        spent, held = amount_of(usage, cost), self._take_held()
         for account in self._accounts:
             account.spend(spent, held)
-        return cost
+        ledger = self._ledger
+        if ledger.unsettled is not NOTHING_UNSETTLED:
+            unsettled = ledger.take_unsettled()
+            usage = replace(usage, residency=unsettled.block_us)
+            cost += unsettled.cost
+        ledger.settled(usage, cost, is_turn=self._is_turn and not goes_on)
+        return usage, cost
 
     def release(self) -> None:
         """Give back all that is held. May be called again."""
-        held, self._held = self._held, NOTHING
-        self.granted = 0
+        held = self._take_held()
         if held is not NOTHING:
             for account in self._accounts:
                 account.held = account.held.minus(held)
 
-    def _top_up(self, output: int) -> None:
-        granted = self.granted
-        wanted = min(max(granted, output) + GRANT_TOKENS, self.ceiling)
-        room = self._room().plus(self._held)  # of what it holds itself it may hold all again
-        self._hold(max(self._fitting(wanted, room), granted), room)
+    def _take_held(self) -> Amount:
+        """What is held, which is for the caller to give back or to spend."""
+        held, self.held, self.noted = self.held, NOTHING, NOTHING
+        self.granted = 0
+        self._open = False
+        return held
+
+    def _admit(self, prompt: PromptTokens, *, most: int) -> None:
+        """``most``: output tokens that the engine may be asked for, or has been."""
+        self.release()
+        needs, self._prompt = self._needs, prompt
+        room = self._room()
+        self._check_prompt(room)
+        fitting = self._fitting(most, room)
+        first = fitting if needs.bound else min(fitting, GRANT_TOKENS)
+        if first < min(1, needs.max_output):
+            self.limit = 0
+            short = self._short()
+            raise BudgetExceeded(f"{short.whose} has no output token left{short.renewal}")
+        if needs.thinks and needs.max_output and room.reasoning < 1:
+            raise BudgetExceeded("no reasoning token is left in a budget of this turn")
+        self.limit = fitting
+        if fitting < most and not needs.bound:
+            self.limit = max(self._fitting(most, self._unspent()), first)
+        self._hold(first, room)
+        self._open = True
+        self._set_mark(told=0)
+
+    def _set_mark(self, *, told: int) -> None:
+        """Note what is held, and say with which token to look again."""
+        held = self.held
+        grant = -(-(told + LOW_TOKENS) // GRANT_TOKENS) * GRANT_TOKENS
+        if held.output > grant:
+            reasoning = min(held.reasoning, grant)
+            held = self._amount(self._prompt, grant, reasoning)
+        if held != self.noted:
+            self.noted = held
+        mark = self.top_up_at
+        if held.output < self.granted:
+            mark = min(mark, held.output - LOW_TOKENS)
+        self.ask_at = mark if self.reasoning is None else -1
+
+    def _lacking(self, wanted: Amount) -> Iterator[tuple[Account, Amount]]:
+        """The accounts that other servers draw on too of which this one needs more if the turn is
+        to hold ``wanted``, and how much."""
+        for account in self._accounts:
+            lacks = account.lacks(wanted.minus(self.held))
+            if lacks is not None:
+                yield account, lacks
+
+    def _wanted(self, prompt: PromptTokens, output: int) -> Amount:
+        """The amount that the turn is to hold for such a prompt and so many output tokens."""
+        return self._amount(prompt, output, output if self._needs.thinks else 0)
+
+    def _next_grant(self, output: int) -> int:
+        """Output tokens to be held from ``output`` told ones on; as many as before: it is too
+        early for more."""
+        if output <= self.granted - LOW_TOKENS or self.granted >= self.limit:
+            return self.granted
+        return min(max(self.granted, output) + GRANT_TOKENS, self.limit)
 
     def _hold(self, granted: int, room: Amount) -> None:
         """Hold the prompt and so many output tokens, in the place of what is held."""
         self.granted = granted
-        self.top_up_at = granted - LOW_TOKENS if granted < self.ceiling else granted
-        reasoning = held = self._held.reasoning
-        if self._thinks:
+        self.top_up_at = granted - LOW_TOKENS if granted < self.limit else granted
+        reasoning = held = self.held.reasoning
+        if self._needs.thinks:
             # No less than before, if a budget was lowered meanwhile: it may be told already.
             reasoning = max(min(granted, room.reasoning), held)
-        if reasoning > held and granted == self._held.output:
+        if reasoning > held and granted == self.held.output:
             # There is room for more of it as reasoning, but perhaps not the money.
             whole = self._amount(self._prompt, granted, reasoning)
             reasoning = reasoning if whole.cost <= room.cost else held
-        bounded = self._thinks and (is_bound(room.reasoning) or reasoning < granted)
+        bounded = self._needs.thinks and (is_bound(room.reasoning) or reasoning < granted)
         self.reasoning = reasoning if bounded else None
         self._replace_held(self._amount(self._prompt, granted, reasoning))
 
@@ -211,7 +296,7 @@ class Reservation:
 
     def _replace_held(self, held: Amount) -> None:
         """Hold that of every account instead of what is held."""
-        before, self._held = self._held, held
+        before, self.held = self.held, held
         a, b, c, d, e, _ = held if before is NOTHING else held.minus(before)
         for account in self._accounts:
             k, x, m, n, o, p = account.held
@@ -220,7 +305,7 @@ class Reservation:
     def _fitting(self, output: int, room: Amount) -> int:
         """The part of ``output`` tokens that fits behind the prompt."""
         if is_bound(room.cost):
-            affordable = self._prices.affordable(self._prompt, room.cost, thinks=self._thinks)
+            affordable = self._prices.affordable(self._prompt, room.cost, thinks=self._needs.thinks)
             if affordable is not None:
                 output = min(output, affordable)
         return min(output, room.output)

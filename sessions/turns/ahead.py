@@ -18,7 +18,7 @@ import numpy as np
 
 from sessions.durable.account import NOTHING, Account, Amount, is_bound
 from sessions.durable.ledger import PromptTokens
-from sessions.durable.reservation import GRANT_TOKENS
+from sessions.durable.reservation import GRANT_TOKENS, Reservation
 from sessions.durable.session import Session
 from sessions.durable.transcript import Entry
 from sessions.turns.asking import Asking
@@ -26,7 +26,6 @@ from sessions.turns.compacting import Recasting
 from sessions.turns.effects import Work
 from sessions.turns.jobs import EndedEarly, Job, Jobs
 from sessions.turns.memory import Memory
-from sessions.turns.metering import Meter, needs_of
 from sessions.turns.service import Service
 from sessions.turns.summaries import BEHIND_SHORT_TURNS, most_summary_tokens
 from sessions.turns.summing_up import SummingUp
@@ -155,7 +154,7 @@ class Ahead:
     ) -> None:
         """Have what it needs of accounts that other servers draw on too, if there is so much."""
         gives = bool(job.shares)
-        while gives and (lacking := Meter(needs_of(plan), session.ledger).lacking_to_start()):
+        while gives and (lacking := Reservation(plan.needs(), session.ledger).lacking_to_start()):
             gives = await memory.take_shares(lacking)
 
 

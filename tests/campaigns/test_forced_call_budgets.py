@@ -15,8 +15,8 @@ import pytest
 
 from runtime.grammar.state import GrammarState
 from sessions.durable.account import Account, Budget, BudgetExceeded
-from sessions.durable.ledger import PriceTable, PromptTokens, TurnUsage
-from sessions.durable.reservation import Reservation
+from sessions.durable.ledger import Ledger, PriceTable, PromptTokens, TurnUsage
+from sessions.durable.reservation import Reservation, TurnNeeds
 from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import Piece
 from tests.support.grammars import compiler, random_output
@@ -88,9 +88,10 @@ def random_budget(rng: random.Random, least: int) -> Budget:
 def limit_of(budget: Budget) -> tuple[Account, Reservation] | None:
     """What a turn may write that the grammar binds; None: nothing."""
     account = Account(scope="session", budget=budget)
-    reservation = Reservation((account,), PRICES, whole=True, thinks=False)
+    needs = TurnNeeds(prompt_tokens=700, max_output=2000, bound=True, thinks=False)
+    reservation = Reservation(needs, Ledger(PRICES, account=account))
     try:
-        reservation.admit(uncached=100, cached=600, max_output=2000)
+        reservation.admit(cached=600)
     except BudgetExceeded:
         return None
     return account, reservation
@@ -131,7 +132,7 @@ def test_a_budget_that_ends_inside_a_forced_call_leaves_it_whole(seed: int) -> N
                 ended["nothing left"] += 1
                 continue
             account, reservation = held
-            limit = reservation.ceiling
+            limit = reservation.limit
             if state.least_tokens > limit or not state.ends_within(limit):
                 reservation.release()
                 ended["refused"] += 1

@@ -13,11 +13,11 @@ import pytest
 from runtime.messages import Residency
 from sessions.durable.account import Account, Budget, BudgetExceeded
 from sessions.durable.ledger import NOTHING_UNSETTLED, Ledger, PriceTable, TurnUsage
+from sessions.durable.reservation import Reservation, TurnNeeds
 from sessions.durable.residents import Residents
 from sessions.durable.session import Session
 from sessions.journal.records import TENANT_ACCOUNT, TurnRecord, session_account, tree_account
 from sessions.turns.commits import residency_record
-from sessions.turns.metering import Meter, TurnNeeds
 from tests.support.memory_journal import MemoryJournal
 
 OPERATIONS = int(os.environ.get("KEEPWARM_BUDGET_OPERATIONS", "10000"))
@@ -42,7 +42,7 @@ class World:
         self.residents = Residents(lambda session: session)
         self.branches: list[str] = []
         self.journal = MemoryJournal()
-        self.running: dict[str, tuple[Session, Meter]] = {}
+        self.running: dict[str, tuple[Session, Reservation]] = {}
         self.count = self.cut = self.refused = 0
         self.told_us = 0
 
@@ -69,14 +69,14 @@ class World:
         self.count += 1
         session, response_id = self.rng.choice(self.sessions), f"resp_{self.count}"
         needs = TurnNeeds(prompt_tokens=50, max_output=100, bound=False, thinks=False)
-        meter = Meter(needs, session.ledger)
+        reservation = Reservation(needs, session.ledger)
         try:
-            meter.admit(cached=self.rng.randint(0, 49))
+            reservation.admit(cached=self.rng.randint(0, 49))
         except BudgetExceeded:
             self.refused += 1
             return
         session.start_turn(response_id, None, 0.0)
-        self.running[response_id] = session, meter
+        self.running[response_id] = session, reservation
         branch = f"b{self.rng.randint(1, 20)}"
         self.residents.writes(branch, session)
         self.branches.append(branch)
@@ -85,11 +85,11 @@ class World:
         if not self.running:
             return
         response_id = self.rng.choice(list(self.running))
-        session, meter = self.running.pop(response_id)
-        output = self.rng.randint(0, max(meter.ask_at, 0))
+        session, reservation = self.running.pop(response_id)
+        output = self.rng.randint(0, max(reservation.ask_at, 0))
         usage = TurnUsage(input_tokens=50, cached_tokens=0, output_tokens=min(output, 100))
-        usage = replace(usage, cached_tokens=50 - meter.uncached)
-        settled, cost = meter.settle(usage)
+        usage = replace(usage, cached_tokens=50 - reservation.uncached)
+        settled, cost = reservation.settle(usage)
         session.end_turn(response_id, 0.0)
         record = residency_record(session, NOTHING_UNSETTLED, record_id=response_id, created_s=0.0)
         self.write(replace(record, status="failed", usage=settled, cost=cost))

@@ -80,7 +80,7 @@ _HERMES_HEADER = f"""\
   {{{{- '<|im_end|>\\n' -}}}}
 {{%- endif -%}}
 """
-_HERMES_CALLS = """\
+HERMES_CALLS = """\
     {{- message.content -}}
     {%- for call in message.tool_calls or [] -%}
       {{- '\\n' if message.content or not loop.first else '' -}}
@@ -105,13 +105,13 @@ _QWEN3_PROMPT = """\
     {{- '<think>\\n\\n</think>\\n\\n' -}}
   {%- endif -%}
 """
-HERMES = _turns(HEADER=_HERMES_HEADER, OUTPUT=_HERMES_OUTPUT, CALLS=_HERMES_CALLS)
+HERMES = _turns(HEADER=_HERMES_HEADER, OUTPUT=_HERMES_OUTPUT, CALLS=HERMES_CALLS)
 """Written as ``hermes`` by a tokenizer without think tags."""
 QWEN3 = _turns(
     HEADER=_HERMES_HEADER,
     OUTPUT=_HERMES_OUTPUT,
     THOUGHT=_QWEN3_THOUGHT,
-    CALLS=_HERMES_CALLS,
+    CALLS=HERMES_CALLS,
     PROMPT=_QWEN3_PROMPT,
 )
 """Its reasoning goes with the next user message, as published."""

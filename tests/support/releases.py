@@ -219,7 +219,7 @@ RELEASES: list[Release] = [
         "_leave_engine",
         "self._branches.abandon(self._claim)",
     ),
-    _at("the engine | newer_gone | alone", Turn, "_withdraw", "self._meter.release()"),
+    _at("the engine | newer_gone | alone", Turn, "_withdraw", "self._reservation.release()"),
     _at("the engine, asked for less | answered | alone", Turn, "_withdraw", "self._leave_engine()"),
     _at("the engine | newer_gone | alone", Turn, "_settle", "self._withdraw()"),
     _at(

@@ -11,10 +11,12 @@ from tests.unit.tools_api.test_chat_families import TABLE
 from tools_api.call_writing import write_calls
 from tools_api.chat_families import call_syntax_named, chat_format_names
 from tools_api.chat_format import CallSyntax, JsonCalls, SegmentWriter
+from tools_api.chat_generic import Learned
 from tools_api.raw_calls import RawCalls
 
 TOKENS = sorted({token for entry in TABLE["formats"] for token in entry["tokens"]})
 LITERALS = Literals(TOKENS)
+WAYS = [Learned(format=name) for name in chat_format_names()]
 CALLS = tuple(call(i, f"qname{i}", {"qa": f"qtext{i}", "qb": i}) for i in (1, 2, 3))
 
 
@@ -28,7 +30,7 @@ def texts(syntax: CallSyntax, before: str = "", behind: str = "") -> list[str]:
 
 
 def match(given: list[str]) -> Match | None:
-    return matching_syntax(given, CALLS, LITERALS, chat_format_names())
+    return matching_syntax(given, CALLS, LITERALS, WAYS)
 
 
 def parallel() -> list[str]:

@@ -21,7 +21,7 @@ class Counted:
         self.calls = 0
         self.description = description
 
-    def __call__(self, template: str, *rest: object) -> Judgement:
+    def __call__(self, template: str, *rest: object, response_template: object) -> Judgement:
         self.calls += 1
         if template == "bad":
             raise Refused("no")

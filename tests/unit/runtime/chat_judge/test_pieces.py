@@ -7,11 +7,12 @@ import pytest
 from runtime.chat_judge.conversations import Conversation
 from runtime.chat_judge.differences import without_empty_thoughts, written
 from runtime.chat_judge.literals import Literals
-from runtime.chat_judge.pieces import Found, Unfit, conversations, pieces_of
+from runtime.chat_judge.pieces import Found, Unfit, pieces_of
+from runtime.chat_judge.short_conversations import conversations
 from tests.support.byte_tokenizer import SPECIAL_TOKENS
 from tools_api.chat_families import chat_format_named, chat_format_names
 from tools_api.chat_format import TemplateOptions
-from tools_api.chat_generic import GenericFormat
+from tools_api.chat_generic import GenericFormat, Learned
 
 LITERALS = Literals(SPECIAL_TOKENS)
 
@@ -23,7 +24,9 @@ def texts_of(name: str) -> dict[str, str]:
 
 
 def found(texts: Mapping[str, str], errors: Mapping[str, str] | None = None) -> Found:
-    return pieces_of(texts, errors or {}, LITERALS, chat_format_names())
+    return pieces_of(
+        texts, errors or {}, LITERALS, [Learned(format=name) for name in chat_format_names()]
+    )
 
 
 @pytest.mark.parametrize("name", ["qwen3", "hermes", "qwen3-coder", "qwen2.5", "nemotron3"])

@@ -8,7 +8,8 @@ import pytest
 from runtime.model.presets import random_model_config
 from sessions.command.finding import Finding
 from sessions.command.model_checks import family, model, read_model, spoken_to
-from sessions.command.options import SERVE_SETTINGS, ServeOptions, read_serve_options
+from sessions.command.options import ServeOptions, read_serve_options
+from sessions.command.serve_settings import SERVE_SETTINGS
 from sessions.command.settings import resolve
 from tests.support import chat_templates, judged_templates
 from tests.support.judged_templates import default_model_with

@@ -4,9 +4,16 @@ import random
 
 import pytest
 
+from runtime.messages import SequenceStart
 from sessions.durable.account import Account, Amount, Budget, BudgetExceeded
-from sessions.durable.ledger import PriceTable, TurnUsage
-from sessions.durable.reservation import GRANT_TOKENS, LOW_TOKENS, Reservation, amount_of
+from sessions.durable.ledger import Ledger, PriceTable, TurnUsage
+from sessions.durable.reservation import (
+    GRANT_TOKENS,
+    LOW_TOKENS,
+    Reservation,
+    TurnNeeds,
+    amount_of,
+)
 
 PRICES = PriceTable.per_million(input_uncached=0.15, input_cached=0.0375, output=0.6)
 FREE = PriceTable()
@@ -26,12 +33,24 @@ def account(scope: str = "session", **bounds: int) -> Account:
 
 
 def turn(
-    *accounts: Account, prices: PriceTable = PRICES, whole: bool = True, thinks: bool = False
+    *accounts: Account,
+    prompt: int,
+    max_output: int,
+    prices: PriceTable = PRICES,
+    bound: bool = True,
+    thinks: bool = False,
 ) -> Reservation:
-    return Reservation(accounts, prices, whole=whole, thinks=thinks)
+    needs = TurnNeeds(prompt_tokens=prompt, max_output=max_output, bound=bound, thinks=thinks)
+    own, *above = accounts
+    return Reservation(needs, Ledger(prices, account=own, above=tuple(above)))
 
 
-@pytest.mark.parametrize("whole", [True, False])
+def found(uncached: int, cached: int) -> SequenceStart:
+    """The engine has found so much of the prompt."""
+    return SequenceStart(input_tokens=uncached + cached, cached_tokens=cached, queue_s=0.0)
+
+
+@pytest.mark.parametrize("bound", [True, False])
 @pytest.mark.parametrize(
     ("bounds", "uncached", "cached", "max_output", "limit"),
     [
@@ -48,11 +67,17 @@ def turn(
     ],
 )
 def test_the_limit_is_the_smallest_of_all_bounds(
-    bounds: dict[str, int], uncached: int, cached: int, max_output: int, limit: int, whole: bool
+    bounds: dict[str, int], uncached: int, cached: int, max_output: int, limit: int, bound: bool
 ) -> None:
-    reservation = turn(account("tree", output=10**6), account(**bounds), whole=whole)
-    reservation.admit(uncached=uncached, cached=cached, max_output=max_output)
-    assert reservation.ceiling == limit
+    reservation = turn(
+        account("tree", output=10**6),
+        account(**bounds),
+        prompt=uncached + cached,
+        max_output=max_output,
+        bound=bound,
+    )
+    reservation.admit(cached=cached)
+    assert reservation.limit == limit
     assert reservation.limited == (limit < max_output)
 
 
@@ -71,40 +96,41 @@ def test_a_turn_that_does_not_fit_is_refused_and_holds_nothing(
 ) -> None:
     accounts = account(output=1000), account("tree", **bounds)
     with pytest.raises(BudgetExceeded, match=message):
-        turn(*accounts).admit(uncached=uncached, cached=cached, max_output=10)
+        turn(*accounts, prompt=uncached + cached, max_output=10).admit(cached=cached)
     assert [each.held for each in accounts] == [Amount(), Amount()]
 
 
 def test_a_warm_up_needs_no_output_budget() -> None:
-    reservation = turn(account(output=0))
-    reservation.admit(uncached=50, cached=0, max_output=0)
-    assert reservation.ceiling == 0
+    reservation = turn(account(output=0), prompt=50, max_output=0)
+    reservation.admit(cached=0)
+    assert reservation.limit == 0
 
 
 def test_free_output_is_not_limited_by_a_budget_of_money() -> None:
-    reservation = turn(account(cost=10), prices=PriceTable(input_uncached=1000))
-    reservation.admit(uncached=1, cached=0, max_output=5000)
-    assert reservation.ceiling == 5000
+    prices = PriceTable(input_uncached=1000)
+    reservation = turn(account(cost=10), prompt=1, max_output=5000, prices=prices)
+    reservation.admit(cached=0)
+    assert reservation.limit == 5000
 
 
 def test_a_replaced_budget_keeps_what_was_consumed() -> None:
     own = account(output=10)
-    reservation = turn(own)
-    reservation.admit(uncached=1, cached=0, max_output=8)
+    reservation = turn(own, prompt=1, max_output=8)
+    reservation.admit(cached=0)
     reservation.settle(used(1, 0, 8))
     own.budget = Budget(output=20)
     assert own.left().output == 12
     own.budget = Budget(output=5)
     with pytest.raises(BudgetExceeded):
-        turn(own).admit(uncached=1, cached=0, max_output=0)
+        turn(own, prompt=1, max_output=0).admit(cached=0)
 
 
 def test_free_text_is_held_in_grants_so_that_parallel_turns_share() -> None:
     own = account(output=1000)
-    first, second = turn(own, whole=False), turn(own, whole=False)
+    first, second = (turn(own, prompt=1, max_output=1000, bound=False) for _ in range(2))
     for each in (first, second):
-        each.admit(uncached=1, cached=0, max_output=1000)
-        assert each.ceiling == 1000
+        each.admit(cached=0)
+        assert each.limit == 1000
     assert own.held.output == 2 * GRANT_TOKENS
     assert first.allow(GRANT_TOKENS - LOW_TOKENS) == GRANT_TOKENS - LOW_TOKENS
     assert own.held.output == 2 * GRANT_TOKENS, "not before it runs low"
@@ -120,41 +146,41 @@ def test_free_text_is_held_in_grants_so_that_parallel_turns_share() -> None:
 
 def test_a_bound_output_is_held_whole() -> None:
     own = account(output=1000)
-    turn(own).admit(uncached=1, cached=0, max_output=900)
+    turn(own, prompt=1, max_output=900).admit(cached=0)
     assert own.held.output == 900
-    late = turn(own)
-    late.admit(uncached=1, cached=0, max_output=900)
-    assert (late.ceiling, late.limited) == (100, True)
+    late = turn(own, prompt=1, max_output=900)
+    late.admit(cached=0)
+    assert (late.limit, late.limited) == (100, True)
 
 
 def test_what_the_engine_was_asked_for_is_not_raised() -> None:
     own = account(cost=150 * 100 + 600 * 10)
-    reservation = turn(own)
-    reservation.admit(uncached=100, cached=0, max_output=50)
-    assert reservation.ceiling == 10
-    reservation.adjust(uncached=0, cached=100)
-    assert (reservation.ceiling, reservation.limited) == (10, True)
+    reservation = turn(own, prompt=100, max_output=50)
+    reservation.admit(cached=0)
+    assert reservation.limit == 10
+    reservation.adjust(found(0, 100))
+    assert (reservation.limit, reservation.limited) == (10, True)
     assert own.held.cost == 3750 + 6000
-    reservation.adjust(uncached=100, cached=0)
-    assert (reservation.ceiling, own.held.cost) == (10, 15000 + 6000)
+    reservation.adjust(found(100, 0))
+    assert (reservation.limit, own.held.cost) == (10, 15000 + 6000)
     own.budget = Budget(cost=150 * 100 + 600 * 9)
-    reservation.adjust(uncached=100, cached=0)
-    assert reservation.ceiling == 10, "what is held already stays held"
+    reservation.adjust(found(100, 0))
+    assert reservation.limit == 10, "what is held already stays held"
     own.budget = Budget(cost=100 * 150 + 600 * 9, input_cached=10)
     with pytest.raises(BudgetExceeded, match="cached"):
-        reservation.adjust(uncached=80, cached=20)
+        reservation.adjust(found(80, 20))
     assert own.held == Amount()
 
 
 def test_reasoning_has_a_bound_of_its_own() -> None:
     own = account(reasoning=30)
-    first = turn(own, whole=False, thinks=True)
-    first.admit(uncached=1, cached=0, max_output=1000)
+    first = turn(own, prompt=1, max_output=1000, bound=False, thinks=True)
+    first.admit(cached=0)
     assert (first.reasoning, own.held.reasoning) == (30, 30)
     with pytest.raises(BudgetExceeded, match="no reasoning token"):
-        turn(own, thinks=True).admit(uncached=1, cached=0, max_output=10)
-    plain = turn(own)
-    plain.admit(uncached=1, cached=0, max_output=10)
+        turn(own, prompt=1, max_output=10, thinks=True).admit(cached=0)
+    plain = turn(own, prompt=1, max_output=10)
+    plain.admit(cached=0)
     assert plain.reasoning is None
     first.settle(used(1, 0, 100, 20))
     assert own.left().reasoning == 10
@@ -164,10 +190,10 @@ def test_reasoning_that_is_given_back_is_held_by_another_turn_only_where_there_i
     prices = PriceTable(output=600_000_000, reasoning=1_900_000_000)
     for spare, reasoning in ((0, 5), (5 * 1300 - 1, 5), (5 * 1300, 10)):
         shared = account(cost=10**6, reasoning=10)
-        first = turn(shared, prices=prices, thinks=True)
-        first.admit(uncached=0, cached=0, max_output=5)
-        thinks = turn(shared, prices=prices, whole=False, thinks=True)
-        thinks.admit(uncached=0, cached=0, max_output=1000)
+        first = turn(shared, prompt=0, max_output=5, prices=prices, thinks=True)
+        first.admit(cached=0)
+        thinks = turn(shared, prompt=0, max_output=1000, prices=prices, bound=False, thinks=True)
+        thinks.admit(cached=0)
         assert (thinks.granted, thinks.reasoning) == (GRANT_TOKENS, 5)
         first.settle(used(0, 0, 0))
         shared.spend(Amount(cost=10**6 - thinks.held.cost - spare))
@@ -183,8 +209,8 @@ def test_a_budget_that_is_replaced_while_a_turn_thinks_costs_other_accounts_noth
     """What is told may be reasoning already, and its price is held of all accounts."""
     prices = PriceTable(output=600_000_000, reasoning=1_900_000_000)
     shared, own = account("tenant", cost=10**6), account(reasoning=150)
-    thinks = turn(own, shared, prices=prices, whole=False, thinks=True)
-    thinks.admit(uncached=0, cached=0, max_output=1000)
+    thinks = turn(own, shared, prompt=0, max_output=1000, prices=prices, bound=False, thinks=True)
+    thinks.admit(cached=0)
     assert thinks.allow(120) == 120
     own.budget = Budget(reasoning=reasoning)
     shared.spend(Amount(cost=10**6 - shared.held.cost))
@@ -197,8 +223,8 @@ def test_a_budget_that_is_replaced_while_a_turn_thinks_costs_other_accounts_noth
 
 def test_soft_limits_are_reached_not_enforced() -> None:
     own = Account(scope="session", soft=Budget(output=10, cost=10**9))
-    reservation = turn(own)
-    reservation.admit(uncached=1, cached=0, max_output=100)
+    reservation = turn(own, prompt=1, max_output=100)
+    reservation.admit(cached=0)
     reservation.settle(used(1, 0, 10))
     assert own.beyond_soft() == ["output"]
 
@@ -240,24 +266,22 @@ def test_no_schedule_of_turns_spends_more_than_any_budget(seed: int) -> None:
                 continue
             most = told if reservation.reasoning is None else min(told, reservation.reasoning)
             usage = used(uncached, cached, told, rng.randint(0, most) if thinks else 0)
-            total = total.plus(amount_of(usage, reservation.settle(usage)))
+            total = total.plus(amount_of(*reservation.settle(usage)))
             continue
         uncached, cached, thinks = rng.randint(0, 200), rng.randint(0, 200), rng.random() < 0.3
+        prompt = uncached + cached
         reservation = turn(
             accounts[rng.randrange(2)], *accounts[2:], prices=prices, thinks=thinks,
-            whole=rng.random() < 0.5,
+            bound=rng.random() < 0.5, prompt=prompt, max_output=rng.choice([0, 1, 30, 700]),
         )  # fmt: skip
         try:
-            reservation.admit(
-                uncached=uncached, cached=cached, max_output=rng.choice([0, 1, 30, 700])
-            )
+            reservation.admit(cached=cached)
         except BudgetExceeded:
             assert reservation.held == Amount()
             continue
-        prompt = uncached + cached
         cached = rng.randint(0, prompt)
         try:
-            reservation.adjust(uncached=prompt - cached, cached=cached)
+            reservation.adjust(found(prompt - cached, cached))
         except BudgetExceeded:
             assert reservation.held == Amount()
             continue
