@@ -1,4 +1,4 @@
-"""Items of tools that are built into the published API: shells, patches, the search for tools.
+"""Items of tools that are built into the published API: shells, patches, tools that come later.
 
 A model calls them like functions, with JSON arguments (``tools_api.built_in_tools``); a client
 sees items of types of their own, and answers with such. Here both are one: the arguments are
@@ -106,6 +106,22 @@ class BuiltInOutput:
         return wire | told
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdditionalTools:
+    """Tools that the application adds: from here on the model may call them."""
+
+    type: Literal["additional_tools"] = "additional_tools"
+    tools: str
+    """Their definitions, JSON text of an array."""
+    id: str | None = None
+    status: Status | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """As the published type has it."""
+        told = {"role": "developer", "tools": exact_json.loads(self.tools)}
+        return head(self.type, self.id, None) | told
+
+
 def written_call(
     type_: CallType, text: str, *, call_id: str, execution: Execution | None, **head_: Any
 ) -> BuiltInCall:
@@ -130,7 +146,9 @@ def written_call(
     )
 
 
-def parse_built_in(raw: dict[str, Any], path: str) -> BuiltInCall | BuiltInOutput | None:
+def parse_built_in(
+    raw: dict[str, Any], path: str
+) -> BuiltInCall | BuiltInOutput | AdditionalTools | None:
     """Read an item; None: its type is none of those.
 
     Raises:
@@ -141,7 +159,7 @@ def parse_built_in(raw: dict[str, Any], path: str) -> BuiltInCall | BuiltInOutpu
         return _call(kind, Fields(raw, path))
     if kind in OUTPUT_TYPES:
         return _output(kind, Fields(raw, path))
-    return None
+    return _additional(Fields(raw, path)) if kind == "additional_tools" else None
 
 
 # Calls
@@ -275,7 +293,7 @@ def _output(kind: OutputType, fields: Fields) -> BuiltInOutput:
             call_id = _search_id(fields)
             status = fields.choice("status", Status, absent=True)
             told = {"execution": fields.choice("execution", Execution, absent=True) or "client"}
-            told["tools"] = objects_of(fields, "tools")
+            told["tools"] = _objects_of(fields, "tools")
             output = _as_json(told["tools"], fields.path("tools"))
     return BuiltInOutput(
         type=kind,
@@ -324,10 +342,18 @@ def _shell_text(chunk: Mapping[str, Any]) -> str:
     return "\n".join([*parts, ended])
 
 
-# What both have
+def _additional(fields: Fields) -> AdditionalTools:
+    fields.choice("role", Literal["developer"], absent=True)
+    return AdditionalTools(
+        tools=_as_json(_objects_of(fields, "tools"), fields.path("tools")),
+        id=fields.text("id", most=MAX_ID, absent=True),
+    )
 
 
-def objects_of(fields: Fields, name: str) -> list[dict[str, Any]]:
+# What they have in common
+
+
+def _objects_of(fields: Fields, name: str) -> list[dict[str, Any]]:
     """An array of objects without their nulls, required. Raises ApiError."""
     at = fields.path(name)
     entries = _an_array(fields.required(name), at)

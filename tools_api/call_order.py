@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tools_api import errors
+from tools_api.built_in_items import AdditionalTools
 from tools_api.item_identity import normalised
 from tools_api.items import Call, CallOutput, Compaction, Item, Message
 
@@ -72,7 +73,7 @@ class _Asked:
 
 def by_model(item: Item) -> bool:
     """Whether it is of the model's own saying."""
-    return not isinstance(item, CallOutput | Compaction) and (
+    return not isinstance(item, CallOutput | Compaction | AdditionalTools) and (
         not isinstance(item, Message) or item.role == "assistant"
     )
 

@@ -21,6 +21,7 @@ from tools_api import errors, exact_json
 from tools_api.built_in_items import (
     CALL_TYPES,
     OUTPUT_TYPES,
+    AdditionalTools,
     BuiltInCall,
     BuiltInOutput,
     parse_built_in,
@@ -276,12 +277,12 @@ class Compaction:
 
 Call = FunctionCall | CustomToolCall | BuiltInCall
 CallOutput = FunctionCallOutput | CustomToolCallOutput | BuiltInOutput
-Item = Message | Call | CallOutput | Reasoning | Compaction
+Item = Message | Call | CallOutput | Reasoning | Compaction | AdditionalTools
 _SUPPORTED = ", ".join(
     [
         *("message", "function_call", "function_call_output", "custom_tool_call"),
         *("custom_tool_call_output", "reasoning", "compaction", "item_reference"),
-        *(*CALL_TYPES, *OUTPUT_TYPES),
+        *(*CALL_TYPES, *OUTPUT_TYPES, "additional_tools"),
     ]
 )
 

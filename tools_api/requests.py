@@ -21,6 +21,7 @@ from tools_api.items import Item, refuse_many_items
 from tools_api.json_fields import join, without_nulls
 from tools_api.limits import Limits
 from tools_api.request_warnings import request_warnings
+from tools_api.tool_definitions import DEFINING, check_definitions
 from tools_api.tools import (
     FunctionTool,
     ToolChoice,
@@ -211,6 +212,8 @@ class KeepwarmOptions(VendorModel):
     sampling: SamplingOptions = SamplingOptions()
     compaction: CompactionOptions = CompactionOptions()
     context: ContextOptions | None = None
+    steer: Literal["item", "now"] = "item"
+    """Where the turn ends when it is steered: behind the item that it writes, or at once."""
     lenient: bool = False
     """Schema keywords that cannot be enforced are checked afterwards instead of refused."""
     request_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
@@ -246,6 +249,8 @@ class CreateRequest(WireModel):
     stream_id: str | None = None
     tools: tuple[FunctionTool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
+    late_choice: str | dict[str, Any] | None = None
+    """The choice as it was sent, where it names what an item of the history may have brought."""
     parallel_tool_calls: bool = True
     text_format: TextFormat = TextFormat()
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -327,7 +332,7 @@ def parse_create(
         if isinstance(raw.get(name), list):
             fields[name] = tuple(map(_with_tuples, raw[name]))
     fields["hosted_tools"], fields["warnings"], fields["body_digest"] = (), (), b""
-    fields["references"], fields["compacts"] = (), "no"
+    fields["references"], fields["compacts"], fields["late_choice"] = (), "no", None
     request = validate(CreateRequest, fields, "")
     _refuse_unprintable_ids(request)
     _refuse_unstored(request)
@@ -392,16 +397,40 @@ def _costly_fields(raw: dict[str, Any], request: CreateRequest, limits: Limits) 
     whole = not references  # else it is put in order once what they stand for is there
     if whole and raw.get(ITEMS_ALONE) is not True:
         items, repeated = ordered_input(items, complete=request.generate)
+    brought = check_definitions(written, limits)
+    choice, late = _tool_choice(raw, request, tools)
     return {
         "tools": tools,
-        "tool_choice": parse_tool_choice(raw.get("tool_choice"), tools),
+        "tool_choice": choice,
+        "late_choice": late,
         "hosted_tools": hosted_types(raw.get("tools")),
-        "warnings": request_warnings(raw) + repeated,
+        "warnings": request_warnings(raw) + brought + repeated,
         "input": items,
         "compacts": compacts,
         "references": references,
         "body_digest": _body_digest(raw, request),
     }
+
+
+def _tool_choice(
+    raw: dict[str, Any], request: CreateRequest, tools: tuple[FunctionTool, ...]
+) -> tuple[ToolChoice, Any]:
+    """The choice among the tools, and what of it has to wait until the history is known."""
+    asked = raw.get("tool_choice")
+    try:
+        return parse_tool_choice(asked, tools), None
+    except errors.ApiError as error:
+        written = raw.get("input")
+        kinds = (
+            [item.get("type") for item in written if isinstance(item, dict)]
+            if isinstance(written, list)
+            else []
+        )
+        continues = request.previous_response_id is not None or request.keepwarm.session is not None
+        may_know = continues or "item_reference" in kinds or any(kind in DEFINING for kind in kinds)
+        if error.code != "invalid_value" or not may_know:
+            raise
+        return ToolChoice(), asked
 
 
 def _without_trigger(written: object, raw: dict[str, Any]) -> tuple[object, str]:

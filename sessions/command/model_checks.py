@@ -115,7 +115,8 @@ def memory(report: Mapping[str, Any]) -> Finding:
     context, tokens = report["context"], report["tokens"]
     lengths = [each for each in _SESSION_TOKENS if each < context] + [context]
     sessions = [f"{_sessions(report, each)} of {each} tokens" for each in lengths]
-    words = [
+    words = [f"of each of {report['ranks']} ranks"] if report["ranks"] > 1 else []
+    words += [
         f"weights take {_size(report['weight_bytes'])} in {report['dtype']}, "
         f"{_size(report['free_bytes'])} are free on {report['device']}",
         f"KV takes {_size(report['token_bytes'])} a token, {_size(report['kv_bytes'])} in all for "

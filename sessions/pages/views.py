@@ -84,6 +84,7 @@ class Views:
         self._wall_clock = wall_clock
         self._past = past
         self._tenant_rows = TenantRows(dashboard, quotas)
+        self._cluster = None if quotas is None else quotas.cluster
         self._long_curves: dict[tuple[Principal, str], tuple[Curves, float, Parts]] = {}
         self._kept: dict[tuple[Principal, Wish], tuple[float, Parts]] = {}
         self._lists: dict[tuple[str | None, ListQuery], tuple[float, Found]] = {}
@@ -114,6 +115,7 @@ class Views:
             "tenant": principal.tenant,
             "priced": board.store.priced({principal.tenant, *tenants}),
             "journal": self._past is not None,
+            "cluster": self._cluster if principal.operator else None,
         }
         frame = {
             "server": orjson.dumps(server),

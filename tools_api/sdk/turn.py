@@ -30,6 +30,7 @@ from tools_api.sdk.answers import (
     Usage,
 )
 from tools_api.sdk.chain import MOST_REPORTS, Chain
+from tools_api.sdk.checks import check_input
 from tools_api.sdk.failures import ConnectionLost, Refused, TurnFailed
 from tools_api.sdk.options import Input, TurnOptions, wire_items
 
@@ -80,8 +81,9 @@ class Turn:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """``request_id``: that of another process too, which asks for the same turn."""
+        check_input(input)
         self._chain = chain
-        self._items = chain.owed + wire_items(input)
+        self._items = chain.before_input() + wire_items(input)
         self._ran = chain.ran[:MOST_REPORTS]
         self._request = chain.request(self._items, options)
         if not generate:
