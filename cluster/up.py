@@ -11,6 +11,7 @@ nobody else may read it.
 
 import contextlib
 import fcntl
+import importlib.util
 import json
 import logging
 import os
@@ -42,7 +43,7 @@ class Deployed:
     """Everything that Serve is told of one cluster."""
 
     plan: Mapping[str, Any]
-    """What a replica is made from (``RayReplica``)."""
+    """A replica is made from it (``RayReplica``)."""
     drain_s: float
     """How long a replica may take to end."""
     replicas: int
@@ -82,7 +83,7 @@ class Deployment:
             os.close(lock)
 
     def found(self) -> Deployed:
-        """What was deployed last. Raises UpError: nothing was."""
+        """The last that was deployed. Raises UpError: nothing was."""
         try:
             told = json.loads((self._folder / _FILE).read_text())
             return Deployed(**told | {"leaving": tuple(told["leaving"])})
@@ -229,7 +230,7 @@ class Deployment:
     def _rows(self, told: Deployed) -> list[Member]:
         rows = MemberRows(told.plan["journal"], self._cluster)
         try:
-            return rows.look()
+            return rows.living()
         except JournalError as error:
             raise UpError(str(error)) from error
         finally:
@@ -262,8 +263,10 @@ class Deployment:
 
 
 def need_ray() -> None:
-    """Raise ModuleNotFoundError where Ray Serve is not installed."""
-    import ray.serve  # noqa: F401
+    """Raise ModuleNotFoundError where Ray is not installed. It is not imported: what it reads of
+    the environment as it is imported is not there yet."""
+    if importlib.util.find_spec("ray") is None:
+        raise ModuleNotFoundError("No module named 'ray'", name="ray")
 
 
 def serve_options(told: Deployed) -> dict[str, Any]:

@@ -71,7 +71,11 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     """Load a public name from its module (PEP 562)."""
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from difflib import get_close_matches  # here: names that exist have no need of it
+
+        alike = get_close_matches(name, __all__, n=1)
+        hint = f"; is {alike[0]} meant?" if alike else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     return getattr(import_module(_HOMES[name]), name)
 
 

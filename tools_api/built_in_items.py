@@ -1,4 +1,4 @@
-"""Items of tools that are built into the published API: shells, patches, the search for tools.
+"""Items of tools that are built into the published API: shells, patches, tools that come later.
 
 A model calls them like functions, with JSON arguments (``tools_api.built_in_tools``); a client
 sees items of types of their own, and answers with such. Here both are one: the arguments are
@@ -106,6 +106,41 @@ class BuiltInOutput:
         return wire | told
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdditionalTools:
+    """Tools that the application adds: from here on the model may call them."""
+
+    type: Literal["additional_tools"] = "additional_tools"
+    tools: str
+    """Their definitions, JSON text of an array."""
+    id: str | None = None
+    status: Status | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """As the published type has it."""
+        told = {"role": "developer", "tools": exact_json.loads(self.tools)}
+        return head(self.type, self.id, None) | told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationUpdate:
+    """What the application changes of how the model answers, from here on until the next one."""
+
+    type: Literal["configuration_update"] = "configuration_update"
+    told: str
+    """JSON text of ``reasoning`` and ``text``, as far as they are changed."""
+    id: str | None = None
+    status: Status | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """As the published type has it."""
+        told: dict[str, Any] = exact_json.loads(self.told)
+        return head(self.type, self.id, None) | told
+
+
+AnyBuiltIn = BuiltInCall | BuiltInOutput | AdditionalTools | ConfigurationUpdate
+
+
 def written_call(
     type_: CallType, text: str, *, call_id: str, execution: Execution | None, **head_: Any
 ) -> BuiltInCall:
@@ -130,7 +165,7 @@ def written_call(
     )
 
 
-def parse_built_in(raw: dict[str, Any], path: str) -> BuiltInCall | BuiltInOutput | None:
+def parse_built_in(raw: dict[str, Any], path: str) -> AnyBuiltIn | None:
     """Read an item; None: its type is none of those.
 
     Raises:
@@ -141,7 +176,9 @@ def parse_built_in(raw: dict[str, Any], path: str) -> BuiltInCall | BuiltInOutpu
         return _call(kind, Fields(raw, path))
     if kind in OUTPUT_TYPES:
         return _output(kind, Fields(raw, path))
-    return None
+    if kind == "additional_tools":
+        return _additional(Fields(raw, path))
+    return _update(Fields(raw, path)) if kind == "configuration_update" else None
 
 
 # Calls
@@ -275,7 +312,7 @@ def _output(kind: OutputType, fields: Fields) -> BuiltInOutput:
             call_id = _search_id(fields)
             status = fields.choice("status", Status, absent=True)
             told = {"execution": fields.choice("execution", Execution, absent=True) or "client"}
-            told["tools"] = objects_of(fields, "tools")
+            told["tools"] = _objects_of(fields, "tools")
             output = _as_json(told["tools"], fields.path("tools"))
     return BuiltInOutput(
         type=kind,
@@ -304,8 +341,8 @@ def _checked_chunks(fields: Fields) -> list[dict[str, Any]]:
         inner = Fields(chunk, join(at, index))
         outcome = Fields(inner.required("outcome"), inner.path("outcome"))
         ended: dict[str, Any] = {"type": outcome.choice("type", Literal["exit", "timeout"])}
-        if ended["type"] == "exit":
-            code = outcome.required("exit_code")
+        code = outcome.of("exit_code")  # openai-agents leaves it out where it knows none
+        if ended["type"] == "exit" and code is not None:
             if not _is_whole(code):
                 raise errors.invalid_type(outcome.path("exit_code"), "an integer", code)
             ended["exit_code"] = code
@@ -320,14 +357,36 @@ def _shell_text(chunk: Mapping[str, Any]) -> str:
     if chunk["stderr"]:
         parts.append(f"stderr:\n{chunk['stderr']}".rstrip("\n"))
     outcome = chunk["outcome"]
-    ended = "timed out" if outcome["type"] == "timeout" else f"exit code: {outcome['exit_code']}"
+    ended = "timed out"
+    if outcome["type"] == "exit":
+        ended = f"exit code: {outcome['exit_code']}" if "exit_code" in outcome else "exited"
     return "\n".join([*parts, ended])
 
 
-# What both have
+def _additional(fields: Fields) -> AdditionalTools:
+    fields.choice("role", Literal["developer"], absent=True)
+    return AdditionalTools(
+        tools=_as_json(_objects_of(fields, "tools"), fields.path("tools")),
+        id=fields.text("id", most=MAX_ID, absent=True),
+    )
 
 
-def objects_of(fields: Fields, name: str) -> list[dict[str, Any]]:
+def _update(fields: Fields) -> ConfigurationUpdate:
+    """Whether the settings are such is known to who reads requests."""
+    told = {
+        name: without_nulls(_an_object(value, fields.path(name)))
+        for name in ("reasoning", "text")
+        if (value := fields.of(name)) is not None
+    }
+    return ConfigurationUpdate(
+        told=_as_json(told, fields.path("type")), id=fields.text("id", most=MAX_ID, absent=True)
+    )
+
+
+# What they have in common
+
+
+def _objects_of(fields: Fields, name: str) -> list[dict[str, Any]]:
     """An array of objects without their nulls, required. Raises ApiError."""
     at = fields.path(name)
     entries = _an_array(fields.required(name), at)

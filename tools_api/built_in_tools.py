@@ -9,7 +9,7 @@ item of its call.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from tools_api import errors
@@ -33,7 +33,9 @@ class BuiltIn:
     told: dict[str, Any] = field(default_factory=dict)
     """The other fields of its entry, as they were sent."""
     runs_here: bool = False
-    """The server runs it: a search for tools."""
+    """The server runs it within the turn: a search for tools."""
+    by_pattern: bool = False
+    """Of a search: it is asked with a regular expression instead of words."""
 
     @property
     def call_type(self) -> CallType:
@@ -76,6 +78,10 @@ _DESCRIPTIONS: Mapping[ToolType, str] = {
     "tool_search": "Finds more tools by words of their names and descriptions. Those that are "
     "found can be called afterwards.",
 }
+_BY_PATTERN = (
+    "Finds more tools whose names or descriptions match a regular expression. Those that are found "
+    "can be called afterwards."
+)
 _PARAMETERS: Mapping[ToolType, dict[str, Any]] = {
     "shell": _object(
         ("commands",),
@@ -116,7 +122,7 @@ class Definition:
 
 
 def is_hosted(raw: Mapping[str, Any]) -> bool:
-    """Whether the entry of a built-in tool asks for one that runs beside the published service: a
+    """Whether the entry of a built-in tool asks for one that only the published service runs: a
     shell in a container."""
     environment = raw.get("environment")
     kind = environment.get("type") if isinstance(environment, dict) else None
@@ -134,8 +140,19 @@ def definition(raw: dict[str, Any], path: str) -> Definition:
     told = {name: value for name, value in raw.items() if name != "type" and value is not None}
     description, parameters = _DESCRIPTIONS[kind], _PARAMETERS[kind]
     built_in = BuiltIn(type=kind, told=told)
-    if kind == "shell":
-        description += _skills(fields)
+    match kind:
+        case "shell":
+            description += _skills(fields)
+        case "tool_search":
+            here = (fields.choice("execution", Execution, absent=True) or "server") == "server"
+            by_pattern = here and fields.flag("by_pattern", False)
+            told.pop("by_pattern", None)
+            built_in = replace(built_in, runs_here=here, by_pattern=by_pattern)
+            if by_pattern:
+                description, parameters = _BY_PATTERN, _object(("pattern",), pattern=_QUERY)
+            elif not here:
+                description = fields.text("description", absent=True) or description
+                parameters = fields.of("parameters") or parameters
     return Definition(description=description, parameters=parameters, built_in=built_in)
 
 

@@ -47,6 +47,8 @@ class Limits:
     max_listed_responses: int = 64
     """Responses whose lists of items one ``input`` refers to; items with ids of their own are not
     counted."""
+    max_deferred_tools: int = 2048
+    """Tools with ``defer_loading`` beside those, and tools that the items of one input bring."""
     max_tools: int = 128
     """Tools of a request, those of namespaces among them."""
     max_tool_name: int = 64

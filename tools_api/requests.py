@@ -21,6 +21,7 @@ from tools_api.items import Item, refuse_many_items
 from tools_api.json_fields import join, without_nulls
 from tools_api.limits import Limits
 from tools_api.request_warnings import request_warnings
+from tools_api.tool_definitions import DEFINING, check_definitions
 from tools_api.tools import (
     FunctionTool,
     ToolChoice,
@@ -248,6 +249,8 @@ class CreateRequest(WireModel):
     stream_id: str | None = None
     tools: tuple[FunctionTool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
+    late_choice: str | dict[str, Any] | None = None
+    """The choice as it was sent, where it names what an item of the history may have brought."""
     parallel_tool_calls: bool = True
     text_format: TextFormat = TextFormat()
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -321,7 +324,7 @@ def parse_create(
     if wants_input and "input" not in raw:
         raise errors.missing_parameter("input")
     fields["tool_choice"] = ToolChoice()
-    fields["text_format"], fields["verbosity"] = _parse_text(raw.get("text"), limits)
+    fields["text_format"], fields["verbosity"] = parse_text(raw.get("text"), limits)
     fields["metadata"] = _parse_metadata(raw.get("metadata"), limits)
     fields["keepwarm"] = _parse_keepwarm(raw.get("keepwarm"), fields["metadata"], limits)
     fields |= _parse_conversation(raw, fields["keepwarm"])
@@ -329,7 +332,7 @@ def parse_create(
         if isinstance(raw.get(name), list):
             fields[name] = tuple(map(_with_tuples, raw[name]))
     fields["hosted_tools"], fields["warnings"], fields["body_digest"] = (), (), b""
-    fields["references"], fields["compacts"] = (), "no"
+    fields["references"], fields["compacts"], fields["late_choice"] = (), "no", None
     request = validate(CreateRequest, fields, "")
     _refuse_unprintable_ids(request)
     _refuse_unstored(request)
@@ -394,16 +397,55 @@ def _costly_fields(raw: dict[str, Any], request: CreateRequest, limits: Limits) 
     whole = not references  # else it is put in order once what they stand for is there
     if whole and raw.get(ITEMS_ALONE) is not True:
         items, repeated = ordered_input(items, complete=request.generate)
+    brought = check_definitions(written, limits)
+    _check_updates(written, limits)
+    choice, late = _tool_choice(raw, request, tools)
     return {
         "tools": tools,
-        "tool_choice": parse_tool_choice(raw.get("tool_choice"), tools),
+        "tool_choice": choice,
+        "late_choice": late,
         "hosted_tools": hosted_types(raw.get("tools")),
-        "warnings": request_warnings(raw) + repeated,
+        "warnings": request_warnings(raw) + brought + repeated,
         "input": items,
         "compacts": compacts,
         "references": references,
         "body_digest": _body_digest(raw, request),
     }
+
+
+def _check_updates(written: object, limits: Limits) -> None:
+    """Refuse a ``configuration_update`` of an ``input`` that is none, by its path."""
+    for number, item in enumerate(written if isinstance(written, list) else ()):
+        if not isinstance(item, dict) or item.get("type") != "configuration_update":
+            continue
+        try:
+            parse_text(item.get("text"), limits)
+            validate(ReasoningConfig, item.get("reasoning") or {}, "reasoning")
+        except errors.ApiError as error:
+            error.param = join(join("input", number), error.param or "type")
+            raise
+
+
+def _tool_choice(
+    raw: dict[str, Any], request: CreateRequest, tools: tuple[FunctionTool, ...]
+) -> tuple[ToolChoice, Any]:
+    """The choice among the tools, and what of it has to wait until the history is known."""
+    asked = raw.get("tool_choice")
+    try:
+        return parse_tool_choice(asked, tools), None
+    except errors.ApiError as error:
+        written = raw.get("input")
+        kinds = (
+            [item.get("type") for item in written if isinstance(item, dict)]
+            if isinstance(written, list)
+            else []
+        )
+        named = (request.previous_response_id, request.conversation, request.keepwarm.session)
+        continues = any(name is not None for name in named)
+        may_know = continues or "item_reference" in kinds or any(kind in DEFINING for kind in kinds)
+        if error.code != "invalid_value" or not may_know:
+            raise
+        return ToolChoice(), asked
 
 
 def _without_trigger(written: object, raw: dict[str, Any]) -> tuple[object, str]:
@@ -461,7 +503,8 @@ def _refuse_unsupported(raw: dict[str, Any]) -> None:
         raise errors.unsupported_parameter("prompt", "prompt templates do not exist here")
 
 
-def _parse_text(raw: object, limits: Limits) -> tuple[TextFormat, str | None]:
+def parse_text(raw: object, limits: Limits) -> tuple[TextFormat, str | None]:
+    """Read ``text``: its format and its verbosity. Raises ApiError."""
     if raw is None:
         return TextFormat(), None
     verbosity = validate(TextConfig, raw, "text").verbosity

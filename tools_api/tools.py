@@ -23,13 +23,15 @@ from tools_api.limits import DEFAULT_LIMITS, Limits
 
 HOSTED_TOOLS = frozenset(
     {"web_search", "web_search_2025_08_26", "web_search_preview", "file_search", "mcp"}
-    | {"web_search_preview_2025_03_11", "code_interpreter", "image_generation", "tool_search"}
+    | {"web_search_preview_2025_03_11", "code_interpreter", "image_generation"}
     | {"computer", "computer_use_preview", "programmatic_tool_calling"}
 )
 """Published types of tools that only the published service, or its own client, can run; so can
 nobody else a shell in a container."""
+_UNPUBLISHED_CHOICES = ("local_shell", "tool_search")
+"""Built-in tools that no published choice names; one of them is echoed as the only allowed tool."""
 _OWN_TYPES = tuple(kind for kind in TOOL_TYPES if kind not in HOSTED_TOOLS)
-_WITHOUT_EFFECT = ("async", "defer_loading", "output_schema")
+_WITHOUT_EFFECT = ("async", "output_schema")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,10 @@ class FunctionTool:
     """The model reads of it before all items; otherwise where an item says what it is, if any."""
     offered: bool = True
     """The model may call it, if the choice among the tools lets it."""
+    withdrawn: bool = False
+    """Whatever brings it, the model may not call it any more."""
+    by_item: bool = False
+    """An item of the history defines it, not the request."""
     place: str = field(default="", compare=False)
     """Path in the request, where it is not simply ``tools[i]``."""
 
@@ -109,15 +115,19 @@ class FunctionTool:
             return {"type": self.built_in.type} | self.built_in.told
         wire: dict[str, Any] = {"type": self.type if self.custom is None else "custom"}
         wire |= {"name": self.own_name, "description": self.description}
+        if not self.in_header:
+            wire["defer_loading"] = True
         if self.custom is not None:
             return wire | {"format": self.custom.to_wire()}
         return wire | {"parameters": self.parameters, "strict": self.strict}
 
 
 def wire_tools(tools: Sequence[FunctionTool]) -> list[dict[str, Any]]:
-    """``tools`` as responses echo them; those of a namespace stand inside it again."""
+    """``tools`` as responses echo them, without those of items; those of a namespace stand inside
+    it again."""
     out: list[dict[str, Any]] = []
-    for namespace, members in groupby(tools, key=lambda tool: tool.namespace):
+    own = [tool for tool in tools if not tool.by_item]
+    for namespace, members in groupby(own, key=lambda tool: tool.namespace):
         entries = [tool.to_wire() for tool in members]
         if namespace is None:
             out += entries
@@ -146,7 +156,7 @@ class ToolChoice:
             return self.mode
         kinds = {tool.name: tool.kind for tool in tools}
         entries = [_chosen(name, kinds.get(name, "function")) for name in self.names]
-        if self.named:
+        if self.named and entries[0]["type"] not in _UNPUBLISHED_CHOICES:
             return entries[0]
         return {"type": "allowed_tools", "mode": self.mode, "tools": entries}
 
@@ -176,9 +186,33 @@ def parse_tools(
         return ()
     reader = _ToolReader(limits)
     reader.read(raw, path, None)
-    if len(reader.tools) > limits.max_tools:
+    tools = tuple(reader.tools.values())
+    refuse_many_offered(tools, path, limits)
+    if len(tools) > limits.max_tools + limits.max_deferred_tools:
+        raise errors.invalid_value(path, f"more than {limits.max_deferred_tools} deferred tools")
+    return tuple(_naming_spaces(tool, tools) for tool in tools)
+
+
+def _naming_spaces(tool: FunctionTool, tools: Sequence[FunctionTool]) -> FunctionTool:
+    """A search that runs here, saying which namespaces have tools for it to find."""
+    if tool.built_in is None or not tool.built_in.runs_here:
+        return tool
+    deferred = (other.namespace for other in tools if not other.in_header)
+    spaces = dict.fromkeys(space for space in deferred if space is not None)
+    if not spaces:
+        return tool
+    lines = "".join(f"\n- {space.name}: {space.description}" for space in spaces)
+    return replace(tool, description=f"{tool.description}\n\nAmong others, tools of:{lines}")
+
+
+def refuse_many_offered(tools: Sequence[FunctionTool], path: str, limits: Limits) -> None:
+    """Refuse ``tools`` of which a model could call too many.
+
+    Raises:
+        ApiError: too many.
+    """
+    if sum(tool.offered or tool.in_header for tool in tools) > limits.max_tools:
         raise errors.invalid_value(path, f"more than {limits.max_tools} tools")
-    return tuple(reader.tools.values())
 
 
 def refuse_many_tools(raw: object, path: str, limits: Limits) -> None:
@@ -187,8 +221,9 @@ def refuse_many_tools(raw: object, path: str, limits: Limits) -> None:
     Raises:
         ApiError: too many.
     """
-    if isinstance(raw, list) and len(raw) > limits.max_tools:
-        raise errors.invalid_value(path, f"more than {limits.max_tools} tools")
+    most = limits.max_tools + limits.max_deferred_tools
+    if isinstance(raw, list) and len(raw) > most:
+        raise errors.invalid_value(path, f"more than {most} tools")
 
 
 def tool_warnings(raw: object) -> tuple[str, ...]:
@@ -211,7 +246,24 @@ def tool_warnings(raw: object) -> tuple[str, ...]:
     if any(_only_for_programs(tool) for tool in functions):
         keys.append("allowed_callers")
     warnings += [f"tools: '{key}' has no effect here" for key in keys]
+    searches = any(tool.get("type") == "tool_search" for tool in functions)
+    if not searches and any(tool.get("defer_loading") for tool in functions):
+        warnings.append(
+            "tools: those that are deferred can be called once an item brings them; there is no "
+            "tool_search among the tools"
+        )
     return tuple(warnings)
+
+
+def searches_here(raw: object) -> bool:
+    """Whether ``tools`` have a search that the server runs."""
+    entries = raw if isinstance(raw, list) else []
+    return any(
+        isinstance(entry, dict)
+        and entry.get("type") == "tool_search"
+        and entry.get("execution") != "client"
+        for entry in entries
+    )
 
 
 def _only_for_programs(tool: dict[str, Any]) -> bool:
@@ -268,7 +320,7 @@ class _ToolReader:
             case str() if _is_hosted(raw) and namespace is None:
                 pass
             case str() as kind if kind in _OWN_TYPES and namespace is None:
-                self._add(_built_in(raw, path), path, None)
+                self._add(_built_in(raw, path, self._limits), path, None)
             case str() as kind if kind != "function":
                 raise _unsupported_tool(kind, join(path, "type"))
             case _:
@@ -279,7 +331,10 @@ class _ToolReader:
         _check_name(tool.name, join(path, "name"), self._limits)
         fields: dict[str, Any] = {"place": path}
         if namespace is not None:
-            first = all(other.namespace != namespace for other in self.tools.values())
+            first = all(
+                other.namespace != namespace or other.in_header != tool.in_header
+                for other in self.tools.values()
+            )
             name = namespace.full_name(tool.name)
             fields |= {"name": name, "namespace": namespace, "introduces": first}
         tool = replace(tool, **fields)
@@ -291,22 +346,10 @@ class _ToolReader:
 
     def _function(self, raw: dict[str, Any], path: str) -> FunctionTool:
         tool = _described(raw, path)
-        parameters = raw.get("parameters")
-        if parameters is not None:
-            if not isinstance(parameters, dict):
-                raise errors.invalid_type(join(path, "parameters"), "an object", parameters)
-            tool = replace(tool, parameters=parameters)
-        fields = Fields(raw, path)
-        tool = replace(
-            tool,
-            strict=fields.flag("strict", True),
-            in_header=fields.flag("in_header", True),
-            offered=fields.flag("offered", True),
-        )
-        check_schema(tool.parameters, join(path, "parameters"), self._limits)
-        if tool.parameters.get("type", "object") != "object":
-            raise errors.invalid_json_schema(join(path, "parameters"), "its type is not 'object'")
-        return tool
+        if raw.get("parameters") is not None:
+            tool = replace(tool, parameters=raw["parameters"])
+        check_parameters(tool.parameters, join(path, "parameters"), self._limits)
+        return replace(tool, strict=Fields(raw, path).flag("strict", True))
 
     def _custom(self, raw: dict[str, Any], path: str) -> FunctionTool:
         tool = _described(raw, path)
@@ -317,8 +360,9 @@ class _ToolReader:
         return replace(tool, **update)
 
 
-def _built_in(raw: dict[str, Any], path: str) -> FunctionTool:
+def _built_in(raw: dict[str, Any], path: str, limits: Limits) -> FunctionTool:
     found = definition(raw, path)
+    check_parameters(found.parameters, join(path, "parameters"), limits)
     return FunctionTool(
         name=found.built_in.type,
         description=found.description,
@@ -328,10 +372,15 @@ def _built_in(raw: dict[str, Any], path: str) -> FunctionTool:
 
 
 def _described(raw: dict[str, Any], path: str) -> FunctionTool:
-    """A tool of the entry's name and description."""
+    """A tool of the entry's name and description, and where the model reads of it."""
     fields = Fields(raw, path)
+    now = not fields.flag("defer_loading", False)
     return FunctionTool(
-        name=fields.text("name", least=1), description=fields.text("description", absent=True)
+        name=fields.text("name", least=1),
+        description=fields.text("description", absent=True),
+        in_header=fields.flag("in_header", now),
+        offered=fields.flag("offered", now),
+        withdrawn=fields.flag("withdrawn", False),
     )
 
 
@@ -346,6 +395,15 @@ def _unsupported_tool(kind: str, path: str) -> errors.ApiError:
 def _check_name(name: str, path: str, limits: Limits) -> None:
     if len(name) > limits.max_tool_name or not name.isprintable():
         raise errors.invalid_value(path, f"not 1 to {limits.max_tool_name} printable characters")
+
+
+def check_parameters(parameters: object, path: str, limits: Limits) -> None:
+    """Bound the schema of a function's arguments, which are an object. Raises ApiError."""
+    if not isinstance(parameters, dict):
+        raise errors.invalid_type(path, "an object", parameters)
+    check_schema(parameters, path, limits)
+    if parameters.get("type", "object") != "object":
+        raise errors.invalid_json_schema(path, "its type is not 'object'")
 
 
 def check_schema(schema: dict[str, Any], path: str, limits: Limits) -> None:

@@ -235,6 +235,7 @@ def load_runner(
     device = resolve_device(config.device)
     if ranks is not None:
         device = device_of(ranks.partition, device)
+        _warn_of_cores(ranks.partition, device)
     check_quantization(config.quantization, device)
     model = load_model(
         config.model,
@@ -286,6 +287,12 @@ def device_of(partition: Partition, device: torch.device) -> torch.device:
     own = torch.device("cuda", partition.rank)
     torch.cuda.set_device(own)
     return own
+
+
+def _warn_of_cores(partition: Partition, device: torch.device) -> None:
+    cores = available_cores()
+    if partition.leads and device.type == "cpu" and partition.ranks > cores:
+        log.warning("--tensor-parallel %d on %d cores: ranks take turns", partition.ranks, cores)
 
 
 def share_of_free(free_bytes: int, device: torch.device, config: EngineConfig) -> int:

@@ -12,7 +12,7 @@ and that is what the engine was given and gave back.
 import enum
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import orjson
@@ -22,7 +22,7 @@ from sessions.durable.compaction import standing
 from sessions.durable.shortened import is_shortened
 from sessions.durable.weights import item_bytes, text_held, tool_bytes
 from tools_api import errors
-from tools_api.built_in_items import BuiltInCall
+from tools_api.built_in_items import AdditionalTools, BuiltInCall, ConfigurationUpdate
 from tools_api.chat_format import TemplateOptions
 from tools_api.item_identity import normalised
 from tools_api.items import (
@@ -35,6 +35,7 @@ from tools_api.items import (
     Message,
     Reasoning,
 )
+from tools_api.tool_definitions import defines
 from tools_api.tools import FunctionTool
 
 ROOT_DIGEST = b""
@@ -114,6 +115,13 @@ class Entry:
     """Bytes of the frame it came from, unless that repeated what is held already."""
     left_out: LeftOut = NOTHING
     """The part left out of the chain up to here; ``digest`` counts it."""
+    loads: bool = field(init=False)
+    """Some item up to here may bring tools, or change how the model answers."""
+
+    def __post_init__(self) -> None:
+        before = self.parent is not None and self.parent.loads
+        own = (*self.input_items, *self.output_items)
+        object.__setattr__(self, "loads", before or any(map(_may_define, own)))
 
     @property
     def own_tokens(self) -> int:
@@ -132,6 +140,14 @@ class Entry:
             + (self.header.size_bytes if own_header else 0)
         )
         return max(held, self.frame_bytes)
+
+
+def _may_define(item: Item) -> bool:
+    """Whether an item brings tools or a configuration, as far as that is known of a compaction
+    nobody has opened."""
+    if isinstance(item, Compaction):
+        return item.stands_for is None or any(map(_may_define, item.stands_for.items))
+    return defines(item) or isinstance(item, ConfigurationUpdate)
 
 
 def header_tools(tools: tuple[FunctionTool, ...]) -> tuple[FunctionTool, ...]:
@@ -286,6 +302,10 @@ def text_bytes(item: Item) -> int:
             text = item.full_name + item.input
         case BuiltInCall():
             text = item.full_name + item.arguments
+        case AdditionalTools():
+            text = item.tools
+        case ConfigurationUpdate():
+            return 0  # no model reads it
         case Compaction():
             opened = () if item.stands_for is None else standing(item).items
             return sum(map(text_bytes, opened))

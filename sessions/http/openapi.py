@@ -18,9 +18,10 @@ from sessions.http.front_door import Access, Route
 from sessions.http.message import REQUEST_ID, HttpResponse, json_response
 from tools_api.dialects.answer_schemas import answer_schemas
 from tools_api.dialects.request_schemas import ref, request_schemas, text_schema
-from tools_api.version import __version__
 
 VERSION = "3.1.0"
+API_VERSION = "1"
+"""As in the paths. Which program it is nobody is told without a key."""
 _JSON, _EVENTS, _CSV = "application/json", "text/event-stream", "text/csv; charset=utf-8"
 _PLAIN, _HTML = "text/plain; charset=utf-8", "text/html; charset=utf-8"
 _WITH_BODY = frozenset({"POST"})
@@ -134,7 +135,7 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         "openapi": VERSION,
         "info": {
             "title": "Keepwarm",
-            "version": __version__,
+            "version": API_VERSION,
             "description": "What fields mean stands in docs/protocol.md of the source.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },

@@ -116,7 +116,8 @@ class Playing:
         """Carry out a turn's step: events to who follows it, requests to the engine."""
         frames = list(map(encode, step.events))
         if step.outcome is not None:
-            job.ending = Ending(outcome=step.outcome, terminal=frames.pop())
+            terminal = b"" if step.outcome.goes_on else frames.pop()
+            job.ending = Ending(outcome=step.outcome, terminal=terminal)
         if frames and (job.turn is None or job.turn.plan.sums_up is None):
             self._following.publish(job, frames)
         self._outbox.requests += step.requests

@@ -49,6 +49,7 @@ from sessions.turns.planning import grammar_param, plan_turn, takes_long
 from sessions.turns.playing import Playing
 from sessions.turns.reading import PrecomputedRequest, grammar_of
 from sessions.turns.references import Whole, digested
+from sessions.turns.searching import Searching
 from sessions.turns.service import Service
 from sessions.turns.steering import Steering
 from sessions.turns.summing_up import SummingUp
@@ -106,6 +107,7 @@ class Running:
             outbox=outbox,
             asking=self._asking,
         )
+        self._searching = Searching(service=service, playing=self.playing, asking=self._asking)
         self.steering = Steering(
             connection_id=connection_id,
             tenant=tenant,
@@ -258,8 +260,8 @@ class Running:
                 if session.state is SessionState.CLOSED:
                     return False
             plan = await self._plan(job, memory, session, grammar)
-            if grammar is not None:
-                await self._try_grammar(job, grammar)
+            if plan.grammar is not None:
+                await self._try_grammar(job, plan.request, plan.grammar)
             await self._may_begin(job)
             if self._lost(plan, session):
                 return False
@@ -315,12 +317,12 @@ class Running:
         whole: Conversing = await self._asking.ask(job, Work(work)) if long else work()
         return whole
 
-    async def _try_grammar(self, job: Job, grammar: GrammarSpec) -> None:
+    async def _try_grammar(self, job: Job, request: CreateRequest, grammar: GrammarSpec) -> None:
         """Last before the turn, so that no probe works for a prompt that does not fit."""
         try:
             await self._asking.ask(job, grammar)
         except GrammarRefused as refusal:
-            param = grammar_param(grammar, job.request, refusal.block, refusal.path)
+            param = grammar_param(grammar, request, refusal.block, refusal.path)
             raise errors.invalid_json_schema(param, refusal.reason) from None
         except Exception:  # no fault of the client's
             raise errors.overloaded("the grammar cannot be tried just now") from None
@@ -387,7 +389,9 @@ class Running:
             self.steering.begun(job)
             if job.recasting is not None:
                 job.turn = turn = await self._summing_up.recast(job, memory, turn, session)
-            ending = await self._record(job, turn, await self.playing.play(job, memory, turn))
+            ending = await self.playing.play(job, memory, turn)
+            turn, ending = await self._searching.go_on(job, memory, turn, ending, session)
+            ending = await self._record(job, turn, ending)
             self._tell_end(job, turn, ending)
             self.steering.settle(job, ending)
         finally:

@@ -14,6 +14,7 @@ from sessions.durable.shortened import shortened
 from sessions.durable.transcript import text_bytes
 from tools_api.chat_format import TemplateOptions
 from tools_api.items import CallOutput, Item, Message, TextPart, with_output
+from tools_api.tool_definitions import defines
 
 _CHARS_PER_TOKEN = 8
 """The most characters for each token that are looked at of a text that is cut."""
@@ -132,6 +133,8 @@ def _cut(item: Item, keep: int) -> Item:
 
 
 def _can_be_cut(item: Item) -> bool:
+    if defines(item):
+        return False
     return isinstance(item, CallOutput) or (isinstance(item, Message) and bool(item.content))
 
 

@@ -31,6 +31,7 @@ from tools_api.sdk.answers import (
     Usage,
 )
 from tools_api.sdk.chain import MOST_REPORTS, Chain
+from tools_api.sdk.checks import check_input
 from tools_api.sdk.failures import ConnectionLost, Refused, TurnFailed
 from tools_api.sdk.options import Input, TurnOptions, wire_items
 from tools_api.sdk.steers import Steers
@@ -82,8 +83,9 @@ class Turn:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """``request_id``: that of another process too, which asks for the same turn."""
+        check_input(input)
         self._chain = chain
-        own = chain.owed + wire_items(input)
+        own = chain.before_input() + wire_items(input)
         self._heard = chain.heard
         """Items that the server has, and puts before ``own``."""
         self._items = [*chain.heard, *own]

@@ -43,7 +43,7 @@ THIRD_PARTY = {
 CLIENT_CLOSURE = {
     f"tools_api.{name}"
     for name in ("errors", "exact_json", "exact_numbers", "items", "json_bounds", "json_fields")
-} | {"tools_api.noted_items"}
+} | {f"tools_api.{name}" for name in ("noted_items", "built_in_items", "item_fields")}
 LATE_IMPORTS = {
     "sessions.journal.places",
     "keepwarm.__main__",
@@ -83,7 +83,9 @@ USES_TORCH = {
     "model.kv_pool",
     "model.layers",
     "model.memory_plan",
+    "model.mamba_mixer",
     "model.mixer",
+    "model.recurrent_mixers",
     "model.pages_ahead",
     "model.product_timing",
     "model.quantised_tensors",
@@ -105,6 +107,7 @@ USES_TORCH = {
     "offload.opening",
     "offload.state_copies",
     "process.device_report",
+    "process.model_report",
     "process.rank",
     "process.ranks",
     "process.stored_profile",

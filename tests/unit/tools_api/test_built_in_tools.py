@@ -107,7 +107,9 @@ def test_a_choice_names_it_by_its_type(kind: str) -> None:
     tools = parse_tools([{"type": kind}, FUNCTION])
     choice = parse_tool_choice({"type": kind}, tools)
     assert choice == ToolChoice(mode="required", names=(kind,), named=True)
-    assert choice.to_wire(tools) == {"type": kind}
+    own = choice.to_wire(tools)
+    only = {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind}]}
+    assert own == (only if kind == "local_shell" else {"type": kind})
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": kind}]}
     assert parse_tool_choice(allowed, tools).to_wire(tools) == allowed
     with pytest.raises(ApiError) as refused:
@@ -115,6 +117,33 @@ def test_a_choice_names_it_by_its_type(kind: str) -> None:
     assert refused.value.param == "tool_choice"
     with pytest.raises(ApiError):
         parse_tool_choice({"type": "function", "name": kind}, tools)
+
+
+def test_a_search_that_runs_here_names_the_namespaces_it_looks_in() -> None:
+    later = FUNCTION | {"defer_loading": True}
+    spaces = [
+        {"type": "namespace", "name": name, "description": f"About {name}.", "tools": [later]}
+        for name in ("crm", "ops")
+    ]
+    (search, *_) = parse_tools([{"type": "tool_search"}, *spaces])
+    assert search.description is not None
+    assert "- crm: About crm.\n- ops: About ops." in search.description
+    shown = [space | {"tools": [FUNCTION]} for space in spaces]
+    (alone, *_) = parse_tools([{"type": "tool_search"}, *shown])
+    assert alone.description == parse_tools([{"type": "tool_search"}])[0].description
+
+
+@pytest.mark.parametrize("execution", [None, "server", "client"])
+def test_a_search_is_run_where_it_says(execution: str | None) -> None:
+    parameters = {"type": "object", "properties": {"goal": {"type": "string"}}}
+    raw = {"type": "tool_search", "description": "Mine.", "parameters": parameters}
+    (tool,) = parse_tools([raw | ({} if execution is None else {"execution": execution})])
+    assert tool.built_in is not None
+    assert tool.built_in.execution == (execution or "server")
+    own = execution == "client"
+    assert (tool.description == "Mine.", tool.parameters == parameters) == (own, own)
+    with pytest.raises(ApiError):
+        parse_tools([raw | {"execution": "moon"}])
 
 
 def test_every_type_has_its_item() -> None:
