@@ -401,31 +401,6 @@ def custom_tool_call_input_done(
     return _event("response.custom_tool_call_input.done", seq, stream_id, **at, input=input)
 
 
-def steer_accepted(seq: int, id_: str, response_id: str, stream_id: str | None = None) -> Event:
-    """The input is the server's, and not heard yet; ``id_`` is its own from now on."""
-    steer = {"id": id_, "previous_response_id": response_id}
-    return _event("response.steer.accepted", seq, stream_id, steer=steer)
-
-
-def steer_pending(
-    seq: int,
-    id_: str,
-    response_id: str,
-    required_input: Sequence[Event],
-    stream_id: str | None = None,
-) -> Event:
-    """The response ended with calls: the input waits for the request that brings their outputs,
-    of which ``required_input`` has the stubs."""
-    return _event(
-        "response.steer.pending",
-        seq,
-        stream_id,
-        steer={"id": id_, "previous_response_id": response_id},
-        reason="waiting_for_required_input",
-        required_input=list(required_input),
-    )
-
-
 def shell_command_added(
     seq: int, *, output_index: int, command_index: int, stream_id: str | None = None
 ) -> Event:
@@ -452,6 +427,31 @@ def _command(
 ) -> Event:
     at = {"output_index": output_index, "command_index": command_index}
     return _event(f"response.shell_call_command.{what}", seq, stream_id, **at, **text)
+
+
+def steer_accepted(seq: int, id_: str, response_id: str, stream_id: str | None = None) -> Event:
+    """The input is the server's, and not heard yet; ``id_`` is its own from now on."""
+    steer = {"id": id_, "previous_response_id": response_id}
+    return _event("response.steer.accepted", seq, stream_id, steer=steer)
+
+
+def steer_pending(
+    seq: int,
+    id_: str,
+    response_id: str,
+    required_input: Sequence[Event],
+    stream_id: str | None = None,
+) -> Event:
+    """The response ended with calls: the input waits for the request that brings their outputs,
+    of which ``required_input`` has the stubs."""
+    return _event(
+        "response.steer.pending",
+        seq,
+        stream_id,
+        steer={"id": id_, "previous_response_id": response_id},
+        reason="waiting_for_required_input",
+        required_input=list(required_input),
+    )
 
 
 def steer_failed(
