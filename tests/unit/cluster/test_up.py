@@ -120,8 +120,9 @@ def test_a_member_without_a_slot_is_not_meant_by_one() -> None:
 
 
 def test_why_replicas_do_not_start_is_one_line() -> None:
-    replica = SimpleNamespace(message="Traceback\n  File x\nReplicaDidNotStart: no such model\n")
+    said = "Traceback\n  File x\ncluster.x.ReplicaDidNotStart: keepwarm: error: no such model\n"
+    replica = SimpleNamespace(message=said)
     failed = SimpleNamespace(message="", deployments={"replica": replica})
-    assert module._failure(failed) == "ReplicaDidNotStart: no such model"
+    assert module._failure(failed) == "no such model"
     silent = SimpleNamespace(message="", deployments={})
     assert module._failure(silent) == "see Ray's log"
