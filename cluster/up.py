@@ -57,6 +57,8 @@ class Deployed:
     generation: int = 1
     """Replicas of another one are replaced."""
     reloads: int = 0
+    reloads_tenants: bool = False
+    """Replicas have a tenants file: SIGHUP would end one that has none."""
     leaving: tuple[str, ...] = field(default=())
     """Addresses of members that are to drain."""
 
@@ -117,7 +119,9 @@ class Deployment:
         self._change(lambda told: replace(told, replicas=replicas, most=most))
 
     def reload(self) -> None:
-        """Have every replica read its tenants file again. Raises UpError."""
+        """Have every replica read its tenants file again. Raises UpError: they have none, too."""
+        if not self.found().reloads_tenants:
+            raise UpError("these servers have no tenants file (--tenants-file behind --)")
         self._change(lambda told: replace(told, reloads=told.reloads + 1))
 
     def drain(self, member: str) -> str:

@@ -14,7 +14,9 @@ from cluster import up as module
 from cluster.up import Deployed, Deployment, UpError, names_of, serve_options
 from sessions.journal.members import Member, MemberState, Presence
 
-TOLD = Deployed(plan={"journal": "postgresql://x"}, drain_s=40.0, replicas=2, most=2)
+TOLD = Deployed(
+    plan={"journal": "postgresql://x"}, drain_s=40.0, replicas=2, most=2, reloads_tenants=True
+)
 ONE = Member(
     owner="host:1:aa",
     heartbeat_ms=1,
@@ -69,6 +71,14 @@ def test_up_again_replaces_all_and_other_changes_replace_nobody(tmp_path: Path) 
     made.up(replace(TOLD, drain_s=9.0), "127.0.0.1", print)
     told = [(each.generation, each.reloads, each.replicas, each.most) for each in made.told]
     assert told == [(1, 0, 2, 2), (1, 1, 2, 2), (1, 1, 3, 5), (2, 1, 2, 2)]
+
+
+def test_nobody_is_told_to_read_a_file_that_it_has_not(tmp_path: Path) -> None:
+    made = Offline(tmp_path)
+    made.up(replace(TOLD, reloads_tenants=False), "127.0.0.1", print)
+    with pytest.raises(UpError, match="have no tenants file"):
+        made.reload()
+    assert len(made.told) == 1
 
 
 @pytest.mark.parametrize("name", ["10.0.0.1:80", "3", "host:1:aa"])
