@@ -57,6 +57,7 @@ _HOMES = {
     "TurnFailed": "tools_api.sdk.failures",
     "TurnOptions": "tools_api.sdk.options",
     "TurnRestarted": "tools_api.sdk.answers",
+    "TurnSteered": "tools_api.sdk.answers",
     "Usage": "tools_api.sdk.answers",
     "Warned": "tools_api.sdk.answers",
     "__version__": "tools_api.version",
