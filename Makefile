@@ -15,6 +15,8 @@
 # make sanitize runs the tests of the compiled CPU kernels, and wrong frames against an engine, with
 # AddressSanitizer in the kernels: some minutes, with a C++ compiler that has libasan.
 #
+# make release prepares a release of the commit that is checked out, and stops before publishing.
+#
 # Variables, on make's command line or in the environment:
 #   PYTHON       interpreter that makes .venv, 3.11 or newer (default: python3)
 #   PIP_OPTIONS  passed to every `pip install`. Use it where the choice of build is yours: where
@@ -52,7 +54,7 @@ KERNELS_VENV := .venv-kernels
 REHEARSAL_VENV := .venv-rehearsal
 MANIFESTS := pyproject.toml constraints.txt
 
-.PHONY: demo test test-all test-clients lint types ledger kernels gpu-wheels gpu-rehearsal sanitize clean
+.PHONY: demo test test-all test-clients lint types ledger kernels gpu-wheels gpu-rehearsal sanitize release clean
 
 demo: $(VENV)/.server
 	$(BIN)/keepwarm demo $(DEMO_OPTIONS)
@@ -102,6 +104,11 @@ gpu-wheels:
 
 gpu-rehearsal: $(REHEARSAL_VENV)/.ready
 	for part in 1 2 3; do PYTHON=$(REHEARSAL_VENV)/bin/python tools/gpu_run.sh $$part build/gpu-rehearsal-$$part --rehearse || exit 1; done
+
+# Wheel, source distribution, SBOM, notes and checksums of the commit that is checked out, in
+# dist/VERSION; nothing is published, PUBLISH.txt there says what is left to do.
+release: lint types
+	$(BIN)/python -m tools.release dist
 
 clean:
 	rm -rf $(VENV) $(KERNELS_VENV) $(REHEARSAL_VENV) .gpu-wheels .venv-clients .sanitize build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

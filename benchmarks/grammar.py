@@ -24,7 +24,8 @@ from benchmarks.report import Bar, DataMissing, data_file, parser, report, repor
 from runtime.config import EngineConfig
 from runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
 from runtime.grammar.mask_bits import MaskRow, mask_words
-from runtime.grammar.probe import GrammarProbe, ProbeLimits
+from runtime.grammar.probe import GrammarProbe
+from runtime.grammar.probe_child import ProbeLimits
 from runtime.grammar.refusal import GrammarRefused
 from runtime.grammar.state import GrammarState
 from runtime.messages import (

@@ -8,8 +8,9 @@ fork that stays; ``recomputed_tokens`` are those that an earlier turn had run th
 a later one ran again. ``long``: seconds to the first token of a turn of 64 tokens behind 8,192, of
 a fork of it, and of the same prompt in a session of its own. ``drafts``: forced calls of one
 session with and without drafts, by the clock in bfloat16, by the digest of what they say in
-float64. ``decode``: a step of eight turns at 8,192 tokens. What comes back from host memory, from
-disk or after a restart is not here: these tiers keep no states yet.
+float64. ``decode``: a step of eight turns at 8,192 tokens. ``below``: a turn of 64 tokens behind
+8,192 that others have driven to host memory, and after a restart, from the disk; of both all that
+was run is found again.
 """
 
 import hashlib
@@ -64,13 +65,18 @@ BARS = {
     "drafts_same_digest": (">=", 1.0),
     "drafted_over_plain": ("<=", 0.8),
     "hybrid_decode_over_full": ("<=", 0.7),
+    "from_host_over_cold_8k": ("<=", 0.08),
+    "from_disk_after_restart_over_cold_8k": ("<=", 0.15),
 }
 PARTS = {
     "turns": ["recomputed_tokens"],
     "long": ["turn_over_cold_8k", "fork_over_cold_8k", "turn_32k_over_2k"],
     "drafts": ["drafts_same_digest", "drafted_over_plain"],
     "decode": ["hybrid_decode_over_full"],
+    "below": ["from_host_over_cold_8k", "from_disk_after_restart_over_cold_8k"],
 }
+BELOW_BLOCKS, BELOW_ROUNDS = 1200, 3
+"""Blocks of the device: for two transcripts of 8,192 tokens, which a third one drives out."""
 
 
 @contextmanager
@@ -185,6 +191,44 @@ def decode_seconds(threads: int) -> dict[str, float]:
     return {name: time.median for name, time in take_turns(calls, rounds=2 * ROUNDS).items()}
 
 
+def from_below_seconds(length: int) -> dict[str, list[float]]:
+    """Seconds to the first token: cold, from host memory, and from the disk after a restart.
+
+    Raises:
+        AssertionError: something that was run is computed again.
+    """
+    rng = np.random.default_rng(0)
+    taken: dict[str, list[float]] = {"cold": [], "host": [], "restart": []}
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--num-blocks", str(BELOW_BLOCKS), "--max-running", "2", "--state-slots", "3"]
+        options += ["--host-kv-mib", "512", "--host-state-mib", "256", "--disk-kv-mib", "2048"]
+        options += ["--disk-kv-folder", f"{folder}/kv", "--journal", f"{folder}/journal"]
+        last: list[Response] = []
+        with serving(HYBRID, *options) as client:
+            say(client.session(), text(rng, 512))
+            sessions = [client.session() for _ in range(BELOW_ROUNDS + 1)]
+            for session in sessions:
+                last.append(say(session, text(rng, length), 1))
+                note(taken["cold"], last[-1])
+            for number, session in enumerate(sessions[:BELOW_ROUNDS]):
+                last[number] = come_back(session, last[number], rng, taken["host"])
+        with serving(HYBRID, *options) as client:
+            say(client.session(), text(rng, 512))
+            for before in last[:BELOW_ROUNDS]:
+                come_back(client.session(head=before.id), before, rng, taken["restart"])
+    return taken
+
+
+def come_back(
+    session: Session, before: Response, rng: np.random.Generator, taken: list[float]
+) -> Response:
+    """A turn behind one whose keys and values and whose state have left the device."""
+    response = say(session, text(rng, NEW_TOKENS), 1)
+    assert response.usage.cached_tokens == ran(before), (response.usage, before.usage)
+    note(taken, response)
+    return response
+
+
 def measure(parts: list[str], threads: int) -> tuple[dict[str, Any], dict[str, float]]:
     """Figures, and the values that bars are put to."""
     figures: dict[str, Any] = {}
@@ -209,6 +253,12 @@ def measure(parts: list[str], threads: int) -> tuple[dict[str, Any], dict[str, f
         figures["forced_calls_s"] = {str(drafts): taken for drafts, taken in times.items()}
         plain, drafted = (statistics.median(times[drafts]) for drafts in (0, 16))
         values["drafted_over_plain"] = drafted / plain
+    if "below" in parts:
+        below = from_below_seconds(LONG["8k"])
+        figures["from_below_s"] = below
+        cold, host, restart = (statistics.median(below[way]) for way in below)
+        values["from_host_over_cold_8k"] = host / cold
+        values["from_disk_after_restart_over_cold_8k"] = restart / cold
     if "decode" in parts:
         figures["decode_s"] = decode_seconds(threads)
         taken_s = figures["decode_s"]

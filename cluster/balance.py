@@ -4,7 +4,6 @@ Told to stop it ends HAProxy as well; killed it leaves HAProxy to the next one, 
 """
 
 import logging
-import re
 import signal
 import threading
 import time
@@ -16,6 +15,7 @@ from cluster.balancing import Balancer
 from cluster.haproxy import Haproxy, HaproxyError, find_program
 from cluster.haproxy_socket import HaproxyGone
 from cluster.rows import MemberRows
+from cluster.targets import TargetsFile
 from cluster.watch import Watch
 from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
@@ -24,7 +24,6 @@ from sessions.journal.ownership import DEAD_MS
 log = logging.getLogger(__name__)
 
 EVERY_S = 0.25
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +37,12 @@ class BalanceOptions:
     certificate: Path | None
     haproxy: str | None
     """The program; None: the one that is found."""
+    targets: Path | None
+    """The file of members for Prometheus; None: there is none."""
     folder: Path
     """The user's folder for what outlives a program; the cluster's own lies in it."""
     log_level: str
     log_format: LogFormat
-
-
-def is_name(cluster: str) -> bool:
-    """Whether a cluster can be called so."""
-    return _NAME.fullmatch(cluster) is not None
 
 
 def run(options: BalanceOptions, say: Callable[[str], None]) -> int:
@@ -79,6 +75,7 @@ def run(options: BalanceOptions, say: Callable[[str], None]) -> int:
         watch=Watch(DEAD_MS / 1000),
         homes_file=folder / "homes",
         clock=time.monotonic,
+        targets=None if options.targets is None else TargetsFile(options.targets, options.cluster),
     )
     try:
         _rounds(options, balancer, say, stopping, look)

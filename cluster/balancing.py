@@ -14,8 +14,10 @@ from typing import Protocol
 
 from cluster import homes
 from cluster.haproxy_file import BACKEND
-from cluster.haproxy_socket import CommandRefused, HaproxyGone, HaproxySocket
+from cluster.haproxy_socket import CommandRefused, Entry, HaproxyGone, HaproxySocket
+from cluster.left_homes import LeftHomes
 from cluster.membership import Step, plan
+from cluster.targets import TargetsFile
 from cluster.watch import Watch
 from sessions.journal.errors import JournalError
 from sessions.journal.members import Member
@@ -61,15 +63,23 @@ class Balancer:
         watch: Watch,
         homes_file: Path,
         clock: Callable[[], float],
+        targets: TargetsFile | None = None,
     ) -> None:
-        """``clock``: monotonic seconds."""
+        """
+        Args:
+            clock: monotonic seconds.
+            targets: is told which members live; None: nobody is.
+        """
         self._rows = rows
         self._carrier = carrier
         self._watch = watch
         self._homes_file = homes_file
+        self._left = LeftHomes(homes_file.with_name("left"), clock)
         self._clock = clock
+        self._targets = targets
         self._save_at: float | None = 0.0
         """When the table is copied next; None: what was saved is to be filled in."""
+        self._table: Mapping[str, int] | None = None
         self._trouble: str | None = None
         self._left_out: tuple[str, ...] = ()
         self.carries = False
@@ -104,17 +114,24 @@ class Balancer:
 
     def _balance(self, members: Sequence[Member]) -> None:
         seen = self._watch.look(members, self._clock())
-        found = plan(BACKEND, seen, self._carrier.socket.slots(BACKEND))
+        if self._targets is not None:
+            self._targets.write(each.member.presence.address for each in seen if each.fresh)
+        slots = self._carrier.socket.slots(BACKEND)
+        found = plan(BACKEND, seen, slots)
+        ids, self._table = {slot.number: slot.id for slot in slots}, None
         if found.left_out and found.left_out != self._left_out:
             log.warning("there is no slot for members members=%s", ", ".join(found.left_out))
         self._left_out = found.left_out
-        told = [step.tells for step in found.steps if self._do(step) and step.tells is not None]
+        done = [step for step in found.steps if self._do(step, ids[step.slot])]
+        told = [step.tells for step in done if step.tells is not None]
+        self._left.save()
         if found.slots or told:
             self._rows.write(found.slots, told)
 
-    def _do(self, step: Step) -> bool:
+    def _do(self, step: Step, server_id: int) -> bool:
         """False: not all of it was done."""
         try:
+            self._mind_left(step, server_id)
             for command in step.commands:
                 log.info("slot=%d %s", step.slot, command)
                 self._carrier.socket.do(command)
@@ -122,6 +139,28 @@ class Balancer:
             log.error("%s", error)
             return False
         return True
+
+    def _mind_left(self, step: Step, server_id: int) -> None:
+        """Before a slot is cleared keep who was at home there; before it is another's, fill in
+        those of them that went nowhere else."""
+        if not (step.clears or step.opens):
+            return
+        if step.clears:
+            homes_there = (key for key, at in self._homes().items() if at == server_id)
+            self._left.keep(step.slot, homes_there)
+        elif keys := self._left.take(step.slot):
+            elsewhere = self._homes()
+            mine = [Entry(key=key, server_id=server_id) for key in keys if key not in elsewhere]
+            self._carrier.socket.fill(BACKEND, mine)
+            log.info("slot=%d sessions come home sessions=%d", step.slot, len(mine))
+
+    def _homes(self) -> Mapping[str, int]:
+        """The table as it was in this round: server by key. Who comes meanwhile to one that drains
+        is cleared, and kept, in the next."""
+        if self._table is None:
+            found = self._carrier.socket.table(BACKEND)
+            self._table = {each.key: each.server_id for each in found}
+        return self._table
 
     def _mind_homes(self) -> None:
         """Copy the table now and then, or fill it where HAProxy is new."""

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sessions.journal.members import MOST_SLOTS
+
 BACKEND, FRONTEND = "replicas", "clients"
-NUM_SLOTS = 256
+NUM_SLOTS = MOST_SLOTS
 MAX_KEYS = 1 << 20
 """Sessions whose home is remembered; beyond that the one not seen for longest is forgotten."""
 KEEP_KEYS = "2h"

@@ -70,6 +70,10 @@ class Step:
     commands: tuple[str, ...]
     tells: str | None = None
     """The member that may be told, once they are done, that it is left alone."""
+    clears: bool = False
+    """Sessions that are at home there are forgotten."""
+    opens: bool = False
+    """New sessions may go there from now on, which they could not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,19 +183,21 @@ def _step(name: str, backend: str, slot: Slot, holder: Seen | None) -> Step:
     weight = HALF if holder.pressed else WHOLE
     if slot.weight != weight:
         commands.append(f"set server {name} weight {weight}")
-    if holder.welcoming and (maintained or slot.drained):
+    opens = holder.welcoming and (maintained or slot.drained)
+    if opens:
         commands.append(f"set server {name} state ready")
     if not holder.welcoming and (maintained or not slot.drained):
         commands.append(f"set server {name} state drain")
     if not holder.draining:
-        return Step(slot=slot.number, commands=tuple(commands))
+        return Step(slot=slot.number, commands=tuple(commands), opens=opens)
     if checked:
         commands.append(f"disable health {name}")
     told = holder.member.told_ms != 0
-    if not told or holder.told_now:
+    clears = not told or holder.told_now
+    if clears:
         commands.append(f"clear table {backend} data.server_id eq {slot.id}")
     tells = None if told else holder.member.owner
-    return Step(slot=slot.number, commands=tuple(commands), tells=tells)
+    return Step(slot=slot.number, commands=tuple(commands), tells=tells, clears=clears)
 
 
 def _moving(name: str, slot: Slot, holder: Seen) -> list[str]:

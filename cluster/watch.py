@@ -48,7 +48,7 @@ class Watch:
         if heard.heartbeat_ms != member.heartbeat_ms:
             heard.heartbeat_ms, heard.at_s = member.heartbeat_ms, now_s
         self._heard[member.owner] = heard
-        if member.presence.kv_permille < PRESSED_PERMILLE:
+        if member.presence.load.kv_permille < PRESSED_PERMILLE:
             heard.pressed_since_s = None
         elif heard.pressed_since_s is None:
             heard.pressed_since_s = now_s

@@ -17,6 +17,8 @@ _HOMES = {
     "AsyncClient": "tools_api.sdk.client",
     "AsyncSession": "tools_api.sdk.session",
     "Budget": "tools_api.sdk.options",
+    "BuiltInCall": "tools_api.built_in_items",
+    "BuiltInOutput": "tools_api.built_in_items",
     "CallRecord": "tools_api.sdk.answers",
     "CallStarted": "tools_api.sdk.answers",
     "Client": "tools_api.sdk.sync_client",
@@ -32,6 +34,7 @@ _HOMES = {
     "LoopResult": "tools_api.sdk.answers",
     "Message": "tools_api.items",
     "OutputInvalid": "tools_api.sdk.failures",
+    "PendingCall": "tools_api.sdk.open_calls",
     "Reasoning": "tools_api.items",
     "ReasoningDelta": "tools_api.sdk.answers",
     "Refuse": "tools_api.sdk.hooks",
@@ -67,7 +70,11 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     """Load a public name from its module (PEP 562)."""
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from difflib import get_close_matches  # here: names that exist have no need of it
+
+        alike = get_close_matches(name, __all__, n=1)
+        hint = f"; is {alike[0]} meant?" if alike else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     return getattr(import_module(_HOMES[name]), name)
 
 

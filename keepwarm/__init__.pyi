@@ -1,5 +1,6 @@
 """The public names with their types: what ``__init__.py`` loads when it is asked for it."""
 
+from tools_api.built_in_items import BuiltInCall, BuiltInOutput
 from tools_api.errors import ApiError
 from tools_api.items import (
     CustomToolCall,
@@ -38,6 +39,7 @@ from tools_api.sdk.failures import (
     TurnFailed,
 )
 from tools_api.sdk.hooks import Hooks, Refuse
+from tools_api.sdk.open_calls import PendingCall
 from tools_api.sdk.options import (
     Budget,
     GenerationOptions,
@@ -60,6 +62,8 @@ __all__ = [
     "AsyncClient",
     "AsyncSession",
     "Budget",
+    "BuiltInCall",
+    "BuiltInOutput",
     "CallRecord",
     "CallStarted",
     "Client",
@@ -75,6 +79,7 @@ __all__ = [
     "LoopResult",
     "Message",
     "OutputInvalid",
+    "PendingCall",
     "Reasoning",
     "ReasoningDelta",
     "Refuse",

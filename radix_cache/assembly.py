@@ -23,7 +23,7 @@ from radix_cache.residency import ResidencyMeter
 from radix_cache.restoring import RestoreCost
 from radix_cache.retention import Retention
 from radix_cache.running_sequences import RunningSequences
-from radix_cache.state_slots import StateSlots
+from radix_cache.state_slots import SlotCounts, StateSlots
 from radix_cache.tenant_shares import TenantShares
 from radix_cache.tiers import LowerTiers
 from radix_cache.transfers import BlockMover
@@ -65,7 +65,12 @@ def assemble(
     tiered = lower is not None
     leases = _leases(config, restore_cost, reload_cost, counters, tiered=tiered)
     retention = _retention(config, tree, idle, leases, counters, clock=clock)
-    slots = _state_slots(config, tree, idle, retention, restore_cost)
+    slots = None
+    if config.state_slots:
+        counts = _slot_counts(config)
+        slots = StateSlots(
+            tree, idle, retention, counts=counts, restore_cost=restore_cost, lower=lower
+        )
     branches = KnownBranches(tree, retention, slots)
     evictor = Evictor(
         tree=tree,
@@ -124,23 +129,13 @@ def _retention(
     )
 
 
-def _state_slots(
-    config: CacheConfig,
-    tree: RadixTree,
-    idle: IdleLeaves,
-    retention: Retention,
-    restore_cost: Callable[[int], float] | None,
-) -> StateSlots | None:
-    """Where states of recurrent layers are kept, if the model has any."""
-    if not config.state_slots:
-        return None
-    return StateSlots(
-        tree,
-        idle,
-        retention,
-        num_slots=config.state_slots,
+def _slot_counts(config: CacheConfig) -> SlotCounts:
+    """Slots for states of recurrent layers, by tier."""
+    return SlotCounts(
+        device=config.state_slots,
         most_running=config.running_slots or config.state_slots,
-        restore_cost=restore_cost,
+        host=config.host_states,
+        disk=config.disk_states,
     )
 
 

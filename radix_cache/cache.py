@@ -20,11 +20,14 @@ from radix_cache.audit import check_partition, check_table, check_tree
 from radix_cache.config import CacheConfig
 from radix_cache.edge import TokenArray
 from radix_cache.handle import CachedSequence as CachedSequence  # noqa: PLC0414
-from radix_cache.nodes import IDLE, LEASED, Tier
+from radix_cache.lower_states import LowerStates
+from radix_cache.matching import Match
+from radix_cache.nodes import IDLE, LEASED, Owner, Tier
 from radix_cache.picture import PicturedNode, upper_part
 from radix_cache.residency import Residency
-from radix_cache.snapshots import SnapshotKind, StateOrder
+from radix_cache.snapshots import SnapshotKind, StateOrder, StoredState
 from radix_cache.stats import CacheStats, snapshot
+from radix_cache.tiers import Places
 from radix_cache.transfers import BlockMover, StoredRun
 from radix_cache.tree import hash_tokens
 
@@ -105,7 +108,7 @@ class PrefixCache:
         owner, _, base = self.branches.resolve(branch_id, tenant, tokens, base_branch_id)
         match = self._matcher.find(owner, tokens, base=base, base_offset=base_offset)
         if self.slots is not None:
-            resume = self.slots.find(owner, match.near, match.shared, tokens)
+            resume = self.slots.find(owner, match.node, match.position, tokens)
             return 0 if resume is None else resume.position
         return match.position * self.block_size
 
@@ -326,7 +329,24 @@ class PrefixCache:
         match = self._matcher.find(
             owner, tokens, base=base, base_offset=base_offset, lowest=Tier.DISK
         )
-        return self._lower.read(match.node, match.position)
+        if self.slots is None:
+            return self._lower.read(match.node, match.position)
+        return self._read_to_resume(owner, match, tokens)
+
+    def _read_to_resume(self, owner: Owner, match: Match, tokens: TokenArray) -> int:
+        """Order up what is on disk of the deepest state that a prompt can be resumed from and of
+        the blocks before it: neither is of use alone."""
+        slots, lower = self.slots, self._lower
+        assert slots is not None
+        assert lower is not None
+        resume = slots.find_anywhere(owner, match.node, match.position, tokens)
+        if resume is None or slots.lower is None:
+            return 0
+        coming = slots.lower.fetch(resume)
+        if not (coming or resume.ready):
+            return 0
+        far = self.tree.climb(match.node, resume.blocks)
+        return coming + (lower.read(far, resume.blocks) if resume.blocks else 0)
 
     @property
     def last_order(self) -> int:
@@ -335,12 +355,20 @@ class PrefixCache:
 
     def is_reading(self, last: int) -> bool:
         """Whether orders from the disk are under way that were given up to number ``last``."""
-        return self._lower is not None and self._lower.is_reading(last)
+        if self._lower is None:
+            return False
+        states = self._lower_states
+        return self._lower.is_reading(last) or (states is not None and states.is_reading(last))
+
+    @property
+    def _lower_states(self) -> LowerStates | None:
+        return None if self.slots is None else self.slots.lower
 
     @property
     def num_pending_orders(self) -> int:
         """Orders from and to the disk that are under way."""
-        return self._lower.num_pending if self._lower is not None else 0
+        states = 0 if self._lower_states is None else self._lower_states.num_pending
+        return states + (self._lower.num_pending if self._lower is not None else 0)
 
     @property
     def wants_tending(self) -> bool:
@@ -375,20 +403,30 @@ class PrefixCache:
         """
         if self._lower is None:
             raise KeyError(number)
-        self._lower.moved(number, ok=ok)
+        states = self._lower_states
+        if states is None or not states.moved(number, ok=ok):
+            self._lower.moved(number, ok=ok)
         if self._debug:
             self.check()
 
-    def load(self, runs: Iterable[StoredRun]) -> int:
-        """Know again what an earlier process left on disk; returns the blocks that found their
-        place, the others are free. To be called before the first request.
+    def load(
+        self, runs: Iterable[StoredRun], states: Iterable[StoredState] = ()
+    ) -> tuple[int, int]:
+        """Know again what an earlier process left on disk; returns the blocks and the states that
+        found their place, the others are free: a state does where the blocks before it have. To be
+        called before the first request.
 
         Raises:
             ValueError: there is no disk, or something is cached already.
         """
         if self._lower is None or self._lower.disk is None or self.tree.num_nodes:
             raise ValueError("stored runs are loaded into an empty cache that has a disk")
-        return self._lower.load(runs)
+        places: Places = {}
+        blocks = self._lower.load(runs, places)
+        known = 0
+        if self.slots is not None and self._lower_states is not None:
+            known = self.slots.load(states, places)
+        return blocks, known
 
     # Reporting
 
@@ -457,7 +495,17 @@ class PrefixCache:
             slots=0 if self.slots is None else self.slots.pool.num_slots,
             free_slots=0 if self.slots is None else self.slots.pool.num_free,
             snapshots=0 if self.slots is None else len(self.slots.snapshots),
+            **self._state_counts(),
         )
+
+    def _state_counts(self) -> dict[str, int]:
+        """Slots for states below the device: how many there are, and are free."""
+        states, counts = self._lower_states, {}
+        for tier, name in ((Tier.HOST, "host"), (Tier.DISK, "disk")):
+            slots = None if states is None else states.slots.get(tier)
+            counts[f"{name}_slots"] = 0 if slots is None else slots.num_blocks
+            counts[f"{name}_free_slots"] = 0 if slots is None else slots.num_free
+        return counts
 
     def check(self) -> None:
         """Recount every block and every class. Takes as long as the cache is large.

@@ -41,6 +41,10 @@ class CacheConfig:
     """Blocks of disk below that; needs host blocks."""
     state_slots: int = 0
     """Slots for states of recurrent layers; 0 for a model without any."""
+    host_states: int = 0
+    """Slots for states in host memory; 0 for none. Needs host blocks."""
+    disk_states: int = 0
+    """Slots for states on disk; needs those, and disk blocks."""
     running_slots: int = 0
     """Sequences that may run at a time; 0 for as many as there are slots."""
     slot_blocks: int = 1
@@ -69,11 +73,15 @@ class CacheConfig:
             raise ValueError(f"{self.ghost_records} ghost records")
         if self.state_slots < 0 or self.slot_blocks < 1:
             raise ValueError(f"{self.state_slots} state slots of {self.slot_blocks} blocks each")
-        if self.state_slots and self.host_blocks:
-            raise ValueError(
-                f"{self.state_slots} state slots beside {self.host_blocks} host blocks: states are "
-                "kept on the device only"
-            )
+        for states, blocks, above in (
+            (self.host_states, self.host_blocks, self.state_slots),
+            (self.disk_states, self.disk_blocks, self.host_states),
+        ):
+            if states < 0 or (states and not (blocks and above)):
+                raise ValueError(
+                    f"{states} slots for states beside {blocks} blocks and below {above} slots: "
+                    "states are kept below the device beside blocks, and tier by tier"
+                )
         unreached = self.disk_blocks and not self.host_blocks
         if self.host_blocks < 0 or self.disk_blocks < 0 or unreached:
             raise ValueError(

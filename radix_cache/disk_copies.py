@@ -41,6 +41,7 @@ class DiskCopies:
         order: gives an order to the mover.
         make_room: frees blocks of the disk; returns how many of those wanted are free.
         key_before: the chained key of all blocks before a node.
+        on_write: called with each node that is copied.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class DiskCopies:
         order: Order,
         make_room: Callable[[TierBlocks, int], int],
         key_before: Callable[[Node], bytes],
+        on_write: Callable[[Node], None] = lambda node: None,
     ) -> None:
         self._tree = tree
         self._host = host
@@ -61,6 +63,7 @@ class DiskCopies:
         self._order = order
         self._make_room = make_room
         self._key_before = key_before
+        self._on_write = on_write
         self._runs: OrderedDict[bytes, BlockArray] = OrderedDict()
         self._pending: dict[int, tuple[BlockMove, bytes]] = {}
         self._on_their_way: set[bytes] = set()
@@ -74,6 +77,7 @@ class DiskCopies:
         for node in path_from(far, 0):
             if node.tier == Tier.DISK:
                 break
+            self._on_write(node)
             if node.busy:
                 continue
             key, tokens, blocks = self._key_before(node), node.edge.token_ids(), None

@@ -8,7 +8,7 @@ last of them, less than a block, it has itself.
 from radix_cache.block_pool import BlockArray
 from radix_cache.edge import NO_BLOCKS, TokenArray
 from radix_cache.ghosts import MissCause
-from radix_cache.nodes import Holder, Node, Owner
+from radix_cache.nodes import Holder, Node, Owner, Tier
 from radix_cache.snapshots import SnapshotKind
 
 
@@ -19,18 +19,22 @@ class Snapshot:
         "age",
         "before",
         "blocks",
+        "disk",
         "ends",
         "forks",
+        "host",
         "kind",
         "node",
         "number",
         "owner",
+        "pending",
         "pins",
         "position",
         "released",
         "slot",
         "successor",
         "tail",
+        "used",
     )
 
     def __init__(
@@ -55,11 +59,17 @@ class Snapshot:
         """int32: the tokens behind these."""
         self.position = position
         self.slot = slot
-        """-1 once it is gone."""
+        """On the device; -1 where it is not there."""
+        self.host = self.disk = -1
+        """Its copies in the tiers below, likewise."""
+        self.pending: Tier | None = None
+        """Where a copy of it is on its way to, from or to the disk."""
         self.number = number
         """Later ones have larger numbers."""
         self.age = 0.0
         """Worth of the cheapest loss when it was used last: costs count from there."""
+        self.used = 0
+        """Larger the later it was used."""
         self.before: Snapshot | None = None
         """Where the sequence that left it had begun."""
         self.successor: Snapshot | None = None
@@ -75,7 +85,25 @@ class Snapshot:
 
     @property
     def alive(self) -> bool:
-        return self.slot >= 0
+        return self.slot >= 0 or self.host >= 0 or self.disk >= 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether a sequence can begin here at once."""
+        return self.slot >= 0 or (self.host >= 0 and self.pending is not Tier.HOST)
+
+    def at(self, tier: int) -> int:
+        """Its slot in a tier, -1 where it has none."""
+        return (self.slot, self.host, self.disk)[tier]
+
+    def put(self, tier: int, slot: int) -> None:
+        """Note its slot in a tier."""
+        setattr(self, ("slot", "host", "disk")[tier], slot)
+
+    def only_in(self, tier: int) -> bool:
+        """Whether it has no copy in another tier that can be counted on."""
+        sure = [each for each in Tier if self.at(each) >= 0 and self.pending is not each]
+        return all(each == tier for each in sure)
 
 
 class BranchHandle(Holder):
@@ -86,6 +114,7 @@ class BranchHandle(Holder):
         "branch_id",
         "end",
         "expected_s",
+        "forked",
         "gone",
         "hinted",
         "known",
@@ -135,6 +164,8 @@ class BranchHandle(Holder):
         """Its sequence was not admitted, and goes on waiting under that name."""
         self.end: Snapshot | None = None
         """The state that was kept where its last turn ended."""
+        self.forked: set[Snapshot] = set()
+        """Those that it went on from and that are other branches' ends, or were."""
 
     def shortened(self) -> None:
         if not self.length:
@@ -151,14 +182,17 @@ class CachedSequence:
     __slots__ = (
         "admitted",
         "beyond",
+        "block_size",
         "came_from",
         "evicted_s",
+        "far",
         "handle",
         "is_new",
         "junction",
         "misses",
         "num_blocks",
         "num_cached_tokens",
+        "num_device_blocks",
         "num_prompt_tokens",
         "num_shared_blocks",
         "resume",
@@ -168,12 +202,19 @@ class CachedSequence:
     )
 
     def __init__(
-        self, handle: BranchHandle, table: BlockArray, *, num_shared: int, num_prompt: int
+        self,
+        handle: BranchHandle,
+        table: BlockArray,
+        *,
+        num_shared: int,
+        num_prompt: int,
+        block_size: int,
     ) -> None:
         self.handle: BranchHandle | None = handle
         """The branch's, None once finished. For the cache."""
         self.table = table
         """With room to grow. For the cache; callers read ``block_table``."""
+        self.block_size = block_size
         self.beyond: Holder | None = None
         """Keeps what was found in host memory until it is restored. For the cache."""
         self.is_new = False
@@ -184,6 +225,9 @@ class CachedSequence:
         """Blocks of the table, shared and private."""
         self.num_shared_blocks = num_shared
         """Leading blocks that are in the tree: never write to them."""
+        self.num_device_blocks = num_shared
+        """Leading blocks that were on the device: with recurrent layers more than the table has,
+        before it is restored."""
         self.num_prompt_tokens = num_prompt
         self.num_cached_tokens = 0
         """Prompt tokens whose KV is on the device, a multiple of the block size; with recurrent
@@ -194,6 +238,8 @@ class CachedSequence:
         """Tokens whose KV was found though no state was: worth a snapshot."""
         self.resume: Snapshot | None = None
         """Where it is about to begin. For the cache."""
+        self.far: Snapshot | None = None
+        """Where it would, were the blocks below restored. For the cache."""
         self.came_from: Snapshot | None = None
         """Where it has begun, if that is still there. For the cache."""
         self.misses: dict[MissCause, int] = {}
@@ -213,7 +259,14 @@ class CachedSequence:
     def num_restorable_blocks(self) -> int:
         """Further blocks of the prompt that are in host memory; ``PrefixCache.restore`` brings
         them."""
-        return self.beyond.length - self.num_shared_blocks if self.beyond is not None else 0
+        return self.beyond.length - self.num_device_blocks if self.beyond is not None else 0
+
+    @property
+    def num_restorable_tokens(self) -> int:
+        """By so many ``num_cached_tokens`` grows then."""
+        if self.far is not None:
+            return self.far.position - self.num_cached_tokens
+        return self.num_restorable_blocks * self.block_size
 
     @property
     def miss_causes(self) -> dict[str, int]:

@@ -62,7 +62,7 @@ class MissAccount:
         did not restore is evicted for it."""
         counters, misses = self._counters, sequence.misses
         if sequence.beyond is not None:
-            lost = sequence.num_restorable_blocks * self._tree.block_size
+            lost = sequence.num_restorable_tokens
             misses[MissCause.EVICTED] = misses.get(MissCause.EVICTED, 0) + lost
         counters.prompt_tokens += sequence.num_prompt_tokens
         counters.hit_tokens += sequence.num_cached_tokens
@@ -112,14 +112,15 @@ class MissAccount:
         known = min(known, (count - 1) // size)
         sequence.warm = known > 0 and match.position >= _WARM_SHARE * known
 
-    def resumed(self, sequence: CachedSequence, found: int, *, known: int) -> None:
+    def resumed(self, sequence: CachedSequence, found: int, *, position: int, known: int) -> None:
         """Tokens ``found`` in the cache are not all of use: with recurrent layers a sequence begins
         where a state was kept, which may also lie a little behind.
 
         Args:
+            position: where that is, once all of the blocks before are on the device.
             known: blocks that an endless cache would hold of the branch.
         """
-        misses, position = sequence.misses, sequence.num_cached_tokens
+        misses = sequence.misses
         if position < found:
             misses[MissCause.STATE_MISSING] = found - position
         more = position - found

@@ -40,11 +40,19 @@ def has_tail(snapshot: Snapshot, tokens: TokenArray, block_size: int) -> bool:
 
 
 def find(
-    tree: RadixTree, owner: Owner, node: Node, shared: int, tokens: TokenArray
+    tree: RadixTree,
+    owner: Owner,
+    node: Node,
+    shared: int,
+    tokens: TokenArray,
+    *,
+    ready: bool = False,
 ) -> Snapshot | None:
     """The deepest snapshot of a prompt whose first ``shared`` blocks end in ``node``, before its
-    last token."""
+    last token. ``ready``: of those that a sequence can begin at now."""
     for snapshot in on_path(tree, owner, node, shared):
+        if ready and not snapshot.ready:
+            continue
         if snapshot.position < len(tokens) and has_tail(snapshot, tokens, tree.block_size):
             return snapshot
     return None

@@ -76,25 +76,30 @@ class RunningSequences:
             handle.owner, tokens, base=base, base_offset=base_offset, table=table
         )
         near, shared, cached = match.near, match.shared, match.shared * size
-        resume = None
+        resume, far, restorable = None, None, match.position
         if self._slots is not None:
             resume = self._slots.find(handle.owner, near, shared, tokens)
+            far = self._slots.find(handle.owner, match.node, match.position, tokens)
             cached = 0 if resume is None else resume.position
             shared = cached // size
             near = tree.climb(near, shared)
-        sequence = CachedSequence(handle, table, num_shared=shared, num_prompt=len(tokens))
+            restorable = 0 if far is None or far is resume else far.blocks
+        sequence = CachedSequence(
+            handle, table, num_shared=shared, num_prompt=len(tokens), block_size=size
+        )
         sequence.num_cached_tokens = cached
         self._misses.explain(sequence, handle, tokens, match, base=base, base_offset=base_offset)
         if self._slots is not None:
-            found = match.shared * size
-            self._misses.resumed(sequence, found, known=handle.known)
-            sequence.junction = found if found > cached else None
-            self._slots.began(sequence, handle, resume)
+            found, position = match.position * size, 0 if far is None else far.position
+            self._misses.resumed(sequence, found, position=position, known=handle.known)
+            sequence.junction = found if found > position else None
+            self._slots.began(sequence, resume, far)
         handle.sequence = sequence
         handle.table, handle.seen = table, tree.tick
-        if match.position > match.shared:
+        if restorable > match.shared:
+            sequence.num_device_blocks = match.shared
             sequence.beyond = Holder(handle.owner)
-            tree.move(sequence.beyond, match.node, match.position)
+            tree.move(sequence.beyond, tree.climb(match.node, restorable), restorable)
             tree.hold(sequence.beyond, RUNNING)
         tree.move(handle, near, shared)
         tree.hold(handle, RUNNING)
@@ -137,10 +142,10 @@ class RunningSequences:
             )
 
     def _admit(self, sequence: CachedSequence, handle: BranchHandle) -> None:
+        self._misses.admitted(sequence)
         if self._slots is not None:
             self._slots.admit(sequence, self._evictor.rights(sequence))
         sequence.admitted = True
-        self._misses.admitted(sequence)
         if sequence.beyond is not None:
             self._let_go(sequence, sequence.beyond)
         self._retention.sequence_admitted(handle)
@@ -159,7 +164,8 @@ class RunningSequences:
         if beyond is None or self._lower is None:
             return
         tree = self._tree
-        start, end = sequence.num_shared_blocks, beyond.length
+        start, end = sequence.num_device_blocks, beyond.length
+        more = sequence.num_restorable_tokens
         self._evictor.make_room(sequence, end - start)
         if end < beyond.node.end:
             tree.split(beyond.node, end)
@@ -167,9 +173,11 @@ class RunningSequences:
         self._lower.promote(beyond.node, start, sequence.table[start:end].copy())
         tree.move(handle, beyond.node, end)
         handle.seen = tree.tick
+        sequence.num_cached_tokens += more
         self._let_go(sequence, beyond)
         sequence.num_shared_blocks = sequence.num_blocks = end
-        sequence.num_cached_tokens = end * tree.block_size
+        if self._slots is not None:
+            self._slots.restored(sequence)
         self._misses.restored(end - start)
 
     def trim(self, sequence: CachedSequence, num_tokens: int) -> None:

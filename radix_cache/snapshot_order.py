@@ -1,25 +1,31 @@
 """Which snapshot goes first when a slot is wanted, and what each is worth.
 
-What a tenant has above its share of the slots goes before all else; then, by the class of the
-branches that end there, ends of branches that were released; then what costs least to compute anew,
-times those who would have to, aged as in GreedyDual (Young 1994). An end whose branch has a newer
-one costs the way to that one only.
+What a tenant has above its share of the slots goes before all else; then ends of branches that were
+released; then what has a copy in another tier, the longest unused first; then, by the class of the
+branches that end there, what costs least to compute anew, times those who would have to, aged as in
+GreedyDual (Young 1994). An end whose branch has a newer one costs the way to that one only.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final
 
 from radix_cache.edge import TokenArray
 from radix_cache.handle import Snapshot
-from radix_cache.nodes import IDLE, LEASED, Node, Owner
+from radix_cache.nodes import IDLE, LEASED, Node, Owner, Tier
 from radix_cache.resume_points import below, find
 from radix_cache.tenant_shares import TenantShares
 from radix_cache.tree import RadixTree
+
+_COPIED: Final = 1
+"""The stage of those that are wanted and have a copy in another tier."""
 
 
 class SnapshotOrder:
     """Over the snapshots of one tree.
 
     Args:
+        num_slots: by tier.
         restore_cost: tokens of a transcript -> seconds to compute it again.
     """
 
@@ -28,7 +34,7 @@ class SnapshotOrder:
         tree: RadixTree,
         shares: TenantShares,
         *,
-        num_slots: int,
+        num_slots: Sequence[int],
         restore_cost: Callable[[int], float],
     ) -> None:
         self._tree = tree
@@ -38,27 +44,43 @@ class SnapshotOrder:
         self.inflation = 0.0
         """The worth of the last state that went though it was wanted: where ages begin."""
 
-    def victim(self, snapshots: Iterable[Snapshot], owner: Owner, rights: int) -> Snapshot | None:
-        """The one that goes first for ``owner``, who may take classes up to ``rights``."""
-        active = self._shares.active()
-        share = self._num_slots // len(active) if len(active) > 1 else self._num_slots
-        above: dict[Owner, int] = {}
-        first: tuple[int, int, bool] | None = None
+    def victim(
+        self, snapshots: Collection[Snapshot], owner: Owner, rights: int, *, tier: int = Tier.DEVICE
+    ) -> Snapshot | None:
+        """The one of those in ``tier`` that goes first for ``owner``, who may take classes up to
+        ``rights``, and whatever has a copy elsewhere."""
+        above = self._above_shares(snapshots, owner, tier)
+        several = len(self._shares.active()) > 1
+        first: tuple[int, int, int] | None = None
         found: list[Snapshot] = []
         for snapshot in snapshots:
-            of, klass = snapshot.owner, self.class_of(snapshot)
-            if of not in above:
-                held = of.state_slots + (of is owner) - share
-                above[of] = max(0, held) if of.name else 0
-            may_go = klass <= rights or (len(active) > 1 and klass == LEASED and above[of] > 0)
-            if snapshot.pins or not may_go:
+            of, klass, copied = snapshot.owner, self.class_of(snapshot), not snapshot.only_in(tier)
+            may_go = klass <= rights or (several and klass == LEASED and above[of] > 0) or copied
+            if snapshot.pins or snapshot.pending is not None or not may_go:
                 continue
-            rank = -above[of], klass, self.is_wanted(snapshot)
+            stage = self.is_wanted(snapshot) * (1 if copied else 2)
+            rank = -above[of], IDLE if copied else klass, stage
             if first is None or rank < first:
                 first, found = rank, [snapshot]
             elif rank == first:
                 found.append(snapshot)
+        if first is not None and first[2] == _COPIED:
+            return min(found, key=lambda snapshot: snapshot.used)
         return self._cheapest(found)
+
+    def _above_shares(
+        self, snapshots: Collection[Snapshot], owner: Owner, tier: int
+    ) -> dict[Owner, int]:
+        """Slots of ``tier`` that each of their owners has above its share, were ``owner`` to take
+        one more; on the device those of running sequences are counted."""
+        held = Counter(snapshot.owner for snapshot in snapshots)
+        active, size = len(self._shares.active()), self._num_slots[tier]
+        share = size // active if active > 1 else size
+        above = {}
+        for of, count in held.items():
+            slots = of.state_slots if tier == Tier.DEVICE else count
+            above[of] = max(0, slots + (of is owner) - share) if of.name else 0
+        return above
 
     def _cheapest(self, snapshots: Iterable[Snapshot]) -> Snapshot | None:
         """None is worth less than its age, so that most need not be looked at."""
@@ -81,6 +103,10 @@ class SnapshotOrder:
             return True
         known = not snapshot.released or len(snapshot.forks) > 1
         return known and not self._is_behind(snapshot)
+
+    def would_miss(self, snapshot: Snapshot, tier: int) -> bool:
+        """Whether its copy in ``tier`` is all that is there of a snapshot that is wanted."""
+        return snapshot.only_in(tier) and self.is_wanted(snapshot)
 
     def _is_behind(self, snapshot: Snapshot) -> bool:
         successor = snapshot.successor

@@ -1,11 +1,14 @@
 """Why states are kept, and what is to be done with the memory they are in.
 
 The tail of a transcript, less than a block, goes with its state: its keys and values are copied to
-and from the block that comes with each slot.
+and from the block that comes with each slot, in each tier.
 """
 
 import enum
 from dataclasses import dataclass
+
+from radix_cache.edge import TokenArray
+from radix_cache.nodes import Tier
 
 
 class SnapshotKind(enum.StrEnum):
@@ -53,5 +56,44 @@ class EndState:
     tail_block: int | None
 
 
-StateOrder = BeginState | SaveState | EndState
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateContent:
+    """What a state on disk is of: enough to find it again after a restart."""
+
+    tenant: str
+    """Whose it is; empty for published prefixes."""
+    kind: SnapshotKind
+    blocks: int
+    """Whole blocks before it."""
+    key: bytes
+    """Chained key of these, 16 bytes (``radix_cache.keys.chain_keys``)."""
+    tail: TokenArray
+    """int32, less than a block: the tokens behind them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """A state that an earlier process has left on disk."""
+
+    content: StateContent
+    slot: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateMove:
+    """The state in a slot of ``source``, and its tail, are copied to a slot of ``target``. Between
+    device and host the order counts as done once it is given; from and to the disk it ends with
+    ``PrefixCache.moved``."""
+
+    number: int
+    """0 between device and host."""
+    source: Tier
+    target: Tier
+    source_slot: int
+    target_slot: int
+    content: StateContent | None = None
+    """For orders to the disk."""
+
+
+StateOrder = BeginState | SaveState | EndState | StateMove
 """To be carried out in the order in which they were given."""

@@ -2,20 +2,23 @@
 
 A sequence can be resumed only where a state was saved. The end of each turn is: the sequence's own
 slot is donated. Once its branch has a new end, the old one is *replaced*: cheap to lose, unless
-other branches went on from it. Which goes first is ``radix_cache.snapshot_order``'s to say.
+other branches went on from it. Which goes first is ``radix_cache.snapshot_order``'s to say; copies
+below the device are ``radix_cache.lower_states``'.
 
-Always true: the whole blocks before a snapshot are on the device; a snapshot whose branch is leased
-goes only with the lease; nothing of another tenant is found.
+Always true: the whole blocks before a snapshot on the device are there as well; a snapshot whose
+branch is leased goes only with the lease; nothing of another tenant is found.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from radix_cache.edge import TokenArray
 from radix_cache.handle import BranchHandle, CachedSequence, Snapshot
 from radix_cache.idle_leaves import IdleLeaves
-from radix_cache.nodes import IDLE, Kept, Node, Owner
+from radix_cache.lower_states import LowerStates
+from radix_cache.nodes import IDLE, Kept, Node, Owner, Tier
 from radix_cache.resume_points import find, has_tail, kept_in, on_path
 from radix_cache.retention import Retention
 from radix_cache.slot_pool import NO_SLOT, OutOfSlots, SlotPool
@@ -26,18 +29,30 @@ from radix_cache.snapshots import (
     SaveState,
     SnapshotKind,
     StateOrder,
+    StoredState,
 )
+from radix_cache.tiers import LowerTiers, Places
 from radix_cache.tree import RadixTree
 
 _NO_TAIL: TokenArray = np.empty(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotCounts:
+    """How many slots there are, by tier, and sequences that may run at a time."""
+
+    device: int
+    most_running: int
+    host: int = 0
+    disk: int = 0
 
 
 class StateSlots:
     """Gives slots to sequences and keeps snapshots in ``tree``.
 
     Args:
-        num_slots: how many there are.
-        most_running: sequences that may run at a time.
+        counts: of slots.
+        lower: the tiers below the device; None: none.
         restore_cost: tokens of a transcript -> seconds to compute it again. None: its length.
     """
 
@@ -47,32 +62,55 @@ class StateSlots:
         idle: IdleLeaves,
         retention: Retention,
         *,
-        num_slots: int,
-        most_running: int,
+        counts: SlotCounts,
         restore_cost: Callable[[int], float] | None,
+        lower: LowerTiers | None = None,
     ) -> None:
         self._tree = tree
         self._idle = idle
         self._retention = retention
         self._counters = retention.counters
-        self._most_running = most_running
+        self._most_running = counts.most_running
         self.order = SnapshotOrder(
-            tree, retention.shares, num_slots=num_slots, restore_cost=restore_cost or float
+            tree,
+            retention.shares,
+            num_slots=(counts.device, counts.host, counts.disk),
+            restore_cost=restore_cost or float,
         )
-        self.pool = SlotPool(num_slots)
+        self.pool = SlotPool(counts.device)
         self.snapshots: dict[int, Snapshot] = {}
-        """By slot."""
+        """Those on the device, by slot."""
         self._orders: list[StateOrder] = []
-        self._numbers = 0
+        self._numbers = self._uses = 0
+        self.lower: LowerStates | None = None
+        if lower is not None and counts.host:
+            self.lower = LowerStates(
+                lower,
+                self.order,
+                give=self._orders_take,
+                lost=self._lost_below,
+                host_slots=counts.host,
+                disk_slots=counts.disk,
+            )
         tree.on_cut = self._cut
+        tree.on_place = self._placed
 
     def take_orders(self) -> list[StateOrder]:
         """Orders for slots before the next step, in this order."""
         orders, self._orders = self._orders, []
         return orders
 
+    def _orders_take(self, order: StateOrder) -> None:
+        self._orders.append(order)
+
     def find(self, owner: Owner, node: Node, shared: int, tokens: TokenArray) -> Snapshot | None:
-        """See ``resume_points.find``."""
+        """See ``resume_points.find``: of those that can be begun at."""
+        return find(self._tree, owner, node, shared, tokens, ready=True)
+
+    def find_anywhere(
+        self, owner: Owner, node: Node, shared: int, tokens: TokenArray
+    ) -> Snapshot | None:
+        """The same, of those on disk as well."""
         return find(self._tree, owner, node, shared, tokens)
 
     def _first(self, owner: Owner, rights: int) -> Snapshot | None:
@@ -81,12 +119,23 @@ class StateSlots:
     # Running
 
     def began(
-        self, sequence: CachedSequence, handle: BranchHandle, resume: Snapshot | None
+        self, sequence: CachedSequence, resume: Snapshot | None, far: Snapshot | None
     ) -> None:
-        """A sequence is about to run from ``resume`` on."""
+        """A sequence is about to run from ``resume`` on, or, once the blocks before it are on the
+        device, from ``far``."""
         sequence.resume = resume
-        if resume is not None:
-            resume.pins += 1
+        sequence.far = None if far is resume else far
+        for each in (sequence.resume, sequence.far):
+            if each is not None:
+                each.pins += 1
+
+    def restored(self, sequence: CachedSequence) -> None:
+        """They are there."""
+        if sequence.far is None:
+            return
+        if sequence.resume is not None:
+            sequence.resume.pins -= 1
+        sequence.resume, sequence.far = sequence.far, None
 
     def available(self, sequence: CachedSequence, rights: int) -> bool:
         """Whether ``admit`` would find a slot."""
@@ -109,45 +158,66 @@ class StateSlots:
         moved = self._moves(sequence, handle, rights)
         source, position, tail_block = None, 0, None
         if resume is not None:
-            source, position = resume.slot, resume.position
+            position = resume.position
             self._touch(resume)
             if len(resume.tail):
                 tail_block = int(sequence.table[resume.blocks])
         if moved:
             assert resume is not None
-            slot = resume.slot
-            self._forget(resume)
+            slot = source = resume.slot
+            self._off_device(resume)
             self.pool.turn(slot, "snapshot", "running")
         else:
             if not self.pool.num_free:
                 self._evict_one(handle.owner, rights)
             slot = self.pool.take("running")
+            if resume is not None:
+                source = self._source(resume, slot)
         self._unpin(sequence)
         if resume is not None and resume.alive:
             sequence.came_from = resume
             if handle not in resume.ends:
                 resume.forks.add(handle)
+                handle.forked.add(resume)
         handle.owner.state_slots += 1
         sequence.state_slot = slot
         self._orders.append(
             BeginState(slot=slot, source=source, position=position, tail_block=tail_block)
         )
 
+    def _source(self, resume: Snapshot, slot: int) -> int:
+        """Where a sequence on ``slot`` finds the state that it goes on from: in another slot, or,
+        where that is in host memory, in its own."""
+        if resume.slot >= 0:
+            return resume.slot
+        assert self.lower is not None
+        self.lower.raised(resume, slot)
+        self._counters.snapshots_raised += 1
+        return slot
+
     def _moves(self, sequence: CachedSequence, handle: BranchHandle, rights: int) -> bool:
-        """Whether a sequence takes the slot that it goes on from: none is free, and somebody wants
-        what would go first. Else that goes, since a fork may yet ask for this one."""
+        """Whether a sequence takes the slot that it goes on from: none is free, and this state has
+        a copy below, or somebody wants what would go first. Else that goes, since a fork may yet
+        ask for this one."""
         if self.pool.num_free or not self._may_move(sequence, handle):
             return False
+        assert sequence.resume is not None
         victim = self._first(handle.owner, rights)
-        if victim is None or self.order.class_of(victim) > IDLE:
+        if victim is None or not sequence.resume.only_in(Tier.DEVICE):
             return True
-        return self.order.is_wanted(victim)
+        if not victim.only_in(Tier.DEVICE):
+            return False
+        return self.order.class_of(victim) > IDLE or self.order.is_wanted(victim)
 
     def _may_move(self, sequence: CachedSequence, handle: BranchHandle) -> bool:
         """Whether a sequence goes on from its own branch's end, which nobody else wants."""
         resume = sequence.resume
         return (
-            resume is not None and resume.pins == 1 and resume.ends == {handle} and not resume.forks
+            resume is not None
+            and resume.slot >= 0
+            and resume.pins == 1
+            and resume.ends == {handle}
+            and not resume.forks
         )
 
     def withdrawn(self, sequence: CachedSequence) -> None:
@@ -155,9 +225,10 @@ class StateSlots:
         self._unpin(sequence)
 
     def _unpin(self, sequence: CachedSequence) -> None:
-        if sequence.resume is not None:
-            sequence.resume.pins -= 1
-            sequence.resume = None
+        for each in (sequence.resume, sequence.far):
+            if each is not None:
+                each.pins -= 1
+        sequence.resume = sequence.far = None
 
     # Keeping
 
@@ -173,7 +244,7 @@ class StateSlots:
             victim = self._first(handle.owner, IDLE)
             worth = self.order.inflation + self.order.seconds(handle.owner, node, tokens)
             if victim is None or (
-                self.order.is_wanted(victim) and self.order.worth(victim) > worth
+                self.order.would_miss(victim, Tier.DEVICE) and self.order.worth(victim) > worth
             ):
                 return False
             self._evict_one(handle.owner, IDLE)
@@ -187,6 +258,7 @@ class StateSlots:
                 tail_block=self._tail_block(sequence, snapshot),
             )
         )
+        self._copy_below(snapshot)
         return True
 
     def end(self, sequence: CachedSequence, tokens: TokenArray | None, kind: SnapshotKind) -> None:
@@ -198,20 +270,48 @@ class StateSlots:
         handle.owner.state_slots -= 1
         known = None if tokens is None else self._same(handle, tokens)
         if tokens is None or known is not None or not len(tokens):
-            self.pool.release(slot, "running")
-            self._orders.append(EndState(slot=slot, position=None, tail_block=None))
+            if known is None or known.slot >= 0:
+                self.pool.release(slot, "running")
+                self._orders.append(EndState(slot=slot, position=None, tail_block=None))
             if known is not None:
+                if known.slot < 0:
+                    self._donate(sequence, known, slot)
                 self._touch(known)
                 self._now_ends(handle, sequence, known, kind)
             return
+        snapshot = self._keep(handle, tokens, kind, NO_SLOT)
+        self._donate(sequence, snapshot, slot)
+        self._now_ends(handle, sequence, snapshot, kind)
+        self._copy_below(snapshot)
+
+    def _donate(self, sequence: CachedSequence, snapshot: Snapshot, slot: int) -> None:
+        """The slot that a sequence ran on is a snapshot's from now on."""
         self.pool.turn(slot, "running", "snapshot")
-        snapshot = self._keep(handle, tokens, kind, slot)
+        self._on_device(snapshot, slot)
         self._orders.append(
             EndState(
-                slot=slot, position=len(tokens), tail_block=self._tail_block(sequence, snapshot)
+                slot=slot,
+                position=snapshot.position,
+                tail_block=self._tail_block(sequence, snapshot),
             )
         )
-        self._now_ends(handle, sequence, snapshot, kind)
+
+    def _on_device(self, snapshot: Snapshot, slot: int) -> None:
+        snapshot.slot = slot
+        self.snapshots[slot] = snapshot
+        snapshot.owner.state_slots += 1
+
+    def _off_device(self, snapshot: Snapshot) -> None:
+        """Take a snapshot's slot on the device; it is forgotten where it has no copy."""
+        del self.snapshots[snapshot.slot]
+        snapshot.owner.state_slots -= 1
+        snapshot.slot = NO_SLOT
+        if not snapshot.alive:
+            self._forget(snapshot)
+
+    def _copy_below(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot on the device has a copy below."""
+        return self.lower is not None and self.lower.copy(snapshot)
 
     def _now_ends(
         self,
@@ -227,6 +327,7 @@ class StateSlots:
         handle.end = snapshot
         snapshot.ends.add(handle)
         snapshot.forks.discard(handle)
+        handle.forked.discard(snapshot)
         snapshot.released, snapshot.successor = False, None
         before, sequence.came_from = sequence.came_from, None
         if before is snapshot:
@@ -275,18 +376,51 @@ class StateSlots:
             blocks=blocks,
             tail=tail,
             position=len(tokens),
-            slot=slot,
+            slot=NO_SLOT,
             number=self._numbers,
         )
         self._tree.add_snapshot(node, snapshot)
-        self.snapshots[slot] = snapshot
-        handle.owner.state_slots += 1
+        if slot != NO_SLOT:
+            self._on_device(snapshot, slot)
         self._counters.snapshots_taken[kind] = self._counters.snapshots_taken.get(kind, 0) + 1
         self._touch(snapshot)
         return snapshot
 
     def _touch(self, snapshot: Snapshot) -> None:
         snapshot.age = self.order.inflation
+        self._uses += 1
+        snapshot.used = self._uses
+
+    def load(self, stored: Iterable[StoredState], places: Places) -> int:
+        """Know the states again that an earlier process has left on the disk, where the blocks
+        before them are there; returns how many these are. ``places``: of blocks."""
+        assert self.lower is not None
+        known: set[tuple[str, bytes, bytes]] = set()
+        for each in stored:
+            content = each.content
+            owner = self._tree.owner(content.tenant) if content.tenant else self._tree.published
+            name = content.tenant, content.key, content.tail.tobytes()
+            place: tuple[Node, int] | None = (owner.root, 0)
+            if content.blocks:
+                place = places.get((content.tenant, content.key)) or places.get(("", content.key))
+            if place is None or place[1] != content.blocks or name in known:
+                continue
+            known.add(name)
+            node = self._tree.climb(*place)
+            self._numbers += 1
+            snapshot = Snapshot(
+                owner,
+                content.kind,
+                node=node,
+                blocks=content.blocks,
+                tail=content.tail,
+                position=content.blocks * self._tree.block_size + len(content.tail),
+                slot=NO_SLOT,
+                number=self._numbers,
+            )
+            self._tree.add_snapshot(node, snapshot)
+            self.lower.claim(snapshot, each)
+        return len(known)
 
     # Losing
 
@@ -296,15 +430,18 @@ class StateSlots:
         if end is not None:
             end.ends.discard(handle)
             end.released = not end.ends
-        for snapshot in self.snapshots.values():
+        for snapshot in handle.forked:
             snapshot.forks.discard(handle)
+        handle.forked.clear()
 
     def drop_end(self, handle: BranchHandle) -> None:
-        """Take the end of a branch that loses its blocks, unless somebody else wants it."""
+        """Take the end of a branch that loses its blocks off the device, unless somebody else wants
+        it."""
         end = handle.end
+        alone = end is not None and end.ends == {handle} and not end.forks and not end.pins
+        if end is not None and alone and end.slot >= 0:
+            self._demote(end)
         self.branch_left(handle)
-        if end is not None and end.alive and not end.ends and not end.forks and not end.pins:
-            self._lose(end)
 
     def spoiled(self, slot: int) -> None:
         """The state that was to be kept in a slot is not finite."""
@@ -317,20 +454,54 @@ class StateSlots:
         assert isinstance(kept, Snapshot)
         self._lose(kept, in_tree=False)
 
+    def _placed(self, node: Node) -> None:
+        """The blocks of a node are in another tier: what is kept before its end cannot stay above
+        them."""
+        for snapshot in list(kept_in(node)):
+            if node.tier and snapshot.slot >= 0:
+                self._demote(snapshot)
+            if snapshot.alive and self.lower is not None:
+                self.lower.placed(snapshot, node.tier)
+
+    def _demote(self, snapshot: Snapshot) -> None:
+        """Take a snapshot's slot on the device, which keeps no more than what is copied below."""
+        slot = snapshot.slot
+        self._copy_below(snapshot)
+        self._off_device(snapshot)
+        self.pool.release(slot, "snapshot")
+        if not snapshot.alive:
+            self._count_lost(snapshot)
+
+    def _lost_below(self, snapshot: Snapshot) -> None:
+        """The last copy of a snapshot is gone, and was not on the device."""
+        ends = list(snapshot.ends)
+        self._forget(snapshot)
+        self._count_lost(snapshot)
+        self._break_leases(ends)
+
     def _lose(self, snapshot: Snapshot, *, in_tree: bool = True) -> None:
         slot = snapshot.slot
+        if slot >= 0:
+            del self.snapshots[slot]
+            snapshot.owner.state_slots -= 1
+            snapshot.slot = NO_SLOT
+            self.pool.release(slot, "snapshot")
+        if self.lower is not None:
+            self.lower.forget(snapshot)
         self._forget(snapshot, in_tree=in_tree)
-        self.pool.release(slot, "snapshot")
+        self._count_lost(snapshot)
+
+    def _count_lost(self, snapshot: Snapshot) -> None:
         kind = snapshot.kind
         self._counters.snapshots_lost[kind] = self._counters.snapshots_lost.get(kind, 0) + 1
 
     def _forget(self, snapshot: Snapshot, *, in_tree: bool = True) -> None:
-        del self.snapshots[snapshot.slot]
-        snapshot.owner.state_slots -= 1
-        snapshot.slot = NO_SLOT
+        """A snapshot has no copy any more."""
         snapshot.before = snapshot.successor = None
         for handle in snapshot.ends:
             handle.end = None
+        for handle in snapshot.forks:
+            handle.forked.discard(snapshot)
         if in_tree:
             node = snapshot.node
             self._tree.remove_snapshot(node, snapshot)
@@ -341,10 +512,16 @@ class StateSlots:
         victim = self._first(owner, rights)
         if victim is None:
             raise OutOfSlots(f"all of {self.pool.num_slots} state slots are in use")
-        if self.order.is_wanted(victim):
-            self.order.inflation = max(self.order.inflation, self.order.worth(victim))
+        wanted, worth = self.order.is_wanted(victim), self.order.worth(victim)
         ends = list(victim.ends)
-        self._lose(victim)
+        self._demote(victim)
+        if victim.alive:
+            return
+        if wanted:
+            self.order.inflation = max(self.order.inflation, worth)
+        self._break_leases(ends)
+
+    def _break_leases(self, ends: Iterable[BranchHandle]) -> None:
         for handle in ends:
             if handle.sequence is None and handle.klass > IDLE:
                 self._retention.break_one(handle)
@@ -356,23 +533,28 @@ class StateSlots:
         slots = [s.state_slot for s in running if s.state_slot != NO_SLOT]
         assert all((s.state_slot != NO_SLOT) == s.admitted for s in running), "a turn without state"
         self.pool.check(running=slots, snapshots=list(self.snapshots))
-        size, found = self._tree.block_size, 0
+        size = self._tree.block_size
+        found: list[Snapshot] = []
         roots = [owner.root for owner in self._tree.owners()]
         for node in (*roots, *self._tree.nodes()):
             for snapshot in kept_in(node):
-                found += 1
-                assert self.snapshots.get(snapshot.slot) is snapshot, "a snapshot that is gone"
+                found.append(snapshot)
+                assert snapshot.alive, "a snapshot that is gone"
                 assert snapshot.node is node, "a snapshot of another node"
                 inside = node.start < snapshot.blocks <= node.end
                 assert inside or (node.parent is None and not snapshot.blocks), "outside its node"
-                assert not node.tier, "a snapshot without its blocks"
+                assert not node.tier or snapshot.slot < 0, "a snapshot without its blocks"
                 assert snapshot.position == snapshot.blocks * size + len(snapshot.tail)
                 assert len(snapshot.tail) < size, "a tail of a whole block"
-                assert snapshot.pins == sum(s.resume is snapshot for s in running), "pins"
+                pins = sum((s.resume is snapshot) + (s.far is snapshot) for s in running)
+                assert snapshot.pins == pins, "pins"
                 assert all(handle.end is snapshot for handle in snapshot.ends), "not its end"
             positions = [(s.blocks, s.position, s.number) for s in kept_in(node)]
             assert positions == sorted(positions), "snapshots out of order"
-        assert found == len(self.snapshots), f"{len(self.snapshots)} snapshots, found {found}"
+        here = {snapshot.slot: snapshot for snapshot in found if snapshot.slot >= 0}
+        assert here == self.snapshots, f"{len(self.snapshots)} snapshots, found {len(here)}"
+        if self.lower is not None:
+            self.lower.check(found)
         for owner in self._tree.owners():
             mine = sum(s.owner is owner for s in self.snapshots.values())
             mine += sum(

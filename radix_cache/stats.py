@@ -40,6 +40,11 @@ class CacheStats:
     snapshot."""
     free_slots: int
     snapshots: int
+    host_slots: int
+    host_free_slots: int
+    disk_slots: int
+    disk_free_slots: int
+    """Slots for states below the device."""
 
     prompt_tokens: int
     """Prompt tokens of the sequences that ran. Hits and misses add up to them."""
@@ -63,6 +68,8 @@ class CacheStats:
     snapshots_taken: dict[str, int]
     """By kind, and of these the ones that were lost since."""
     snapshots_lost: dict[str, int]
+    snapshots_raised: int
+    """Sequences that began with a state from host memory."""
     slot_waits: int
     """Times a sequence was not let in because there was no slot for it."""
     leases: dict[str, int]
@@ -89,6 +96,7 @@ def snapshot(counters: Counters, lower: LowerTiers | None, **blocks: int) -> Cac
         evicted_tokens={cause.value: n for cause, n in counters.evicted_tokens.items()},
         snapshots_taken=dict(counters.snapshots_taken),
         snapshots_lost=dict(counters.snapshots_lost),
+        snapshots_raised=counters.snapshots_raised,
         slot_waits=counters.slot_waits,
         leases={
             "granted": counters.leases_granted,

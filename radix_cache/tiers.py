@@ -14,7 +14,7 @@ evicted from the end of one part is put before the next. The tree keeps the toke
 of them, so what comes back has been compared token by token like anything else.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
@@ -32,6 +32,8 @@ from radix_cache.tree import RadixTree
 
 RUN_BLOCKS: Final = 64
 """Blocks leave the device and host memory in runs of at least so many, where there are."""
+Places = dict[tuple[str, bytes], tuple[Node, int]]
+"""By tenant, empty for what is published, and chained key: a node, and the position in it."""
 _FREE_SHARE: Final = 8
 _COPY_SHARE: Final = 4
 """A quarter of the disk may be copies, while it runs: of what is above blocks on the disk."""
@@ -66,6 +68,8 @@ class LowerTiers:
         self._num_orders = 0
         self._pending: dict[int, tuple[BlockMove, Node, int]] = {}
         self._being_written = 0
+        self.on_write: Callable[[Node], None] = lambda node: None
+        """Called with each node whose blocks are about to be ordered to the disk."""
         self.host = TierBlocks(Tier.HOST, host_blocks)
         self.disk = TierBlocks(Tier.DISK, disk_blocks) if disk_blocks else None
         self._copies: DiskCopies | None = None
@@ -78,6 +82,7 @@ class LowerTiers:
                 order=self._order,
                 make_room=self._make_room,
                 key_before=self._key_before,
+                on_write=self._wrote,
             )
         self.writing = True
         """Whether host blocks go to the disk; a failed write turns it off."""
@@ -158,6 +163,7 @@ class LowerTiers:
                 parent_key=self._key_before(node),
                 tokens=node.edge.token_ids(),
             )
+            self.on_write(node)
             self._being_written += node.size
             self._order_slowly(node, Tier.HOST, Tier.DISK, content)
             self._copy_above(node)
@@ -171,6 +177,9 @@ class LowerTiers:
         if above is not None and above.parent is not None:
             self._copies.copy(above, most_blocks=self.disk.num_blocks // _COPY_SHARE)
 
+    def _wrote(self, node: Node) -> None:
+        self.on_write(node)
+
     def copy_down(self, paths: Iterable[Node]) -> None:
         """Order copies of what these paths have above the disk, the first one first, as far as
         there is room: for the end of the process."""
@@ -179,6 +188,11 @@ class LowerTiers:
         for node in paths:
             if not self._copies.copy(node, most_blocks=self.disk.num_blocks):
                 return
+
+    def next_number(self) -> int:
+        """A number for an order that somebody else gives: all have one order."""
+        self._num_orders += 1
+        return self._num_orders
 
     @property
     def last_order(self) -> int:
@@ -277,12 +291,16 @@ class LowerTiers:
             below.extend(self._tree.children(node))
         self._forget(top)
 
-    def load(self, runs: Iterable[StoredRun]) -> int:
+    def load(self, runs: Iterable[StoredRun], places: Places | None = None) -> int:
         """Make the runs of an earlier process known again and return how many blocks found
-        their place; the others are free. Nothing else has been cached yet."""
+        their place; the others are free. Nothing else has been cached yet.
+
+        Args:
+            places: gets the places in the tree where blocks end.
+        """
         tree, disk = self._tree, self.disk
         assert disk is not None
-        places: dict[tuple[str, bytes], tuple[Node, int]] = {}
+        places = {} if places is None else places
         kept = [NO_BLOCKS]
         for run in sorted(runs, key=lambda r: r.content.position):
             content = run.content
@@ -360,10 +378,9 @@ class LowerTiers:
         targets: BlockArray,
         content: RunContent | None,
     ) -> BlockMove:
-        self._num_orders += 1
         self.moved_blocks[source, target] += len(sources)
         move = BlockMove(
-            number=self._num_orders,
+            number=self.next_number(),
             source=source,
             target=target,
             source_blocks=sources,
@@ -387,6 +404,13 @@ class LowerTiers:
                     unheld=unheld,
                     num_blocks=tier.num_blocks,
                 )
+
+    def key_at(self, node: Node, position: int) -> bytes:
+        """The chained key of all blocks before ``position``, which is inside ``node`` or its
+        end."""
+        size = self._tree.block_size
+        tokens = node.edge.token_ids()[: (position - node.start) * size]
+        return chain_keys(self._key_before(node), tokens, size)[-1]
 
     def _key_before(self, node: Node) -> bytes:
         """The chained key of all blocks before ``node``."""

@@ -8,6 +8,7 @@ import numpy as np
 from radix_cache.block_pool import BlockArray, BlockPool
 from radix_cache.edge import TokenArray
 from radix_cache.nodes import Tier
+from radix_cache.snapshots import StateContent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,9 @@ class RunContent:
     """Chained key of all blocks before it, 16 bytes (``radix_cache.keys.chain_keys``)."""
     tokens: TokenArray
     """int32 [blocks * block_size]."""
+
+
+Content = RunContent | StateContent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,7 @@ class BlockMove:
     target: Tier
     source_blocks: BlockArray
     target_blocks: BlockArray
-    content: RunContent | None
+    content: Content | None
     """For orders to the disk."""
 
 

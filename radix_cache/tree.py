@@ -64,6 +64,8 @@ class RadixTree:
         self.meter = meter or ResidencyMeter(lambda: 0.0)
         self.on_cut: Callable[[Kept], None] = lambda kept: None
         """Called with each kept state that blocks before it take along."""
+        self.on_place: Callable[[Node], None] = lambda node: None
+        """Called with each node before whose end states are kept, once it is in another tier."""
         self._owners: dict[str, Owner] = {}
         self.published = Owner("", self._salt(""), self._shop)
         """Owner of the prefixes that every tenant may find."""
@@ -356,6 +358,8 @@ class RadixTree:
         for idle in (node, parent):
             if idle.klass == IDLE and not idle.branches and idle.parent is not None:
                 self._on_idle_leaf(idle)
+        if node.snapshots:
+            self.on_place(node)
         return old
 
     def join(self, node: Node) -> None:

@@ -66,6 +66,18 @@ class EngineConfig:
     """Slots for states of a model with recurrent layers, those of running turns included. None: one
     for each of ``max_running``, and some for each session that the KV has room for."""
 
+    state_share: int | None = None
+    """Share of the memory for KV and states that slots for states take, in percent, instead of
+    ``state_slots``."""
+
+    tensor_parallel: int = 1
+    """Ranks, processes that compute one model together: each has an equal part of the heads, of
+    the KV and of the widths between, on a GPU of its own where there are GPUs. Sizes of memory are
+    each rank's, and so are threads."""
+
+    expert_parallel: bool = False
+    """Ranks have whole experts, in equal numbers, instead of an equal part of each one's width."""
+
     block_size: int = 16
     """Tokens per KV block: the unit of sharing and eviction. A power of two."""
 
@@ -73,9 +85,13 @@ class EngineConfig:
     """Main memory for KV that has to leave the device; it comes back faster than it is
     computed. 0: what leaves is forgotten."""
 
+    host_state_bytes: int | None = None
+    """Main memory for states of a model with recurrent layers: each is copied there when its turn
+    ends. None: a part of ``host_kv_bytes``, as large as on the device. Needs ``host_kv_bytes``."""
+
     disk_kv_bytes: int = 0
-    """Disk for KV that has to leave main memory, and for restarts. Needs ``host_kv_bytes`` and
-    a folder. 0: none."""
+    """Disk for KV that has to leave main memory, and for restarts; states get the part that they
+    have of main memory. Needs ``host_kv_bytes`` and a folder. 0: none."""
 
     disk_kv_folder: str | None = None
     """Folder for that, of this engine alone; it is made if missing. What is in it can be read
@@ -162,7 +178,8 @@ class EngineConfig:
     forgotten first and its next turn sends its transcript again."""
 
     threads: int | None = None
-    """CPU threads for the forward pass. None: all cores the process may use."""
+    """CPU threads for the forward pass. None: all cores the process may use, or each rank's share
+    of them."""
 
     seed: int = 0
     """Seed of the weights of ``random:*`` models."""
@@ -186,20 +203,38 @@ class EngineConfig:
                 raise ConfigError(f"{name} is {value!r}, an integer is needed")
             if not low <= value <= high:
                 raise ConfigError(f"{name} is {value}, not in {low}..{high}")
+        if self.state_slots is not None and self.state_share is not None:
+            raise ConfigError("state_slots and state_share are both given: give one of them")
+        if self.host_state_bytes and not self.host_kv_bytes:
+            raise ConfigError("host_state_bytes needs host_kv_bytes: a state is of no use alone")
         if self.disk_kv_bytes and not (self.host_kv_bytes and self.disk_kv_folder):
             raise ConfigError("disk_kv_bytes needs host_kv_bytes and disk_kv_folder as well")
         if self.disk_kv_folder and not self.disk_kv_bytes:
             raise ConfigError("disk_kv_folder is given, but disk_kv_bytes is 0")
         if self.block_size & (self.block_size - 1):
             raise ConfigError(f"block_size is {self.block_size}, not a power of two")
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        if self.tensor_parallel == 1:
+            if self.expert_parallel:
+                raise ConfigError("expert_parallel is given, but tensor_parallel is 1")
+        elif self.host_kv_bytes:
+            raise ConfigError(
+                f"host_kv_bytes is given, and tensor_parallel is {self.tensor_parallel}: KV of "
+                "several ranks cannot leave their devices yet"
+            )
 
 
 BOUNDS: dict[str, tuple[int, int]] = {
     "kv_cache_bytes": (1 << 16, 1 << 44),
     "num_blocks": (2, 1 << 26),
     "state_slots": (1, 1 << 20),
+    "state_share": (1, 90),
     "host_kv_bytes": (0, 1 << 44),
+    "host_state_bytes": (0, 1 << 44),
     "disk_kv_bytes": (0, 1 << 50),
+    "tensor_parallel": (1, 64),
     "block_size": (4, 256),
     "max_context_tokens": (16, 1 << 24),
     "max_batch_tokens": (1, 1 << 17),

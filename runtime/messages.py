@@ -248,6 +248,8 @@ class StepStats:
     evicted_blocks_delta: int = 0
     """Blocks whose KV was evicted from all tiers."""
     mask_s_delta: float = 0.0
+    rank_wait_s_delta: float = 0.0
+    """Seconds of steps in which sums with other ranks were made and waited for."""
     ahead_held_delta: int = 0
     """Steps begun before the last one's tokens were known that held as they were begun."""
     ahead_second_passes_delta: int = 0
@@ -283,6 +285,13 @@ class StepStats:
     snapshots_taken_delta: dict[str, float] = field(default_factory=dict)
     """By kind, and how many of these were lost."""
     snapshots_lost_delta: dict[str, float] = field(default_factory=dict)
+    host_states_total: int = 0
+    """Slots for states in host memory and on disk."""
+    host_states_used: int = 0
+    disk_states_total: int = 0
+    disk_states_used: int = 0
+    snapshots_raised_delta: int = 0
+    """Sequences that began with a state from host memory."""
     slot_waits_delta: int = 0
     """Times a sequence could not be admitted for want of a slot."""
     memory_bytes: dict[str, float] = field(default_factory=dict)
@@ -387,3 +396,5 @@ class EngineInfo:
     """Where the front end finds the tokenizer; a folder on this machine."""
     model_type: str = ""
     """Family, as in config.json: the front end chooses the chat format by it."""
+    ranks: int = 1
+    """Processes that compute the model together."""

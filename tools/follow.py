@@ -41,8 +41,9 @@ from websockets.sync.connection import Connection
 
 from runtime.messages import GenerationRequest, StepOutput
 from runtime.process.engine_process import EngineProcess
-from sessions.command.options import SERVE_SETTINGS, ServeOptions, read_serve_options
+from sessions.command.options import ServeOptions, read_serve_options
 from sessions.command.serve import serve
+from sessions.command.serve_settings import SERVE_SETTINGS
 from sessions.command.settings import resolve
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -39,6 +39,7 @@ FOLDERS: Final = (
     "sessions.wire",
     "sessions.command",
     "cluster",
+    "keepwarm.scripted",
     "keepwarm",
     "keepwarm.top",
     "keepwarm.demo",

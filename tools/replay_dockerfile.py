@@ -1,7 +1,7 @@
-"""The steps of ``Dockerfile`` in plain folders, where no container tool or registry is at hand.
+"""The steps of a Dockerfile in plain folders, where no container tool or registry is at hand.
 
     debootstrap --variant=minbase bookworm BASE
-    python -m tools.replay_dockerfile BASE WORK [--bind PATH ...] [--pass VARIABLE ...]
+    python -m tools.replay_dockerfile BASE WORK [--file Dockerfile.gpu] [--bind PATH] [--pass NAME]
 
 BASE stands for the image that the file begins with: the same Debian, made by debootstrap, so not
 the very bytes of ``debian:12-slim``. Each stage is a copy of it under WORK, each RUN a chroot. Then
@@ -10,8 +10,10 @@ to pass, a turn has to work, and SIGTERM has to end it with status 0. Needs root
 ``unshare``; changes nothing outside WORK. Layers, networks and limits of containers are not
 replayed.
 
-``--bind`` shows a folder of this machine in the stages and ``--pass`` a variable: a package index
-that lies here. What the file says in other words than those below is an error, not skipped.
+A file for GPUs is played with the torch of a CPU (``PIP_OPTIONS`` names its index), so that its
+server runs on that. ``--bind`` shows a folder of this machine in the stages and ``--pass`` a
+variable, both as often as needed: a package index that lies here. What the file says in other words
+than those below is an error, not skipped.
 """
 
 import argparse
@@ -30,6 +32,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+IMAGE = "debian:12-slim"
+"""The image that BASE stands for: the files' default."""
 HEALTHY_S = 180.0
 KEY = "a-key-for-the-replay"
 _WITHOUT_EFFECT = {"EXPOSE", "STOPSIGNAL", "VOLUME"}
@@ -82,6 +86,8 @@ class Replay:
         self._binds = [*_BINDS, *binds]
         self._passed = passed
         self._named: dict[str, Stage] = {}
+        self._arguments: dict[str, str] = {}
+        """Those above the first stage."""
         self.stage = Stage(root=base)
 
     def carry_out(self, word: str, rest: str) -> None:
@@ -100,7 +106,9 @@ class Replay:
 
     def _from(self, rest: str) -> None:
         image, _, name = rest.partition(" AS ")
-        if image != "debian:12-slim":
+        for argument, value in self._arguments.items():
+            image = image.replace(f"${{{argument}}}", value)
+        if image != IMAGE:
             raise SystemExit(f"{image} is not the image that BASE stands for")
         root = self._work / (name or "final")
         subprocess.run(["cp", "-a", "--reflink=auto", self._base, root], check=True)
@@ -120,7 +128,10 @@ class Replay:
 
     def _arg(self, rest: str) -> None:
         name, _, default = rest.partition("=")
-        self.stage.environment[name] = os.environ.get(name, default.strip('"'))
+        if not self._named:
+            self._arguments[name] = default.strip('"')
+        else:
+            self.stage.environment[name] = os.environ.get(name, default.strip('"'))
 
     def _env(self, rest: str) -> None:
         name, _, value = rest.partition("=")
@@ -213,6 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Replay the Dockerfile's steps in folders.")
     parser.add_argument("base", type=Path)
     parser.add_argument("work", type=Path)
+    parser.add_argument("--file", default="Dockerfile", help="in the folder of the source")
     parser.add_argument("--bind", action="append", default=[])
     parser.add_argument("--pass", action="append", default=[], dest="passed")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
@@ -224,7 +236,7 @@ def main() -> None:
     arguments.work.mkdir(parents=True)
     passed = {name: os.environ[name] for name in arguments.passed if name in os.environ}
     replay = Replay(arguments.base, arguments.work, binds=arguments.bind, passed=passed)
-    for word, rest in instructions((ROOT / "Dockerfile").read_text(encoding="utf-8")):
+    for word, rest in instructions((ROOT / arguments.file).read_text(encoding="utf-8")):
         replay.carry_out(word, rest)
     serve(replay.stage)
 

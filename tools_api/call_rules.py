@@ -38,6 +38,8 @@ class CallRules(ABC):
         """Rules of the calls whose arguments a schema binds."""
         self._plain: list[str] = []
         """Rules of those whose input is plain text up to a special token."""
+        self._alone: list[str] = []
+        """Rules of those beside which the turn has no other: the server answers them within it."""
 
     def add_tools(self, tools: Sequence[FunctionTool], chosen: frozenset[str]) -> None:
         """One rule for each callable tool, numbered by its place in ``tools``."""
@@ -49,11 +51,15 @@ class CallRules(ABC):
                 body = f"{self._plain_head(tool.name)} {nested}"
                 self._plain.append(self._lark.rule(f"plain_{i}", body))
             else:
-                self._calls.append(self._lark.rule(f"call_{i}", self._call(i, tool)))
+                here = tool.built_in is not None and tool.built_in.runs_here
+                rules = self._alone if here else self._calls
+                rules.append(self._lark.rule(f"call_{i}", self._call(i, tool)))
         if self._calls:
             self._lark.rule("call", " | ".join(self._calls))
         if self._plain:
             self._lark.rule("plain", " | ".join(self._plain))
+        if self._alone:
+            self._lark.rule("alone", " | ".join(self._alone))
 
     @abstractmethod
     def _call(self, i: int, tool: FunctionTool) -> str:
@@ -77,11 +83,15 @@ class CallRules(ABC):
         if syntax.repeats_opener and syntax.opener is not None:
             ends = [(f"call {after} {closer}", self._calls), (f"plain {closer}", self._plain)]
             each = " | ".join(end for end, rules in ends if rules)
+            alone = [f"{before} alone {after} {closer}"] if self._alone else []
+            if not each:
+                return alone[0]
             each = f"{before} {self._lark.rule('one', each)}"
             opener = f"{literal(syntax.between)} {self._lark.special(syntax.opener)}"
-            return f"{each} {self._more(f'{opener} {each}')}"
+            return " | ".join([f"{each} {self._more(f'{opener} {each}')}", *alone])
         listed = f"call {self._more(f'{literal(syntax.between)} call')} {after} {closer}"
         ways = [(listed, self._calls), (f"plain {closer}", self._plain)]
+        ways.append((f"alone {after} {closer}", self._alone))
         return " | ".join(f"{before} {way}" for way, rules in ways if rules)
 
     def _more(self, again: str) -> str:

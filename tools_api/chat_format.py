@@ -20,6 +20,12 @@ from datetime import date
 from typing import Any
 
 from tools_api import exact_json
+from tools_api.built_in_items import (
+    AdditionalTools,
+    BuiltInCall,
+    BuiltInOutput,
+    ConfigurationUpdate,
+)
 from tools_api.items import (
     Compaction,
     CustomToolCall,
@@ -29,7 +35,9 @@ from tools_api.items import (
     Item,
     Message,
     Reasoning,
+    TextPart,
 )
+from tools_api.tool_definitions import definitions_in
 from tools_api.tools import FunctionTool
 
 THINK_OPENER, THINK_CLOSER = "<think>", "</think>"
@@ -39,6 +47,7 @@ TEMPLATE_DATE = date(2024, 7, 26)
 REASONING_OPENERS = frozenset({THINK_OPENER, "[THINK]"})
 REASONING_CLOSERS = frozenset({THINK_CLOSER, "[/THINK]"})
 """Whatever the format; none has the other's."""
+_NONE_FOUND = "No tools were found."
 CALL_BRACE = "{"
 """Begins a call where no special token opens it."""
 
@@ -238,10 +247,10 @@ Turn = AssistantTurn | list[FunctionCallOutput] | Message
 def turns(items: Iterable[Item]) -> Iterator[Turn]:
     """Items grouped as templates know them: one assistant turn holds reasoning, then text,
     then calls; outputs that follow one another are one turn of the tools. Calls of custom tools
-    are functions with the argument ``input``."""
+    are functions with the argument ``input``, those of built-in tools functions of their names."""
     turn: Turn | None = None
     for item in map(_as_templates_know_it, items):
-        if isinstance(item, Reasoning) and item.sealed:
+        if item is None or (isinstance(item, Reasoning) and item.sealed):
             continue
         match turn, item:
             case AssistantTurn(), FunctionCall():
@@ -258,12 +267,33 @@ def turns(items: Iterable[Item]) -> Iterator[Turn]:
         yield turn
 
 
-def _as_templates_know_it(item: Item) -> Message | FunctionCall | FunctionCallOutput | Reasoning:
+def _as_templates_know_it(
+    item: Item,
+) -> Message | FunctionCall | FunctionCallOutput | Reasoning | None:
+    """None: no model reads of it."""
     match item:
+        case ConfigurationUpdate():
+            return None
         case CustomToolCall():
             return item.as_function_call()
         case CustomToolCallOutput():
             return item.as_function_output()
+        case BuiltInCall():
+            return FunctionCall(
+                call_id=item.call_id,
+                name=item.full_name,
+                arguments=item.arguments,
+                status=item.status,
+            )
+        case BuiltInOutput() if item.loads:
+            return FunctionCallOutput(
+                call_id=item.call_id, output=definitions(item), name=item.name
+            )
+        case AdditionalTools():
+            part = TextPart(type="input_text", text=definitions(item))
+            return Message(role="developer", content=(part,))
+        case BuiltInOutput():
+            return FunctionCallOutput(call_id=item.call_id, output=item.output, name=item.name)
         case Compaction():
             raise TypeError("a compaction is rendered as what it stands for")
     return item
@@ -294,6 +324,12 @@ def tool_object(tool: FunctionTool) -> dict[str, Any]:
         function["description"] = description
     function["parameters"] = tool.parameters
     return {"type": "function", "function": function}
+
+
+def definitions(item: BuiltInOutput | AdditionalTools) -> str:
+    """The tools that an item brings, a line each, as a header would list them."""
+    lines = [to_json(tool_object(tool)) for tool in definitions_in(item)]
+    return "\n".join(lines) or _NONE_FOUND
 
 
 def call_object(call: FunctionCall, syntax: JsonCalls, tail: str = "") -> str:

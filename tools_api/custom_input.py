@@ -105,23 +105,34 @@ class InputText:
 
     def __init__(self) -> None:
         self._held = ""
-        """The text that is not certain yet: the opening, or the beginning of an escape."""
-        self._opened = False
-        self._closed = False
+        """The opening, as far as it has come."""
+        self._string: StringText | None = None
 
     def feed(self, json_text: str) -> str:
         """Read on; return the text that became certain."""
-        text = self._held + json_text
-        self._held = ""
-        if not self._opened:
-            opening = _OPENING.match(text)
+        if self._string is None:
+            json_text = self._held + json_text
+            opening = _OPENING.match(json_text)
             if opening is None:
-                self._held = text
+                self._held = json_text
                 return ""
-            self._opened, text = True, text[opening.end() :]
-        return "" if self._closed else self._unescape(text)
+            self._string, json_text = StringText(), json_text[opening.end() :]
+        return self._string.feed(json_text)[0]
 
-    def _unescape(self, text: str) -> str:
+
+class StringText:
+    """Reads one JSON string as it is written, from behind the quote that opens it."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        """The beginning of an escape."""
+        self.closed = False
+
+    def feed(self, json_text: str) -> tuple[str, str]:
+        """Read on; return the text that became certain, and what stands behind the string."""
+        if self.closed:
+            return "", json_text
+        text, self._held = self._held + json_text, ""
         out: list[str] = []
         at = 0
         while at < len(text):
@@ -131,15 +142,15 @@ class InputText:
             if at == len(text):
                 break
             if text[at] == '"':
-                self._closed = True
-                break
+                self.closed = True
+                return "".join(out), text[at + 1 :]
             length, char = _escape(text, at)
             if length == 0:
                 self._held = text[at:]
                 break
             out.append(char)
             at += length
-        return "".join(out)
+        return "".join(out), ""
 
 
 def _next_special(text: str, start: int) -> int:

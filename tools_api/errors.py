@@ -198,6 +198,37 @@ def no_such_response(response_id: str) -> ApiError:
     )
 
 
+def no_such_conversation(id_: str) -> ApiError:
+    """Unknown, deleted, forgotten or another tenant's: a client cannot tell which."""
+    return ApiError(
+        f"Conversation with id {quoted(id_)} not found.",
+        code="conversation_not_found",
+        param="conversation",
+        status=404,
+    )
+
+
+def no_such_conversation_item(id_: str) -> ApiError:
+    """The conversation is there, and has no item of that id."""
+    return ApiError(
+        f"Item with id {quoted(id_)} not found in this conversation.",
+        code="item_not_found",
+        param="item_id",
+        status=404,
+    )
+
+
+def conversation_locked() -> ApiError:
+    """Others change the conversation again and again; nothing was changed here."""
+    return ApiError(
+        "Others are changing this conversation; ask again.",
+        code="conversation_locked",
+        param="conversation",
+        status=409,
+        retry_after_s=1.0,
+    )
+
+
 def request_id_reused() -> ApiError:
     """The id of a request came again with another body; the first one's turn is untouched."""
     return ApiError(
@@ -288,6 +319,55 @@ def call_id_taken(path: str, call_id: str) -> ApiError:
         path,
         f"a call with the id {quoted(call_id)} waits for its output and has another name or other "
         "arguments; send it as it was, or give each call an id of its own",
+    )
+
+
+def call_not_found(call_id: str) -> ApiError:
+    """The response made no whole call of that id, or there is no such response for this tenant."""
+    return ApiError(
+        f"No call with id {quoted(call_id)} was made by this response.",
+        code="call_not_found",
+        param="call_id",
+        status=404,
+    )
+
+
+def session_not_found(name: str) -> ApiError:
+    """Unknown, forgotten, or another tenant's: a client cannot tell which."""
+    return ApiError(
+        f"Session {quoted(name)} not found.", code="session_not_found", param="session", status=404
+    )
+
+
+def call_not_open(session: str, response_id: str) -> ApiError:
+    """The session has gone on, or was taken back, and stands at another response."""
+    return ApiError(
+        f"The session {quoted(session)} does not stand at the response {quoted(response_id)} any "
+        "more; list its calls anew.",
+        code="call_not_open",
+        param="session",
+        status=409,
+    )
+
+
+def call_decided(call_id: str, state: str, by: str) -> ApiError:
+    """Somebody else was first: a decision stands, a call is begun once."""
+    who = f" by {quoted(by)}" if by else ""
+    return ApiError(
+        f"The call {quoted(call_id)} is {state} already{who}.",
+        code="call_decided",
+        param="decision",
+        status=409,
+    )
+
+
+def call_not_approved(call_id: str) -> ApiError:
+    """Nobody has approved it yet."""
+    return ApiError(
+        f"The call {quoted(call_id)} waits for approval.",
+        code="call_not_approved",
+        param="decision",
+        status=409,
     )
 
 

@@ -28,6 +28,12 @@ _HEAD = re.compile(rb'(\{"type":"[^"]*","sequence_number":\d+)(?:,"stream_id":"[
 STREAM_ID = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 TERMINAL = frozenset({b"response.completed", b"response.incomplete", b"response.failed"})
 """Types of the events that end a response, as ``type_of`` gives them."""
+BEGINNING = frozenset({b"response.created", b"response.queued", b"response.in_progress"})
+"""Types of those before, that have the response as it stands."""
+_NOT_HERE = (
+    "turns of a WebSocket run while it is open, or go on with keepwarm.on_disconnect 'continue'; "
+    "ask for one in the background by POST /v1/responses"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +103,8 @@ def _decode(
         case None:
             raise errors.missing_parameter("type")
         case "response.create":
+            if raw.get("background") is True:
+                raise errors.unsupported_parameter("background", _NOT_HERE)
             return parse_create(raw, stream_id, limits, models)
         case "response.cancel" | "keepwarm:response.cancel":
             response_id = raw.get("response_id")
@@ -393,21 +401,82 @@ def custom_tool_call_input_done(
     return _event("response.custom_tool_call_input.done", seq, stream_id, **at, input=input)
 
 
+def shell_command_added(
+    seq: int, *, output_index: int, command_index: int, stream_id: str | None = None
+) -> Event:
+    """Opens a command of a shell call, still empty; they are counted from 0."""
+    return _command("added", seq, output_index, command_index, stream_id, command="")
+
+
+def shell_command_delta(
+    seq: int, *, output_index: int, command_index: int, delta: str, stream_id: str | None = None
+) -> Event:
+    """More of a command: its text, not JSON."""
+    return _command("delta", seq, output_index, command_index, stream_id, delta=delta)
+
+
+def shell_command_done(
+    seq: int, *, output_index: int, command_index: int, command: str, stream_id: str | None = None
+) -> Event:
+    """The whole command: its deltas, added up."""
+    return _command("done", seq, output_index, command_index, stream_id, command=command)
+
+
+def _command(
+    what: str, seq: int, output_index: int, command_index: int, stream_id: str | None, **text: str
+) -> Event:
+    at = {"output_index": output_index, "command_index": command_index}
+    return _event(f"response.shell_call_command.{what}", seq, stream_id, **at, **text)
+
+
+def steer_accepted(seq: int, id_: str, response_id: str, stream_id: str | None = None) -> Event:
+    """The input is the server's, and not heard yet; ``id_`` is its own from now on."""
+    steer = {"id": id_, "previous_response_id": response_id}
+    return _event("response.steer.accepted", seq, stream_id, steer=steer)
+
+
+def steer_pending(
+    seq: int,
+    id_: str,
+    response_id: str,
+    required_input: Sequence[Event],
+    stream_id: str | None = None,
+) -> Event:
+    """The response ended with calls: the input waits for the request that brings their outputs,
+    of which ``required_input`` has the stubs."""
+    return _event(
+        "response.steer.pending",
+        seq,
+        stream_id,
+        steer={"id": id_, "previous_response_id": response_id},
+        reason="waiting_for_required_input",
+        required_input=list(required_input),
+    )
+
+
 def steer_failed(
-    seq: int, request: SteerRequest, code: str, message: str, stream_id: str | None = None
+    seq: int,
+    request: SteerRequest,
+    code: str,
+    message: str,
+    stream_id: str | None = None,
+    *,
+    id_: str | None = None,
 ) -> Event:
     """Hands the input back: the client may put it into its next ``response.create``.
 
     Args:
         seq: next number of the target response, 0 when there is none.
         code: ``steering_not_supported``, ``response_not_found`` and so on.
+        id_: of one that had been accepted.
     """
+    steer = {"input": request.input, "previous_response_id": request.previous_response_id}
     return _event(
         "response.steer.failed",
         seq,
         stream_id,
         error={"type": "invalid_request_error", "code": code, "message": message},
-        steer={"input": request.input, "previous_response_id": request.previous_response_id},
+        steer=steer if id_ is None else {"id": id_} | steer,
     )
 
 

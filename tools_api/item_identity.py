@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import orjson
 
+from tools_api.built_in_items import AdditionalTools, BuiltInCall, ConfigurationUpdate
 from tools_api.exact_json import whole_text
 from tools_api.items import Compaction, CustomToolCall, FunctionCall, Item, Message, Reasoning
 
@@ -39,6 +40,12 @@ def normalised(item: Item) -> tuple[str, ...] | None:
             return ("call", item.call_id, item.full_name, canonical(item.arguments))
         case CustomToolCall():
             return ("custom", item.call_id, item.full_name, item.input)
+        case BuiltInCall():
+            return (item.type, item.call_id, canonical(item.arguments))
+        case AdditionalTools():
+            return (item.type, item.tools)
+        case ConfigurationUpdate():
+            return (item.type, item.told)
         case Reasoning():
             return None
         case Compaction():

@@ -11,7 +11,8 @@ input, in its order.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tools_api.items import MAX_ID, Item, ItemLimits, parse_item, parse_items, refuse_many_items
+from tools_api.item_fields import MAX_ID
+from tools_api.items import Item, ItemLimits, parse_item, parse_items, refuse_many_items
 from tools_api.json_fields import Fields, join, without_nulls
 from tools_api.wire import refuse_unprintable
 

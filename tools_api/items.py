@@ -1,9 +1,10 @@
 """Transcript items: messages, calls of functions and custom tools, their outputs, reasoning.
 
-The same seven types serve what a client sends (docs/protocol.md, ``input``) and what we
-answer; ``parse_items`` reads the former (also our own output items sent back verbatim),
-``to_wire`` writes the latter. Text only: other content is refused by name. Whether a call has
-an output, and which history an item continues, is the session's business.
+The same types serve what a client sends (docs/protocol.md, ``input``) and what we answer, those of
+built-in tools (``tools_api.built_in_items``) among them; ``parse_items`` reads the former (also our
+own output items sent back verbatim), ``to_wire`` writes the latter. Text only: other content is
+refused by name. Whether a call has an output, and which history an item continues, is the
+session's business.
 
 Always true: a parsed item is complete and frozen, and ``parse_items`` of an item's
 ``to_wire()`` gives an equal item.
@@ -13,10 +14,20 @@ import base64
 import json
 import re
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypedDict
 
 from tools_api import errors, exact_json
+from tools_api.built_in_items import (
+    CALL_TYPES,
+    OUTPUT_TYPES,
+    AdditionalTools,
+    BuiltInCall,
+    BuiltInOutput,
+    ConfigurationUpdate,
+    parse_built_in,
+)
+from tools_api.item_fields import Status, call_id_of, head, item_head
 from tools_api.json_fields import Fields, join
 from tools_api.noted_items import note_of
 
@@ -36,10 +47,7 @@ class ItemLimits(Protocol):
 
 
 Role = Literal["user", "assistant", "system", "developer"]
-Status = Literal["in_progress", "completed", "incomplete"]
 Phase = Literal["commentary", "final_answer"]
-MAX_ID = 512
-"""Characters of an item's id, and of a call's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +95,7 @@ class Message:
 
     def to_wire(self) -> dict[str, Any]:
         """``id``, ``status`` and ``phase`` stand there only if the item has them."""
-        wire = _head(self.type, self.id, self.status)
+        wire = head(self.type, self.id, self.status)
         wire["role"] = self.role
         wire["content"] = [part.to_wire() for part in self.content]
         return wire if self.phase is None else wire | {"phase": self.phase}
@@ -114,7 +122,7 @@ class FunctionCall:
 
     def to_wire(self) -> dict[str, Any]:
         """``arguments`` stays the text it is; what may be absent is only there if it was."""
-        wire = _head(self.type, self.id, self.status)
+        wire = head(self.type, self.id, self.status)
         wire |= {"call_id": self.call_id, "name": self.name, "arguments": self.arguments}
         return wire if self.namespace is None else wire | {"namespace": self.namespace}
 
@@ -146,7 +154,7 @@ class CustomToolCall:
 
     def to_wire(self) -> dict[str, Any]:
         """``id``, ``status`` and ``namespace`` stand there only if the item has them."""
-        wire = _head(self.type, self.id, self.status)
+        wire = head(self.type, self.id, self.status)
         wire |= {"call_id": self.call_id, "name": self.name, "input": self.input}
         return wire if self.namespace is None else wire | {"namespace": self.namespace}
 
@@ -166,7 +174,7 @@ class FunctionCallOutput:
 
     def to_wire(self) -> dict[str, Any]:
         """``output`` is one text, also where parts of an array came in."""
-        return _head(self.type, self.id, self.status) | {
+        return head(self.type, self.id, self.status) | {
             "call_id": self.call_id,
             "output": self.output,
         }
@@ -191,7 +199,7 @@ class CustomToolCallOutput:
 
     def to_wire(self) -> dict[str, Any]:
         """``output`` is one text, also where parts of an array came in."""
-        return _head(self.type, self.id, self.status) | {
+        return head(self.type, self.id, self.status) | {
             "call_id": self.call_id,
             "output": self.output,
         }
@@ -222,7 +230,7 @@ class Reasoning:
 
     def to_wire(self) -> dict[str, Any]:
         """Each text is a part again, ``summary_text`` or ``reasoning_text``."""
-        wire = _head(self.type, self.id, self.status) | {
+        wire = head(self.type, self.id, self.status) | {
             "summary": [{"type": "summary_text", "text": text} for text in self.summary],
             "content": [{"type": "reasoning_text", "text": text} for text in self.content],
         }
@@ -265,12 +273,26 @@ class Compaction:
 
     def to_wire(self) -> dict[str, Any]:
         """``status`` is of no concern to clients."""
-        return _head(self.type, self.id, None) | {"encrypted_content": self.encrypted_content}
+        return head(self.type, self.id, None) | {"encrypted_content": self.encrypted_content}
 
 
-Call = FunctionCall | CustomToolCall
-CallOutput = FunctionCallOutput | CustomToolCallOutput
-Item = Message | Call | CallOutput | Reasoning | Compaction
+Call = FunctionCall | CustomToolCall | BuiltInCall
+CallOutput = FunctionCallOutput | CustomToolCallOutput | BuiltInOutput
+Item = Message | Call | CallOutput | Reasoning | Compaction | AdditionalTools | ConfigurationUpdate
+_SUPPORTED = ", ".join(
+    [
+        *("message", "function_call", "function_call_output", "custom_tool_call"),
+        *("custom_tool_call_output", "reasoning", "compaction", "item_reference"),
+        *(*CALL_TYPES, *OUTPUT_TYPES, "additional_tools", "configuration_update"),
+    ]
+)
+
+
+def with_output(item: CallOutput, text: str) -> CallOutput:
+    """An output with another text; a built-in tool's keeps none of the fields that it came in."""
+    if isinstance(item, BuiltInOutput):
+        return FunctionCallOutput(call_id=item.call_id, output=text, id=item.id, name=item.name)
+    return replace(item, output=text)
 
 
 def parse_items(
@@ -330,26 +352,28 @@ def parse_item(raw: object, path: str, limits: ItemLimits | None = None) -> Item
     if (note := note_of(raw, path)) is not None:
         told, id_ = TextPart(type="output_text", text=note), fields.text("id", absent=True)
         return Message(role="assistant", content=(told,), id=id_)
+    if (built_in := parse_built_in(raw, path)) is not None:
+        return built_in
     match kind:
         case "message":
             return Message(
                 content=_parse_content(raw, join(path, "content"), limits),
                 role=fields.choice("role", Role),
                 phase=fields.choice("phase", Phase, absent=True),
-                **_item_head(fields),
+                **item_head(fields),
             )
         case "function_call":
             return FunctionCall(
-                **_named_call(fields), arguments=fields.text("arguments"), **_item_head(fields)
+                **_named_call(fields), arguments=fields.text("arguments"), **item_head(fields)
             )
         case "custom_tool_call":
             return CustomToolCall(
-                **_named_call(fields), input=fields.text("input"), **_item_head(fields)
+                **_named_call(fields), input=fields.text("input"), **item_head(fields)
             )
         case "function_call_output" | "custom_tool_call_output":
             made = FunctionCallOutput if kind == "function_call_output" else CustomToolCallOutput
             output = _parse_output(raw, join(path, "output"), limits)
-            return made(call_id=_call_id(fields), output=output, **_item_head(fields))
+            return made(call_id=call_id_of(fields), output=output, **item_head(fields))
         case "reasoning":
             return Reasoning(
                 content=_parse_texts(
@@ -359,13 +383,11 @@ def parse_item(raw: object, path: str, limits: ItemLimits | None = None) -> Item
                     raw.get("summary"), join(path, "summary"), "summary_text", limits
                 ),
                 encrypted_content=fields.text("encrypted_content", absent=True),
-                **_item_head(fields),
+                **item_head(fields),
             )
         case "compaction":
             return _compaction(fields)
-    raise _unsupported_type(kind, join(path, "type"), "item", "message, function_call, "
-                            "function_call_output, custom_tool_call, custom_tool_call_output, "
-                            "reasoning, compaction, item_reference")  # fmt: skip
+    raise _unsupported_type(kind, join(path, "type"), "item", _SUPPORTED)
 
 
 def unpacked(sealed: str) -> Any:
@@ -391,12 +413,7 @@ def _compaction(fields: Fields) -> Compaction:
             fields.path("encrypted_content"),
             "no server of this kind made it; send the history that it stands for",
         )
-    return Compaction(encrypted_content=sealed, **_item_head(fields))
-
-
-class _Head(TypedDict):
-    id: str | None
-    status: Status | None
+    return Compaction(encrypted_content=sealed, **item_head(fields))
 
 
 class _Named(TypedDict):
@@ -405,23 +422,12 @@ class _Named(TypedDict):
     namespace: str | None
 
 
-def _item_head(fields: Fields) -> _Head:
-    return {
-        "id": fields.text("id", most=MAX_ID, absent=True),
-        "status": fields.choice("status", Status, absent=True),
-    }
-
-
 def _named_call(fields: Fields) -> _Named:
     return {
-        "call_id": _call_id(fields),
+        "call_id": call_id_of(fields),
         "name": fields.text("name", least=1),
         "namespace": fields.text("namespace", least=1, absent=True),
     }
-
-
-def _call_id(fields: Fields) -> str:
-    return fields.text("call_id", least=1, most=MAX_ID)
 
 
 def _parse_content(
@@ -499,12 +505,3 @@ def _unsupported_type(kind: object, path: str, noun: str, known: str) -> errors.
 
 def _full_name(namespace: str | None, name: str) -> str:
     return name if namespace is None else f"{namespace}__{name}"
-
-
-def _head(type_: str, id_: str | None, status: Status | None) -> dict[str, Any]:
-    head: dict[str, Any] = {"type": type_}
-    if id_ is not None:
-        head["id"] = id_
-    if status is not None:
-        head["status"] = status
-    return head

@@ -47,6 +47,8 @@ class Limits:
     max_listed_responses: int = 64
     """Responses whose lists of items one ``input`` refers to; items with ids of their own are not
     counted."""
+    max_deferred_tools: int = 2048
+    """Tools with ``defer_loading`` beside those, and tools that the items of one input bring."""
     max_tools: int = 128
     """Tools of a request, those of namespaces among them."""
     max_tool_name: int = 64
@@ -84,6 +86,10 @@ class Limits:
     """Distinct named lanes; the default lane is not counted and names are not released."""
     max_active_responses: int = 16
     """Responses that run at once; further ones wait."""
+    max_pending_steers: int = 16
+    """Inputs of ``response.steer`` that wait for one response; one more is refused."""
+    max_steer_bytes: int = 64 * 1024
+    """Bytes of the frame of one, and of all that wait for one response."""
     max_waiting_responses: int = 256
     """Creates that wait in the lanes of a connection; one more is ``server_is_overloaded``."""
     max_held_per_connection: int = 64 * MIB
@@ -104,6 +110,10 @@ class Limits:
     max_stored_bytes_per_tenant: int = 512 * MIB
     max_sessions_per_tenant: int = 16_384
     """Sessions kept with their account; the longest idle one goes first."""
+    max_conversations_per_tenant: int = 16_384
+    """Conversations of a server without a journal; the one that was used longest ago goes first."""
+    max_conversation_bytes_per_tenant: int = 64 * MIB
+    """Bytes of the items in them that no turn has read."""
     stored_response_ttl_s: float = 3600.0
     """A response or session not used for so long is forgotten."""
     max_keys: int = 1024

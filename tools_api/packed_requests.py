@@ -26,9 +26,8 @@ from tools_api.tools import FunctionTool
 
 PIECE_BYTES = 32 * 1024
 _LISTS = ("tools", "input")
-_ITEMS = {
-    field.default: item for item in get_args(Item) for field in fields(item) if field.name == "type"
-}
+_ITEMS = {name: item for item in get_args(Item) for name in get_args(get_type_hints(item)["type"])}
+"""Kinds of items by their types; some have several."""
 
 Restore = Callable[[Any], Any]
 

@@ -13,29 +13,29 @@ from typing import Any
 
 from tools_api.errors import quoted
 from tools_api.noted_items import noted_warnings
-from tools_api.tools import tool_warnings
+from tools_api.tools import searches_here, tool_warnings
 
 WORKING = frozenset(
     {"type", "stream_id", "keepwarm", "model", "input", "instructions", "previous_response_id"}
     | {"store", "generate", "stream", "tools", "tool_choice", "parallel_tool_calls", "text"}
     | {"max_output_tokens", "temperature", "top_p", "top_logprobs", "truncation", "metadata"}
     | {"include", "reasoning", "service_tier", "prompt_cache_key", "prompt_cache_options"}
-    | {"safety_identifier", "user", "stream_options", "context_management"}
+    | {"safety_identifier", "user", "stream_options", "context_management", "background"}
+    | {"conversation", "max_tool_calls"}
 )
-"""Fields that do what they say; of some of them a part does not, see below."""
-REFUSED = frozenset({"conversation", "prompt", "background"})
-"""Fields that are refused; ``background`` only if it is true."""
+"""Fields that do what they say, ``background`` over HTTP; of some a part does not, see below."""
+REFUSED = frozenset({"prompt"})
+"""Fields that are refused."""
 WITHOUT_EFFECT = {
     "access_programs": "there are none here",
-    "background_options": "no response runs in the background here",
+    "background_options": "a response in the background runs like any other",
     "image": "no images are read here",
-    "max_tool_calls": "it counts built-in tools, and none run here",
     "moderation": "nothing is moderated here",
     "prompt_cache_retention": "how long KV is kept does not depend on it",
 }
 """Fields without effect, and why."""
-UNPUBLISHED = frozenset({"client_metadata", "keepwarm:compact"})
-"""Fields that clients send for their own accounts, and one that a dialect adds; nothing is
+UNPUBLISHED = frozenset({"client_metadata", "keepwarm:compact", "keepwarm:items"})
+"""Fields that clients send for their own accounts, and those that dialects add; nothing is
 expected of them."""
 _INCLUDED = ("message.output_text.logprobs", "reasoning.encrypted_content")
 _PARTS: tuple[tuple[str, str, tuple[object, ...], str], ...] = (
@@ -47,6 +47,7 @@ _PARTS: tuple[tuple[str, str, tuple[object, ...], str], ...] = (
     ("prompt_cache_options", "mode", ("implicit",), "every prefix is cached by itself"),
     ("prompt_cache_options", "ttl", (), "KV is kept as long as there is room, by its use"),
     ("stream_options", "include_obfuscation", (False,), "events are not padded"),
+    ("stream_options", "reasoning_summary_delivery", (), "no summaries are written"),
 )
 """Field, key in it, values that need no warning, and why the others do nothing."""
 _MAX_NAMED = 8
@@ -63,6 +64,8 @@ def request_warnings(raw: dict[str, Any]) -> tuple[str, ...]:
         value = part.get(key) if isinstance(part, dict) else None
         if value is not None and value not in harmless:
             warnings.append(f"{field}.{key}: no effect, {reason}")
+    if "max_tool_calls" in raw and not searches_here(raw.get("tools")):
+        warnings.append("max_tool_calls: no effect, it counts built-in tools, and none runs here")
     included = [value for value in raw.get("include", ()) if value not in _INCLUDED]
     warnings += [
         f"include: no effect, there is no {quoted(value)} here" for value in included[:_MAX_NAMED]

@@ -21,6 +21,7 @@ from tools_api.items import Item, refuse_many_items
 from tools_api.json_fields import join, without_nulls
 from tools_api.limits import Limits
 from tools_api.request_warnings import request_warnings
+from tools_api.tool_definitions import DEFINING, check_definitions
 from tools_api.tools import (
     FunctionTool,
     ToolChoice,
@@ -33,8 +34,12 @@ from tools_api.tools import (
 from tools_api.wire import WireModel, refuse_unprintable, validate
 
 _TRANSPORT_FIELDS = frozenset({"type", "stream", "stream_options", "stream_id"})
+_TOLD_BESIDE = frozenset({"request_id", "traceparent", "tools"})
+"""Keys of ``keepwarm`` that ask for nothing."""
 COMPACT_ALONE = "keepwarm:compact"
 """Field of a request that was a body of ``POST /v1/responses/compact``."""
+ITEMS_ALONE = "keepwarm:items"
+"""Field of a request that was a body with items for a conversation: they stay as they were sent."""
 INT64_MAX = 2**63 - 1
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
 TRACEPARENT = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
@@ -207,6 +212,8 @@ class KeepwarmOptions(VendorModel):
     sampling: SamplingOptions = SamplingOptions()
     compaction: CompactionOptions = CompactionOptions()
     context: ContextOptions | None = None
+    steer: Literal["item", "now"] = "item"
+    """Where the turn ends when it is steered: behind the item that it writes, or at once."""
     lenient: bool = False
     """Schema keywords that cannot be enforced are checked afterwards instead of refused."""
     request_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
@@ -232,12 +239,18 @@ class CreateRequest(WireModel):
     """Entries of the input that stand for stored items; those are not among ``input`` yet."""
     instructions: str | None = None
     previous_response_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    conversation: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """The conversation that it continues; also ``keepwarm.session``."""
     store: bool = True
+    background: bool = False
+    """It goes on without its client, who asks for it later; of HTTP alone."""
     generate: bool = True
     """False: warm-up. ``prompt_cache_options.prewarm`` is folded in."""
     stream_id: str | None = None
     tools: tuple[FunctionTool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
+    late_choice: str | dict[str, Any] | None = None
+    """The choice as it was sent, where it names what an item of the history may have brought."""
     parallel_tool_calls: bool = True
     text_format: TextFormat = TextFormat()
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -306,25 +319,57 @@ def parse_create(
     cache_options = raw.get("prompt_cache_options")
     if isinstance(cache_options, dict) and cache_options.get("prewarm") is True:
         fields["generate"] = False
-    wants_input = fields.get("generate", True) is not False and "previous_response_id" not in raw
+    continues = "previous_response_id" in raw or "conversation" in raw
+    wants_input = fields.get("generate", True) is not False and not continues
     if wants_input and "input" not in raw:
         raise errors.missing_parameter("input")
     fields["tool_choice"] = ToolChoice()
-    fields["text_format"], fields["verbosity"] = _parse_text(raw.get("text"), limits)
+    fields["text_format"], fields["verbosity"] = parse_text(raw.get("text"), limits)
     fields["metadata"] = _parse_metadata(raw.get("metadata"), limits)
     fields["keepwarm"] = _parse_keepwarm(raw.get("keepwarm"), fields["metadata"], limits)
+    fields |= _parse_conversation(raw, fields["keepwarm"])
     for name in ("include", "context_management"):
         if isinstance(raw.get(name), list):
             fields[name] = tuple(map(_with_tuples, raw[name]))
     fields["hosted_tools"], fields["warnings"], fields["body_digest"] = (), (), b""
-    fields["references"], fields["compacts"] = (), "no"
+    fields["references"], fields["compacts"], fields["late_choice"] = (), "no", None
     request = validate(CreateRequest, fields, "")
     _refuse_unprintable_ids(request)
-    if request.keepwarm.on_disconnect == "continue" and not request.store:
-        raise errors.invalid_value(
-            "keepwarm.on_disconnect", "a response that is not stored ends with its connection"
-        )
+    _refuse_unstored(request)
     return request.model_copy(update=_costly_fields(raw, request, limits))
+
+
+def _refuse_unstored(request: CreateRequest) -> None:
+    """Refuse what only a response that is stored can do."""
+    if request.store:
+        return
+    if request.keepwarm.on_disconnect == "continue":
+        why = "a response that is not stored ends with its connection"
+        raise errors.invalid_value("keepwarm.on_disconnect", why)
+    if request.conversation is not None:
+        raise errors.invalid_value("store", "what a conversation is told is kept in it")
+    if request.background:
+        why = "nobody could ask for a response that is not stored"
+        raise errors.invalid_value("background", why)
+
+
+def _parse_conversation(raw: dict[str, Any], options: KeepwarmOptions) -> dict[str, Any]:
+    """The conversation's id, which is given as it is or in an object, and the options of a turn in
+    its session."""
+    path, id_ = "conversation", raw.get("conversation")
+    if isinstance(id_, dict):
+        path, id_ = "conversation.id", without_nulls(id_).get("id")
+        if id_ is None:
+            raise errors.missing_parameter(path)
+    if id_ is None:
+        return {}
+    if not isinstance(id_, str):
+        raise errors.invalid_type(path, "a string", id_)
+    if "previous_response_id" in raw:
+        raise errors.invalid_value("previous_response_id", "'conversation' names what it continues")
+    if options.session not in (None, id_):
+        raise errors.invalid_value("keepwarm.session", "'conversation' is in a session of its own")
+    return {"conversation": id_, "keepwarm": options.model_copy(update={"session": id_})}
 
 
 def _with_tuples(entry: Any) -> Any:
@@ -336,6 +381,7 @@ def _with_tuples(entry: Any) -> Any:
 
 def _refuse_unprintable_ids(request: CreateRequest) -> None:
     refuse_unprintable(request.previous_response_id, "previous_response_id")
+    refuse_unprintable(request.conversation, "conversation")
     compared = request.prompt_cache_options
     if compared is not None:
         path = "prompt_cache_options.comparison_response_id"
@@ -348,18 +394,58 @@ def _costly_fields(raw: dict[str, Any], request: CreateRequest, limits: Limits) 
     written, compacts = _without_trigger(raw.get("input", []), raw)
     items, references = parse_input(written, limits)
     repeated: tuple[str, ...] = ()
-    if not references:  # else once what they stand for is there
+    whole = not references  # else it is put in order once what they stand for is there
+    if whole and raw.get(ITEMS_ALONE) is not True:
         items, repeated = ordered_input(items, complete=request.generate)
+    brought = check_definitions(written, limits)
+    _check_updates(written, limits)
+    choice, late = _tool_choice(raw, request, tools)
     return {
         "tools": tools,
-        "tool_choice": parse_tool_choice(raw.get("tool_choice"), tools),
+        "tool_choice": choice,
+        "late_choice": late,
         "hosted_tools": hosted_types(raw.get("tools")),
-        "warnings": request_warnings(raw) + repeated,
+        "warnings": request_warnings(raw) + brought + repeated,
         "input": items,
         "compacts": compacts,
         "references": references,
         "body_digest": _body_digest(raw, request),
     }
+
+
+def _check_updates(written: object, limits: Limits) -> None:
+    """Refuse a ``configuration_update`` of an ``input`` that is none, by its path."""
+    for number, item in enumerate(written if isinstance(written, list) else ()):
+        if not isinstance(item, dict) or item.get("type") != "configuration_update":
+            continue
+        try:
+            parse_text(item.get("text"), limits)
+            validate(ReasoningConfig, item.get("reasoning") or {}, "reasoning")
+        except errors.ApiError as error:
+            error.param = join(join("input", number), error.param or "type")
+            raise
+
+
+def _tool_choice(
+    raw: dict[str, Any], request: CreateRequest, tools: tuple[FunctionTool, ...]
+) -> tuple[ToolChoice, Any]:
+    """The choice among the tools, and what of it has to wait until the history is known."""
+    asked = raw.get("tool_choice")
+    try:
+        return parse_tool_choice(asked, tools), None
+    except errors.ApiError as error:
+        written = raw.get("input")
+        kinds = (
+            [item.get("type") for item in written if isinstance(item, dict)]
+            if isinstance(written, list)
+            else []
+        )
+        named = (request.previous_response_id, request.conversation, request.keepwarm.session)
+        continues = any(name is not None for name in named)
+        may_know = continues or "item_reference" in kinds or any(kind in DEFINING for kind in kinds)
+        if error.code != "invalid_value" or not may_know:
+            raise
+        return ToolChoice(), asked
 
 
 def _without_trigger(written: object, raw: dict[str, Any]) -> tuple[object, str]:
@@ -393,12 +479,12 @@ def ordered_input(
 
 def _body_digest(raw: dict[str, Any], request: CreateRequest) -> bytes:
     """A digest that is the same for two requests that ask the same: all but how they travel, the
-    span that each of them has above it, and the id."""
+    span that each of them has above it, what it tells of tools that ran, and the id."""
     if request.keepwarm.request_id is None:
         return b""
     body = {key: value for key, value in raw.items() if key not in _TRANSPORT_FIELDS}
     options = raw["keepwarm"].items()
-    body["keepwarm"] = {k: v for k, v in options if k not in ("request_id", "traceparent")}
+    body["keepwarm"] = {k: v for k, v in options if k not in _TOLD_BESIDE}
     return hashlib.blake2b(dumps(body, sort_keys=True), digest_size=16).digest()
 
 
@@ -413,17 +499,12 @@ def _refuse_oversized(raw: dict[str, Any], limits: Limits) -> None:
 
 
 def _refuse_unsupported(raw: dict[str, Any]) -> None:
-    if "conversation" in raw:
-        raise errors.unsupported_parameter(
-            "conversation", "server-side conversations do not exist here; use previous_response_id"
-        )
     if "prompt" in raw:
         raise errors.unsupported_parameter("prompt", "prompt templates do not exist here")
-    if raw.get("background", False) is not False:
-        raise errors.unsupported_parameter("background", "responses run while connected")
 
 
-def _parse_text(raw: object, limits: Limits) -> tuple[TextFormat, str | None]:
+def parse_text(raw: object, limits: Limits) -> tuple[TextFormat, str | None]:
+    """Read ``text``: its format and its verbosity. Raises ApiError."""
     if raw is None:
         return TextFormat(), None
     verbosity = validate(TextConfig, raw, "text").verbosity

@@ -13,7 +13,7 @@ from tools_api.requests import CreateRequest
 from tools_api.tools import wire_tools
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed"]
-IncompleteReason = Literal["max_output_tokens", "content_filter"]
+IncompleteReason = Literal["max_output_tokens", "content_filter", "steered"]
 FailureCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt", "output_invalid"]
 """The members of the SDK's closed enum that fit a text server."""
 
@@ -82,7 +82,7 @@ class ResponseObject:
             "status": None,
             "error": None,
             "incomplete_details": None,
-            "background": False,
+            "background": request.background,
             "instructions": request.instructions,
             "max_output_tokens": self.max_output_tokens,
             "max_tool_calls": request.max_tool_calls,
@@ -106,6 +106,8 @@ class ResponseObject:
             "truncation": request.truncation,
             "user": request.user,
         }
+        if request.conversation is not None:
+            echo["conversation"] = {"id": request.conversation}
         if request.verbosity is not None:
             echo["text"]["verbosity"] = request.verbosity
         if (options := request.prompt_cache_options) is not None:

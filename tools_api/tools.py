@@ -1,8 +1,9 @@
 """Tools that a model may call and the choice among them, checked.
 
 What the model calls is always a function with a name of its own: one of ``tools``, one out of
-a namespace (``namespace__name``), or a custom tool. Hosted tools, which the published service
-runs itself, are left out and named by ``tool_warnings``. Only the shape is checked here:
+a namespace (``namespace__name``), a custom tool, or one that is built into the published API and
+that the client runs (``tools_api.built_in_tools``). Hosted tools, which the published service runs
+itself, are left out and named by ``tool_warnings``. Only the shape is checked here:
 names, sizes, that ``parameters`` describes an object. Whether a schema or a grammar can be
 enforced is known when it is compiled (``runtime.grammar.state``).
 
@@ -15,18 +16,22 @@ from itertools import groupby
 from typing import Any, Literal
 
 from tools_api import errors, exact_json
+from tools_api.built_in_tools import TOOL_TYPES, BuiltIn, definition, is_hosted
 from tools_api.custom_input import INPUT_SCHEMA, CustomFormat, parse_format
 from tools_api.json_fields import Fields, depth_of, join
 from tools_api.limits import DEFAULT_LIMITS, Limits
 
 HOSTED_TOOLS = frozenset(
-    {"web_search", "web_search_2025_08_26", "web_search_preview", "file_search", "mcp", "shell"}
-    | {"web_search_preview_2025_03_11", "code_interpreter", "image_generation", "local_shell"}
-    | {"computer", "computer_use_preview", "apply_patch", "tool_search"}
-    | {"programmatic_tool_calling"}
+    {"web_search", "web_search_2025_08_26", "web_search_preview", "file_search", "mcp"}
+    | {"web_search_preview_2025_03_11", "code_interpreter", "image_generation"}
+    | {"computer", "computer_use_preview", "programmatic_tool_calling"}
 )
-"""Published types of tools that only the published service, or its own client, can run."""
-_WITHOUT_EFFECT = ("async", "defer_loading", "output_schema")
+"""Published types of tools that only the published service, or its own client, can run; so can
+nobody else a shell in a container."""
+_UNPUBLISHED_CHOICES = ("local_shell", "tool_search")
+"""Built-in tools that no published choice names; one of them is echoed as the only allowed tool."""
+_OWN_TYPES = tuple(kind for kind in TOOL_TYPES if kind not in HOSTED_TOOLS)
+_WITHOUT_EFFECT = ("async", "output_schema")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +62,16 @@ class FunctionTool:
     """The first tool of its namespace: the model reads what the namespace is for above it."""
     custom: CustomFormat | None = None
     """A custom tool: it is given a text, not arguments."""
+    built_in: BuiltIn | None = None
+    """A tool that is built into the published API: its calls are items of a type of their own."""
     in_header: bool = True
     """The model reads of it before all items; otherwise where an item says what it is, if any."""
     offered: bool = True
     """The model may call it, if the choice among the tools lets it."""
+    withdrawn: bool = False
+    """Whatever brings it, the model may not call it any more."""
+    by_item: bool = False
+    """An item of the history defines it, not the request."""
     place: str = field(default="", compare=False)
     """Path in the request, where it is not simply ``tools[i]``."""
 
@@ -90,19 +101,33 @@ class FunctionTool:
         said = [part for part in parts if part is not None]
         return "\n\n".join(said) if said else None
 
+    @property
+    def kind(self) -> str:
+        """The type by which a choice names it."""
+        if self.built_in is not None:
+            return self.built_in.type
+        return "function" if self.custom is None else "custom"
+
     def to_wire(self) -> dict[str, Any]:
-        """As responses echo it, always with all keys; inside its namespace, if it has one."""
+        """As responses echo it, always with all keys; inside its namespace, if it has one. A
+        built-in tool as it was sent."""
+        if self.built_in is not None:
+            return {"type": self.built_in.type} | self.built_in.told
         wire: dict[str, Any] = {"type": self.type if self.custom is None else "custom"}
         wire |= {"name": self.own_name, "description": self.description}
+        if not self.in_header:
+            wire["defer_loading"] = True
         if self.custom is not None:
             return wire | {"format": self.custom.to_wire()}
         return wire | {"parameters": self.parameters, "strict": self.strict}
 
 
 def wire_tools(tools: Sequence[FunctionTool]) -> list[dict[str, Any]]:
-    """``tools`` as responses echo them; those of a namespace stand inside it again."""
+    """``tools`` as responses echo them, without those of items; those of a namespace stand inside
+    it again."""
     out: list[dict[str, Any]] = []
-    for namespace, members in groupby(tools, key=lambda tool: tool.namespace):
+    own = [tool for tool in tools if not tool.by_item]
+    for namespace, members in groupby(own, key=lambda tool: tool.namespace):
         entries = [tool.to_wire() for tool in members]
         if namespace is None:
             out += entries
@@ -129,12 +154,9 @@ class ToolChoice:
         """As responses echo it: a mode, one tool, or ``allowed_tools``."""
         if self.names is None:
             return self.mode
-        custom = {tool.name for tool in tools if tool.custom is not None}
-        entries = [
-            {"type": "custom" if name in custom else "function", "name": name}
-            for name in self.names
-        ]
-        if self.named:
+        kinds = {tool.name: tool.kind for tool in tools}
+        entries = [_chosen(name, kinds.get(name, "function")) for name in self.names]
+        if self.named and entries[0]["type"] not in _UNPUBLISHED_CHOICES:
             return entries[0]
         return {"type": "allowed_tools", "mode": self.mode, "tools": entries}
 
@@ -146,6 +168,10 @@ class ToolChoice:
         if self.names is None:
             return offered
         return tuple(tool for tool in offered if tool.name in self.names)
+
+
+def _chosen(name: str, kind: str) -> dict[str, Any]:
+    return {"type": kind} if kind in TOOL_TYPES else {"type": kind, "name": name}
 
 
 def parse_tools(
@@ -160,9 +186,33 @@ def parse_tools(
         return ()
     reader = _ToolReader(limits)
     reader.read(raw, path, None)
-    if len(reader.tools) > limits.max_tools:
+    tools = tuple(reader.tools.values())
+    refuse_many_offered(tools, path, limits)
+    if len(tools) > limits.max_tools + limits.max_deferred_tools:
+        raise errors.invalid_value(path, f"more than {limits.max_deferred_tools} deferred tools")
+    return tuple(_naming_spaces(tool, tools) for tool in tools)
+
+
+def _naming_spaces(tool: FunctionTool, tools: Sequence[FunctionTool]) -> FunctionTool:
+    """A search that runs here, saying which namespaces have tools for it to find."""
+    if tool.built_in is None or not tool.built_in.runs_here:
+        return tool
+    deferred = (other.namespace for other in tools if not other.in_header)
+    spaces = dict.fromkeys(space for space in deferred if space is not None)
+    if not spaces:
+        return tool
+    lines = "".join(f"\n- {space.name}: {space.description}" for space in spaces)
+    return replace(tool, description=f"{tool.description}\n\nAmong others, tools of:{lines}")
+
+
+def refuse_many_offered(tools: Sequence[FunctionTool], path: str, limits: Limits) -> None:
+    """Refuse ``tools`` of which a model could call too many.
+
+    Raises:
+        ApiError: too many.
+    """
+    if sum(tool.offered or tool.in_header for tool in tools) > limits.max_tools:
         raise errors.invalid_value(path, f"more than {limits.max_tools} tools")
-    return tuple(reader.tools.values())
 
 
 def refuse_many_tools(raw: object, path: str, limits: Limits) -> None:
@@ -171,8 +221,9 @@ def refuse_many_tools(raw: object, path: str, limits: Limits) -> None:
     Raises:
         ApiError: too many.
     """
-    if isinstance(raw, list) and len(raw) > limits.max_tools:
-        raise errors.invalid_value(path, f"more than {limits.max_tools} tools")
+    most = limits.max_tools + limits.max_deferred_tools
+    if isinstance(raw, list) and len(raw) > most:
+        raise errors.invalid_value(path, f"more than {most} tools")
 
 
 def tool_warnings(raw: object) -> tuple[str, ...]:
@@ -189,13 +240,30 @@ def tool_warnings(raw: object) -> tuple[str, ...]:
         tool
         for entry in entries
         for tool in (entry.get("tools", []) if entry.get("type") == "namespace" else [entry])
-        if tool.get("type") not in HOSTED_TOOLS
+        if not _is_hosted(tool)
     ]
     keys = [key for key in _WITHOUT_EFFECT if any(tool.get(key) for tool in functions)]
     if any(_only_for_programs(tool) for tool in functions):
         keys.append("allowed_callers")
     warnings += [f"tools: '{key}' has no effect here" for key in keys]
+    searches = any(tool.get("type") == "tool_search" for tool in functions)
+    if not searches and any(tool.get("defer_loading") for tool in functions):
+        warnings.append(
+            "tools: those that are deferred can be called once an item brings them; there is no "
+            "tool_search among the tools"
+        )
     return tuple(warnings)
+
+
+def searches_here(raw: object) -> bool:
+    """Whether ``tools`` have a search that the server runs."""
+    entries = raw if isinstance(raw, list) else []
+    return any(
+        isinstance(entry, dict)
+        and entry.get("type") == "tool_search"
+        and entry.get("execution") != "client"
+        for entry in entries
+    )
 
 
 def _only_for_programs(tool: dict[str, Any]) -> bool:
@@ -208,8 +276,13 @@ def hosted_types(raw: object) -> tuple[str, ...]:
     entries = raw if isinstance(raw, list) else []
     if not entries:
         return ()
-    types = (entry.get("type") for entry in entries if isinstance(entry, dict))
-    return tuple(dict.fromkeys(kind for kind in types if kind in HOSTED_TOOLS))
+    hosted = (entry for entry in entries if isinstance(entry, dict) and _is_hosted(entry))
+    return tuple(dict.fromkeys(entry["type"] for entry in hosted))
+
+
+def _is_hosted(raw: dict[str, Any]) -> bool:
+    kind = raw.get("type")
+    return isinstance(kind, str) and (kind in HOSTED_TOOLS or is_hosted(raw))
 
 
 class _ToolReader:
@@ -244,8 +317,10 @@ class _ToolReader:
                 if raw.get("tools") is None:
                     raise errors.missing_parameter(join(path, "tools"))
                 self.read(raw["tools"], join(path, "tools"), found)
-            case str() as kind if kind in HOSTED_TOOLS and namespace is None:
+            case str() if _is_hosted(raw) and namespace is None:
                 pass
+            case str() as kind if kind in _OWN_TYPES and namespace is None:
+                self._add(_built_in(raw, path, self._limits), path, None)
             case str() as kind if kind != "function":
                 raise _unsupported_tool(kind, join(path, "type"))
             case _:
@@ -256,7 +331,10 @@ class _ToolReader:
         _check_name(tool.name, join(path, "name"), self._limits)
         fields: dict[str, Any] = {"place": path}
         if namespace is not None:
-            first = all(other.namespace != namespace for other in self.tools.values())
+            first = all(
+                other.namespace != namespace or other.in_header != tool.in_header
+                for other in self.tools.values()
+            )
             name = namespace.full_name(tool.name)
             fields |= {"name": name, "namespace": namespace, "introduces": first}
         tool = replace(tool, **fields)
@@ -268,22 +346,10 @@ class _ToolReader:
 
     def _function(self, raw: dict[str, Any], path: str) -> FunctionTool:
         tool = _described(raw, path)
-        parameters = raw.get("parameters")
-        if parameters is not None:
-            if not isinstance(parameters, dict):
-                raise errors.invalid_type(join(path, "parameters"), "an object", parameters)
-            tool = replace(tool, parameters=parameters)
-        fields = Fields(raw, path)
-        tool = replace(
-            tool,
-            strict=fields.flag("strict", True),
-            in_header=fields.flag("in_header", True),
-            offered=fields.flag("offered", True),
-        )
-        check_schema(tool.parameters, join(path, "parameters"), self._limits)
-        if tool.parameters.get("type", "object") != "object":
-            raise errors.invalid_json_schema(join(path, "parameters"), "its type is not 'object'")
-        return tool
+        if raw.get("parameters") is not None:
+            tool = replace(tool, parameters=raw["parameters"])
+        check_parameters(tool.parameters, join(path, "parameters"), self._limits)
+        return replace(tool, strict=Fields(raw, path).flag("strict", True))
 
     def _custom(self, raw: dict[str, Any], path: str) -> FunctionTool:
         tool = _described(raw, path)
@@ -294,25 +360,50 @@ class _ToolReader:
         return replace(tool, **update)
 
 
-def _described(raw: dict[str, Any], path: str) -> FunctionTool:
-    """A tool of the entry's name and description."""
-    fields = Fields(raw, path)
+def _built_in(raw: dict[str, Any], path: str, limits: Limits) -> FunctionTool:
+    found = definition(raw, path)
+    check_parameters(found.parameters, join(path, "parameters"), limits)
     return FunctionTool(
-        name=fields.text("name", least=1), description=fields.text("description", absent=True)
+        name=found.built_in.type,
+        description=found.description,
+        parameters=found.parameters,
+        built_in=found.built_in,
+    )
+
+
+def _described(raw: dict[str, Any], path: str) -> FunctionTool:
+    """A tool of the entry's name and description, and where the model reads of it."""
+    fields = Fields(raw, path)
+    now = not fields.flag("defer_loading", False)
+    return FunctionTool(
+        name=fields.text("name", least=1),
+        description=fields.text("description", absent=True),
+        in_header=fields.flag("in_header", now),
+        offered=fields.flag("offered", now),
+        withdrawn=fields.flag("withdrawn", False),
     )
 
 
 def _unsupported_tool(kind: str, path: str) -> errors.ApiError:
     return errors.unsupported_parameter(
         path,
-        f"tool type {errors.quoted(kind)} is not supported here; supported are function, custom "
-        "and namespace",
+        f"tool type {errors.quoted(kind)} is not supported here; supported are function, custom, "
+        f"namespace, {', '.join(_OWN_TYPES)}",
     )
 
 
 def _check_name(name: str, path: str, limits: Limits) -> None:
     if len(name) > limits.max_tool_name or not name.isprintable():
         raise errors.invalid_value(path, f"not 1 to {limits.max_tool_name} printable characters")
+
+
+def check_parameters(parameters: object, path: str, limits: Limits) -> None:
+    """Bound the schema of a function's arguments, which are an object. Raises ApiError."""
+    if not isinstance(parameters, dict):
+        raise errors.invalid_type(path, "an object", parameters)
+    check_schema(parameters, path, limits)
+    if parameters.get("type", "object") != "object":
+        raise errors.invalid_json_schema(path, "its type is not 'object'")
 
 
 def check_schema(schema: dict[str, Any], path: str, limits: Limits) -> None:
@@ -357,7 +448,7 @@ def _parse_choice_object(
     raw: dict[str, Any], tools: tuple[FunctionTool, ...], path: str
 ) -> ToolChoice:
     match raw.get("type"):
-        case "function" | "custom":
+        case "function" | "custom" | "shell" | "local_shell" | "apply_patch" | "tool_search":
             names = _known_names([raw], tools, path)
             return ToolChoice(mode="required", names=names, named=True)
         case "allowed_tools":
@@ -396,22 +487,24 @@ def _known_names(entries: list[Any], tools: tuple[FunctionTool, ...], path: str)
     """The names of ``entries`` as the model knows them.
 
     A tool of a namespace is named as the model calls it, or with ``namespace`` beside its own
-    name.
+    name; a built-in one by its type alone.
     """
-    known = {(tool.name, tool.custom is not None): tool.offered for tool in tools}
+    known = {(tool.name, tool.kind): tool.offered for tool in tools}
     names = []
     for entry in entries:
         kind = entry.get("type", "function") if isinstance(entry, dict) else None
         if isinstance(kind, str) and kind in HOSTED_TOOLS:
             raise errors.unsupported_parameter(path, f"a tool of type '{kind}' cannot run here")
         name = entry.get("name") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or kind not in ("function", "custom"):
+        if kind in _OWN_TYPES:
+            name = kind
+        elif not isinstance(name, str) or kind not in ("function", "custom"):
             raise errors.invalid_value(
                 path, "tools are named {type: 'function' or 'custom', name: ...}"
             )
         if isinstance(entry.get("namespace"), str):
             name = f"{entry['namespace']}__{name}"
-        offered = known.get((name, kind == "custom"))
+        offered = known.get((name, kind))
         if offered is None:
             raise errors.invalid_value(path, f"{errors.quoted(name)} is not one of the tools")
         if not offered:

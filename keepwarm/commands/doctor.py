@@ -12,7 +12,8 @@ from keepwarm.commands.registry import strays, values_of
 from keepwarm.commands.screen import printable, wants_colour
 from sessions.command.checks import findings
 from sessions.command.finding import Finding, Verdict
-from sessions.command.options import SERVE_SETTINGS, in_the_users_words, read_serve_options
+from sessions.command.options import in_the_users_words, read_serve_options
+from sessions.command.serve_settings import SERVE_SETTINGS
 
 HELP = """Look at what a server needs: versions, model, port, limits, disk, device, kernels.
 

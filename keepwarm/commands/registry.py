@@ -9,7 +9,7 @@ from keepwarm.commands.chat_settings import CHAT_SETTINGS
 from keepwarm.commands.cluster_settings import CLUSTER_SETTINGS
 from keepwarm.commands.parameters import Given
 from keepwarm.demo.settings import DEMO_SETTINGS
-from sessions.command.options import SERVE_SETTINGS
+from sessions.command.serve_settings import SERVE_SETTINGS
 from sessions.command.settings import (
     OptionError,
     Setting,

@@ -8,8 +8,9 @@ from keepwarm.commands.parameters import Given, settings_command
 from keepwarm.commands.registry import strays, values_of
 from sessions.command.begin_again import has_begun
 from sessions.command.hub import with_model_here
-from sessions.command.options import SERVE_SETTINGS, in_the_users_words, read_serve_options
+from sessions.command.options import in_the_users_words, read_serve_options
 from sessions.command.serve import run as serve
+from sessions.command.serve_settings import SERVE_SETTINGS
 
 
 def run(given: Given) -> int:

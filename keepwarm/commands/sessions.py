@@ -1,12 +1,12 @@
 """``keepwarm sessions``: what is in a journal, and what is to be taken out of it.
 
 ``list`` and ``show`` look at a file or a database in PostgreSQL, ``delete`` changes it, both also
-while servers use it; ``vacuum`` does so to a file, and ``recover`` reads a damaged one.
+while servers use it; ``vacuum`` does so to a file, and ``recover`` reads a damaged one. What copies
+a whole journal stands in ``journal_copies``.
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,12 +15,12 @@ from typing import Any, get_args
 import click
 import orjson
 
+from keepwarm.commands.journal_copies import COPIES
+from keepwarm.commands.journal_place import AS_JSON, JOURNAL, beside_servers, places, refusals
 from keepwarm.top.feed import printable
-from sessions.command.journal_options import in_postgres, open_postgres, state_folder
 from sessions.durable.budgets import HeldBudget
 from sessions.durable.ledger import block_seconds, dollars
 from sessions.journal.encoding import decode_turn
-from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
 from sessions.journal.kept_budgets import budgets_kept
 from sessions.journal.listing import ListAsked, ListedSession, ListPlace, Order
@@ -30,13 +30,7 @@ from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.view import SqliteView
 from sessions.pages.rows import budget_row
 
-_JOURNAL = click.Option(
-    ["--journal"],
-    envvar="KEEPWARM_JOURNAL",
-    help="the journal's file, or postgresql://...; default: the files in the user's state folder",
-)
 _TENANT = click.Option(["--tenant"], default="default", show_default=True, help="whose session")
-_JSON = click.Option(["--json", "as_json"], is_flag=True, help="print JSON")
 _NAME = click.Argument(["name"])
 _FILTERS = (
     click.Option(["--tenant"], help="only this one's"),
@@ -56,8 +50,8 @@ _AT_ONCE = 500
 def show_all(journal: str | None, as_json: bool, most: int | None, **filters: Any) -> int:
     """Print the sessions that are asked for, in their order; returns the exit status."""
     asked = _asked(**filters)
-    with _refusals():
-        found = [each for place in _places(journal) for each in _read_sessions(place, asked, most)]
+    with refusals():
+        found = [each for place in places(journal) for each in _read_sessions(place, asked, most)]
     found.sort(key=lambda each: each[0].sorted_by)
     _print([row for _, row in found[:most]], as_json, _SESSION_COLUMNS)
     return 0
@@ -89,8 +83,8 @@ def _asked(
 
 def show(journal: str | None, tenant: str, name: str, as_json: bool) -> int:
     """Print the turns of a session, the oldest first; returns the exit status."""
-    with _refusals():
-        for place in _places(journal):
+    with refusals():
+        for place in places(journal):
             with closing(_view(place)) as view:
                 turns = [_turn(turn) for turn in view.session_turns(tenant, name)]
                 turns += [_running(held) for held in view.reservations(tenant, name)]
@@ -105,8 +99,8 @@ def show(journal: str | None, tenant: str, name: str, as_json: bool) -> int:
 
 def delete(journal: str | None, tenant: str, name: str, as_json: bool) -> int:
     """Delete a session and what stands on it; returns the exit status."""
-    with _refusals():
-        for place in _places(journal):
+    with refusals():
+        for place in places(journal):
             with closing(_beside(place)) as opened:
                 if opened.session(tenant, name) is not None:
                     ended = opened.delete_session(tenant, name)
@@ -117,8 +111,8 @@ def delete(journal: str | None, tenant: str, name: str, as_json: bool) -> int:
 
 def vacuum(journal: str | None) -> int:
     """Leave nothing of what was deleted in the files; returns the exit status."""
-    with _refusals():
-        for place in _places(journal):
+    with refusals():
+        for place in places(journal):
             if isinstance(place, str):
                 raise click.ClickException("a journal in PostgreSQL is vacuumed by its own tools")
             with closing(SqliteJournal(place, fingerprint=b"", beside=True)) as opened:
@@ -128,7 +122,7 @@ def vacuum(journal: str | None) -> int:
 
 def recover(source: Path, target: Path) -> int:
     """Save what is whole of a damaged journal; returns the exit status: 1 if not all was."""
-    with _refusals():
+    with refusals():
         report = recover_file(source, target)
     for line in report.lost:
         click.echo(f"lost: {line}", err=True)
@@ -136,40 +130,14 @@ def recover(source: Path, target: Path) -> int:
     return 1 if report.lost else 0
 
 
-@contextmanager
-def _refusals() -> Iterator[None]:
-    try:
-        yield
-    except JournalError as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _places(journal: str | None) -> Sequence[Path | str]:
-    """Files, or the address of a database in PostgreSQL."""
-    if journal is not None and in_postgres(journal):
-        return [journal]
-    if journal is not None:
-        if not Path(journal).is_file():
-            raise click.ClickException(f"{journal}: no such file")
-        return [Path(journal)]
-    found = sorted(state_folder(os.environ).glob("journal-*.sqlite3"))
-    if not found:
-        raise click.ClickException("there is no journal yet; --journal names another file")
-    return found
-
-
 def _view(place: Path | str) -> SqliteView | Journal:
-    return _postgres(place) if isinstance(place, str) else SqliteView(place)
+    return beside_servers(place) if isinstance(place, str) else SqliteView(place)
 
 
 def _beside(place: Path | str) -> Journal:
     if isinstance(place, str):
-        return _postgres(place)
+        return beside_servers(place)
     return SqliteJournal(place, fingerprint=b"", beside=True)
-
-
-def _postgres(address: str) -> Journal:
-    return open_postgres(address, fingerprint=b"", owner="", beside=True)
 
 
 def _read_sessions(
@@ -344,25 +312,25 @@ COMMAND = click.Group(
         click.Command(
             "list",
             callback=show_all,
-            params=[_JOURNAL, *_FILTERS, _JSON],
+            params=[JOURNAL, *_FILTERS, AS_JSON],
             help="List sessions, the most recently active first, and what their budgets leave.",
         ),
         click.Command(
             "show",
             callback=show,
-            params=[_JOURNAL, _TENANT, _NAME, _JSON],
+            params=[JOURNAL, _TENANT, _NAME, AS_JSON],
             help="List the turns of a session, what those that run may consume, and its budgets.",
         ),
         click.Command(
             "delete",
             callback=delete,
-            params=[_JOURNAL, _TENANT, _NAME, _JSON],
+            params=[JOURNAL, _TENANT, _NAME, AS_JSON],
             help="Delete a session, and say which forks of it end.",
         ),
         click.Command(
             "vacuum",
             callback=vacuum,
-            params=[_JOURNAL],
+            params=[JOURNAL],
             help="Leave nothing of what was deleted in the file.",
         ),
         click.Command(
@@ -376,5 +344,6 @@ COMMAND = click.Group(
             ],
             help="Save what is whole of a damaged journal into a new file, and name the rest.",
         ),
+        *COPIES,
     ],
 )

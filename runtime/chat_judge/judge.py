@@ -16,8 +16,9 @@ from typing import Any
 from runtime.chat_judge.conversations import Conversation, Wants, probes, variables
 from runtime.chat_judge.differences import Differing, differing, is_compared, may_be_refused
 from runtime.chat_judge.literals import Literals
-from runtime.chat_judge.pieces import Found, Unfit, conversations, pieces_of
+from runtime.chat_judge.pieces import Found, Unfit, pieces_of
 from runtime.chat_judge.response_template import told_calls
+from runtime.chat_judge.short_conversations import conversations
 from runtime.chat_judge.template_runs import (
     Rendering,
     TemplateLimits,

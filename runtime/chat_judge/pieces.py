@@ -13,23 +13,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runtime.chat_judge.call_match import matching_syntax
-from runtime.chat_judge.conversations import (
-    Conversation,
-    answer,
-    call,
-    call_id,
-    output,
-    system,
-    thought,
-    user,
-)
+from runtime.chat_judge.conversations import call_id
 from runtime.chat_judge.differences import difference, without_empty_thoughts
 from runtime.chat_judge.literals import Literals
+from runtime.chat_judge.short_conversations import (
+    ANSWER,
+    CALLS,
+    LATER,
+    MORE,
+    NAMES,
+    OUTPUTS,
+    SECOND,
+    SYSTEM,
+    THOUGHT,
+    TOOLS,
+    USER,
+)
 from tools_api.chat_format import THINK_CLOSER, THINK_OPENER, Segment
 from tools_api.chat_generic import Learned, Part, Parts, Pieces, Slot, Trim, opens_thinking
-from tools_api.items import Item
 from tools_api.tool_listing import LISTINGS
-from tools_api.tools import FunctionTool
 
 
 class Unfit(Exception):
@@ -39,93 +41,6 @@ class Unfit(Exception):
 
 class _NoTools(Exception):
     """The same of tools and calls alone."""
-
-
-def _marked(mark: str) -> str:
-    """Contents with white space around, to see whether a template takes it off."""
-    return f"\t {mark} \t"
-
-
-_USER, _MORE, _ANSWER, _SECOND = "Qmarkua", "Qmarkub", "Qmarkaa", "Qmarkab"
-_SYSTEM, _LATER, _THOUGHT = "Qmarksa", "Qmarksb", "Qmarkra"
-_OUTPUTS = ("Qmarkoa", "Qmarkob", "Qmarkoc")
-_NAMES = ("qtoola", "qtoolb", "qtoolc")
-_TOOLS = tuple(
-    FunctionTool(
-        name=name,
-        description=f"Describes {name}",
-        parameters={
-            "type": "object",
-            "required": ["qkeya"],
-            "properties": {
-                "qkeya": {"type": "string", "description": "the first"},
-                "qkeyb": {"minimum": 1, "type": "integer", "enum": [10, 11, 12]},
-            },
-        },
-    )
-    for name in _NAMES
-)
-_CALLS = tuple(
-    call(i + 1, name, {"qkeya": f"qvalue{name}", "qkeyb": 10 + i}) for i, name in enumerate(_NAMES)
-)
-_RESULTS = tuple(output(i + 1, _marked(mark)) for i, mark in enumerate(_OUTPUTS))
-
-
-def conversations() -> tuple[Conversation, ...]:
-    """The conversations that have to be rendered, by name; ``pieces_of`` gets the texts."""
-    one, two = user(_marked(_USER)), user(_marked(_MORE))
-    said, again = answer(_marked(_ANSWER)), answer(_marked(_SECOND))
-    plain: dict[str, tuple[Item, ...]] = {
-        "a user": (one,),
-        "two users": (one, two),
-        "an answer": (one, said),
-        "a second user": (one, said, two),
-        "a second answer": (one, said, two, again),
-        "a later system message": (one, said, system(_marked(_LATER))),
-    }
-    base = [Conversation(name=name, items=items, prompt=False) for name, items in plain.items()]
-    base += [
-        Conversation(name="a prompt", items=(one,)),
-        Conversation(name="a prompt to think", items=(one,), thinking=True),
-        Conversation(name="a user, thinking", items=(one,), thinking=True, prompt=False),
-        Conversation(
-            name="a thought",
-            items=(one, thought(_THOUGHT), said),
-            thinking=True,
-            prompt=False,
-        ),
-        Conversation(
-            name="instructions", instructions=_marked(_SYSTEM), items=(one,), prompt=False
-        ),
-    ]
-    with_tools: dict[str, tuple[Item, ...]] = {
-        "three tools": (one,),
-        "one call": (one, _CALLS[0]),
-        "two calls": (one, *_CALLS[:2]),
-        "three calls": (one, *_CALLS),
-        "a text and a call": (one, said, _CALLS[0]),
-        "one output": (one, _CALLS[0], _RESULTS[0]),
-        "two outputs": (one, *_CALLS[:2], *_RESULTS[:2]),
-        "three outputs": (one, *_CALLS, *_RESULTS),
-        "an output and a user": (one, _CALLS[0], _RESULTS[0], two),
-        "an output and an answer": (one, _CALLS[0], _RESULTS[0], again),
-    }
-    base += [
-        Conversation(name=name, tools=_TOOLS, items=items, prompt=False)
-        for name, items in with_tools.items()
-    ]
-    base += [
-        Conversation(name="one tool", tools=_TOOLS[:1], items=(one,), prompt=False),
-        Conversation(
-            name="one output and a prompt", tools=_TOOLS, items=(one, _CALLS[0], _RESULTS[0])
-        ),
-    ]
-    base += [
-        replace(each, name=f"instructions, {each.name}", instructions=_marked(_SYSTEM))
-        for each in base
-        if each.name in ("one tool", "three tools")
-    ]
-    return tuple(base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,15 +153,15 @@ class _Extraction:
 
     def _plain(self) -> Pieces:
         texts = self._texts
-        later = _around(texts.grown("an answer", "a second user"), _MORE, "a second user")
-        first = _around(texts.text("a user"), _USER, "a user")
+        later = _around(texts.grown("an answer", "a second user"), MORE, "a second user")
+        first = _around(texts.text("a user"), USER, "a user")
         self._user = self._without_lead(first, later)
         header = self._header("a user", first)
         if texts.has("two users"):
-            self._follows("a user", "two users", _MORE, self._user)
-        said = self._turn("a user", "an answer", _ANSWER)
+            self._follows("a user", "two users", MORE, self._user)
+        said = self._turn("a user", "an answer", ANSWER)
         self._answer = said
-        self._follows("a second user", "a second answer", _SECOND, said)
+        self._follows("a second user", "a second answer", SECOND, said)
         end = self._literals.cut(said.behind)
         if not end or not end[0].special:
             raise Unfit(
@@ -290,7 +205,7 @@ class _Extraction:
         return replace(later, before=before)
 
     def _header(self, name: str, around: _Marked | None = None) -> str:
-        around = around or _around(self._texts.text(name), _USER, name)
+        around = around or _around(self._texts.text(name), USER, name)
         user = self._user
         if around.behind != user.behind or not around.before.endswith(user.before):
             raise Unfit(
@@ -300,7 +215,7 @@ class _Extraction:
         return around.before[: len(around.before) - len(user.before)]
 
     def _instructed(self, name: str) -> Parts:
-        return self._slot(_around(self._header(name), _SYSTEM, name), "system")
+        return self._slot(_around(self._header(name), SYSTEM, name), "system")
 
     def _turn(self, shorter: str, longer: str, mark: str) -> _Marked:
         text = self._texts.grown(shorter, longer)
@@ -322,7 +237,7 @@ class _Extraction:
         if not self._texts.has(name):
             return None
         try:
-            return self._slot(self._turn("an answer", name, _LATER), "text")
+            return self._slot(self._turn("an answer", name, LATER), "text")
         except Unfit:
             return None
 
@@ -363,10 +278,10 @@ class _Extraction:
         if not self._texts.has(name):
             return None
         text = self._texts.grown("a user", name)[len(self._lead + self._answer.before) :]
-        if text.count(_THOUGHT) != 1 or text.count(_ANSWER) != 1:
+        if text.count(THOUGHT) != 1 or text.count(ANSWER) != 1:
             return None
-        before, _, rest = text.partition(_THOUGHT)
-        behind = _around(rest, _ANSWER, name).before
+        before, _, rest = text.partition(THOUGHT)
+        behind = _around(rest, ANSWER, name).before
         parts = self._literals.cut(before), self._literals.cut(behind)
         tags = [Segment(tag, special=True) for tag in (THINK_OPENER, THINK_CLOSER)]
         return parts if all(map(tuple.__contains__, parts, tags)) else None
@@ -395,13 +310,13 @@ class _Extraction:
     def _listed(self, under: str) -> tuple[str, str, Parts]:
         one, three = (self._header(f"{under}{name}") for name in ("one tool", "three tools"))
         for name, listing in LISTINGS.items():
-            before, found, behind = one.partition(listing(_TOOLS[0]))
-            if not found or _NAMES[0] in before + behind:
+            before, found, behind = one.partition(listing(TOOLS[0]))
+            if not found or NAMES[0] in before + behind:
                 continue
             if not (three.startswith(before) and three.endswith(behind)):
                 continue
             middle = three[len(before) : len(three) - len(behind)]
-            first, second, third = map(listing, _TOOLS)
+            first, second, third = map(listing, TOOLS)
             between = middle.removeprefix(first).partition(second)[0]
             if middle != between.join((first, second, third)):
                 continue
@@ -410,11 +325,11 @@ class _Extraction:
 
     def _joined(self, before: str, behind: str, under: str) -> Parts:
         def cut(literal: str) -> Parts:
-            if under and _SYSTEM in literal:
-                return self._slot(_around(literal, _SYSTEM, f"{under}tools"), "system")
+            if under and SYSTEM in literal:
+                return self._slot(_around(literal, SYSTEM, f"{under}tools"), "system")
             return self._literals.cut(literal)
 
-        if under and _SYSTEM not in before + behind:
+        if under and SYSTEM not in before + behind:
             raise Unfit("the template drops the instructions where there are tools")
         return (*cut(before), Slot("tools"), *cut(behind))
 
@@ -428,14 +343,14 @@ class _Extraction:
         if not all(text.startswith(start) and text.endswith(end) for text in grown):
             raise _NoTools("it writes calls outside the model's turn")
         inside = [text[len(start) : len(text) - len(end)] for text in grown]
-        match = matching_syntax(inside, _CALLS, self._literals, self._ways)
+        match = matching_syntax(inside, CALLS, self._literals, self._ways)
         if match is None:
             raise _NoTools(f"it writes calls in no way that is known here: {inside[0][:80]!r}")
         before_text, trim = "", said.trim
         if self._texts.has("a text and a call"):
             text = self._texts.grown("three tools", "a text and a call")
-            around = _around(text, _ANSWER, "a text and a call")
-            tail = match.written(_CALLS[:1]) + match.behind + end
+            around = _around(text, ANSWER, "a text and a call")
+            tail = match.written(CALLS[:1]) + match.behind + end
             if not around.behind.endswith(tail):
                 raise _NoTools("it writes calls behind a text otherwise than alone")
             trim = around.trim
@@ -453,12 +368,12 @@ class _Extraction:
         texts = self._texts
         if not texts.has("one output"):
             raise _NoTools("it writes no outputs of calls")
-        one = self._turn("one call", "one output", _OUTPUTS[0])
+        one = self._turn("one call", "one output", OUTPUTS[0])
         self._output_trim = one.trim
         three = texts.grown("three calls", "three outputs")[len(self._lead) :]
-        first = _around(three, _OUTPUTS[0], "three outputs")
-        second = _around(first.behind, _OUTPUTS[1], "three outputs")
-        third = _around(second.behind, _OUTPUTS[2], "three outputs")
+        first = _around(three, OUTPUTS[0], "three outputs")
+        second = _around(first.behind, OUTPUTS[1], "three outputs")
+        third = _around(second.behind, OUTPUTS[2], "three outputs")
         parts = [
             self._of_call(literal, number)
             for literal, number in (
@@ -473,8 +388,8 @@ class _Extraction:
             raise _NoTools("it writes an output otherwise where there are others")
         if texts.prompt("one output", "one output and a prompt") != self._prompt:
             raise _NoTools("it opens the model's turn otherwise behind an output")
-        self._follows("one output", "an output and a user", _MORE, self._user)
-        self._follows("one output", "an output and an answer", _SECOND, self._answer)
+        self._follows("one output", "an output and a user", MORE, self._user)
+        self._follows("one output", "an output and an answer", SECOND, self._answer)
         return parts[0], parts[1], parts[3]
 
     def _of_call(self, literal: str, number: int) -> Parts:
@@ -492,7 +407,7 @@ class _Extraction:
             if isinstance(piece, Slot):
                 parts.append(piece)
                 continue
-            for inner in slots(piece, _NAMES[number - 1], "name"):
+            for inner in slots(piece, NAMES[number - 1], "name"):
                 parts += [inner] if isinstance(inner, Slot) else self._literals.cut(inner)
         return tuple(parts)
 

@@ -4,7 +4,7 @@ Knows no tensors; of the copies between tiers it sees only how much they moved a
 that took.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NotRequired, Protocol, TypedDict
 
 from radix_cache.cache import PrefixCache
@@ -37,6 +37,11 @@ class CacheFields(TypedDict):
     state_snapshots: NotRequired[int]
     snapshots_taken_delta: NotRequired[dict[str, float]]
     snapshots_lost_delta: NotRequired[dict[str, float]]
+    host_states_total: NotRequired[int]
+    host_states_used: NotRequired[int]
+    disk_states_total: NotRequired[int]
+    disk_states_used: NotRequired[int]
+    snapshots_raised_delta: NotRequired[int]
     slot_waits_delta: NotRequired[int]
     host_blocks_total: NotRequired[int]
     host_blocks_used: NotRequired[int]
@@ -51,7 +56,8 @@ class CacheFields(TypedDict):
 class CacheReport:
     """Turns the totals of a cache and its transfers into the fields of ``StepStats``."""
 
-    def __init__(self, cache: PrefixCache, transfers: Transfers | None) -> None:
+    def __init__(self, cache: PrefixCache, transfers: Sequence[Transfers]) -> None:
+        """``transfers``: of KV first; none of them where there is no tier below."""
         self._cache = cache
         self._transfers = transfers
         self._counted: dict[str, int] = {}
@@ -74,15 +80,17 @@ class CacheReport:
         )
         if stats.slots:
             self._add_states(fields, stats)
-        if self._transfers is not None:
-            moved = self._transfers.totals()
+        if self._transfers:
+            moved = self._totals()
             before, self._moved = self._moved, dict(moved)
             fields["host_blocks_total"] = stats.host_total
             fields["host_blocks_used"] = stats.host_total - stats.host_free
             fields["disk_blocks_total"] = stats.disk_total
             fields["disk_blocks_used"] = stats.disk_total - stats.disk_free
             fields["host_hit_tokens_delta"] = self._new("host hits", stats.restored_tokens)
-            fields["damaged_blocks_delta"] = self._new("damaged", self._transfers.damaged_blocks)
+            fields["damaged_blocks_delta"] = self._new(
+                "damaged", sum(each.damaged_blocks for each in self._transfers)
+            )
             fields["transfer_bytes_delta"] = {
                 path: count - before.get(path, (0, 0.0))[0] for path, (count, _) in moved.items()
             }
@@ -92,12 +100,26 @@ class CacheReport:
             }
         return fields
 
+    def _totals(self) -> dict[str, tuple[int, float]]:
+        """Bytes and seconds by path, of all transfers together."""
+        totals: dict[str, tuple[int, float]] = {}
+        for transfers in self._transfers:
+            for path, (count, seconds) in transfers.totals().items():
+                before = totals.get(path, (0, 0.0))
+                totals[path] = before[0] + count, before[1] + seconds
+        return totals
+
     def _add_states(self, fields: CacheFields, stats: CacheStats) -> None:
         fields["state_slots_total"] = stats.slots
         fields["state_slots_free"] = stats.free_slots
         fields["state_snapshots"] = stats.snapshots
         fields["snapshots_taken_delta"] = self._new_by_kind("taken", stats.snapshots_taken)
         fields["snapshots_lost_delta"] = self._new_by_kind("lost", stats.snapshots_lost)
+        fields["host_states_total"] = stats.host_slots
+        fields["host_states_used"] = stats.host_slots - stats.host_free_slots
+        fields["disk_states_total"] = stats.disk_slots
+        fields["disk_states_used"] = stats.disk_slots - stats.disk_free_slots
+        fields["snapshots_raised_delta"] = self._new("raised", stats.snapshots_raised)
         fields["slot_waits_delta"] = self._new("slot waits", stats.slot_waits)
 
     def _new_by_kind(self, name: str, totals: Mapping[str, int]) -> dict[str, float]:

@@ -32,6 +32,7 @@ from runtime.messages import (
     StepOutput,
     StepStats,
 )
+from runtime.model.rank_link import RunnerBroken
 from runtime.model.sampler import Sampled
 from runtime.scheduling.costs import StepWork
 from runtime.scheduling.draft import Draft
@@ -55,7 +56,8 @@ MOST_FAILED_STEPS = 8
 
 
 class EngineBroken(Exception):
-    """Step after step fails: this engine is of no use any more, a fresh one may be."""
+    """Step after step fails, or a rank is gone: this engine is of no use any more, a fresh one may
+    be."""
 
 
 class _Counters:
@@ -150,8 +152,9 @@ class Engine:
 
     def close(self) -> None:
         """Write the KV that sessions may come back for to the disk, if there is one, and end
-        the threads. The engine cannot be used afterwards."""
+        the threads and the other ranks. The engine cannot be used afterwards."""
         self.memory.close()
+        self.computation.close()
 
     def step(self) -> StepOutput | None:
         """Run one step; None when there is nothing to tell. The last one before the engine
@@ -261,12 +264,16 @@ class Engine:
         host works on background tasks and makes masks."""
         try:
             logits = self.computation.forward(chunks)
+        except RunnerBroken as broken:
+            raise EngineBroken(str(broken)) from broken
         except Exception:
             log.exception("step failed sequences=%d", len(chunks))
             return None
         self._resume_background()
         try:
             return self.computation.draw(chunks, logits, lambda: self._outlook(len(chunks)))
+        except RunnerBroken as broken:
+            raise EngineBroken(str(broken)) from broken
         except Exception:
             log.exception("step failed sequences=%d", len(chunks))
             return None
@@ -367,6 +374,7 @@ class Engine:
             decode_tokens_delta=emitted,
             preemptions_delta=counters.preemptions,
             mask_s_delta=self.computation.take_mask_s(),
+            rank_wait_s_delta=self.computation.take_rank_wait_s(),
             ahead_held_delta=ahead.held,
             ahead_second_passes_delta=ahead.second_passes,
             ahead_dropped_delta=ahead.dropped,

@@ -37,7 +37,13 @@ class KVMemory:
         self.cache = cache
         self._states = states
         self._transfer = transfer
-        self._report = CacheReport(cache, transfer)
+        below = None if states is None else states.transfer
+        self._transfers = [each for each in (transfer, below) if each is not None]
+        """Of KV, and of states."""
+        self._report = CacheReport(cache, self._transfers)
+        self._spoiled: list[int] = []
+        if transfer is not None and states is not None:
+            transfer.before_arrival = self._states_first
 
     @property
     def wants_tending(self) -> bool:
@@ -48,14 +54,21 @@ class KVMemory:
         """Take in which copies have ended and order what is due. To be called between steps."""
         self._carry_out()
         if self._transfer is not None:
-            self._transfer.report(self.cache)
+            self._take_over()
             self.cache.tend()
 
     def _carry_out(self) -> None:
         """Carry out the cache's orders on states; those that turn out not finite are forgotten."""
+        self._states_first()
+        spoiled, self._spoiled = self._spoiled, []
+        for slot in spoiled:
+            self.cache.state_spoiled(slot)
+
+    def _states_first(self) -> None:
+        """The same while the cache gives an order of its own: tails are to be copied from blocks
+        that are free by now and about to be written."""
         if self._states is not None:
-            for slot in self._states.carry_out(self.cache.take_state_orders()):
-                self.cache.state_spoiled(slot)
+            self._spoiled += self._states.carry_out(self.cache.take_state_orders())
 
     def settle(self, block_tables: BlockArray) -> None:
         """See to it that a step may use its blocks: it waits for copies that touch them, and
@@ -77,7 +90,7 @@ class KVMemory:
         """Memory that the tiers below the device and the cache's records take, by part."""
         stats = self.cache.stats()
         return {
-            "host_kv": 0 if self._transfer is None else self._transfer.memory_bytes,
+            "host_kv": sum(transfer.memory_bytes for transfer in self._transfers),
             "prefix_tree": stats.tree_bytes
             + stats.nodes * _NODE_BYTES
             + stats.ghosts * _GHOST_BYTES,
@@ -96,14 +109,21 @@ class KVMemory:
         )
 
     def close(self) -> None:
-        """Write the KV that sessions may come back for to the disk, if there is one, and end
-        the threads."""
+        """Write what sessions may come back for to the disk, if there is one, and end the
+        threads."""
         if self._transfer is None:
             return
         until = time.monotonic() + _CLOSE_S
-        self._transfer.report(self.cache)
+        self._carry_out()
+        self._take_over()
         self.cache.copy_down()
+        self._carry_out()
         while self.cache.num_pending_orders and time.monotonic() < until:
-            self._transfer.report(self.cache)
+            self._take_over()
             time.sleep(_POLL_S)
-        self._transfer.close()
+        for transfer in self._transfers:
+            transfer.close()
+
+    def _take_over(self) -> None:
+        for transfer in self._transfers:
+            transfer.report(self.cache)

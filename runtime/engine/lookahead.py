@@ -32,6 +32,7 @@ from torch import Tensor
 from kernels.upload import upload
 from runtime.engine.step_rows import step_input
 from runtime.model.batch import SequenceInput, StepBatch
+from runtime.model.rank_link import RunnerBroken
 from runtime.model.runner import ModelRunner
 from runtime.model.sampler import Drawing
 from runtime.scheduling.costs import StepCosts
@@ -228,6 +229,8 @@ class Lookahead:
         try:
             # What is no token is not looked up; its sequence ends with this step.
             logits = self._runner.forward(batch, tokens=tokens.clamp(min=0))
+        except RunnerBroken:
+            raise
         except Exception:
             log.exception("step ahead failed sequences=%d", len(rows))
             return

@@ -1,15 +1,21 @@
 """Carries out the cache's orders on the memory of states, and of the tails that go with them.
 
 Knows slots, blocks and tensors. Knows no sequences. Always true: orders are carried out as they
-were given, one after the other, before the next step.
+were given, one after the other, before the next step; what is copied to or from a slot or a block
+beside the steps is waited for where an order touches it.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from radix_cache.snapshots import BeginState, SaveState, StateOrder
+import numpy as np
+
+from radix_cache.block_pool import BlockArray
+from radix_cache.snapshots import BeginState, SaveState, StateMove, StateOrder
+from radix_cache.transfers import BlockMove
 from runtime.model.kv_pool import KVPool
 from runtime.model.state_pool import StatePool
+from runtime.offload.transfer import KVTransfer
 
 log = logging.getLogger(__name__)
 
@@ -21,25 +27,44 @@ class StateMemory:
         states: in slots.
         tails: a block for each slot.
         pool: the blocks that steps read and write.
+        transfer: copies states and tails to the tiers below and back; None where there are none.
+        settle: waits for copies to and from these blocks of ``pool``.
     """
 
-    def __init__(self, states: StatePool, tails: KVPool, pool: KVPool) -> None:
+    def __init__(
+        self,
+        states: StatePool,
+        tails: KVPool,
+        pool: KVPool,
+        *,
+        transfer: KVTransfer | None = None,
+        settle: Callable[[BlockArray], None] = lambda blocks: None,
+    ) -> None:
         self._states = states
         self._tails = tails
         self._pool = pool
+        self.transfer = transfer
+        self._settle_blocks = settle
 
     def carry_out(self, orders: Iterable[StateOrder]) -> list[int]:
         """Returns the slots whose states were to be kept and are not finite."""
         spoiled = []
         for order in orders:
+            if isinstance(order, StateMove):
+                self._move(order)
+                continue
+            if order.tail_block is not None:
+                self._settle_blocks(_ids(order.tail_block))
             if isinstance(order, BeginState):
                 self._begin(order)
                 continue
             if isinstance(order, SaveState):
                 slot = order.target
+                self._settle(slot)
                 whole = self._states.save(order.slot, target=slot, position=order.position)
             else:
                 slot = order.slot
+                self._settle(slot)
                 whole = self._states.end(slot, position=order.position)
             if order.tail_block is not None:
                 self._tails.copy_block(self._pool, order.tail_block, slot)
@@ -49,7 +74,30 @@ class StateMemory:
         return spoiled
 
     def _begin(self, order: BeginState) -> None:
+        self._settle(order.slot)
         self._states.begin(order.slot, source=order.source, position=order.position)
         if order.tail_block is not None:
             assert order.source is not None
             self._pool.copy_block(self._tails, order.source, order.tail_block)
+
+    def _settle(self, slot: int) -> None:
+        """Wait for copies of a slot that is about to be written, or has been brought up."""
+        if self.transfer is not None:
+            self.transfer.settle(_ids(slot))
+
+    def _move(self, order: StateMove) -> None:
+        assert self.transfer is not None
+        self.transfer.move(
+            BlockMove(
+                number=order.number,
+                source=order.source,
+                target=order.target,
+                source_blocks=_ids(order.source_slot),
+                target_blocks=_ids(order.target_slot),
+                content=order.content,
+            )
+        )
+
+
+def _ids(one: int) -> BlockArray:
+    return np.array([one], dtype=np.int32)

@@ -103,9 +103,17 @@ class StepComputation:
 
     def nothing_runs(self) -> None:
         """No sequence is left that a step could go on with."""
-        self._runner.pool.rest()
+        self._runner.rest()
         if self.lookahead is not None:
             self.lookahead.nothing_runs()
+
+    def take_rank_wait_s(self) -> float:
+        """Seconds that sums with other ranks took since this was asked last."""
+        return self._runner.take_rank_wait_s()
+
+    def close(self) -> None:
+        """End what computes the steps elsewhere."""
+        self._runner.close()
 
     def take_outcomes(self) -> Outcomes:
         """How steps begun ahead have turned out since this was asked last."""

@@ -1,7 +1,7 @@
 """The process that tries grammars: compiles one, looks for a legal output, walks through it.
 
-Started by ``runtime.grammar.probe``, which may kill it at any time. It ends with its pipe, and by
-itself where a check needs more memory than it may. Imports no torch.
+Started by ``runtime.grammar.probe_child``, which may kill it at any time. It ends with its pipe,
+and by itself where a check needs more memory than it may. Imports no torch.
 
 Always true: what a library prints does not land among the frames.
 """

@@ -9,7 +9,7 @@ Always true: rows of one sequence are neighbours and in the order of their posit
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -96,21 +96,45 @@ class StepBatch:
             return cls._of_single_tokens(inputs, block_size)
         counts = np.array([len(entry.tokens) for entry in inputs], dtype=np.int64)
         firsts = np.array([entry.start for entry in inputs], dtype=np.int64)
-        lengths = firsts + counts
         starts = np.concatenate(([0], np.cumsum(counts)))
-        tables = _block_tables(inputs, block_size)
-        sequence = np.repeat(np.arange(len(inputs)), counts)
-        positions = np.arange(starts[-1]) - starts[sequence] + firsts[sequence]
-        blocks = tables[sequence, positions // block_size].astype(np.int64)
-        return cls(
+        return cls.laid_out(
             token_ids=np.concatenate([entry.tokens for entry in inputs]).astype(np.int64),
-            positions=positions,
-            slots=blocks * block_size + positions % block_size,
             query_starts=starts,
-            context_lengths=lengths,
-            block_tables=tables,
+            context_lengths=firsts + counts,
+            block_tables=_block_tables(inputs, block_size),
             logit_rows=_logit_rows(inputs, starts[1:]),
             state_slots=np.array([entry.state_slot for entry in inputs], dtype=np.int64),
+            block_size=block_size,
+        )
+
+    @classmethod
+    def laid_out(
+        cls,
+        *,
+        token_ids: IntArray,
+        query_starts: IntArray,
+        context_lengths: IntArray,
+        block_tables: npt.NDArray[np.int32],
+        logit_rows: IntArray,
+        state_slots: IntArray,
+        block_size: int,
+    ) -> "StepBatch":
+        """A step whose positions and slots follow from its contexts: the tokens computed are each
+        sequence's last. Block tables have to cover the contexts."""
+        counts = np.diff(query_starts)
+        sequence = np.repeat(np.arange(len(counts)), counts)
+        firsts = context_lengths - counts
+        positions = np.arange(query_starts[-1]) - query_starts[sequence] + firsts[sequence]
+        blocks = block_tables[sequence, positions // block_size].astype(np.int64)
+        return cls(
+            token_ids=token_ids,
+            positions=positions,
+            slots=blocks * block_size + positions % block_size,
+            query_starts=query_starts,
+            context_lengths=context_lengths,
+            block_tables=block_tables,
+            logit_rows=logit_rows,
+            state_slots=state_slots,
             block_size=block_size,
         )
 
@@ -135,6 +159,10 @@ class StepBatch:
             state_slots=np.array([entry.state_slot for entry in inputs], dtype=np.int64),
             block_size=block_size,
         )
+
+    def with_tokens(self, token_ids: IntArray) -> "StepBatch":
+        """The same step of other tokens, [T]."""
+        return replace(self, token_ids=token_ids)
 
     @property
     def num_tokens(self) -> int:

@@ -149,6 +149,7 @@ class StepGraphs:
         large_chunks: Many[Bucket] = (),
         also: Iterable[Callable[[], object]] = (),
         progress: Callable[[int, int], None] = lambda done, of: None,
+        all_can: Callable[[bool], bool] = lambda this_can: this_can,
     ) -> None:
         """Record what steps of up to ``max_sequences`` need.
 
@@ -157,7 +158,10 @@ class StepGraphs:
             large_chunks: recorded, too (``runtime.model.recording_plan``).
             also: what else is launched in service; compiled with the steps, and called once.
             progress: is told how many are recorded, and of how many, after each.
+            all_can: whether every rank of the model has made a recording, by whether this one has;
+                what one has not is dropped on all.
         """
+        self._all_can = all_can
         self._decoder = decoder
         self._pool = pool
         self._spare_block = spare_block
@@ -196,19 +200,21 @@ class StepGraphs:
         return _RecordedStep(self._decoder, self._pool, bucket, self._spare_block)
 
     def _record(self, made: "_RecordedStep", record: Recorder) -> None:
+        recorded = True
         try:
             made.record(record)
         except Exception:
             if not self.counts.failed:
                 log.exception("recording failed sequences=%d", made.bucket.sequences)
             self.counts.failed += 1
-        else:
+            recorded = False
+        if self._all_can(recorded):
             self.steps[made.bucket] = made
 
     def forward(self, batch: StepBatch, tokens: Tensor | None = None) -> Tensor | None:
         """Logits of ``batch``, to be used before the next call; None if it is not for this.
         ``tokens`` [tokens] on the device stand for those of the batch."""
-        shared = batch.shared_prefixes() if self._on_triton else None
+        shared = self._shared(batch)
         needed = Bucket.of(batch, shared=shared is not None)
         bucket = smallest(self._order, needed)
         if bucket is None:
@@ -223,13 +229,38 @@ class StepGraphs:
             self._order = tuple(known for known in self._order if known != bucket)
             self._count_eager(needed)
             return None
+        self._count_replayed(needed)
+        return logits
+
+    def chosen(self, batch: StepBatch) -> Bucket | None:
+        """The recording that all ranks are to run ``batch`` in; None: it runs as it comes. Counts
+        it as done."""
+        needed = Bucket.of(batch, shared=self._shared(batch) is not None)
+        bucket = smallest(self._order, needed)
+        if bucket is None:
+            self._count_eager(needed)
+        else:
+            self._count_replayed(needed)
+        return bucket
+
+    def run_in(self, bucket: Bucket, batch: StepBatch, tokens: Tensor | None) -> Tensor:
+        """``batch`` in the recording of ``bucket``, whatever another might be better for.
+
+        Raises:
+            KeyError: there is no such recording.
+        """
+        return self.steps[bucket].run(batch, self._shared(batch), tokens)
+
+    def _count_replayed(self, needed: Bucket) -> None:
         self.counts.replayed += not needed.chunk
         self.counts.replayed_chunks += bool(needed.chunk)
-        return logits
 
     def _count_eager(self, needed: Bucket) -> None:
         self.counts.eager += not needed.chunk
         self.counts.eager_chunks += bool(needed.chunk)
+
+    def _shared(self, batch: StepBatch) -> SharedPrefixes | None:
+        return batch.shared_prefixes() if self._on_triton else None
 
 
 class _RecordedStep:

@@ -5,7 +5,7 @@ from the ``StepInputs`` handed down as an argument. Keys and values go straight 
 and are read from there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,14 +14,14 @@ from torch import Tensor
 from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
-from runtime.model.config import Attention, GatedDelta, LogitShaping, ModelConfig
-from runtime.model.delta_mixer import DeltaMixer
+from runtime.model.config import Attention, LogitShaping, ModelConfig
 from runtime.model.embedding import Embedding
-from runtime.model.feed_forward import GatedMlp, load_feed_forward
+from runtime.model.feed_forward import FeedForward, GatedMlp, load_feed_forward
 from runtime.model.kv_pool import KVPool
 from runtime.model.layers import MapLoader, Matrix, WeightBits, WeightSource, in_tiles
-from runtime.model.mixer import AttentionMixer, ConvMixer
+from runtime.model.mixer import AttentionMixer
 from runtime.model.product_choice import ProductChoice
+from runtime.model.recurrent_mixers import RecurrentMixer, load_recurrent
 from runtime.model.rotary import RotaryTable, Rotation
 from runtime.model.state_pool import StateStep
 
@@ -61,27 +61,30 @@ class DecoderLayer:
             return loader.source.tensor(f"{prefix}.{name}.weight", (hidden,)) if there else None
 
         before, after = spec.norms in ("before", "both"), spec.norms in ("after", "both")
+        mixes, feeds = spec.mixer is not None, spec.feed_forward is not None
         self._mixer_norms = (
-            norm("input_layernorm", there=before),
-            norm("after_mixer_norm", there=after),
+            norm("input_layernorm", there=before and mixes),
+            norm("after_mixer_norm", there=after and mixes),
         )
-        self._mixer: AttentionMixer | ConvMixer | DeltaMixer
+        self._mixer: AttentionMixer | RecurrentMixer | None = None
         if isinstance(spec.mixer, Attention):
             self._mixer = AttentionMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
-        elif isinstance(spec.mixer, GatedDelta):
-            self._mixer = DeltaMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
-        else:
-            self._mixer = ConvMixer(spec.mixer, prefix, hidden, loader)
+        elif spec.mixer is not None:
+            self._mixer = load_recurrent(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
         self._mlp_norms = (
-            norm("post_attention_layernorm", there=before),
-            norm("after_mlp_norm", there=after),
+            norm("post_attention_layernorm", there=before and feeds),
+            norm("after_mlp_norm", there=after and feeds),
         )
-        self._feed_forward = load_feed_forward(spec.feed_forward, prefix, hidden, loader)
+        self._feed_forward: FeedForward | None = None
+        if spec.feed_forward is not None:
+            self._feed_forward = load_feed_forward(spec.feed_forward, prefix, hidden, loader)
+        self._rank_sum = loader.rank_sum
 
     @property
     def step_bytes(self) -> int:
         """Bytes of weights, norms aside, that a step of one token reads."""
-        return self._mixer.step_bytes + self._feed_forward.step_bytes
+        halves = (self._mixer, self._feed_forward)
+        return sum(half.step_bytes for half in halves if half is not None)
 
     @property
     def scale(self) -> float | None:
@@ -90,7 +93,7 @@ class DecoderLayer:
 
     def parts(self) -> LayerParts | None:
         """The layer as ``kernels.native_layers`` takes it; None where it cannot."""
-        if not isinstance(self._mixer, AttentionMixer):
+        if not isinstance(self._mixer, AttentionMixer) or self._rank_sum is not None:
             return None
         (input_norm, after_mixer), (mlp_norm, after_mlp) = self._mixer_norms, self._mlp_norms
         if input_norm is None or mlp_norm is None or after_mixer is not None:
@@ -124,21 +127,37 @@ class DecoderLayer:
         pool: KVPool,
     ) -> tuple[Tensor, Tensor]:
         """The layer's own contribution, and the sum of all before it; both [T, hidden]."""
-        normed, residual = self._into(delta, residual, self._mixer_norms[0])
-        if not isinstance(self._mixer, AttentionMixer):
-            assert inputs.states is not None
-            mixed = self._mixer(normed, inputs.states, self._index)
-        else:
-            mixed = self._mixer(
+        if self._mixer is not None:
+            normed, residual = self._into(delta, residual, self._mixer_norms[0])
+            mixed = self._mixed(self._mixer, normed, inputs, rotation, pool)
+            delta = self._out_of(self._of_all_ranks(mixed), self._mixer_norms[1])
+        if self._feed_forward is not None:
+            normed, residual = self._into(delta, residual, self._mlp_norms[0])
+            added = self._of_all_ranks(self._feed_forward(normed))
+            delta = self._out_of(added, self._mlp_norms[1])
+        return delta, residual
+
+    def _mixed(
+        self,
+        mixer: AttentionMixer | RecurrentMixer,
+        normed: Tensor,
+        inputs: StepInputs,
+        rotation: Rotation,
+        pool: KVPool,
+    ) -> Tensor:
+        if isinstance(mixer, AttentionMixer):
+            return mixer(
                 normed,
                 rotation=rotation,
                 blocks=pool.layer(self._index),
                 slots=inputs.slots,
                 layout=inputs.layout,
             )
-        mixed = self._out_of(mixed, self._mixer_norms[1])
-        normed, residual = self._into(mixed, residual, self._mlp_norms[0])
-        return self._out_of(self._feed_forward(normed), self._mlp_norms[1]), residual
+        assert inputs.states is not None
+        return mixer(normed, inputs.states, self._index)
+
+    def _of_all_ranks(self, part: Tensor) -> Tensor:
+        return part if self._rank_sum is None else self._rank_sum(part)
 
     def _into(self, delta: Tensor, residual: Tensor, norm: Tensor | None) -> tuple[Tensor, Tensor]:
         """The input of a half of the layer, and the sum so far."""
@@ -165,15 +184,24 @@ class Decoder:
         *,
         bits: WeightBits = 16,
         choice: ProductChoice | None = None,
+        rank_sum: Callable[[Tensor], Tensor] | None = None,
+        has_head: bool = True,
     ) -> None:
         """Take the weights from ``source`` one by one; linear maps are kept in ``bits``, in the
-        layouts of ``choice`` (``make_linear``)."""
+        layouts of ``choice`` (``make_linear``).
+
+        Args:
+            rank_sum: see ``MapLoader``.
+            has_head: logits are computed here; else another rank's are looked at.
+        """
         self.config = config
         self.choice = choice
         size = config.vocab_size, config.hidden_size
         self._embedding = Embedding(source.matrix("model.embed_tokens.weight", size), dtype)
         coded = config.quantisation is not None
-        loader = MapLoader(source=source, bits=bits, choice=choice, dtype=dtype, coded=coded)
+        loader = MapLoader(
+            source=source, bits=bits, choice=choice, dtype=dtype, coded=coded, rank_sum=rank_sum
+        )
         self._layers = [DecoderLayer(config, index, loader) for index in range(config.num_layers)]
         distinct = list(dict.fromkeys(mixer.rope for mixer in config.attention))
         self._table_of_layer = [
@@ -185,7 +213,7 @@ class Decoder:
         """The layers as one compiled call; None where there is none for them."""
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
         self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
-        self._head = loader.made([self._head_weight(source)], None)
+        self._head = loader.made([self._head_weight(source)], None) if has_head else None
         self._shaping = (
             _LogitShaper(config.shaping, config.vocab_size, device) if config.shaping else None
         )
@@ -199,14 +227,16 @@ class Decoder:
     @property
     def step_weight_bytes(self) -> int:
         """Bytes of weights every step reads; of experts, as many as one token takes."""
-        return sum(layer.step_bytes for layer in self._layers) + self._head.num_bytes
+        head = 0 if self._head is None else self._head.num_bytes
+        return sum(layer.step_bytes for layer in self._layers) + head
 
     def forward(self, inputs: StepInputs, pool: KVPool) -> Tensor:
         """Write the step's KV to ``pool`` and return logits.
 
         Returns:
             [R, vocab] float32, or float64 for float64 models, in the order of
-            ``inputs.logit_rows``. Not checked for NaN: the sampler reports that per row.
+            ``inputs.logit_rows``. Not checked for NaN: the sampler reports that per row. [R, 0]
+            where there is no head.
         """
         delta = self._embedding(inputs.token_ids)
         if self._embedding_scale != 1:
@@ -216,6 +246,8 @@ class Decoder:
         if inputs.states is not None:
             inputs.states.done()
         rows = inputs.logit_rows
+        if self._head is None:
+            return delta.new_empty(len(rows), 0)
         if not inputs.all_rows:
             delta, residual = delta[rows], residual[rows]
         normed, _ = add_rms_norm(delta, residual, self._norm, self.config.norm_eps)
@@ -230,8 +262,10 @@ class Decoder:
     @property
     def is_compiled(self) -> bool:
         """Whether compiled kernels do all of a step's work that is worth more than one thread."""
+        if self.native is None or self._head is None:
+            return False
         native, head = self.native, in_tiles(self._head)
-        if native is None or head is None:
+        if head is None:
             return False
         return native.takes_any_rows and head.takes_any_rows
 

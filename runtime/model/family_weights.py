@@ -6,6 +6,7 @@ is one that is knowingly left.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Protocol
 
@@ -27,6 +28,7 @@ _PREFIXES = (
     ("model.language_model.", ""),
     ("language_model.model.", "language_model."),
     ("model.text_model.", ""),
+    ("backbone.", ""),
 )
 """Where the text part's tensors are, and its output projection."""
 
@@ -72,6 +74,20 @@ class Part(Protocol):
     def __call__(self, whole: Tensor) -> Tensor: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The tensor that the decoder asks for: its shape, and the part of it that is kept."""
+
+    shape: tuple[int, ...]
+    wide: bool
+    part: Part | None
+
+    def within(self, taken: Part) -> Part:
+        """The part of what is taken of a tensor that several share."""
+        part = self.part
+        return taken if part is None else lambda whole: part(taken(whole))
+
+
 class FamilyWeights:
     """A ``WeightSource`` over a checkpoint of a family."""
 
@@ -79,7 +95,7 @@ class FamilyWeights:
         self._checkpoint = checkpoint
         self._names = names
         self._config = config
-        self._prefix, self._head_prefix = _text_prefix(checkpoint)
+        self._prefix, self._head_prefix = _text_prefix(checkpoint, names.embedding)
         together = (*names.fused, *names.by_head)
         self._fused = {part: fused for fused, parts in together for part in parts}
         self._read: set[str] = set()
@@ -103,29 +119,33 @@ class FamilyWeights:
         own = found[rows] if isinstance(found, Tensor) else found.rows(rows)
         return self._checkpoint.as_own(own)
 
-    def tensor(self, name: str, shape: tuple[int, ...], *, wide: bool = False) -> Tensor:
-        """See ``WeightSource.tensor``."""
-        values = self._taken(name, shape, wide)
+    def tensor(
+        self, name: str, shape: tuple[int, ...], *, wide: bool = False, part: "Part | None" = None
+    ) -> Tensor:
+        """See ``cut_weights.WholeWeights``."""
+        values = self._taken(name, _Wanted(shape, wide, part))
         if self._names.norms_from_zero and name.endswith("norm.weight"):
             values += 1
         return values
 
-    def _taken(self, name: str, shape: tuple[int, ...], wide: bool) -> Tensor:
+    def _taken(self, name: str, wanted: "_Wanted") -> Tensor:
         within = _IN_LAYER.fullmatch(name)
         if within is None:
             if name == "model.norm.weight":
                 name = f"{self._names.last_norm}.weight"
-            return self._whole(name, shape, wide)
+            elif name == "model.embed_tokens.weight":
+                name = f"{self._names.embedding}.weight"
+            return self._whole(name, wanted)
         layer, rest = int(within[1]), within[2]
         expert = _OF_EXPERT.fullmatch(rest)
         if expert is not None and self._names.stacked_experts == "inputs first":
-            return self._of_stack(layer, expert, shape, wide)
+            return self._of_stack(layer, expert, wanted)
         if expert is not None and self._of_plain_stack(name):
-            return self._of_outputs_first(layer, expert, shape, wide)
+            return self._of_outputs_first(layer, expert, wanted)
         module, _, kind = rest.rpartition(".")
         if module in self._fused:
-            return self._of_fused(layer, module, kind, shape, wide)
-        return self._whole(self._in_layer(layer, rest), shape, wide)
+            return self._of_fused(layer, module, kind, wanted)
+        return self._whole(self._in_layer(layer, rest), wanted)
 
     def _module(self, name: str, outputs: int, inputs: int) -> tuple[Module, slice | Tensor]:
         """The module that holds a linear map of the decoder's, and which of its rows that is."""
@@ -174,8 +194,10 @@ class FamilyWeights:
         )
         return module, slice(None) if down else slice(int(expert[2] == "up"), None, 2)
 
-    def _whole(self, name: str, shape: tuple[int, ...], wide: bool) -> Tensor:
-        return self._checkpoint.tensor(self._noted(name), shape, wide=wide)
+    def _whole(self, name: str, wanted: "_Wanted") -> Tensor:
+        return self._checkpoint.tensor(
+            self._noted(name), wanted.shape, wide=wanted.wide, part=wanted.part
+        )
 
     def _noted(self, name: str) -> str:
         """The same of a tensor that is read now."""
@@ -194,14 +216,15 @@ class FamilyWeights:
             rest = rest.replace(ours, theirs)
         return f"model.layers.{layer}.{rest}"
 
-    def _of_fused(
-        self, layer: int, module: str, kind: str, shape: tuple[int, ...], wide: bool
-    ) -> Tensor:
+    def _of_fused(self, layer: int, module: str, kind: str, wanted: "_Wanted") -> Tensor:
         """Rows of a tensor that several share."""
         total, rows = self._rows_of(layer, module)
         name = self._noted(self._in_layer(layer, f"{self._fused[module]}.{kind}"))
         return self._checkpoint.tensor(
-            name, (total, *shape[1:]), wide=wide, part=lambda whole: whole[rows]
+            name,
+            (total, *wanted.shape[1:]),
+            wide=wanted.wide,
+            part=wanted.within(lambda whole: whole[rows]),
         )
 
     def _of_plain_stack(self, name: str) -> bool:
@@ -213,28 +236,25 @@ class FamilyWeights:
         if within is None or expert is None:
             return False
         stack = "down_proj" if expert[2] == "down" else "gate_up_proj"
-        return self._named(f"model.layers.{within[1]}.mlp.experts.{stack}") in self._checkpoint
+        name = self._in_layer(int(within[1]), f"mlp.experts.{stack}")
+        return self._named(name) in self._checkpoint
 
-    def _of_outputs_first(
-        self, layer: int, expert: re.Match[str], shape: tuple[int, ...], wide: bool
-    ) -> Tensor:
+    def _of_outputs_first(self, layer: int, expert: re.Match[str], wanted: "_Wanted") -> Tensor:
         """One expert's matrix; gates lie before ups."""
         index, which = int(expert[1]), expert[2]
         experts = self._config.layers[layer].feed_forward
         assert isinstance(experts, Experts)
         halves = 1 if which == "down" else 2
-        low = shape[0] if which == "up" else 0
+        low = wanted.shape[0] if which == "up" else 0
         stack = "down_proj" if which == "down" else "gate_up_proj"
         return self._checkpoint.tensor(
-            self._noted(f"model.layers.{layer}.mlp.experts.{stack}"),
-            (experts.router.num_experts, halves * shape[0], shape[1]),
-            wide=wide,
-            part=lambda whole: whole[index, low : low + shape[0]],
+            self._noted(self._in_layer(layer, f"mlp.experts.{stack}")),
+            (experts.router.num_experts, halves * wanted.shape[0], wanted.shape[1]),
+            wide=wanted.wide,
+            part=wanted.within(lambda whole: whole[index, low : low + wanted.shape[0]]),
         )
 
-    def _of_stack(
-        self, layer: int, expert: re.Match[str], shape: tuple[int, ...], wide: bool
-    ) -> Tensor:
+    def _of_stack(self, layer: int, expert: re.Match[str], wanted: "_Wanted") -> Tensor:
         """One expert's matrix or bias. Gates and ups take turns in theirs; matrices have their
         inputs first."""
         index, which, kind = int(expert[1]), expert[2], expert[3]
@@ -242,24 +262,25 @@ class FamilyWeights:
         assert isinstance(experts, Experts)
         stack = "down_proj" if which == "down" else "gate_up_proj"
         columns = slice(None) if which == "down" else slice(int(which == "up"), None, 2)
-        outputs = shape[0] if which == "down" else 2 * shape[0]
+        outputs = wanted.shape[0] if which == "down" else 2 * wanted.shape[0]
         suffix = "_bias" if kind == "bias" else ""
         name = self._noted(f"model.layers.{layer}.mlp.experts.{stack}{suffix}")
         return self._checkpoint.tensor(
             name,
-            (experts.router.num_experts, *shape[1:], outputs),
-            wide=wide,
-            part=lambda whole: whole[index][..., columns].movedim(-1, 0),
+            (experts.router.num_experts, *wanted.shape[1:], outputs),
+            wide=wanted.wide,
+            part=wanted.within(lambda whole: whole[index][..., columns].movedim(-1, 0)),
         )
 
-    def check_all_read(self) -> None:
-        """Look at what is left over.
+    def check_all_read(self, *, but: str = "") -> None:
+        """Look at what is left over; ``but``: a pattern of names that other ranks read.
 
         Raises:
             LoadError: a tensor that this family is not known to have.
         """
         read = self._read | (self._quantised.read if self._quantised is not None else set())
-        left = (name for name in self._checkpoint.names() if name not in read)
+        names = self._checkpoint.names()
+        left = (name for name in names if name not in read and not fnmatchcase(name, but))
         strange = next((name for name in left if self.left_as(name) is None), None)
         if strange is not None:
             raise LoadError(
@@ -285,9 +306,10 @@ class FamilyWeights:
         return f"{further[0]}*"
 
 
-def _text_prefix(checkpoint: NamedTensors) -> tuple[str, str]:
+def _text_prefix(checkpoint: NamedTensors, embedding: str) -> tuple[str, str]:
+    own = embedding.removeprefix("model.")
     for prefixes in _PREFIXES:
-        if f"{prefixes[0]}embed_tokens.weight" in checkpoint:
+        if f"{prefixes[0]}{own}.weight" in checkpoint:
             return prefixes
     return _PREFIXES[0]
 
@@ -307,4 +329,7 @@ def _rows(config: ModelConfig, layer: int, module: str) -> int:
         of_part = {"q": key, "k": key, "v": value, "z": value, "b": heads, "a": heads}
         return of_part[module.removeprefix("linear_attn.in_proj_")]
     mlp = spec.feed_forward
+    assert mlp is not None
+    if isinstance(mlp, Experts) and mlp.shared is not None and ".shared_expert." in module:
+        return mlp.shared.size
     return mlp.each.size if isinstance(mlp, Experts) else mlp.size

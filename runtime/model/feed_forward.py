@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from kernels.activation import clamped_swiglu, gelu_tanh_mul, silu_mul
 from kernels.grouped_matmul import grouped_matmul, multiplies_grouped, sorted_by_expert
-from runtime.model.config import Experts, Gated
+from runtime.model.config import Experts, Gated, Plain
 from runtime.model.layers import Linear, MapLoader, WeightSource, biases_of, weights_of
 from runtime.model.router import ExpertRouter
 
@@ -29,7 +29,7 @@ class FeedForward(Protocol):
 
 
 def load_feed_forward(
-    spec: Gated | Experts,
+    spec: Gated | Plain | Experts,
     prefix: str,
     hidden: int,
     loader: MapLoader,
@@ -40,21 +40,28 @@ def load_feed_forward(
         LoadError: see ``WeightSource.tensor``.
     """
     name = f"{prefix}.mlp"
-    if isinstance(spec, Gated):
-        return GatedMlp(spec, name, hidden, loader)
+    if not isinstance(spec, Experts):
+        return _load_mlp(spec, name, hidden, loader)
     router = ExpertRouter(spec.router, name, hidden, loader.source)
     experts: FeedForward
-    if loader.bits == 16 and not loader.coded and multiplies_grouped(router.weight):
+    stacks = isinstance(spec.each, Gated) and multiplies_grouped(router.weight)
+    if loader.bits == 16 and not loader.coded and stacks:
         experts = GroupedExpertMlp(spec, name, router, loader.source)
     else:
         experts = ExpertMlp(spec, name, router, loader)
     if spec.shared is None:
         return experts
-    shared = GatedMlp(spec.shared, f"{name}.shared_expert", hidden, loader)
+    shared = _load_mlp(spec.shared, f"{name}.shared_expert", hidden, loader)
     gate = None
     if spec.shared_gate:
         gate = loader.source.tensor(f"{name}.shared_expert_gate.weight", (1, hidden))
     return SharedExpertMlp(experts, shared, gate)
+
+
+def _load_mlp(spec: Gated | Plain, name: str, hidden: int, loader: MapLoader) -> FeedForward:
+    if isinstance(spec, Gated):
+        return GatedMlp(spec, name, hidden, loader)
+    return PlainMlp(spec, name, hidden, loader)
 
 
 def _gate(spec: Gated, gate_up: Tensor) -> Tensor:
@@ -84,25 +91,41 @@ class GatedMlp:
         return self._gate_up, self._down
 
 
+class PlainMlp:
+    """down(max(up(x), 0) ** 2)"""
+
+    def __init__(self, spec: Plain, name: str, hidden: int, loader: MapLoader) -> None:
+        self._up = loader.linear([f"{name}.up_proj"], [spec.size], hidden, bias=spec.bias)
+        self._down = loader.linear([f"{name}.down_proj"], [hidden], spec.size, bias=spec.bias)
+        self.step_bytes = self._up.num_bytes + self._down.num_bytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._down(functional.relu(self._up(x)).square())
+
+
 class ExpertMlp:
     """A sum of the experts that a token takes, weighted."""
 
     def __init__(self, spec: Experts, name: str, router: ExpertRouter, loader: MapLoader) -> None:
         self._router = router
         self._per_token = spec.router.per_token
+        self._count = spec.router.num_experts
         hidden = router.weight.shape[1]
-        self._experts = [
-            GatedMlp(spec.each, f"{name}.experts.{index}", hidden, loader)
-            for index in range(spec.router.num_experts)
-        ]
-        self.step_bytes = router.num_bytes + self._per_token * self._experts[0].step_bytes
+        self._experts = {
+            index: _load_mlp(spec.each, f"{name}.experts.{index}", hidden, loader)
+            for index in spec.held
+        }
+        one = self._experts[spec.held[0]].step_bytes
+        self.step_bytes = router.num_bytes + min(self._per_token, len(self._experts)) * one
 
     def __call__(self, x: Tensor) -> Tensor:
         weights, chosen = self._router(x)
         order = chosen.flatten().argsort(stable=True)
-        counts = chosen.flatten().bincount(minlength=len(self._experts)).tolist()
+        counts = chosen.flatten().bincount(minlength=self._count).tolist()
         output = torch.zeros_like(x)
-        for expert, picks in zip(self._experts, torch.split(order, counts), strict=True):
+        every = torch.split(order, counts)
+        for index, expert in self._experts.items():
+            picks = every[index]
             if picks.numel():
                 rows = picks // self._per_token
                 output.index_add_(0, rows, expert(x[rows]) * weights.flatten()[picks, None])
@@ -116,17 +139,18 @@ class GroupedExpertMlp:
     def __init__(
         self, spec: Experts, name: str, router: ExpertRouter, source: WeightSource
     ) -> None:
-        self._spec = spec
         self._router = router
         each, like = spec.each, router.like
-        hidden, size, count = router.weight.shape[1], each.size, spec.router.num_experts
+        assert isinstance(each, Gated)
+        self._spec, self._each = spec, each
+        hidden, size, count = router.weight.shape[1], each.size, len(spec.held)
         self._gate_up = like.new_empty(count, 2 * size, hidden)
         self._down = like.new_empty(count, hidden, size)
         self._biases: tuple[Tensor, Tensor] | None = None
         if each.bias:
             self._biases = like.new_empty(count, 2 * size), like.new_empty(count, hidden)
-        for index in range(count):
-            own = f"{name}.experts.{index}"
+        for index, expert in enumerate(spec.held):
+            own = f"{name}.experts.{expert}"
             wide, narrow = [f"{own}.gate_proj", f"{own}.up_proj"], [f"{own}.down_proj"]
             self._gate_up[index] = weights_of(source, wide, [size, size], hidden)
             self._down[index] = weights_of(source, narrow, [hidden], size)
@@ -141,15 +165,20 @@ class GroupedExpertMlp:
         router = self._spec.router
         picked = chosen.flatten()
         order, starts = sorted_by_expert(picked, router.num_experts)
-        rows = order // router.per_token
+        rows, held = order // router.per_token, self._spec.held
+        starts = starts[held.start : held.stop + 1]
         gate_up = grouped_matmul(x, self._gate_up, rows, starts)
         if self._biases is not None:
-            gate_up += self._biases[0][picked[order]]
-        gated = _gate(self._spec.each, gate_up)
+            own = (picked[order] - held.start).clamp(0, len(held) - 1)
+            gate_up += self._biases[0][own]
+        gated = _gate(self._each, gate_up)
         each = torch.arange(len(order), device=x.device)
         down = grouped_matmul(gated, self._down, each, starts)
         if self._biases is not None:
-            down += self._biases[1][picked[order]]
+            down += self._biases[1][own]
+        if self._spec.own is not None:
+            mine = (picked[order] >= held.start) & (picked[order] < held.stop)
+            down = torch.where(mine[:, None], down, 0)  # nothing was written for the others
         parts = torch.empty(*chosen.shape, x.shape[1], dtype=x.dtype, device=x.device)
         parts.flatten(0, 1)[order] = down
         return (parts * weights[:, :, None]).sum(1)
@@ -158,7 +187,7 @@ class GroupedExpertMlp:
 class SharedExpertMlp:
     """Experts, and beside them one MLP that every token takes."""
 
-    def __init__(self, experts: FeedForward, shared: GatedMlp, gate: Tensor | None) -> None:
+    def __init__(self, experts: FeedForward, shared: FeedForward, gate: Tensor | None) -> None:
         """``gate`` [1, hidden]: the shared one is weighed by the sigmoid of its product."""
         self._experts = experts
         self._shared = shared

@@ -4,7 +4,7 @@ A linear map may keep its weight in whatever layout multiplies fastest; which on
 the number type, the device and the choice made for the model (``product_choice``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -225,6 +225,9 @@ class MapLoader:
     """The dtype of the rows that maps are given; only matrices in few bits ask."""
     coded: bool = False
     """The checkpoint keeps matrices in few bits."""
+    rank_sum: Callable[[Tensor], Tensor] | None = None
+    """Of a model that several ranks compute: from what this one has computed of a layer's half,
+    [tokens, hidden], to the sum of all ranks', the same on each."""
 
     def linear(
         self, names: Sequence[str], outputs: Sequence[int], inputs: int, *, bias: bool

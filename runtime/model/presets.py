@@ -14,7 +14,9 @@ from runtime.model.config import (
     Layer,
     LoadError,
     LogitShaping,
+    Mamba2,
     ModelConfig,
+    Plain,
     RopeConfig,
     Router,
     ShortConv,
@@ -53,6 +55,11 @@ _GROUPED_EXPERTS = Experts(
 )
 
 
+_MAMBA_TINY = Mamba2(
+    heads=4, head_dim=12, groups=2, state_dim=16, taps=4, conv_bias=False, least_step=0.001
+)
+
+
 def _alike(count: int, mixer: Attention, feed_forward: Gated | Experts) -> tuple[Layer, ...]:
     return (Layer(mixer=mixer, feed_forward=feed_forward),) * count
 
@@ -63,6 +70,14 @@ PRESETS: dict[str, ModelConfig] = {
         vocab_size=_TINY_VOCAB,
         hidden_size=64,
         layers=_alike(2, _QWEN3_TINY, Gated(size=128)),
+        max_context_tokens=8192,
+        shaping=_SHAPING,
+    ),
+    "qwen3-tiny-4": ModelConfig(
+        model_type="qwen3",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=_alike(2, replace(_QWEN3_TINY, kv_heads=4), Gated(size=128)),
         max_context_tokens=8192,
         shaping=_SHAPING,
     ),
@@ -108,6 +123,17 @@ PRESETS: dict[str, ModelConfig] = {
         layers=(
             Layer(mixer=_QWEN3_TINY, feed_forward=Gated(size=128)),
             Layer(mixer=_QWEN3_TINY, feed_forward=_EXPERTS_TINY),
+        ),
+        max_context_tokens=8192,
+        shaping=_SHAPING,
+    ),
+    "qwen3-moe-tiny-4": ModelConfig(
+        model_type="qwen3_moe",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            Layer(mixer=replace(_QWEN3_TINY, kv_heads=4), feed_forward=Gated(size=128)),
+            Layer(mixer=replace(_QWEN3_TINY, kv_heads=4), feed_forward=_EXPERTS_TINY),
         ),
         max_context_tokens=8192,
         shaping=_SHAPING,
@@ -291,6 +317,43 @@ PRESETS: dict[str, ModelConfig] = {
         ),
         max_context_tokens=8192,
         tie_embeddings=True,
+        shaping=_SHAPING,
+    ),
+    "granite-hybrid-tiny": ModelConfig(
+        model_type="granitemoehybrid",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(
+                mixer=Attention(heads=4, kv_heads=2, head_dim=16, rope=None, scale=0.2)
+                if attends
+                else Mamba2(heads=4, head_dim=12, groups=2, state_dim=16, taps=4),
+                feed_forward=Gated(size=96),
+                residual_scale=0.6,
+            )
+            for attends in (False, False, True, False)
+        ),
+        max_context_tokens=8192,
+        tie_embeddings=True,
+        embedding_scale=2.0,
+        logit_divisor=1.5,
+        shaping=_SHAPING,
+    ),
+    "nemotron-h-tiny": ModelConfig(
+        model_type="nemotron_h",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            Layer(mixer=_MAMBA_TINY, feed_forward=None),
+            Layer(mixer=None, feed_forward=Plain(size=96)),
+            Layer(mixer=Attention(heads=4, kv_heads=2, head_dim=16, rope=None), feed_forward=None),
+            Layer(
+                mixer=None,
+                feed_forward=replace(_GROUPED_EXPERTS, each=Plain(size=32), shared=Plain(size=48)),
+            ),
+            Layer(mixer=_MAMBA_TINY, feed_forward=None),
+        ),
+        max_context_tokens=8192,
         shaping=_SHAPING,
     ),
     "qwen3-100m": ModelConfig(

@@ -8,6 +8,7 @@ than a CPU's: billions of numbers need not cross to it.
 
 import math
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -27,8 +28,16 @@ class RandomWeights:
         self._dtype = dtype
         self._device = device
 
-    def tensor(self, name: str, shape: tuple[int, ...], *, wide: bool = False) -> Tensor:
-        """See ``WeightSource.tensor``; every name exists."""
+    def tensor(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        *,
+        wide: bool = False,
+        part: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """See ``WeightSource.tensor``; every name exists. A part is cut from the whole, which is
+        drawn first."""
         dtype = torch.promote_types(self._dtype, torch.float32) if wide else self._dtype
         key = [self._seed, zlib.crc32(name.encode())]
         most = math.sqrt(3) * _deviation(name, shape)
@@ -40,6 +49,8 @@ class RandomWeights:
             values += 1
         if name.endswith("A_log"):
             values -= 3
+        if part is not None:
+            values = part(values).clone()
         return values.to(self._device, dtype)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Tensor:
@@ -69,5 +80,7 @@ def _deviation(name: str, shape: tuple[int, ...]) -> float:
         return 0.1
     if name.endswith("A_log"):
         return 1.5
+    if name.endswith(".skip"):
+        return 1.0
     gain = 2.0 if "embed" in name or "lm_head" in name else 1.0
     return gain / math.sqrt(shape[-1])

@@ -7,7 +7,7 @@ again. Recordings of few tokens are not bounded: they are what decodes run in.
 
 from collections.abc import Sequence
 
-from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig
+from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig, Plain
 from runtime.model.step_buckets import Bucket, large_chunks
 
 RECORDED_BYTES = 1 << 30
@@ -52,8 +52,10 @@ def _width(layer: Layer) -> int:
     return attention + _feed_forward_width(feed_forward)
 
 
-def _feed_forward_width(feed_forward: Gated | Experts) -> int:
-    if isinstance(feed_forward, Gated):
+def _feed_forward_width(feed_forward: Gated | Plain | Experts | None) -> int:
+    if feed_forward is None:
+        return 0
+    if not isinstance(feed_forward, Experts):
         return 3 * feed_forward.size
     shared = feed_forward.shared.size if feed_forward.shared is not None else 0
     return 3 * (feed_forward.router.per_token * feed_forward.each.size + shared)

@@ -23,8 +23,11 @@ from runtime.model.decoder import StepInputs
 from runtime.model.kv_pool import KVPool
 from runtime.model.layers import WeightBits
 from runtime.model.memory_plan import plan_memory
+from runtime.model.partition import Partition
+from runtime.model.rank_link import Followers, RankLink
 from runtime.model.recording_plan import recorded_chunks
 from runtime.model.state_pool import StatePool
+from runtime.model.step_buckets import Bucket
 from runtime.model.warm_up import chunks, draws
 from runtime.model.weights import LoadedModel, free_memory_bytes, load_model
 
@@ -65,6 +68,9 @@ class ModelRunner:
             progress: is told how many steps are recorded, and of how many.
         """
         self.model = model
+        self._ranks = ranks = model.ranks
+        self._rests = False
+        """The other ranks know that no step comes for now."""
         self._num_blocks = num_blocks
         self.pool = KVPool(
             model.config,
@@ -100,6 +106,7 @@ class ModelRunner:
                     *draws(model.config.vocab_size, model.device),
                 ],
                 progress=progress,
+                all_can=(lambda can: can) if ranks is None else ranks.all_can,
             )
 
     @property
@@ -140,12 +147,55 @@ class ModelRunner:
             [R, vocab] float32 (float64 for float64 models); R may be 0. To be used before the
             next call.
         """
+        if self._ranks is not None and self._ranks.followers is not None:
+            return self._forward_on_all(self._ranks.followers, batch, tokens)
         if self.graphs is not None:
             with torch.inference_mode():
                 logits = self.graphs.forward(batch, tokens)
             if logits is not None:
                 return logits
         return self.run_as_it_comes(batch, tokens)
+
+    def _forward_on_all(self, others: Followers, batch: StepBatch, tokens: Tensor | None) -> Tensor:
+        """``forward`` of the leading rank. What fails once the others know of the step leaves them
+        where nobody can follow: the runner is broken."""
+        bucket = None if self.graphs is None else self.graphs.chosen(batch)
+        self._rests = False
+        others.send_step(batch, tokens, bucket)
+        try:
+            return self.run_in(bucket, batch, tokens)
+        except Exception as error:
+            raise others.broken(error) from error
+
+    def run_in(self, bucket: Bucket | None, batch: StepBatch, tokens: Tensor | None) -> Tensor:
+        """``forward`` in the recording of ``bucket``; None: as it comes.
+
+        Raises:
+            KeyError: there is no such recording.
+        """
+        if bucket is None:
+            return self.run_as_it_comes(batch, tokens)
+        if self.graphs is None:
+            raise KeyError(bucket)
+        with torch.inference_mode():
+            return self.graphs.run_in(bucket, batch, tokens)
+
+    def rest(self) -> None:
+        """Note that no step is computed until the next one is."""
+        self.pool.rest()
+        others = None if self._ranks is None else self._ranks.followers
+        if others is not None and not self._rests:
+            self._rests = True
+            others.send_rest()
+
+    def take_rank_wait_s(self) -> float:
+        """Seconds in which ranks' sums were made and waited for, since this was asked last."""
+        return 0.0 if self._ranks is None else self._ranks.take_wait_s()
+
+    def close(self) -> None:
+        """End the other ranks, if there are any. No step can be computed afterwards."""
+        if self._ranks is not None:
+            self._ranks.close()
 
     def run_as_it_comes(self, batch: StepBatch, tokens: Tensor | None) -> Tensor:
         """``forward`` without a recording."""
@@ -174,19 +224,26 @@ class ModelRunner:
 
 
 def load_runner(
-    config: EngineConfig, *, folder_read: Callable[[], None] = lambda: None
+    config: EngineConfig,
+    *,
+    folder_read: Callable[[], None] = lambda: None,
+    ranks: RankLink | None = None,
 ) -> ModelRunner:
     """Set up threads, load the model and make its pool, as ``config`` says.
 
     Args:
         folder_read: called before the first weight is taken.
+        ranks: of a model that several compute; what is loaded is one's part.
 
     Raises:
         LoadError: the model cannot be served.
     """
-    threads = config.threads or available_cores()
+    threads = config.threads or max(1, available_cores() // config.tensor_parallel)
     share_work(threads)
     device = resolve_device(config.device)
+    if ranks is not None:
+        device = device_of(ranks.partition, device)
+        _warn_of_cores(ranks.partition, device)
     check_quantization(config.quantization, device)
     model = load_model(
         config.model,
@@ -198,18 +255,20 @@ def load_runner(
         progress=sys.stderr.isatty(),
         machine_folder=config.startup_profile_folder,
         folder_read=folder_read,
+        ranks=ranks,
     )
     plan = plan_memory(
         config,
         model.config,
         dtype=model.dtype,
         device=device,
-        free_bytes=lambda: free_after_loading(device),
+        free_bytes=lambda: share_of_free(free_after_loading(device), device, config),
     )
+    num_blocks = plan.num_blocks if ranks is None else ranks.blocks(plan.num_blocks)
     share_work(threads, compiled=device.type == "cpu" and model.decoder.is_compiled)
     runner = ModelRunner(
         model,
-        num_blocks=plan.num_blocks,
+        num_blocks=num_blocks,
         block_size=config.block_size,
         kv_dtype=plan.kv_dtype,
         record=CudaRecorder() if _records(model, quantised=config.quantization != "none") else None,
@@ -220,6 +279,33 @@ def load_runner(
     if plan.states.slots:
         runner.hold_states(slots=plan.states.slots, rings=plan.states.rings)
     return runner
+
+
+def device_of(partition: Partition, device: torch.device) -> torch.device:
+    """A rank's own device.
+
+    Raises:
+        LoadError: there are more ranks than GPUs.
+    """
+    if device.type != "cuda":
+        return device
+    there = torch.cuda.device_count()
+    if partition.ranks > there:
+        raise LoadError(f"--tensor-parallel {partition.ranks}: torch sees {there} GPUs, one a rank")
+    own = torch.device("cuda", partition.rank)
+    torch.cuda.set_device(own)
+    return own
+
+
+def _warn_of_cores(partition: Partition, device: torch.device) -> None:
+    cores = available_cores()
+    if partition.leads and device.type == "cpu" and partition.ranks > cores:
+        log.warning("--tensor-parallel %d on %d cores: ranks take turns", partition.ranks, cores)
+
+
+def share_of_free(free_bytes: int, device: torch.device, config: EngineConfig) -> int:
+    """What one rank may have of the memory that is free: a CPU's is all ranks' together."""
+    return free_bytes // config.tensor_parallel if device.type == "cpu" else free_bytes
 
 
 def check_quantization(quantization: Quantization, device: torch.device) -> None:

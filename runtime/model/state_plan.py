@@ -31,6 +31,10 @@ class StatePlan:
     rings: int = 0
     num_bytes: int = 0
     """Memory of all of it, a block for each slot included."""
+    slot_bytes: int = 0
+    """Of a slot and its block: what a copy in another tier takes."""
+    share: float = 0.0
+    """Of the memory for KV and states, that of slots."""
 
 
 def plan_states(
@@ -49,29 +53,36 @@ def plan_states(
     """
     if not model.recurrent:
         return StatePlan()
-    if config.host_kv_bytes:
-        raise LoadError(
-            f"model_type {model.model_type!r} has recurrent layers, whose states are kept on the "
-            "device only: it is served without --host-kv-mib"
-        )
     running = config.max_running
     block = block_bytes(model, config.block_size, kv_dtype)
-    slots = config.state_slots
+    each, ring = state_bytes(model, dtype) + block, ring_bytes(model, dtype)
+    most_rings = running + math.ceil(_PAUSED_SHARE * running)
+    slots, named = config.state_slots, "state_slots is {}"
+    if config.state_share is not None:
+        memory = kv_bytes * config.state_share // 100
+        slots = max(0, memory - most_rings * ring) // each
+        named = f"state_share is {config.state_share} %, which holds {{}} slots,"
     if slots is None:
         sessions = kv_bytes * config.block_size / block / _SESSION_TOKENS
         slots = running + max(_FEWEST_SNAPSHOTS, math.ceil(_SNAPSHOTS * sessions))
     if slots < running:
         raise LoadError(
-            f"state_slots is {slots} and max_running {running}: each sequence that runs has one, "
+            f"{named.format(slots)} and max_running {running}: each sequence that runs has one, "
             f"so give at least {running} slots, or a max_running of at most {slots}"
         )
-    rings = min(slots, running + math.ceil(_PAUSED_SHARE * running))
-    each, ring = state_bytes(model, dtype) + block, ring_bytes(model, dtype)
+    rings = min(slots, most_rings)
     total = slots * each + rings * ring
-    if config.num_blocks is None and 2 * total > kv_bytes:
+    chosen = config.num_blocks is not None or config.state_share is not None
+    if not chosen and 2 * total > kv_bytes:
         raise LoadError(
             f"{slots} state slots of {each} bytes and {rings} of {ring} for those that run take "
             f"{total} bytes, more than half of the {kv_bytes} for KV and states: give a smaller "
             f"max_running than {running}, or a larger kv_cache_bytes"
         )
-    return StatePlan(slots=slots, rings=rings, num_bytes=total)
+    return StatePlan(
+        slots=slots,
+        rings=rings,
+        num_bytes=total,
+        slot_bytes=each,
+        share=slots * each / (kv_bytes + (total if config.num_blocks is not None else 0)),
+    )

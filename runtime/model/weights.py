@@ -22,6 +22,7 @@ from runtime.heap_free import give_back_heap
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.contents import Contents, counted, held_bytes, held_of_gguf, told
+from runtime.model.cut_weights import CutWeights
 from runtime.model.decoder import Decoder
 from runtime.model.family_weights import FamilyWeights
 from runtime.model.gguf_header import GgufHeader
@@ -29,9 +30,11 @@ from runtime.model.gguf_weights import GgufWeights
 from runtime.model.hf_config import FAMILIES
 from runtime.model.layers import WeightBits, WeightSource
 from runtime.model.memory_plan import WIDTHS, weight_bytes
+from runtime.model.partition import Partition, check_can_be_cut
 from runtime.model.product_choice import ProductChoice
 from runtime.model.product_timing import measured_choice
 from runtime.model.random_weights import RandomWeights
+from runtime.model.rank_link import RankLink
 from runtime.model.sources import ModelSource, check_context, find_source
 
 _LOG = logging.getLogger(__name__)
@@ -50,6 +53,15 @@ class LoadedModel:
     dtype: torch.dtype
     device: torch.device
     load_s: float
+    whole: ModelConfig | None = None
+    """The whole model, where ``config`` and ``decoder`` are one rank's part of it."""
+    ranks: RankLink | None = None
+    """The other ranks then."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights of the whole model, whatever part of it is here."""
+        return (self.whole or self.config).num_parameters
 
     @property
     def model_type(self) -> str:
@@ -68,6 +80,7 @@ def load_model(
     progress: bool = False,
     machine_folder: str | None = None,
     folder_read: Callable[[], None] = lambda: None,
+    ranks: RankLink | None = None,
 ) -> LoadedModel:
     """Load a model.
 
@@ -80,6 +93,7 @@ def load_model(
         progress: show a bar on stderr.
         machine_folder: keeps what is found out about the machine; None: nothing is kept.
         folder_read: called when all but weights has been read and checked.
+        ranks: of a model that several compute: one's part is loaded.
 
     Raises:
         LoadError: the model cannot be served; the message names file, field and remedy.
@@ -87,18 +101,33 @@ def load_model(
     started = time.perf_counter()
     name = str(source)
     found = find_source(name, max_context_tokens=max_context_tokens)
-    config, tokenizer_folder = found.config, found.tokenizer_folder
-    check_context(name, config, max_context_tokens)
-    check_memory(name, config, dtype, device, bits)
-    with contextlib.ExitStack() as stack:
-        weights: WeightSource = RandomWeights(seed, dtype, device)
-        if found.folder is not None:
-            weights = stack.enter_context(_stored_weights(found, dtype, device, progress))
+    check_context(name, found.config, max_context_tokens)
+    config = found.config if ranks is None else check_can_be_cut(name, found, ranks.partition)
+    check_memory(name, config, dtype, device, bits, sharing=_sharing(device, ranks))
+    with _weights(
+        found, dtype, device, bits=bits, seed=seed, progress=progress, ranks=ranks
+    ) as weights:
         folder_read()
-        choice = _products(config, dtype, device, bits, machine_folder)
-        decoder = Decoder(config, weights, dtype, device, bits=bits, choice=choice)
+        decoder = _decoder(
+            config, weights, dtype, device, bits=bits, machine_folder=machine_folder, ranks=ranks
+        )
     give_back_heap()
     load_s = time.perf_counter() - started
+    _tell_loaded(name, found.config, dtype, load_s)
+    return LoadedModel(
+        name=name,
+        config=config,
+        decoder=decoder,
+        tokenizer_folder=found.tokenizer_folder,
+        dtype=dtype,
+        device=device,
+        load_s=load_s,
+        whole=found.config,
+        ranks=ranks,
+    )
+
+
+def _tell_loaded(name: str, config: ModelConfig, dtype: torch.dtype, load_s: float) -> None:
     _LOG.info(
         "model loaded name=%s parameters=%d dtype=%s load_s=%.2f peak_rss_bytes=%d",
         name,
@@ -107,22 +136,73 @@ def load_model(
         load_s,
         peak_rss_bytes(),
     )
-    return LoadedModel(
-        name=name,
-        config=config,
-        decoder=decoder,
-        tokenizer_folder=tokenizer_folder,
-        dtype=dtype,
-        device=device,
-        load_s=load_s,
+
+
+def _decoder(
+    config: ModelConfig,
+    weights: WeightSource,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    bits: WeightBits,
+    machine_folder: str | None,
+    ranks: RankLink | None,
+) -> Decoder:
+    """A decoder of these weights; what the machine is best at is the leading rank's to find out."""
+    leads = ranks is None or ranks.partition.leads
+    choice = _products(config, dtype, device, bits, machine_folder) if leads else None
+    return Decoder(
+        config,
+        weights,
+        dtype,
+        device,
+        bits=bits,
+        choice=choice if ranks is None else ranks.products(choice),
+        rank_sum=None if ranks is None else ranks.rank_sum,
+        has_head=leads,
     )
 
 
 @contextlib.contextmanager
-def _stored_weights(
-    found: ModelSource, dtype: torch.dtype, device: torch.device, progress: bool
+def _weights(
+    found: ModelSource,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    bits: WeightBits,
+    seed: int,
+    progress: bool,
+    ranks: RankLink | None,
 ) -> Iterator[WeightSource]:
-    """The checkpoint's weights; closes it, and looks at what is left over when all are taken."""
+    """Where the decoder's weights come from, wherever the model is."""
+    partition = None if ranks is None else ranks.partition
+    if found.folder is None:
+        drawn = RandomWeights(seed, dtype, device)
+        yield drawn if partition is None else CutWeights(drawn, found.config, partition, bits)
+        return
+    with _stored_weights(found, dtype, device, progress, partition) as stored:
+        if partition is None:
+            yield stored
+            return
+        assert isinstance(stored, FamilyWeights)
+        yield CutWeights(stored, found.config, partition, bits)
+
+
+def _sharing(device: torch.device, ranks: RankLink | None) -> int:
+    """How many ranks have the device's memory together."""
+    return ranks.partition.ranks if ranks is not None and device.type == "cpu" else 1
+
+
+@contextlib.contextmanager
+def _stored_weights(
+    found: ModelSource,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: bool,
+    partition: Partition | None,
+) -> Iterator[GgufWeights | FamilyWeights]:
+    """The checkpoint's weights; closes it, and looks at what is left over when all are taken, where
+    that is not another rank's."""
     config = found.config
     if found.gguf is not None:
         check_stored(config, found.gguf.path, _contents_of_gguf(found.gguf, dtype), device)
@@ -138,7 +218,9 @@ def _stored_weights(
         weights = FamilyWeights(stored, FAMILIES[config.model_type].names, config)
         check_stored(config, found.folder, _contents_of(stored, weights, config, dtype), device)
         yield weights
-        weights.check_all_read()
+        if partition is None or partition.leads:
+            others = partition is not None and partition.whole_experts
+            weights.check_all_read(but="*.experts.*" if others else "")
 
 
 def contents_of(found: ModelSource, dtype: torch.dtype, bits: WeightBits) -> Contents:
@@ -241,9 +323,16 @@ def check_stored(
 
 
 def check_memory(
-    name: str, config: ModelConfig, dtype: torch.dtype, device: torch.device, bits: WeightBits
+    name: str,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    bits: WeightBits,
+    *,
+    sharing: int = 1,
 ) -> None:
-    """Whether there is room for a model in these bits; of a quantised one, whether that is asked.
+    """Whether there is room for a model in these bits, of which so many parts as are ``sharing``
+    the memory are loaded; of a quantised one, whether that is asked.
 
     Raises:
         LoadError: it does not fit, or it would have to be quantised anew.
@@ -257,7 +346,7 @@ def check_memory(
         )
 
     def gib(width: float) -> float:
-        return config.num_parameters * width / (1 << 30)
+        return config.num_parameters * sharing * width / (1 << 30)
 
     width = WIDTHS.get(bits, dtype.itemsize)
     free = free_memory_bytes(device) / (1 << 30)
@@ -266,7 +355,7 @@ def check_memory(
     offers = (("--dtype bfloat16", 2.0), ("--quantization int8", 1.0), ("--quantization int4", 0.6))
     fitting = [flag for flag, smaller in offers if smaller < width and gib(smaller) <= free]
     raise LoadError(
-        f"{name}: {config.num_parameters / 1e9:.1f}G parameters in "
+        f"{name}: {config.num_parameters * sharing / 1e9:.1f}G parameters in "
         f"{str(dtype).removeprefix('torch.')} take {gib(width):.1f} GiB, "
         f"{free:.1f} GiB are free on {device.type}; "
         + (f"{fitting[0]} would fit" if fitting else "no number type offered would fit")

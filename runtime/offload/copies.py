@@ -18,13 +18,19 @@ import torch
 
 from kernels.upload import upload
 from radix_cache.block_pool import BlockArray
-from runtime.model.kv_pool import KVPool
 from runtime.offload.disk import ByteRows
 
 PIECE_BLOCKS = 64
 """Blocks that a GPU gathers at once: what a long move takes of its memory is used again."""
 _ROUNDED_BYTES = 1 << 26
 """Less host memory than this may be rounded up."""
+
+
+class BlockMemory(Protocol):
+    """What copies are made of: [planes, planes, blocks, ...], contiguous."""
+
+    @property
+    def blocks(self) -> torch.Tensor: ...
 
 
 class Copy(Protocol):
@@ -99,7 +105,7 @@ class _ThreadCopy:
 class ThreadCopies:
     """Copies of a pool in main memory, made by ``worker``: one task at a time, in order."""
 
-    def __init__(self, pool: KVPool, worker: Executor) -> None:
+    def __init__(self, pool: BlockMemory, worker: Executor) -> None:
         self._worker = worker
         blocks = pool.blocks.view(torch.uint8).flatten(0, 1).flatten(2)
         self._planes = blocks.numpy()
@@ -170,31 +176,23 @@ class StreamCopies:
     all that was given to the computing one before. The host waits for nothing.
     """
 
-    def __init__(self, pool: KVPool) -> None:
+    def __init__(self, pool: BlockMemory) -> None:
         # Not every number type of one byte can be picked by index.
         one_byte = pool.blocks.element_size() == 1
         self._blocks = pool.blocks.view(torch.uint8) if one_byte else pool.blocks
         self._device = pool.blocks.device
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        _, _, _, *self._block_shape = pool.blocks.shape
-        self._num_layers = pool.blocks.shape[0]
+        layers, sides, _, *block_shape = pool.blocks.shape
+        self._shape = layers, sides, *block_shape
         self._block_bytes = self._blocks[:, :, 0].numel() * self._blocks.element_size()
 
     def new_rows(self, count: int) -> ByteRows:
         """Pinned. torch rounds what it pins up to a power of two, which is too much of much."""
-        if count * self._block_bytes < _ROUNDED_BYTES:
-            shape = count, self._block_bytes
-            return torch.empty(shape, dtype=torch.uint8, pin_memory=True).numpy()
-        rows = np.empty((count, self._block_bytes), dtype=np.uint8)
-        cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        torch.cuda.check_error(int(cudart.cudaHostRegister(rows.ctypes.data, rows.nbytes, 0)))
-        return rows
+        return pinned_rows(count, self._block_bytes)
 
     def drop_rows(self, rows: ByteRows) -> None:
         """Memory that torch pinned is torch's to keep; what was registered here is so no longer."""
-        if rows.nbytes >= _ROUNDED_BYTES:
-            cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-            torch.cuda.check_error(int(cudart.cudaHostUnregister(rows.ctypes.data)))
+        drop_pinned(rows)
 
     def down(self, sources: BlockArray, rows: ByteRows, targets: BlockArray) -> Copy:
         start, end = _events()
@@ -239,8 +237,30 @@ class StreamCopies:
             flat[place : place + count].copy_(below, non_blocking=True)
         index = upload(targets.astype(np.int64), self._device)
         blocks = flat.view(self._blocks.dtype)
-        blocks = blocks.view(len(sources), self._num_layers, 2, *self._block_shape)
+        blocks = blocks.view(len(sources), *self._shape)
         self._blocks.index_copy_(2, index, blocks.movedim(0, 2))
+
+
+def copies_of(pool: BlockMemory, worker: Executor) -> Copies:
+    """Copies of a pool, as is right for its device."""
+    return ThreadCopies(pool, worker) if pool.blocks.device.type == "cpu" else StreamCopies(pool)
+
+
+def pinned_rows(count: int, size: int) -> ByteRows:
+    """Host memory [count, size] that a GPU copies to and from without help."""
+    if count * size < _ROUNDED_BYTES:
+        return torch.empty((count, size), dtype=torch.uint8, pin_memory=True).numpy()
+    rows = np.empty((count, size), dtype=np.uint8)
+    cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    torch.cuda.check_error(int(cudart.cudaHostRegister(rows.ctypes.data, rows.nbytes, 0)))
+    return rows
+
+
+def drop_pinned(rows: ByteRows) -> None:
+    """Let go of what ``pinned_rows`` gave."""
+    if rows.nbytes >= _ROUNDED_BYTES:
+        cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        torch.cuda.check_error(int(cudart.cudaHostUnregister(rows.ctypes.data)))
 
 
 def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:

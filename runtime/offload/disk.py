@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ import xxhash
 from radix_cache.block_pool import BlockArray
 from radix_cache.edge import TokenArray
 from radix_cache.keys import chain_keys
-from radix_cache.transfers import BlockMove, RunContent, StoredRun
+from radix_cache.transfers import BlockMove, Content, RunContent, StoredRun
 
 log = logging.getLogger(__name__)
 
@@ -99,31 +99,13 @@ class SlotFile:
         except OSError as error:
             raise StoreError(f"disk cache folder {folder}: {error.strerror or error}") from error
         try:
-            self._file = self._open_file(folder)
+            self._file = open_slots(folder / BLOCKS, num_blocks * self._slot)
         except OSError as error:
             os.close(self._lock)
             raise StoreError(f"{folder / BLOCKS}: {error.strerror or error}") from error
         except StoreError:
             os.close(self._lock)
             raise
-
-    def _open_file(self, folder: Path) -> int:
-        file = os.open(folder / BLOCKS, _OWN_FILE, 0o600)
-        try:
-            size = self.num_blocks * self._slot
-            disk = os.fstatvfs(file)
-            missing = size - os.fstat(file).st_blocks * 512
-            free = disk.f_bavail * disk.f_frsize
-            if missing > free:
-                raise StoreError(
-                    f"disk cache folder {folder}: {missing >> 20} MiB more are needed, "
-                    f"{free >> 20} MiB are free; give a smaller disk_kv_bytes"
-                )
-            os.ftruncate(file, size)
-        except BaseException:
-            os.close(file)
-            raise
-        return file
 
     def close(self) -> None:
         """Give the folder back. What is written stays."""
@@ -141,13 +123,14 @@ class SlotFile:
                 yield StoredRun(content=content, blocks=np.array([block], dtype=np.int32))
 
     def write(
-        self, content: RunContent, blocks: BlockArray, memory: ByteRows, rows: BlockArray
+        self, content: Content, blocks: BlockArray, memory: ByteRows, rows: BlockArray
     ) -> None:
         """Write ``memory[rows[i]]`` to slot ``blocks[i]``, for a run of blocks.
 
         Raises:
             OSError: the disk is full or broken; slots not yet written keep what they had.
         """
+        assert isinstance(content, RunContent)
         size = self.block_size
         keys = [content.parent_key, *chain_keys(content.parent_key, content.tokens, size)]
         for index, (block, row) in enumerate(zip(blocks.tolist(), rows.tolist(), strict=True)):
@@ -221,6 +204,29 @@ class SlotFile:
         return content, key, checksum
 
 
+def open_slots(path: Path, size: int) -> int:
+    """The descriptor of a file of ``size`` bytes, which is made, or cut or grown to that.
+
+    Raises:
+        OSError, StoreError: the disk has too little room.
+    """
+    file = os.open(path, _OWN_FILE, 0o600)
+    try:
+        disk = os.fstatvfs(file)
+        missing = size - os.fstat(file).st_blocks * 512
+        free = disk.f_bavail * disk.f_frsize
+        if missing > free:
+            raise StoreError(
+                f"disk cache folder {path.parent}: {missing >> 20} MiB more are needed, "
+                f"{free >> 20} MiB are free; give a smaller disk_kv_bytes"
+            )
+        os.ftruncate(file, size)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
 def _claim_folder(folder: Path, mark: dict[str, Any]) -> int:
     """Check that the folder is ours to use and mark it; returns the descriptor that locks it.
 
@@ -263,15 +269,33 @@ def _json(text: bytes) -> Any:
         return None
 
 
+class SlotStore(Protocol):
+    """A file of slots; its methods block, one thread calls them at a time."""
+
+    block_bytes: int
+
+    def write(
+        self, content: Content, blocks: BlockArray, memory: ByteRows, rows: BlockArray
+    ) -> None:
+        """Write ``memory[rows[i]]`` to slot ``blocks[i]``. Raises OSError."""
+        ...
+
+    def read(self, block: int, row: npt.NDArray[np.uint8]) -> None:
+        """Read a slot into ``row``. Raises DamagedSlot, OSError."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class KVStore:
-    """Carries out orders from and to a ``SlotFile`` on a thread of its own, one by one.
+    """Carries out orders from and to a file of slots on a thread of its own, one by one.
 
     Args:
         file: the slots.
         worker: runs one task at a time, in order.
     """
 
-    def __init__(self, file: SlotFile, worker: Executor) -> None:
+    def __init__(self, file: SlotStore, worker: Executor) -> None:
         self.file = file
         self._worker = worker
         self._over: deque[tuple[int, bool]] = deque()

@@ -5,7 +5,7 @@ model that made them.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import xxhash
 
+from radix_cache.snapshots import StoredState
 from radix_cache.transfers import StoredRun
 from runtime.config import EngineConfig
 from runtime.model.config import LoadError
@@ -20,8 +21,12 @@ from runtime.model.kv_pool import block_bytes
 from runtime.model.presets import PREFIX
 from runtime.model.runner import ModelRunner
 from runtime.model.sources import folder_of, gguf_file_in
+from runtime.model.state_plan import StatePlan
 from runtime.model.weights import LoadedModel, free_memory_bytes
-from runtime.offload.disk import KVStore, SlotFile, StoreError, slot_bytes
+from runtime.offload.below_plan import BelowPlan, plan_below
+from runtime.offload.disk import KVStore, SlotFile, StoreError
+from runtime.offload.state_copies import StateCopies
+from runtime.offload.state_file import StateFile
 from runtime.offload.transfer import KVTransfer
 
 _SAMPLES = 16
@@ -33,10 +38,12 @@ class KVTiers:
     """Host memory, and disk if there is one."""
 
     transfer: KVTransfer
-    host_blocks: int
-    disk_blocks: int
+    plan: BelowPlan
     stored: Iterable[StoredRun]
     """The blocks that an earlier process has left on the disk."""
+    state_transfer: KVTransfer | None
+    """The same for states, which a model without recurrent layers does not have."""
+    stored_states: Iterable[StoredState]
 
 
 def open_tiers(config: EngineConfig, runner: ModelRunner, workers: Executor | None) -> KVTiers:
@@ -49,43 +56,94 @@ def open_tiers(config: EngineConfig, runner: ModelRunner, workers: Executor | No
         LoadError: the memory is not there, the folder cannot be used, or it holds the KV of
             another model.
     """
-    model = runner.model
-    size = block_bytes(model.config, config.block_size, runner.pool.blocks.dtype)
-    free = free_memory_bytes(torch.device("cpu"))
-    if not size <= config.host_kv_bytes <= free:
+    size = block_bytes(runner.model.config, config.block_size, runner.pool.blocks.dtype)
+    wanted, free = config.host_kv_bytes, free_memory_bytes(torch.device("cpu"))
+    wanted += config.host_state_bytes or 0
+    if wanted > free:
         raise LoadError(
             f"host_kv_bytes is {config.host_kv_bytes}: a block takes {size}, {free} are free"
         )
-    host_blocks, disk_blocks = config.host_kv_bytes // size, 0
+    plan = plan_below(config, _states_of(runner), size)
+    copying, writing = workers or _thread("kv-copy"), workers or _thread("kv-disk")
     store: KVStore | None = None
     stored: Iterable[StoredRun] = ()
     if config.disk_kv_folder is not None:
-        disk_blocks = config.disk_kv_bytes // slot_bytes(size)
-        if not disk_blocks:
-            raise LoadError(
-                f"disk_kv_bytes is {config.disk_kv_bytes}: a block takes {slot_bytes(size)}"
-            )
+        file = _slot_file(config, runner, plan, size)
+        store, stored = KVStore(file, writing), file.stored()
+    transfer = KVTransfer(runner.pool, host_blocks=plan.host_blocks, store=store, worker=copying)
+    state_transfer: KVTransfer | None = None
+    stored_states: Iterable[StoredState] = ()
+    if plan.host_states:
+        state_transfer, stored_states = _open_states(config, runner, plan, copying, writing)
+    return KVTiers(
+        transfer=transfer,
+        plan=plan,
+        stored=stored,
+        state_transfer=state_transfer,
+        stored_states=stored_states,
+    )
+
+
+def _states_of(runner: ModelRunner) -> StatePlan:
+    """The slots that a runner has on the device."""
+    states, tails = runner.states, runner.tails
+    if states is None or tails is None or not states.num_slots:
+        return StatePlan()
+    tail = tails.num_bytes // tails.num_blocks
+    taken = states.num_slots * (states.state_bytes + tail)
+    return StatePlan(
+        slots=states.num_slots,
+        rings=states.num_rings,
+        num_bytes=states.num_bytes + tails.num_bytes,
+        slot_bytes=states.state_bytes + tail,
+        share=taken / (taken + runner.pool.num_bytes),
+    )
+
+
+def _slot_file(config: EngineConfig, runner: ModelRunner, plan: BelowPlan, size: int) -> SlotFile:
+    assert config.disk_kv_folder is not None
+    try:
+        return SlotFile(
+            Path(config.disk_kv_folder).expanduser(),
+            num_blocks=plan.disk_blocks,
+            block_size=config.block_size,
+            block_bytes=size,
+            identity=identity(config, runner.model),
+        )
+    except StoreError as error:
+        raise LoadError(str(error)) from error
+
+
+def _open_states(
+    config: EngineConfig,
+    runner: ModelRunner,
+    plan: BelowPlan,
+    copying: Executor,
+    writing: Executor,
+) -> tuple[KVTransfer, Iterator[StoredState]]:
+    """What copies states, and those that are on the disk."""
+    states, tails = runner.states, runner.tails
+    assert states is not None
+    assert tails is not None
+    copies = StateCopies(states, tails, copying)
+    store: KVStore | None = None
+    stored: Iterator[StoredState] = iter(())
+    if config.disk_kv_folder is not None and plan.disk_states:
+        layout = f"{identity(config, runner.model)} {states.rows.dtype} {states.state_bytes}"
         try:
-            file = SlotFile(
+            file = StateFile(
                 Path(config.disk_kv_folder).expanduser(),
-                num_blocks=disk_blocks,
-                block_size=config.block_size,
-                block_bytes=size,
-                identity=identity(config, model),
+                num_slots=plan.disk_states,
+                row_bytes=copies.row_bytes,
+                layout=f"{layout} {config.block_size}",
             )
         except StoreError as error:
             raise LoadError(str(error)) from error
-        store = KVStore(file, workers or _thread("kv-disk"))
-        stored = file.stored()
+        store, stored = KVStore(file, writing), file.stored()
     transfer = KVTransfer(
-        runner.pool,
-        host_blocks=host_blocks,
-        store=store,
-        worker=workers or _thread("kv-copy"),
+        tails, host_blocks=plan.host_states, store=store, worker=copying, copies=copies
     )
-    return KVTiers(
-        transfer=transfer, host_blocks=host_blocks, disk_blocks=disk_blocks, stored=stored
-    )
+    return transfer, stored
 
 
 def _thread(name: str) -> Executor:

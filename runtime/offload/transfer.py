@@ -22,7 +22,7 @@ from radix_cache.nodes import Tier
 from radix_cache.transfers import BlockMove
 from runtime.model.kv_pool import KVPool
 from runtime.offload.checksums import HostChecksums, HostMemoryDamaged
-from runtime.offload.copies import PIECE_BLOCKS, Copies, Copy, StreamCopies, ThreadCopies
+from runtime.offload.copies import PIECE_BLOCKS, Copies, Copy, copies_of
 from runtime.offload.disk import ByteRows, KVStore
 
 _FIRST_BYTES = 1 << 26
@@ -55,16 +55,23 @@ class KVTransfer:
         host_blocks: blocks of host memory; memory is touched when it is first written.
         store: the disk; None for none.
         worker: copies on a CPU, and sums rows; one task at a time and in order.
+        copies: of what is moved instead of the pool's blocks, one for one.
 
     Every method that says what has arrived, and ``settle``, may raise HostMemoryDamaged:
     a row went up that is not what came down. From then on nothing goes to the disk.
     """
 
     def __init__(
-        self, pool: KVPool, *, host_blocks: int, store: KVStore | None, worker: Executor
+        self,
+        pool: KVPool,
+        *,
+        host_blocks: int,
+        store: KVStore | None,
+        worker: Executor,
+        copies: Copies | None = None,
     ) -> None:
         self._on_cpu = pool.blocks.device.type == "cpu"
-        self.copies: Copies = ThreadCopies(pool, worker) if self._on_cpu else StreamCopies(pool)
+        self.copies = copies or copies_of(pool, worker)
         self._host = self.copies.new_rows(host_blocks)
         self._sums = HostChecksums(self._host)
         self._written_rows = 0 if self._on_cpu else host_blocks
@@ -80,6 +87,9 @@ class KVTransfer:
         self._staged: dict[int, ByteRows] = {}
         self._bytes = {"device_host": 0, "host_device": 0}
         self._seconds = {"device_host": 0.0, "host_device": 0.0}
+        self.before_arrival: Callable[[], None] = _nothing
+        """Called before blocks of the device are written, with whose memory others may have to do
+        first."""
 
     def move(self, move: BlockMove) -> None:
         """Take an order; see ``radix_cache.transfers.BlockMover``."""
@@ -96,6 +106,7 @@ class KVTransfer:
         elif source == Tier.DEVICE:
             self._down(move.source_blocks, self._host, move.target_blocks)
         else:
+            self.before_arrival()
             self._up(move.source_blocks, move.target_blocks)
 
     def _down(self, blocks: BlockArray, rows: ByteRows, places: BlockArray) -> None:
@@ -221,6 +232,7 @@ class KVTransfer:
 
     def report(self, cache: PrefixCache) -> None:
         """Tell ``cache`` of the orders from and to the disk that are over."""
+        self._land()
         if self._store is not None:
             for number, ok in self._store.take_over():
                 cache.moved(number, ok=ok)

@@ -30,9 +30,13 @@ from runtime.importing import child_words, importing
 from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
 from runtime.messages import Beat, EngineInfo, EngineMessage, Loading, StepOutput
+from runtime.model.config import LoadError
 from runtime.process import frames
 from runtime.process.core_choice import LOOK_S, RESTS_AFTER_S, CoreChoice
+from runtime.process.frame_socket import receive_frame
+from runtime.process.rank_processes import RankProcesses, check_ranks, start_rank_processes
 from runtime.process.watchdog import (
+    READING_FOLDER,
     LoadPulse,
     LoadWatch,
     Pulse,
@@ -41,6 +45,7 @@ from runtime.process.watchdog import (
     load_period_s,
     period_s,
     process_work,
+    ranks_work,
 )
 
 log = logging.getLogger(__name__)
@@ -105,6 +110,7 @@ class EngineProcess:
                 ``engine_command``.
         """
         self._config = config
+        self._work = process_work if config.tensor_parallel == 1 else ranks_work
         self._clock = clock
         self._command = command or engine_command()
         self._process: subprocess.Popen[bytes] | None = None
@@ -137,7 +143,7 @@ class EngineProcess:
         watch = LoadWatch(
             hung_after_s=self._config.load_hung_after_s,
             limit_s=self._config.load_limit_s,
-            work=partial(process_work, process.pid),
+            work=partial(self._work, process.pid),
             busy=partial(group_is_busy, process.pid),
             clock=self._clock,
         )
@@ -161,7 +167,7 @@ class EngineProcess:
             self._watch = Watch(
                 hung_after_s=self._config.hung_after_s,
                 step_limit_s=self._config.step_limit_s,
-                work=partial(process_work, process.pid),
+                work=partial(self._work, process.pid),
                 clock=self._clock,
             )
             self._watching = asyncio.create_task(self._look_after(self._watch))
@@ -343,22 +349,6 @@ async def _ending(process: subprocess.Popen[bytes], died: EngineDied) -> str:
     return f"the engine process was killed by {name}{memory}"
 
 
-def _receive_exactly(connection: socket.socket, size: int) -> bytes:
-    parts = bytearray(size)
-    view = memoryview(parts)
-    while view:
-        received = connection.recv_into(view)
-        if received == 0:
-            raise EOFError
-        view = view[received:]
-    return bytes(parts)
-
-
-def _receive_frame(connection: socket.socket) -> tuple[bytes, bytes]:
-    head, body = frames.body_sizes(_receive_exactly(connection, frames.PREFIX.size))
-    return _receive_exactly(connection, head), _receive_exactly(connection, body)
-
-
 def _readable(connection: socket.socket, wait_s: float | None) -> bool:
     """Whether a read would return at once (data, or the end); None waits until it does."""
     return bool(select.select([connection], [], [], wait_s)[0])
@@ -385,7 +375,24 @@ def readable_or_quiet(
     return True
 
 
-def serve(connection: socket.socket) -> None:
+def _other_ranks(
+    config: EngineConfig, enters: Callable[[str], None], log_format: LogFormat
+) -> RankProcesses | None:
+    """The other ranks, started before this one loads torch; None where there are none.
+
+    Raises:
+        LoadError: the model cannot be cut so, or a process cannot be started.
+    """
+    if config.tensor_parallel > 1:
+        enters(READING_FOLDER)
+        check_ranks(config)
+    try:
+        return start_rank_processes(config, log_format)
+    except OSError as error:
+        raise LoadError(f"another rank cannot be started: {error}") from error
+
+
+def serve(connection: socket.socket, log_format: LogFormat = "text") -> None:
     """Load the configured model and run steps until the peer closes the socket."""
     sending = threading.Lock()
 
@@ -393,25 +400,24 @@ def serve(connection: socket.socket) -> None:
         with sending:
             connection.sendall(frame)
 
-    config = frames.decode_config(*_receive_frame(connection))
+    config = frames.decode_config(*receive_frame(connection))
     load_pulse = LoadPulse(
         lambda loading: send(frames.encode_loading(loading)),
         load_period_s(config.load_hung_after_s, config.load_limit_s),
     )
     try:
+        others = _other_ranks(config, load_pulse.enters, log_format)
         load_pulse.enters("importing torch")
-        try:
-            with importing():
-                from runtime.engine.engine import EngineBroken
-                from runtime.process.loading import EngineLoadError, load_engine
-        except ImportError as error:
-            send(frames.encode_refusal(f"this installation is not complete: {error}"))
-            return
-        try:
-            engine = load_engine(config, enters=load_pulse.enters)
-        except EngineLoadError as error:
-            send(frames.encode_refusal(str(error)))
-            return
+        with importing():
+            from runtime.engine.engine import EngineBroken
+            from runtime.process.loading import load_engine
+        engine = load_engine(config, enters=load_pulse.enters, others=others)
+    except ImportError as error:
+        send(frames.encode_refusal(f"this installation is not complete: {error}"))
+        return
+    except LoadError as error:
+        send(frames.encode_refusal(str(error)))
+        return
     finally:
         load_pulse.end()
     keep_short()
@@ -426,7 +432,7 @@ def serve(connection: socket.socket) -> None:
         pulse.rests()
         while readable():
             pulse.works()
-            engine.submit(frames.decode_messages(*_receive_frame(connection)))
+            engine.submit(frames.decode_messages(*receive_frame(connection)))
             pulse.rests()
         pulse.works()
 
@@ -466,7 +472,7 @@ def main() -> None:
         contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError),
     ):
         try:
-            serve(connection)
+            serve(connection, arguments.log_format)
         except frames.FrameError as error:
             log.error("the server said something that is no message: %s", error)
             sys.exit(1)

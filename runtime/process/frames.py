@@ -59,6 +59,20 @@ def _pack(header: Any, arrays: list[TokenArray]) -> bytes:
     return PREFIX.pack(_MAGIC, len(head), len(body)) + head + body
 
 
+def encode_object(value: dict[str, Any]) -> bytes:
+    """A frame of nothing but an object of JSON values."""
+    return _pack(value, [])
+
+
+def decode_object(header: bytes, body: bytes) -> dict[str, Any]:
+    """Inverse of ``encode_object``. Raises FrameError on anything else."""
+    _Reader(body).end()
+    try:
+        return _object(orjson.loads(header))
+    except (ValueError, WrongField) as error:
+        raise FrameError(f"not an object: {error}") from error
+
+
 def body_sizes(prefix: bytes) -> tuple[int, int]:
     """Return (header bytes, array bytes) that follow ``prefix``.
 

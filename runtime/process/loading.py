@@ -2,11 +2,10 @@
 
 import logging
 import time
-import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 from radix_cache.cache import PrefixCache
 from radix_cache.config import CacheConfig
@@ -28,8 +27,12 @@ from runtime.grammar.compiler import GrammarCompiler
 from runtime.messages import EngineInfo
 from runtime.model.config import LoadError
 from runtime.model.kv_pool import block_bytes
+from runtime.model.rank_link import RankLink
 from runtime.model.runner import ModelRunner, load_runner
+from runtime.offload.below_plan import BelowPlan
 from runtime.offload.opening import KVTiers, open_tiers
+from runtime.process.one_line import in_one_line
+from runtime.process.rank_processes import RankProcesses
 from runtime.process.startup_profile import measured_table
 from runtime.process.stored_profile import StoredProfile
 from runtime.process.watchdog import READING_FOLDER, READING_TOKENIZER
@@ -43,10 +46,9 @@ _GRAMMAR_CACHE_BYTES = 256 * 1024 * 1024
 _DRAFT_INDEX_BYTES = 256 * 1024 * 1024
 _DRAFT_MEMORY_BYTES = 32 * 1024 * 1024
 _RESCUE_SHARE = 1.0
-_SAID_CHARS = 400
 
 
-class EngineLoadError(Exception):
+class EngineLoadError(LoadError):
     """The engine cannot start. The message is meant for the person who started it."""
 
 
@@ -55,18 +57,29 @@ def load_engine(
     *,
     clock: Callable[[], float] = time.monotonic,
     enters: Callable[[str], None] = lambda stage: None,
+    others: RankProcesses | None = None,
 ) -> Engine:
-    """Load model, tokenizer and KV pool. ``enters`` is called with what is done next, in words
-    that follow "while".
+    """Load model, tokenizer and KV pool.
+
+    Args:
+        enters: is called with what is done next, in words that follow "while".
+        others: the other ranks, where ``config`` has any; they end with the engine, or if it cannot
+            start.
 
     Raises:
         EngineLoadError: a file is missing or unfit, the memory does not suffice, or whatever
             else went wrong.
     """
     started = time.monotonic()
+    undo = ExitStack()
     try:
+        if others is not None:
+            undo.callback(others.kill)
+        ranks = None if others is None else _lead(others, config, enters)
+        if ranks is not None:
+            undo.callback(ranks.close)
         enters(READING_FOLDER)
-        runner = load_runner(config, folder_read=lambda: enters("loading the model"))
+        runner = load_runner(config, folder_read=lambda: enters("loading the model"), ranks=ranks)
         model = runner.model
         enters(READING_TOKENIZER)
         tokenizer = Tokenizer.load(
@@ -88,22 +101,24 @@ def load_engine(
         )
         enters("making the caches")
         engine = assemble(config, runner, tokenizer, clock=clock, load_s=load_s, costs=costs)
+        undo.pop_all()
     except (LoadError, TokenizerError) as error:
         raise EngineLoadError(str(error)) from error
     except Exception as error:  # a file that nobody has thought of, or memory that ran out
-        raise EngineLoadError(_in_one_line(config.model, error)) from error
+        said = f"{config.model!r} cannot be loaded: {in_one_line(error)}"
+        raise EngineLoadError(said) from error
+    finally:
+        undo.close()
     log.info("engine ready model=%s load_s=%.2f", model.name, engine.info.load_s)
     return engine
 
 
-def _in_one_line(model: str, error: Exception) -> str:
-    """An unexpected error in one line, with the place where it happened: there is no traceback."""
-    code, line = "?", 0
-    for frame, number in traceback.walk_tb(error.__traceback__):
-        code, line = frame.f_code.co_filename, number
-    place = f"{Path(code).parent.name}/{Path(code).name}, line {line}"
-    said = " ".join(str(error).split())[:_SAID_CHARS]
-    return f"{model!r} cannot be loaded: {type(error).__name__} in {place}: {said}"
+def _lead(others: RankProcesses, config: EngineConfig, enters: Callable[[str], None]) -> RankLink:
+    """Meet the other ranks; a model on one device loads nothing of this."""
+    from runtime.process.ranks import lead
+
+    enters("starting the other ranks")
+    return lead(others, config, enters)
 
 
 def assemble(
@@ -142,7 +157,7 @@ def assemble(
     memory = KVMemory(
         cache,
         None if tiers is None else tiers.transfer,
-        _state_memory(runner),
+        _state_memory(runner, tiers),
     )
     requests = OpenRequests(
         limits=_limits(config, info),
@@ -181,14 +196,17 @@ def _cache(
     clock: Callable[[], float],
 ) -> PrefixCache:
     """The prefix cache over the runner's blocks, with what an earlier process left on disk."""
+    below = BelowPlan() if tiers is None else tiers.plan
     cache = PrefixCache(
         CacheConfig(
             num_blocks=runner.num_blocks,
             block_size=config.block_size,
             policy=config.cache_policy,
             rescue_share=_RESCUE_SHARE,
-            host_blocks=tiers.host_blocks if tiers is not None else 0,
-            disk_blocks=tiers.disk_blocks if tiers is not None else 0,
+            host_blocks=below.host_blocks,
+            disk_blocks=below.disk_blocks,
+            host_states=below.host_states,
+            disk_states=below.disk_states,
             state_slots=0 if runner.states is None else runner.states.num_slots,
             running_slots=0 if runner.states is None else runner.states.num_rings,
             slot_blocks=_slot_blocks(config, runner),
@@ -198,16 +216,26 @@ def _cache(
         reload_cost=tiers.transfer.up_s if tiers is not None else None,
         mover=tiers.transfer if tiers is not None else None,
     )
-    if tiers is not None and tiers.disk_blocks:
-        found = cache.load(tiers.stored)
-        log.info("disk cache ready blocks=%d found=%d", tiers.disk_blocks, found)
+    if tiers is not None and below.disk_blocks:
+        found, states = cache.load(tiers.stored, tiers.stored_states)
+        log.info("disk cache ready blocks=%d found=%d", below.disk_blocks, found)
+        if below.disk_states:
+            log.info("disk cache ready states=%d found=%d", below.disk_states, states)
     return cache
 
 
-def _state_memory(runner: ModelRunner) -> StateMemory | None:
+def _state_memory(runner: ModelRunner, tiers: KVTiers | None) -> StateMemory | None:
     if runner.states is None or runner.tails is None:
         return None
-    return StateMemory(runner.states, runner.tails, runner.pool)
+    if tiers is None or tiers.state_transfer is None:
+        return StateMemory(runner.states, runner.tails, runner.pool)
+    return StateMemory(
+        runner.states,
+        runner.tails,
+        runner.pool,
+        transfer=tiers.state_transfer,
+        settle=tiers.transfer.settle,
+    )
 
 
 def _slot_blocks(config: EngineConfig, runner: ModelRunner) -> int:
@@ -262,10 +290,11 @@ def _info(
         max_context_tokens=min(limits),
         block_size=config.block_size,
         kv_capacity_tokens=capacity,
-        num_parameters=model.config.num_parameters,
+        num_parameters=model.num_parameters,
         load_s=load_s,
         tokenizer_folder=str(model.tokenizer_folder),
         model_type=model.model_type,
+        ranks=config.tensor_parallel,
     )
 
 

@@ -131,18 +131,18 @@ class Admission:
         cached = self._prompts.begin(sequence)
         available = self._cache.available_blocks(cached)
         length = len(sequence.buffer)
-        least = blocks_for(length + 1) - cached.num_blocks
+        least = blocks_for(length + 1) - cached.num_device_blocks
         if least + self._headroom(sequence) > available:
             self._cache.finish(cached, lease_s=0.0)
             sequence.uncached_estimate = length - cached.num_cached_tokens
             return False
         ahead = min(sequence.request.max_new_tokens, _ALLOCATE_AHEAD_TOKENS)
-        wanted = blocks_for(length + ahead) - cached.num_blocks
+        wanted = blocks_for(length + ahead) - cached.num_device_blocks
         roomy = wanted + 4 * (len(self._queues.running) + 1) <= available
         try:
-            came_back = cached.num_restorable_blocks
             self._cache.restore(cached)
-            self._cache.allocate(cached, (wanted if roomy else least) - came_back)
+            reach = blocks_for(length + (ahead if roomy else 1))
+            self._cache.allocate(cached, reach - cached.num_blocks)
         except (OutOfBlocks, OutOfSlots):
             self._cache.finish(cached, lease_s=0.0)
             return False

@@ -24,10 +24,8 @@ from runtime.machine_files import cache_folder
 from runtime.model.config import LoadError
 from sessions.command.finding import Finding
 from sessions.command.journal_options import (
-    MEMORY,
     JournalOptions,
     fingerprint,
-    in_postgres,
     journal_path,
     look_at_journal,
 )
@@ -37,6 +35,7 @@ from sessions.command.preflight import known_source
 from sessions.command.settings import OptionError
 from sessions.journal.errors import JournalDamaged, JournalError, JournalInUse, JournalOtherVersion
 from sessions.journal.inspection import LOOK_S
+from sessions.journal.places import MEMORY, in_postgres
 from sessions.wire.descriptors import KEPT, OWN
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.version import __version__

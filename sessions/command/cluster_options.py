@@ -8,13 +8,15 @@ import re
 import socket
 from dataclasses import dataclass
 
-from sessions.command.journal_options import JournalOptions, in_postgres
-from sessions.command.settings import OptionError, Setting, Values
+from sessions.command.journal_options import JournalOptions
+from sessions.command.settings import OptionError, Values
 from sessions.http.front_door import Network
 from sessions.journal.errors import AddressTaken, ClusterRefused
 from sessions.journal.journal import Journal
-from sessions.journal.members import MemberState, Presence
+from sessions.journal.members import NO_SLOT, MemberState, Presence
+from sessions.journal.places import in_postgres
 from sessions.wire.standing import Standing
+from tools_api.version import __version__
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -29,42 +31,8 @@ class ClusterOptions:
     port: int
     """0: the one that it listens on."""
     notice_s: float
-
-
-CLUSTER_SETTINGS: tuple[Setting, ...] = (
-    Setting(
-        name="cluster",
-        metavar="NAME",
-        group="cluster",
-        help="be one of several servers behind 'keepwarm cluster balance'; the journal is "
-        "postgresql://... then",
-    ),
-    Setting(
-        name="advertise",
-        metavar="HOST[:PORT]",
-        group="cluster",
-        help="where the balancer reaches this server; without a port the one it listens on",
-    ),
-    Setting(
-        name="drain_notice_s",
-        kind="number",
-        default=2.0,
-        bounds=(0, 600),
-        metavar="SECONDS",
-        group="cluster",
-        help="how long a server that is told to stop goes on listening at most, until its "
-        "balancer sends nobody more",
-    ),
-    Setting(
-        name="forwarded_by",
-        kind="list",
-        default=(),
-        metavar="NETWORK",
-        group="cluster",
-        help="network of balancers, e.g. 10.0.0.0/24, whose X-Forwarded-For names the client; "
-        "repeatable",
-    ),
-)
+    slot: int = NO_SLOT
+    """The slot of the balancer that it asks for."""
 
 
 def read_cluster_options(values: Values, journal: JournalOptions) -> ClusterOptions | None:
@@ -87,7 +55,13 @@ def read_cluster_options(values: Values, journal: JournalOptions) -> ClusterOpti
             "this server"
         )
     host, port = _place(advertise, values.label("advertise"))
-    return ClusterOptions(name=name, host=host, port=port, notice_s=values["drain_notice_s"])
+    return ClusterOptions(
+        name=name,
+        host=host,
+        port=port,
+        notice_s=values["drain_notice_s"],
+        slot=values["cluster_slot"],
+    )
 
 
 def read_networks(values: Values) -> tuple[Network, ...]:
@@ -141,7 +115,12 @@ async def join(
     port = options.port or bound.getsockname()[1]
     address = f"[{options.host}]:{port}" if ":" in options.host else f"{options.host}:{port}"
     presence = Presence(
-        cluster=options.name, address=address, identity=identity, state=MemberState.STARTING
+        cluster=options.name,
+        address=address,
+        identity=identity,
+        state=MemberState.STARTING,
+        version=__version__,
+        wanted_slot=options.slot,
     )
     standing = Standing(presence, notice_s=options.notice_s)
     try:

@@ -11,9 +11,11 @@ import secrets
 from pathlib import Path
 
 from runtime.folder_files import UnfitFile, read_within
-from sessions.command.journal_options import MEMORY, JournalOptions, in_postgres, journal_file
+from sessions.command.journal_options import JournalOptions, journal_file
 from sessions.command.settings import OptionError
 from sessions.durable.compaction import KEY_BYTES, Seal
+from sessions.journal.file_state import compaction_key
+from sessions.journal.places import MEMORY, in_postgres
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ def _key(options: JournalOptions, fingerprint: bytes) -> bytes:
             "taken after a restart and by other servers"
         )
         return secrets.token_bytes(KEY_BYTES)
-    file = journal_file(options, fingerprint).with_suffix(".key")
+    file = compaction_key(journal_file(options, fingerprint))
     try:
         return _beside(file)
     except OSError as error:

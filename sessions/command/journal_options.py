@@ -17,17 +17,17 @@ from pathlib import Path
 import xxhash
 
 from runtime.folder_files import TOKENIZER, UnfitFile, read_within
-from sessions.command.settings import OptionError, Setting, Values
+from sessions.command.settings import OptionError, Values
 from sessions.command.speech import Tokenised
 from sessions.ground import JOURNAL
 from sessions.journal.adoption import Loader
 from sessions.journal.errors import (
     JournalAbsent,
-    JournalError,
     JournalUnavailable,
 )
 from sessions.journal.inspection import Seen, look_at
 from sessions.journal.journal import Journal
+from sessions.journal.places import MEMORY, in_postgres, open_postgres, state_folder
 from sessions.journal.records import TENANT_ACCOUNT, TurnRecord
 from sessions.journal.rescue import Rescue
 from sessions.journal.sqlite import SqliteJournal
@@ -39,8 +39,6 @@ from sessions.wire.standing import Standing
 
 log = logging.getLogger(__name__)
 
-MEMORY = ":memory:"
-_POSTGRES = ("postgresql://", "postgres://")
 _FORMAT = b"1"
 """Raise it when a chat format writes the same items as other tokens."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -63,65 +61,6 @@ class JournalOptions:
     """Where a journal is saved whose path names it no more; None: beside it."""
     ready_without: bool = False
     """A server is ready also while the shared journal is out of reach."""
-
-
-JOURNAL_SETTINGS: tuple[Setting, ...] = (
-    Setting(
-        name="journal",
-        metavar="FILE",
-        group="journal",
-        help="where sessions are kept so that they outlive the server: a file, "
-        "postgresql://... (shared by all that name it), or :memory: for nowhere; default: a file "
-        "in the user's state folder",
-    ),
-    Setting(
-        name="journal_shared",
-        kind="switch",
-        default=False,
-        group="journal",
-        help="let other servers of this host, started the same way, use the file as well",
-    ),
-    Setting(
-        name="journal_foreign",
-        choices=("unknown", "retokenise"),
-        default="unknown",
-        group="journal",
-        help="sessions of another tokenizer or chat format: unknown here, or taken over by "
-        "tokenising what was said anew",
-    ),
-    Setting(
-        name="journal_keep_days",
-        kind="number",
-        default=30.0,
-        bounds=(0.001, 36_500),
-        metavar="DAYS",
-        group="journal",
-        help="turns that are older are deleted once nothing continues them",
-    ),
-    Setting(
-        name="compaction_key",
-        metavar="FILE",
-        group="journal",
-        help="the key that signs compaction items, at least 32 bytes, the same for all servers "
-        "that are to take each other's; default: a file beside the journal's, made at the "
-        "first start",
-    ),
-    Setting(
-        name="journal_rescue_folder",
-        metavar="FOLDER",
-        group="journal",
-        help="where the journal is saved if its file is removed, moved or replaced under a running "
-        "server; default: beside it",
-    ),
-    Setting(
-        name="ready_without_journal",
-        kind="switch",
-        default=False,
-        group="journal",
-        help="leave a journal that servers share out of /readyz: else all of them would leave "
-        "their balancer at once while it is out of reach, and reading with them",
-    ),
-)
 
 
 def read_journal_options(values: Values, environment: Mapping[str, str]) -> JournalOptions:
@@ -158,12 +97,6 @@ def read_journal_options(values: Values, environment: Mapping[str, str]) -> Jour
         state_folder=state_folder(environment),
         compaction_key=values["compaction_key"] or None,
     )
-
-
-def state_folder(environment: Mapping[str, str]) -> Path:
-    """Where programs keep what they cannot make again."""
-    home = environment.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(home) / "keepwarm"
 
 
 def fingerprint(of: Tokenised, chat_format: str | None = None) -> bytes:
@@ -244,30 +177,6 @@ def open_journal(options: JournalOptions, of: bytes) -> Journal | None:
             f"--journal, or keep nothing with '--journal {MEMORY}'"
         ) from error
     return SqliteJournal(file, fingerprint=of, owner=owner, shared=options.shared, patient=True)
-
-
-def in_postgres(place: str) -> bool:
-    """It is the address of a database, no file."""
-    return place.startswith(_POSTGRES)
-
-
-def open_postgres(
-    address: str, *, fingerprint: bytes, owner: str, beside: bool = False, patient: bool = False
-) -> Journal:
-    """As ``PostgresJournal``, where the extra is installed.
-
-    Raises:
-        JournalError: it is not, or the journal cannot be opened.
-    """
-    try:
-        from sessions.journal.postgres import PostgresJournal
-    except ImportError as error:
-        raise JournalError(
-            "a journal in PostgreSQL needs the extra 'postgres': pip install 'keepwarm[postgres]'"
-        ) from error
-    return PostgresJournal(
-        address, fingerprint=fingerprint, owner=owner, beside=beside, patient=patient
-    )
 
 
 def with_journal(

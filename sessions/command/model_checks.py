@@ -8,7 +8,7 @@ What headers of weights and the device have to do with it is asked of a process 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runtime.model.config import Experts, GatedDelta, ModelConfig, ShortConv
+from runtime.model.config import Experts, GatedDelta, Mamba2, ModelConfig, ShortConv
 from runtime.model.sources import ModelSource
 from sessions.command.finding import Finding
 from sessions.command.options import ServeOptions
@@ -16,7 +16,7 @@ from sessions.command.preflight import fault_of_context, fault_of_model, known_s
 from sessions.command.settings import OptionError
 from sessions.command.speech import Speech, speech_of
 
-_RECURRENT = {ShortConv: "short convolutions", GatedDelta: "gated delta nets"}
+_RECURRENT = {ShortConv: "short convolutions", GatedDelta: "gated delta nets", Mamba2: "Mamba-2"}
 _SESSION_TOKENS = (8192, 32768)
 """Lengths of sessions that are told of, beside the whole context."""
 
@@ -115,15 +115,27 @@ def memory(report: Mapping[str, Any]) -> Finding:
     context, tokens = report["context"], report["tokens"]
     lengths = [each for each in _SESSION_TOKENS if each < context] + [context]
     sessions = [f"{_sessions(report, each)} of {each} tokens" for each in lengths]
-    words = [
+    words = [f"of each of {report['ranks']} ranks"] if report["ranks"] > 1 else []
+    words += [
         f"weights take {_size(report['weight_bytes'])} in {report['dtype']}, "
         f"{_size(report['free_bytes'])} are free on {report['device']}",
         f"KV takes {_size(report['token_bytes'])} a token, {_size(report['kv_bytes'])} in all for "
         f"{tokens} tokens",
         f"sessions that fit: {', '.join(sessions)}",
     ]
+    windowed, window = report["windowed_share"], report["window_tokens"]
+    if windowed and window < context:
+        needed = 1 - windowed * (1 - window / context)
+        words.append(
+            f"layers that see {window} tokens keep all: a session of {context} tokens takes "
+            f"{1 / needed:.3g} times what its windows need"
+        )
+    if report["state_slots"]:
+        words.append(f"{report['state_slots']} states of {_size(report['state_bytes'])} each")
     if report["host_tokens"]:
-        words.append(f"host memory holds {report['host_tokens']} tokens more")
+        words.append(
+            f"host memory holds {report['host_tokens']} tokens more{_states_below(report)}"
+        )
     found = "; ".join(words)
     if tokens >= context:
         return Finding(what="memory", verdict="ok", found=found)
@@ -132,6 +144,14 @@ def memory(report: Mapping[str, Any]) -> Finding:
         "--kv-cache-dtype has it take half"
     )
     return Finding(what="memory", verdict="note", found=found, advice=advice)
+
+
+def _states_below(report: Mapping[str, Any]) -> str:
+    """How many states there is room for below the device, where a model has any."""
+    if not report["state_slots"]:
+        return ""
+    on_disk = f", the disk {report['disk_states']}" if report["disk_states"] else ""
+    return f" and {report['host_states']} states{on_disk}"
 
 
 def _sessions(report: Mapping[str, Any], length: int) -> int:

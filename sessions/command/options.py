@@ -1,46 +1,38 @@
 """Options of ``keepwarm serve``, as typed values.
 
-Every field of ``EngineConfig`` is an option of the same name (sizes in bytes become MiB),
-its docstring the help text; the rest concerns the port, keys and prices. Nothing is started
-or opened here but the tenants file.
+Nothing is started or opened here but the tenants file.
 
 Always true: options that exist passed their bounds, and a port that other machines can
 reach has a key.
 """
 
-import ast
-import inspect
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from runtime.child_environment import KEY_VARIABLE
-from runtime.config import BOUNDS, ConfigError, EngineConfig
+from runtime.config import ConfigError, EngineConfig
 from runtime.log_lines import LogFormat
 from runtime.machine_files import cache_folder
 from sessions.command.cluster_options import (
-    CLUSTER_SETTINGS,
     ClusterOptions,
     read_cluster_options,
     read_networks,
 )
 from sessions.command.journal_options import (
-    JOURNAL_SETTINGS,
     JournalOptions,
     read_journal_options,
 )
 from sessions.command.prices import PriceError, PriceFile, read_price_file
-from sessions.command.settings import Kind, OptionError, Setting, Values
+from sessions.command.serve_settings import ENGINE_OPTIONS
+from sessions.command.settings import OptionError, Values
 from sessions.durable.ledger import PriceTable
 from sessions.http.front_door import Network, is_loopback
 from sessions.tenants import KeyFileError, single_key
 from sessions.tenants_file import TenantsFile, read_tenants_file
 from tools_api.limits import DEFAULT_LIMITS
-
-MIB = 1024 * 1024
 
 _PRICES = {"input": "input_uncached", "cached": "input_cached", "output": "output"}
 
@@ -76,185 +68,6 @@ class ServeOptions:
     """Fields of requests that become labels of their sessions."""
     default_output_tokens: int
     """The limit of a turn that names none."""
-
-
-_OWN = (
-    Setting(
-        name="host",
-        default="127.0.0.1",
-        help="address to listen on; others than loopback need a key",
-    ),
-    Setting(
-        name="port",
-        kind="whole",
-        default=8080,
-        bounds=(0, 65535),
-        help="port to listen on; 0 takes a free one",
-    ),
-    Setting(name="model_name", help="further model id that requests may use and responses name"),
-    Setting(
-        name="api_key",
-        metavar="KEY",
-        secret=True,
-        help=f"key that clients must send; better in {KEY_VARIABLE}",
-    ),
-    Setting(
-        name="tenants_file",
-        kind="path",
-        metavar="FILE",
-        help="TOML file with a table [[keys]] for each key: name, sha256, tenant and role "
-        "(operator, tenant, read-only); tenants share nothing, operators see metrics and all "
-        "sessions; read again on SIGHUP; 'keepwarm keys' makes its rows",
-    ),
-    Setting(
-        name="allow_origin",
-        kind="list",
-        default=(),
-        metavar="ORIGIN",
-        help="origin of web pages that may connect, e.g. https://agents.example; repeatable",
-    ),
-    Setting(
-        name="price",
-        default="",
-        metavar="input=D,cached=D,output=D",
-        help="dollars per million prompt tokens computed, prompt tokens cached, output tokens",
-    ),
-    Setting(
-        name="prices",
-        kind="path",
-        metavar="FILE",
-        help="the same for each model, TOML: a table [models.NAME] with input, cached, output and, "
-        "where thinking costs otherwise, reasoning; [models.default] is for all others",
-    ),
-    Setting(
-        name="label_from",
-        kind="list",
-        default=(),
-        metavar="FIELD",
-        help="field of requests that becomes a label of their sessions: user, or metadata.NAME; "
-        "repeatable, up to 8 times",
-    ),
-    Setting(
-        name="drain_seconds",
-        kind="number",
-        default=30.0,
-        bounds=(0, 86400),
-        help="on SIGTERM or SIGINT, how long running turns may go on; a second signal ends it",
-    ),
-    Setting(
-        name="default_output_tokens",
-        kind="whole",
-        default=DEFAULT_LIMITS.default_output_tokens,
-        bounds=(1, 1 << 24),
-        help="output tokens of a turn that names no max_output_tokens",
-    ),
-    Setting(
-        name="log_format",
-        default="text",
-        choices=get_args(LogFormat),
-        help="lines of text, or a JSON object a line",
-    ),
-    Setting(
-        name="log_level",
-        default="info",
-        choices=("debug", "info", "warning", "error"),
-        help="what is logged to standard error",
-    ),
-    Setting(
-        name="otlp_traces",
-        metavar="URL",
-        help="send a span of every turn to this OTLP endpoint over HTTP, e.g. "
-        "http://127.0.0.1:4318/v1/traces; needs the extra 'otel'",
-    ),
-)
-
-
-# Engine options, from the fields of EngineConfig
-
-TUNING = frozenset(
-    {"num_blocks", "state_slots", "block_size", "max_batch_tokens", "max_waiting"}
-    | {"prefill_tokens_beside_decodes", "startup_profile_ms", "startup_profile_folder"}
-    | {"first_token_limit_s", "output_reserve_percent", "session_context_percent"}
-    | {"max_draft_tokens", "draft_tokens_per_step", "cache_policy", "session_tokens_bytes"}
-    | {"hung_after_s", "step_limit_s", "load_hung_after_s", "load_limit_s"}
-)
-"""Fields that nobody needs to set who does not measure the engine."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _EngineOption:
-    field: str
-    unit: int
-    """Factor from the option's value to the field's."""
-    setting: Setting
-
-    def value(self, values: Values) -> Any:
-        given = values[self.setting.name]
-        return given * self.unit if self.unit != 1 and given is not None else given
-
-
-def _engine_option(name: str, kind: Any, default: Any, text: str) -> _EngineOption:
-    is_size = name.endswith("_bytes")
-    unit = MIB if is_size else 1
-    low_high = BOUNDS.get(name)
-    return _EngineOption(
-        field=name,
-        unit=unit,
-        setting=Setting(
-            name=name.removesuffix("_bytes") + "_mib" if is_size else name,
-            help=text.replace("``", "'").replace("None:", "Default:"),
-            default=default // unit if is_size and default is not None else default,
-            bounds=low_high and (-(-low_high[0] // unit), low_high[1] // unit),
-            metavar="MIB" if is_size else name.rpartition("_")[2].upper(),
-            group="engine",
-            tuning=name in TUNING,
-            **_kind(kind),
-        ),
-    )
-
-
-def _kind(hint: Any) -> dict[str, Any]:
-    if get_origin(hint) is Literal:
-        return {"choices": get_args(hint)}
-    (plain,) = [part for part in get_args(hint) or (hint,) if part is not type(None)]
-    kind: Kind = "whole" if plain is int else "text"
-    return {"kind": kind}
-
-
-def _field_docstrings(type_: type) -> dict[str, str]:
-    """The string under each field, on one line."""
-    (definition,) = ast.parse(inspect.getsource(type_)).body
-    assert isinstance(definition, ast.ClassDef)
-    texts = {}
-    for field, below in zip(definition.body, definition.body[1:], strict=False):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(below, ast.Expr)
-        ):
-            texts[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
-    return texts
-
-
-def _engine_options() -> tuple[_EngineOption, ...]:
-    kinds, texts = get_type_hints(EngineConfig), _field_docstrings(EngineConfig)
-    return tuple(
-        _engine_option(field.name, kinds[field.name], field.default, texts[field.name])
-        for field in fields(EngineConfig)
-    )
-
-
-_ENGINE = _engine_options()
-SERVE_SETTINGS: tuple[Setting, ...] = (
-    *_OWN,
-    *JOURNAL_SETTINGS,
-    *CLUSTER_SETTINGS,
-    *(option.setting for option in _ENGINE),
-)
-"""Every option of ``keepwarm serve``."""
-
-
-# From values to options
 
 
 def read_serve_options(values: Values, environment: Mapping[str, str]) -> ServeOptions:
@@ -314,7 +127,7 @@ def _label_sources(given: tuple[str, ...], label: str) -> tuple[str, ...]:
 def in_the_users_words(message: str, values: Values) -> str:
     """A message about options or fields of ``EngineConfig``, with the names under which they
     were given: the flag, the variable or the line of the file."""
-    for option in _ENGINE:
+    for option in ENGINE_OPTIONS:
         # A name of one word is an English word as well, unless the message begins with it.
         name = option.field if "_" in option.field else rf"\A{option.field}(?= is )"
         flag = option.setting.flag
@@ -329,7 +142,7 @@ def in_the_users_words(message: str, values: Values) -> str:
 
 def _engine_config(values: Values, environment: Mapping[str, str]) -> EngineConfig:
     try:
-        config = EngineConfig(**{option.field: option.value(values) for option in _ENGINE})
+        config = EngineConfig(**{option.field: option.value(values) for option in ENGINE_OPTIONS})
     except ConfigError as error:
         raise OptionError(in_the_users_words(str(error), values)) from error
     if config.startup_profile_folder is None:

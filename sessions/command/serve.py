@@ -18,7 +18,8 @@ from functools import partial
 from pathlib import Path
 
 from runtime.collection import WholeCollections, collect_when_quiet, keep_short
-from runtime.grammar.probe import GrammarProbe, ProbeError
+from runtime.grammar.probe import GrammarProbe
+from runtime.grammar.probe_child import ProbeError
 from runtime.heap_free import heap_free_bytes
 from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
@@ -55,6 +56,7 @@ from sessions.wire.fair_reading import CpuAllowance, Reading, TenantTurns
 from sessions.wire.http_api import HttpApi
 from sessions.wire.hub import Hub
 from sessions.wire.journal_desk import JournalDesk
+from sessions.wire.member_load import LoadReader
 from sessions.wire.read_process import ReadConfig, ReadProcess
 from sessions.wire.server import Server, routes
 from sessions.wire.standing import Standing
@@ -165,7 +167,7 @@ async def serve_until(options: ServeOptions, ready: asyncio.Event, stopping: asy
         address = _address(bound)
         await server.start(bound)
         if standing is not None:
-            _serves(standing, hub)
+            _serves(standing, hub, service.clock)
         cleanup.callback(_collecting(service).cancel)
         print(ready_line(address, info), flush=True)
         ready.set()
@@ -206,7 +208,7 @@ async def _standing(
     return standing
 
 
-def _serves(standing: Standing, hub: Hub) -> None:
+def _serves(standing: Standing, hub: Hub, clock: Callable[[], float]) -> None:
     """The journal does not count: where it is away nobody hears that either, and when it is back
     no server is to be taken for one that is not ready."""
 
@@ -214,7 +216,8 @@ def _serves(standing: Standing, hub: Hub) -> None:
         hub.ground.look()
         return hub.ready and not hub.ground.reasons.keys() - {JOURNAL}
 
-    standing.serves(engine_ready=ready, kv_usage=lambda: hub.dashboard.engine_state()["kv_usage"])
+    figures = LoadReader(hub.dashboard, lambda: hub.num_connections, clock)
+    standing.serves(engine_ready=ready, load=figures.read)
 
 
 def _collecting(service: Service) -> "asyncio.Task[None]":

@@ -12,27 +12,27 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sessions.durable.transcript import Entry, chain
-from tools_api.items import (
-    Compaction,
-    CustomToolCall,
-    CustomToolCallOutput,
-    FunctionCall,
-    FunctionCallOutput,
-    Item,
-    Message,
-    Reasoning,
-)
+from tools_api.built_in_items import CALL_PREFIXES
+from tools_api.items import Item
 
-_PREFIXES: dict[type[Item], str] = {
-    Message: "msg",
-    FunctionCall: "fc",
-    FunctionCallOutput: "fco",
-    CustomToolCall: "ctc",
-    CustomToolCallOutput: "ctco",
-    Reasoning: "rs",
-    Compaction: "cmp",
+_PREFIXES: dict[str, str] = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+    "compaction": "cmp",
+    **{str(kind): prefix for kind, prefix in CALL_PREFIXES.items()},
+    "shell_call_output": "sho",
+    "local_shell_call_output": "lsho",
+    "apply_patch_call_output": "apco",
+    "tool_search_output": "tso",
+    "additional_tools": "at",
+    "configuration_update": "cu",
 }
-_LISTED = re.compile(r"(?:msg|fc|fco|ctc|ctco|rs|cmp)_(\d{1,9})_(.+)", re.ASCII)
+"""By the item's type."""
+_LISTED = re.compile(rf"(?:{'|'.join(_PREFIXES.values())})_(\d{{1,9}})_(.+)", re.ASCII)
 _RESPONSE = "resp"
 
 
@@ -62,11 +62,16 @@ def read_items(entry: Entry) -> list[Item]:
     return [item for part in reversed(parts) for item in part]
 
 
+def prefix_of(item: Item) -> str:
+    """How ids of such items begin."""
+    return _PREFIXES[item.type]
+
+
 def listed_id(item: Item, place: Place) -> str:
     """The id under which an item is listed."""
     if item.id is not None:
         return item.id
-    return f"{_PREFIXES[type(item)]}_{place.number}_{place.response_id.partition('_')[2]}"
+    return f"{prefix_of(item)}_{place.number}_{place.response_id.partition('_')[2]}"
 
 
 def place_of(id_: str) -> Place | None:

@@ -187,10 +187,10 @@ class Reservation:
             self._hold(max(self._fitting(granted, room), self.granted), room)
         return min(output, self.granted)
 
-    def settle(self, usage: TurnUsage) -> tuple[TurnUsage, int]:
+    def settle(self, usage: TurnUsage, *, goes_on: bool = False) -> tuple[TurnUsage, int]:
         """The turn has ended: what it consumed is spent in the place of what is held, and what the
         session's KV was charged meanwhile is recorded with it. Returns both with their cost;
-        nothing if nothing was held."""
+        nothing if nothing was held. ``goes_on``: only a part of it has."""
         if not self._open:
             return usage, 0
         cost = self._prices.cost(usage)
@@ -202,7 +202,7 @@ class Reservation:
             unsettled = ledger.take_unsettled()
             usage = replace(usage, residency=unsettled.block_us)
             cost += unsettled.cost
-        ledger.settled(usage, cost, is_turn=self._is_turn)
+        ledger.settled(usage, cost, is_turn=self._is_turn and not goes_on)
         return usage, cost
 
     def release(self) -> None:

@@ -21,7 +21,7 @@ from tools_api.items import Item
 _MAX_TWINS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class StoredResponse:
     """A finished response that can be continued."""
 

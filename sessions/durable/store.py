@@ -18,6 +18,7 @@ from runtime.messages import ReleaseBranch
 from sessions.durable.account import NO_BUDGET, Budget
 from sessions.durable.branches import Branches
 from sessions.durable.budgets import TenantAccounts, take_budgets
+from sessions.durable.conversations import Conversation, ConversationTable
 from sessions.durable.ledger import Ledger, PriceTable
 from sessions.durable.packing import pack
 from sessions.durable.residents import Residents
@@ -78,6 +79,8 @@ class Store:
         self.running = RunningTurns(limits.max_queued_turns)
         self.pace = Pace()
         self.logs = EventLogs(limits=limits, clock=clock)
+        self.conversations = ConversationTable(limits=limits, clock=clock)
+        """Those of a server without a journal."""
         self.lasting = False
         """Responses dropped here are in a journal: a session keeps the name of its head."""
         self._prices_of = prices_of or (lambda _: prices)
@@ -87,8 +90,9 @@ class Store:
 
     @property
     def response_bytes(self) -> int:
-        """Memory of the responses that can be continued: of all tenants and connections."""
-        return self._responses.num_bytes
+        """Memory of the responses that can be continued, of all tenants and connections, and of
+        what was added to conversations."""
+        return self._responses.num_bytes + self.conversations.num_bytes
 
     @property
     def session_bytes(self) -> int:
@@ -113,6 +117,7 @@ class Store:
             tenant.unlisted.table.expire()
             self._expire_sessions(tenant)
         self.logs.expire()
+        self.conversations.expire()
         return self.branches.take_releases()
 
     def live_sessions(self, tenant: str | None = None) -> tuple[int, Iterator[Session]]:
@@ -401,6 +406,10 @@ class ConnectionStore:
     def lacks_head(self, session: Session) -> bool:
         """The session has a newest response that is not in memory."""
         return self.continues_heads and session.head_id is not None and self.head(session) is None
+
+    def conversation(self, id_: str) -> Conversation | None:
+        """Of a server without a journal."""
+        return self._store.conversations.get(self._tenant, id_)
 
     def session(self, name: str) -> Session:
         return self._store.session(self._tenant, name)

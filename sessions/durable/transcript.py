@@ -12,19 +12,18 @@ and that is what the engine was given and gave back.
 import enum
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import orjson
 
 from runtime.messages import TokenArray
-from runtime.text_encoder import UnsplittableText
-from runtime.tokenizer import Tokenizer
 from sessions.durable.compaction import standing
 from sessions.durable.shortened import is_shortened
 from sessions.durable.weights import item_bytes, text_held, tool_bytes
 from tools_api import errors
-from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
+from tools_api.built_in_items import AdditionalTools, BuiltInCall, ConfigurationUpdate
+from tools_api.chat_format import TemplateOptions
 from tools_api.item_identity import normalised
 from tools_api.items import (
     Call,
@@ -36,12 +35,10 @@ from tools_api.items import (
     Message,
     Reasoning,
 )
+from tools_api.tool_definitions import defines
 from tools_api.tools import FunctionTool
 
 ROOT_DIGEST = b""
-_MOST_BYTES = 4
-"""The most bytes of a character."""
-_NO_TOKENS: TokenArray = np.empty(0, dtype=np.int32)
 
 
 class Tail(enum.Enum):
@@ -118,6 +115,13 @@ class Entry:
     """Bytes of the frame it came from, unless that repeated what is held already."""
     left_out: LeftOut = NOTHING
     """The part left out of the chain up to here; ``digest`` counts it."""
+    loads: bool = field(init=False)
+    """Some item up to here may bring tools, or change how the model answers."""
+
+    def __post_init__(self) -> None:
+        before = self.parent is not None and self.parent.loads
+        own = (*self.input_items, *self.output_items)
+        object.__setattr__(self, "loads", before or any(map(_may_define, own)))
 
     @property
     def own_tokens(self) -> int:
@@ -136,6 +140,14 @@ class Entry:
             + (self.header.size_bytes if own_header else 0)
         )
         return max(held, self.frame_bytes)
+
+
+def _may_define(item: Item) -> bool:
+    """Whether an item brings tools or a configuration, as far as that is known of a compaction
+    nobody has opened."""
+    if isinstance(item, Compaction):
+        return item.stands_for is None or any(map(_may_define, item.stands_for.items))
+    return defines(item) or isinstance(item, ConfigurationUpdate)
 
 
 def header_tools(tools: tuple[FunctionTool, ...]) -> tuple[FunctionTool, ...]:
@@ -279,155 +291,6 @@ def _is_left_of(own: tuple[str, ...], other: tuple[str, ...] | None) -> bool:
     return cut or own[-1] == other[-1]
 
 
-class Renderer:
-    """Items to token ids, for one model; may be used by several threads.
-
-    ``header`` and ``input`` raise ApiError for a text that cannot be tokenised.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        chat_format: ChatFormat,
-        *,
-        max_tokens: int,
-    ) -> None:
-        """
-        Args:
-            max_tokens: of the model's context.
-        """
-        self._tokenizer = tokenizer
-        self._format = chat_format
-        self._max_tokens = max_tokens
-        self._banned: dict[tuple[bool, bool], tuple[int, ...]] = {}
-
-    def banned_tokens(self, *, thinking: bool, calls: bool) -> tuple[int, ...]:
-        """Special tokens that mean nothing in an output of this kind, ascending."""
-        key = (thinking, calls)
-        if key not in self._banned:
-            names = self._format.output_specials(thinking=thinking, calls=calls)
-            self._banned[key] = tuple(
-                sorted(
-                    token
-                    for name, token in self._tokenizer.specials.items()
-                    if name not in names and token not in self._tokenizer.end_of_turn_ids
-                )
-            )
-        return self._banned[key]
-
-    def header(
-        self,
-        *,
-        instructions: str | None,
-        opening: Message | None,
-        tools: tuple[FunctionTool, ...],
-        options: TemplateOptions,
-        parent: Entry | None,
-    ) -> Header:
-        """Render the header, or take the parent's if it was made of the same parts.
-
-        A leading system message takes the place of instructions where there are none;
-        where there are both it follows them.
-
-        Raises:
-            ApiError: by its length it cannot fit the context; it is not tokenised.
-        """
-        tools = header_tools(tools)
-        if parent is not None:
-            header = parent.header
-            if (instructions, opening, tools, options) == (
-                header.instructions,
-                header.opening,
-                header.tools,
-                header.options,
-            ):
-                return header
-        if instructions is None and opening is not None:
-            segments = self._format.header(opening.text, tools, options)
-        else:
-            segments = self._format.header(instructions, tools, options)
-            if opening is not None:
-                segments += self._format.items(
-                    (opening,), first=True, open_output=False, options=options
-                )
-        advice = "its instructions and tools alone are too long"
-        self._refuse_hopeless(segments, self._max_tokens, advice)
-        return Header(
-            instructions=instructions,
-            opening=opening,
-            tools=tools,
-            options=options,
-            ids=self._encode(segments),
-        )
-
-    def _refuse_hopeless(self, segments: Sequence[Segment], most: int, *advice: str) -> None:
-        text = _text(segments)
-        if len(text) * _MOST_BYTES <= most:
-            return  # the bound on its tokens is never above its bytes
-        least = self._tokenizer.least_tokens(text)
-        if least > most:
-            raise errors.context_length_exceeded(least, most, *advice)
-
-    def count(self, items: tuple[Item, ...], options: TemplateOptions) -> int:
-        """Tokens of items on their own; a good estimate of what they add to a context. Of items
-        that cannot fit into any as few as they can be."""
-        segments = self._segments(items, Tail.INPUT, generate=False, options=options)
-        text = _text(segments)
-        least = self._tokenizer.least_tokens(text)
-        if least > self._max_tokens:
-            return least
-        try:
-            return len(self._tokenizer.encode(segments))
-        except UnsplittableText:
-            return len(text.encode("utf-8", "surrogatepass"))
-
-    def input(
-        self,
-        items: tuple[Item, ...],
-        tail: Tail,
-        *,
-        generate: bool,
-        options: TemplateOptions,
-        most: int | None = None,
-    ) -> tuple[TokenArray, Tail]:
-        """Ids of new items behind ``tail``, with the generation prompt if the model is to
-        go on, and how the text ends then (before the model's output).
-
-        Args:
-            most: a text that has more tokens, whatever they are, is refused before it is
-                tokenised.
-        """
-        segments = self._segments(items, tail, generate=generate, options=options)
-        if not segments:
-            return _NO_TOKENS, tail
-        if most is not None:
-            self._refuse_hopeless(segments, most)
-        return self._encode(segments), Tail.INPUT
-
-    def _segments(
-        self, items: tuple[Item, ...], tail: Tail, *, generate: bool, options: TemplateOptions
-    ) -> list[Segment]:
-        segments = self._format.items(
-            expanded(items),
-            first=tail is Tail.START,
-            open_output=tail is Tail.OPEN_OUTPUT,
-            after_output=tail in (Tail.CLOSED_OUTPUT, Tail.OPEN_OUTPUT),
-            options=options,
-        )
-        return segments + self._format.generation_prompt(options) if generate else segments
-
-    def _encode(self, segments: Sequence[Segment]) -> TokenArray:
-        try:
-            return self._tokenizer.encode(segments)
-        except UnsplittableText as error:
-            raise errors.unsplittable_input() from error
-
-
-def _text(segments: Sequence[Segment]) -> str:
-    """The segments that are text; nothing is spelt across a special one."""
-    return "".join(segment.text for segment in segments if not segment.special)
-
-
 def text_bytes(item: Item) -> int:
     """UTF-8 bytes of an item's own text."""
     match item:
@@ -437,6 +300,12 @@ def text_bytes(item: Item) -> int:
             text = item.full_name + item.arguments
         case CustomToolCall():
             text = item.full_name + item.input
+        case BuiltInCall():
+            text = item.full_name + item.arguments
+        case AdditionalTools():
+            text = item.tools
+        case ConfigurationUpdate():
+            return 0  # no model reads it
         case Compaction():
             opened = () if item.stands_for is None else standing(item).items
             return sum(map(text_bytes, opened))

@@ -3,6 +3,8 @@
 Pure bookkeeping over what the engine reported; the account itself is ``sessions.durable.ledger``.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from runtime.messages import SequenceOutput, SequenceStart
@@ -99,6 +101,8 @@ class TurnStats:
     """Block-microseconds settled with this turn."""
     misses: tuple[Miss, ...] = ()
     """Why prompt tokens had to be computed."""
+    causes_before: Mapping[str, int] = field(default_factory=dict)
+    """The cache's own account of the parts of the turn before this one."""
     cut: bool = False
     """Truncation left something out for this turn."""
     warnings: tuple[str, ...] = ()
@@ -212,10 +216,18 @@ class TurnStats:
             brief["context"] = self.context
         return brief if reason is None else brief | {"reason": reason}
 
+    @property
+    def causes(self) -> dict[str, int]:
+        """The cache's own account of why tokens were not in it."""
+        now = {} if self.start is None else self.start.miss_causes
+        both = Counter(dict(self.causes_before))
+        both.update(dict(now))
+        return dict(both)
+
     def _miss_causes(self) -> dict[str, int]:
         """The cache's own account, but for what truncation made of the prompt: there the cache
         knows only that something else stood in its place, or that it never saw it."""
-        causes = {} if self.start is None else dict(self.start.miss_causes)
+        causes = self.causes
         if not self.cut:
             return causes
         truncated = sum(m.tokens for m in self.misses if m.reason is MissReason.TRUNCATED)

@@ -58,6 +58,8 @@ class Call:
     """The part of the path where its route has braces."""
     body: bytes
     exchange: Exchange
+    request_id: str = ""
+    """The request's name in its answer and in the log."""
 
 
 Handler = Callable[[Call], Awaitable[HttpResponse | None]]

@@ -15,8 +15,11 @@ announced as JSON, which no page can do without asking the server first (``cross
 import enum
 import ipaddress
 import logging
+import re
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -46,7 +49,7 @@ _READ_ONLY = (
     "This key is read-only: it shows sessions and responses, and starts, changes and ends nothing. "
     "Take one with the role 'tenant' ('keepwarm keys new' makes it)."
 )
-_LONGEST_ROUTE = 4
+_LONGEST_ROUTE = 5
 """Parts between slashes."""
 ANTHROPIC_HEADER = "anthropic-version"
 """Every client of that API sends it."""
@@ -63,13 +66,22 @@ class Access(enum.Enum):
     """Needs an operator's key: the answer concerns all tenants."""
 
 
+@cache
+def _pattern(path: str) -> re.Pattern[str]:
+    """The paths of a route."""
+    parts = re.split(r"\{(id|name)\}", path)
+    stands_for = {"id": "([^/]+)", "name": "(.+)"}
+    texts = [stands_for[part] if n % 2 else re.escape(part) for n, part in enumerate(parts)]
+    return re.compile("".join(texts), re.DOTALL)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """One path and who may ask for it."""
 
     path: str
-    """May hold one pair of braces: ``{id}`` stands for anything without a slash, ``{name}``
-    also for what has some."""
+    """May hold pairs of braces: ``{id}`` stands for anything without a slash, ``{name}`` also for
+    what has some."""
     access: Access
     page: Page | None = None
     """Makes the answer to GET."""
@@ -91,16 +103,10 @@ class Route:
         return (*pages, *opens, *sorted(others))
 
     def argument(self, path: str) -> str | None:
-        """The part of ``path`` where the route has braces, "" if it has none; None: it is another
-        path."""
-        before, brace, rest = self.path.partition("{")
-        if not brace:
-            return "" if path == self.path else None
-        kind, _, after = rest.partition("}")
-        found = path[len(before) : len(path) - len(after)]
-        if not found or path != before + found + after or (kind == "id" and "/" in found):
-            return None
-        return found
+        """The parts of ``path`` where the route has braces, with slashes between, "" if it has
+        none; None: it is another path."""
+        found = _pattern(self.path).fullmatch(path)
+        return None if found is None else "/".join(found.groups())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +172,24 @@ class OriginPolicy:
         return str(client) if any(inner in each for each in self.forwarded_by) else peer
 
 
+def _drawn_id() -> str:
+    return f"req_{secrets.token_hex(12)}"
+
+
 class FrontDoor:
     """Decides about every request of the port."""
 
-    def __init__(self, *, routes: Iterable[Route], tenants: Tenants, origins: OriginPolicy) -> None:
+    def __init__(
+        self,
+        *,
+        routes: Iterable[Route],
+        tenants: Tenants,
+        origins: OriginPolicy,
+        new_id: Callable[[], str] = _drawn_id,
+    ) -> None:
+        """``new_id`` makes names of requests to which their clients gave none."""
         self.routes = tuple(routes)
+        self._new_id = new_id
         self._by_path = {route.path: route for route in self.routes if "{" not in route.path}
         self._patterns = [route for route in self.routes if "{" in route.path]
         self._tenants = tenants
@@ -209,6 +228,10 @@ class FrontDoor:
             error = http_error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The body has to be JSON.")
             return refusal(error, words)
         return Admission(route=route, principal=principal, argument=argument, handler=handler)
+
+    def id_of(self, request: HttpRequest | None) -> str:
+        """The request's name in its answer and in the log; None: it could not be read."""
+        return (None if request is None else request.id) or self._new_id()
 
     def readable_by_page(self, request: HttpRequest) -> tuple[tuple[str, str], ...]:
         """Header fields that let the page which made the request read its answer; none where it

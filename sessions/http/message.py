@@ -29,6 +29,9 @@ MAX_HEADERS = 100
 
 RETRY_AFTER_S = 1
 """The wait that a client is told which is turned away for now, where it is not known better."""
+REQUEST_ID = "X-Request-Id"
+"""Names a request in its answer and in the log: the client's own word where it is fit for that."""
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 """The characters that a header may hold; h11 lets more pass."""
 _NOT_KEPT = ("Cache-Control", "no-store")
@@ -75,6 +78,12 @@ class HttpRequest:
         """The header's value, None if absent or sent more than once."""
         values = self.headers.get_all(name)
         return values[0] if len(values) == 1 else None
+
+    @property
+    def id(self) -> str | None:
+        """The name that the client gave the request, None without one that is fit for a log."""
+        named = self.header(REQUEST_ID) or ""
+        return named if _REQUEST_ID.fullmatch(named) else None
 
     @property
     def has_body(self) -> bool:

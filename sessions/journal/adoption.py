@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sessions.durable.item_ids import item_at, item_with_id, place_of, read_items
-from sessions.durable.transcript import Entry, Header, Renderer, Tail, chain
+from sessions.durable.renderer import Renderer
+from sessions.durable.transcript import Entry, Header, Tail, chain
 from sessions.durable.weights import item_bytes
 from sessions.journal.encoding import (
     EntryBody,

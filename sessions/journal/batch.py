@@ -19,7 +19,7 @@ import orjson
 from sessions.durable.account import Amount
 from sessions.durable.item_ids import own_items
 from sessions.durable.reservation import amount_of
-from sessions.journal import listing, request_ids, rows, shares
+from sessions.journal import conversations, listing, request_ids, rows, shares
 from sessions.journal.encoding import decode_reservation, encode_reservation
 from sessions.journal.errors import JournalParentGone
 from sessions.journal.records import SpendTotal, TurnRecord, session_account
@@ -197,6 +197,7 @@ class Batch:
             self._reserved[record.tenant, record.response_id] = None
             self._left.add((record.tenant, record.session))
             return False
+        conversations.move(self._tables, self._cursor, record)
         self.insert(session, record)
         return True
 

@@ -182,7 +182,7 @@ def encode_turn(record: TurnRecord, headers: HeaderCache) -> bytes:
         "links": links,
     }
     packed = deflate(record.terminal) if record.terminal else b""
-    return _join(orjson.dumps(parts), b"".join(ids), packed)
+    return _join(exact_json.dumps(parts), b"".join(ids), packed)
 
 
 def _consumed(record: TurnRecord) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def decode_turn(turn: StoredTurn) -> TurnBody:
     """Raises JournalDamaged."""
     head, ids, packed = _split(turn.body)
     try:
-        parts = orjson.loads(head)
+        parts = exact_json.loads(bytes(head))
         residency, residency_price = parts.get("residency", (0, 0))
         return TurnBody(
             **_read_consumed(parts, residency=residency, residency_price=residency_price),
@@ -259,7 +259,7 @@ def decode_links(turn: StoredTurn) -> tuple[EntryBody, ...]:
     """``decode_turn`` of what can be continued alone. Raises JournalDamaged."""
     head, ids, _ = _split(turn.body)
     try:
-        return _links(orjson.loads(head)["links"], _ids(ids))
+        return _links(exact_json.loads(bytes(head))["links"], _ids(ids))
     except (KeyError, TypeError, ValueError, AttributeError, ApiError) as error:
         raise _unreadable(f"turn {turn.response_id}", error) from error
 

@@ -8,11 +8,13 @@ import errno
 import os
 import sqlite3
 from collections.abc import Iterator
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 
 from sessions.journal.errors import (
     JournalDamaged,
     JournalError,
+    JournalInUse,
     JournalUnavailable,
     other_version,
 )
@@ -24,12 +26,49 @@ _LATER = frozenset(
     | {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 )
 
+NOW_SQL = "SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+"""See ``SqlTables.now_sql``."""
 _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
 def file_beside(path: Path, what: str) -> Path:
     """A file that belongs to a journal's: its ``lock``, its ``mark``."""
     return path.with_name(f"{path.name}.{what}")
+
+
+def compaction_key(path: Path) -> Path:
+    """The file of the key that signs compaction items, where a server of this journal makes one."""
+    return path.with_suffix(".key")
+
+
+@contextlib.contextmanager
+def left_alone(path: Path, what: str, *, make: bool = False) -> Iterator[None]:
+    """Nothing but this program has the journal meanwhile.
+
+    Args:
+        what: is done then, for people.
+        make: its lock, where no server has ever had the file: none has it before this is over.
+
+    Raises:
+        JournalInUse: a server has it.
+    """
+    try:
+        # Only to be read where it is there: also of a read-only disk.
+        flags = os.O_RDWR | os.O_CREAT if make else os.O_RDONLY
+        lock = os.open(file_beside(path, "lock"), flags | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:  # made before anything else: no server has ever had the file
+        yield
+        return
+    except OSError as error:
+        raise JournalUnavailable(f"{path}.lock: {error.strerror}") from error
+    try:
+        try:
+            flock(lock, LOCK_EX | LOCK_NB)
+        except BlockingIOError as error:
+            raise JournalInUse(f"a server has {path} open: stop it, then {what}") from error
+        yield
+    finally:
+        os.close(lock)
 
 
 def has_tables(cursor: Cursor, path: Path, mark: Mark | None) -> bool:

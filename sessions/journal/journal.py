@@ -7,8 +7,10 @@ Every method waits for a disk or a network: none is called in the event loop. ``
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from sessions.durable.call_states import CallState
+from sessions.durable.conversations import Conversation
 from sessions.journal.listing import ListAsked, ListedSession, ListPlace
-from sessions.journal.members import Heard, Presence
+from sessions.journal.members import Heard, Member, Presence
 from sessions.journal.records import (
     SessionRecord,
     SpendTotal,
@@ -37,6 +39,14 @@ class Owner(Protocol):
             ClusterRefused: it serves something else.
             AddressTaken: another one is there; it may be dead, and then is so a moment later.
         """
+        ...
+
+    def members(self, cluster: str) -> tuple[list[Member], int]:
+        """The servers of a cluster, the dead ones too, and the database's time in milliseconds."""
+        ...
+
+    def addresses(self) -> dict[str, str]:
+        """Where servers that stand in a cluster are reached, by their names."""
         ...
 
     def draw(self, tenant: str, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
@@ -125,7 +135,8 @@ class Journal(Protocol):
             reserved: as for ``reserve``, of other turns.
 
         Raises:
-            JournalParentGone: what one of them stands on was deleted; nothing was written.
+            JournalParentGone: what one of them stands on was deleted, or taken out of its
+                conversation; nothing was written.
         """
         ...
 
@@ -226,16 +237,50 @@ class Journal(Protocol):
         """How many rows a session has, and the newest of them, the latest first."""
         ...
 
-    def session_names(self, tenant: str | None, most: int) -> list[tuple[str, str]]:
-        """Tenant and name of so many sessions, as ``sessions``."""
-        ...
-
     def sessions(self, tenant: str | None = None) -> list[SessionRecord]:
         """Most recently used first; of all tenants if none is named."""
         ...
 
+    def conversation(self, tenant: str, id_: str) -> Conversation | None:
+        """None: there is none of that id."""
+        ...
+
+    def put_conversation(
+        self, tenant: str, conversation: Conversation, *, version: int | None
+    ) -> bool:
+        """Write it in the place of the one of that ``version``, None: of none. False: it is another
+        one that is there. A turn that ends moves its own in ``append``."""
+        ...
+
+    def delete_conversation(self, tenant: str, id_: str) -> bool:
+        """What its turns said stays. False: there is none."""
+        ...
+
     def hide(self, tenant: str, response_id: str) -> bool:
         """The response can no longer be named or found; what continues it goes on."""
+        ...
+
+    def call_states(self, tenant: str, response_id: str) -> dict[str, CallState]:
+        """States of a response's calls, by their ids, where anything was said of them."""
+        ...
+
+    def change_call(
+        self,
+        tenant: str,
+        response_id: str,
+        call_id: str,
+        change: Callable[[CallState], CallState],
+        session: str | None = None,
+    ) -> CallState | None:
+        """Change what was said about a call, with nobody else in between; it returns when that is
+        durable. None: there is no such turn, or it was hidden.
+
+        Args:
+            session: it has to stand at the response.
+
+        Raises:
+            ApiError: it does not, or of ``change``; nothing was written.
+        """
         ...
 
     def delete_session(self, tenant: str, name: str) -> tuple[str, ...]:

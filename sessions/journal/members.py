@@ -1,21 +1,22 @@
 """Rows of servers that stand together behind a balancer: what each says of itself, and which of the
 balancer's slots it has.
 
-A server writes its state with its heartbeat, the balancer writes slot and ``told_ms``: neither
-changes what is the other's. Knows no balancer.
+A server writes its state and its load with its heartbeat, the balancer writes slot and ``told_ms``:
+neither changes what is the other's. Knows no balancer.
 
-Always true: a row that is gone comes back whole with the next heartbeat of its server, without a
-slot.
+Always true: a row that is gone comes back whole with the next heartbeat of its server, with the
+slot that the server asks for, or none.
 """
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 from sessions.journal.tables import Cursor
 
 NO_SLOT = 0
 """Slots count from 1."""
+MOST_SLOTS = 256
 NOBODY = ""
 """The cluster of a server that has none."""
 
@@ -31,6 +32,28 @@ class MemberState(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLoad:
+    """Figures of a server as its heart beats; whole numbers."""
+
+    kv_permille: int = 0
+    """Blocks of the KV cache that requests hold, in thousandths."""
+    active_permille: int = 0
+    """The KV of sessions that were active in the last ten minutes, in thousandths of the cache;
+    above 1000 where it does not hold them all."""
+    running: int = 0
+    """Turns."""
+    waiting: int = 0
+    """Turns."""
+    sockets: int = 0
+    sessions: int = 0
+    """Those that are its own and in its memory."""
+    input_tokens: int = 0
+    """Of prompts, since its start."""
+    cached_tokens: int = 0
+    """Those of them whose KV was there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
     """Everything that a server says of itself with a heartbeat."""
 
@@ -40,8 +63,11 @@ class Presence:
     identity: str
     """Model, tokenizer and chat format: servers of different ones do not stand in one cluster."""
     state: MemberState
-    kv_permille: int = 0
-    """Blocks of the KV cache that requests hold, in thousandths."""
+    version: str = ""
+    """The program's."""
+    wanted_slot: int = NO_SLOT
+    """The balancer's slot that it asks for when it joins; nobody else may have it then."""
+    load: MemberLoad = field(default_factory=MemberLoad)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,23 +98,26 @@ def bell_of(cluster: str) -> str:
     return f"cluster/{cluster}"
 
 
-_COLUMNS = "owner, heartbeat_ms, cluster, address, identity, state, kv_permille, slot, told_ms"
+_LOAD = tuple(each.name for each in fields(MemberLoad))
+_SAID = ("heartbeat_ms", "cluster", "address", "identity", "state", "version", *_LOAD)
+"""Columns that each heartbeat writes."""
+_COLUMNS = ", ".join(("owner", "slot", "told_ms", *_SAID))
+_BEAT = (
+    f"INSERT INTO member (owner, slot, {', '.join(_SAID)}) "
+    f"VALUES (?, ?, {', '.join('?' * len(_SAID))}) ON CONFLICT (owner) DO UPDATE SET "
+    f"{', '.join(f'{name} = excluded.{name}' for name in _SAID)} RETURNING told_ms"
+)
+_IN_NONE = Presence(cluster=NOBODY, address="", identity="", state=MemberState.STARTING)
 
 
 def beat(cursor: Cursor, owner: str, now_ms: int, presence: Presence | None) -> int:
     """Write a server's heartbeat; None: it stands in no cluster. Returns ``told_ms``."""
-    said = presence or Presence(cluster=NOBODY, address="", identity="", state=MemberState.STARTING)
-    row = cursor.execute(
-        "INSERT INTO member (owner, heartbeat_ms, cluster, address, identity, state, kv_permille) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner) DO UPDATE SET "
-        "heartbeat_ms = excluded.heartbeat_ms, cluster = excluded.cluster, "
-        "address = excluded.address, identity = excluded.identity, state = excluded.state, "
-        "kv_permille = excluded.kv_permille RETURNING told_ms",
-        (
-            *(owner, now_ms, said.cluster, said.address, said.identity),
-            *(str(said.state), said.kv_permille),
-        ),
-    ).fetchone()
+    said = presence or _IN_NONE
+    values = (
+        *(now_ms, said.cluster, said.address, said.identity, str(said.state), said.version),
+        *(getattr(said.load, name) for name in _LOAD),
+    )
+    row = cursor.execute(_BEAT, (owner, said.wanted_slot, *values)).fetchone()
     return int(row[0])
 
 
@@ -96,6 +125,12 @@ def of_cluster(cursor: Cursor, cluster: str) -> list[Member]:
     """All that have a row, those that are dead too, by name."""
     sql = f"SELECT {_COLUMNS} FROM member WHERE cluster = ? ORDER BY owner"
     return [_member(row) for row in cursor.execute(sql, (cluster,)).fetchall()]
+
+
+def addresses(cursor: Cursor) -> dict[str, str]:
+    """By the name of each server that stands in a cluster, whichever that is."""
+    sql = "SELECT owner, address FROM member WHERE cluster <> ?"
+    return {str(owner): str(at) for owner, at in cursor.execute(sql, (NOBODY,)).fetchall()}
 
 
 def count_ready(cursor: Cursor, cluster: str, since_ms: int) -> int:
@@ -131,13 +166,15 @@ def forget(cursor: Cursor, cluster: str, before_ms: int) -> int:
 
 
 def _member(row: Sequence[object]) -> Member:
-    owner, heartbeat_ms, cluster, address, identity, state, kv_permille, slot, told_ms = row
+    owner, slot, told_ms, heartbeat_ms, cluster, address, identity, state, version, *load = row
+    figures = {name: int(str(value)) for name, value in zip(_LOAD, load, strict=True)}
     presence = Presence(
         cluster=str(cluster),
         address=str(address),
         identity=str(identity),
         state=MemberState(str(state)),
-        kv_permille=int(str(kv_permille)),
+        version=str(version),
+        load=MemberLoad(**figures),
     )
     return Member(
         owner=str(owner),

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from sessions.durable.account import NO_BUDGET, Amount, Budget
+from sessions.durable.conversations import ConversationRead
 from sessions.durable.ledger import COMPACTION, PriceTable, TurnUsage
 from sessions.durable.reservation import amount_of
 from sessions.durable.session import Session
@@ -93,6 +94,9 @@ class TurnRecord:
     """Options that the session keeps from now on (``SessionRecord.options``); empty: as before."""
     private: bool = False
     """It can be asked for by its request id alone (``store: false``)."""
+    conversation: ConversationRead | None = None
+    """The part that it read of the conversation which goes on from it; where some of that was taken
+    out meanwhile the turn is not written."""
 
     @property
     def entry(self) -> Entry | None:
@@ -136,6 +140,7 @@ def usage_alone(record: TurnRecord, *, reason: str) -> TurnRecord:
         links=(),
         base_id=None,
         terminal=b"",
+        conversation=None,
     )
 
 

@@ -10,24 +10,21 @@ Always true: what is in the new file is what was written once; nothing is guesse
 """
 
 import contextlib
-import os
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from fcntl import LOCK_EX, LOCK_NB, flock
 from itertools import chain
 from pathlib import Path
 
-from sessions.journal import rows
+from sessions.journal import calls, conversations, rows
 from sessions.journal.encoding import decode_links, decode_turn, link_items
 from sessions.journal.errors import (
     JournalDamaged,
     JournalError,
-    JournalInUse,
-    JournalUnavailable,
 )
+from sessions.journal.file_state import left_alone
 from sessions.journal.listing import missing_part, write_found_by
 from sessions.journal.mark import read_mark
 from sessions.journal.records import (
@@ -70,6 +67,8 @@ class _Found:
     sessions: dict[tuple[str, str], SessionRow] = field(default_factory=dict)
     accounts: dict[tuple[str, str], Row] = field(default_factory=dict)
     reservations: list[Row] = field(default_factory=list)
+    calls: list[Row] = field(default_factory=list)
+    conversations: list[Row] = field(default_factory=list)
     usage: dict[str, list[Row]] = field(default_factory=dict)
     """Rows of its tables, which have no checksum."""
 
@@ -86,7 +85,7 @@ def recover(source: Path, target: Path) -> Recovered:
     report = Recovered()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "journal"
-        with _left_alone(source):
+        with left_alone(source, "recover"):
             for suffix in ("", "-wal", ".mark"):
                 if Path(f"{source}{suffix}").exists():
                     shutil.copy(f"{source}{suffix}", f"{copy}{suffix}")
@@ -108,26 +107,6 @@ def save(connection: sqlite3.Connection, target: Path, report: Recovered) -> Rec
     _keep_whole(found, report)
     _write(found, target, report)
     return report
-
-
-@contextlib.contextmanager
-def _left_alone(source: Path) -> Iterator[None]:
-    """Nothing but this program has the journal meanwhile."""
-    try:
-        lock = os.open(f"{source}.lock", os.O_RDONLY | os.O_CLOEXEC)  # also of a read-only disk
-    except FileNotFoundError:  # made before anything else: no server has ever had the file
-        yield
-        return
-    except OSError as error:
-        raise JournalUnavailable(f"{source}.lock: {error.strerror}") from error
-    try:
-        try:
-            flock(lock, LOCK_EX | LOCK_NB)
-        except BlockingIOError as error:
-            raise JournalInUse(f"a server has {source} open: stop it, then recover") from error
-        yield
-    finally:
-        os.close(lock)
 
 
 def _count_commits(connection: sqlite3.Connection, mark: Path, report: Recovered) -> None:
@@ -180,6 +159,14 @@ def _read(connection: sqlite3.Connection, report: Recovered) -> _Found:
         with _naming(report):
             rows.read_sealed(row, "reservation")
             found.reservations.append(row)
+    for row in _rows(connection, "call_state", calls.COLUMNS, report):
+        with _naming(report):
+            rows.read_sealed(row, "state of a call")
+            found.calls.append(row)
+    for row in _rows(connection, "conversation", conversations.CONVERSATION, report):
+        with _naming(report):
+            conversations.decode(row)
+            found.conversations.append(row)
     for table, columns in _USAGE.items():
         found.usage[table] = _sums(connection, table, columns, report)
     return found
@@ -243,6 +230,11 @@ def _keep_whole(found: _Found, report: Recovered) -> None:
         for key in orphans:
             report.lost.append(f"turn {key[1]}: what it stands on is gone")
             del found.turns[key]
+    for row in list(found.conversations):
+        head_id = conversations.decode(row).head_id
+        if head_id is not None and (row[0], head_id) not in found.turns:
+            report.lost.append(f"conversation {row[1]}: what was said in it is gone")
+            found.conversations.remove(row)
 
 
 def _write(found: _Found, target: Path, report: Recovered) -> None:
@@ -264,6 +256,12 @@ def _write(found: _Found, target: Path, report: Recovered) -> None:
                     cursor.execute(f"INSERT INTO {table} VALUES ({marks(len(row))})", row)
             for reservation in found.reservations:
                 cursor.execute("INSERT INTO reservation VALUES (?, ?, ?, ?, ?, ?)", reservation)
+            for state in found.calls:
+                if (state[0], state[1]) in found.turns:
+                    cursor.execute("INSERT INTO call_state VALUES (?, ?, ?, ?, ?)", state)
+            for row in found.conversations:
+                sql = f"INSERT INTO conversation ({conversations.CONVERSATION})"
+                cursor.execute(f"{sql} VALUES ({marks(len(row))})", row)
             by_session: dict[tuple[str, str], list[StoredTurn]] = {}
             for turn, _ in found.turns.values():
                 by_session.setdefault((turn.tenant, turn.session), []).append(turn)

@@ -4,7 +4,8 @@ All of it goes in slices, each in a transaction of its own, so that appends need
 whole. Headers are shared and go with ``sweep_headers``.
 
 Always true: a row goes only when no row that stays stands on it; of what ages out no session
-goes, with its accounts and budgets, that one which stays names as its parent.
+goes, with its accounts and budgets, that one which stays names as its parent, and no row at which
+a conversation stands that stays.
 """
 
 from collections import Counter
@@ -13,7 +14,7 @@ from dataclasses import replace
 
 import orjson
 
-from sessions.journal import listing, rows
+from sessions.journal import conversations, listing, rows
 from sessions.journal.encoding import decode_turn
 from sessions.journal.records import options_kept, session_account, tree_account
 from sessions.journal.rows import Row
@@ -29,6 +30,8 @@ _OLD_LEAF = """
 SELECT tenant, session, response_id, base_id FROM turn WHERE created_ms < ? {only}
 AND NOT EXISTS (SELECT 1 FROM turn AS child WHERE child.tenant = turn.tenant
                 AND child.base_id = turn.response_id)
+AND NOT EXISTS (SELECT 1 FROM conversation WHERE conversation.tenant = turn.tenant
+                AND conversation.head_id = turn.response_id)
 """
 _ONE_OLD_LEAF = _OLD_LEAF.format(only="AND tenant = ? AND response_id = ?")
 _EMPTY = """
@@ -58,12 +61,17 @@ def delete_session(journal: SqlJournal, tenant: str, name: str) -> tuple[str, ..
             headless |= _mend(journal, cursor, places)
             if len(some) == len(lost):
                 _forget(cursor, tenant, name)
+                conversations.delete(cursor, tenant, name)
                 return tuple(sorted(headless - {name}))
 
 
 def expire(journal: SqlJournal, before_ms: int) -> int:
     """See ``Journal.expire``."""
     count, gone = 0, 1
+    while gone:
+        with journal.writing() as cursor:
+            gone = conversations.expire(cursor, before_ms)
+    gone = 1
     while gone:
         with journal.writing() as cursor:
             gone = _expire_rows(journal, cursor, before_ms)
@@ -230,10 +238,11 @@ def sweep_headers(journal: SqlJournal) -> int:
 
 def _delete_rows(cursor: Cursor, lost: Sequence[Place]) -> None:
     for tenant, _, response_id in lost:
-        for table in ("turn", "name", "item"):
+        for table in ("turn", "name", "item", "call_state"):
             cursor.execute(
                 f"DELETE FROM {table} WHERE tenant = ? AND response_id = ?", (tenant, response_id)
             )
+        conversations.delete_standing_at(cursor, tenant, response_id)
 
 
 def _mend(journal: SqlJournal, cursor: Cursor, lost: Iterable[Place]) -> set[str]:

@@ -23,7 +23,7 @@ KEPT = {MINUTE_S: 25 * 60, HOUR_S: 62 * 24}
 """By a stretch's seconds, how many of them are kept."""
 MOST_READ = 50_000
 """Rows of one answer; the newest ones."""
-_COLUMNS = "width_s, number, server, tenant, body, checksum"
+COLUMNS = "width_s, number, server, tenant, body, checksum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ def keep(cursor: Cursor, server: str, samples: Iterable[Sample]) -> None:
     for each in samples:
         newest[each.width_s] = max(newest.get(each.width_s, 0), each.number)
         cursor.execute(
-            f"INSERT INTO curve ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) "
+            f"INSERT INTO curve ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (width_s, tenant, number, server) DO UPDATE SET "
             "body = excluded.body, checksum = excluded.checksum",
             rows.sealed((each.width_s, each.number, server, each.tenant, each.body)),
@@ -60,7 +60,7 @@ def read(
 ) -> list[Sample]:
     """Those from ``first`` on, the oldest first; a damaged row is left out and logged."""
     found = cursor.execute(
-        f"SELECT {_COLUMNS} FROM curve WHERE width_s = ? AND tenant = ? AND number >= ? "
+        f"SELECT {COLUMNS} FROM curve WHERE width_s = ? AND tenant = ? AND number >= ? "
         "ORDER BY number DESC LIMIT ?",
         (width_s, tenant, first, MOST_READ),
     ).fetchall()

@@ -14,7 +14,9 @@ Always true: what is read has the checksum that it was written with.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from sessions.journal import listing, rows, samples, usage_reading
+from sessions.durable.call_states import CallState
+from sessions.durable.conversations import Conversation
+from sessions.journal import calls, conversations, listing, rows, samples, usage_reading
 from sessions.journal.batch import Batch, reservations, sessions_with_reservations
 from sessions.journal.encoding import request_in_reservation
 from sessions.journal.errors import contradiction
@@ -110,12 +112,47 @@ class SqlJournal(SqlTables):
                 self.write_session(cursor, replace(session, head_id=None))
             return True
 
+    def change_call(
+        self,
+        tenant: str,
+        response_id: str,
+        call_id: str,
+        change: calls.Change,
+        session: str | None = None,
+    ) -> CallState | None:
+        """See ``Journal``."""
+        with self.writing() as cursor:
+            key = (tenant, response_id, call_id)
+            return calls.change(self, cursor, key, change, session=session)
+
+    def put_conversation(
+        self, tenant: str, conversation: Conversation, *, version: int | None
+    ) -> bool:
+        """See ``Journal``."""
+        with self.writing() as cursor:
+            return conversations.put(self, cursor, tenant, conversation, version=version)
+
+    def delete_conversation(self, tenant: str, id_: str) -> bool:
+        """See ``Journal``."""
+        with self.writing() as cursor:
+            return conversations.delete(cursor, tenant, id_)
+
     def keep_samples(self, kept: Sequence[Sample]) -> None:
         """See ``Journal``."""
         with self.writing(synced=False) as cursor:
             samples.keep(cursor, self.owner, kept)
 
     # Reading
+
+    def call_states(self, tenant: str, response_id: str) -> dict[str, CallState]:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            return calls.read(cursor, tenant, response_id)
+
+    def conversation(self, tenant: str, id_: str) -> Conversation | None:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            return conversations.read(self, cursor, tenant, id_)
 
     def samples(self, tenant: str, width_s: int, first: int, *, own: bool) -> list[Sample]:
         """See ``Journal``."""
@@ -353,13 +390,6 @@ class SqlJournal(SqlTables):
         if len(found) != min(most, total):
             raise contradiction(f"session {session!r} lacks some of its turns")
         return total, [rows.read_turn(each) for each in found]
-
-    def session_names(self, tenant: str | None, most: int) -> list[tuple[str, str]]:
-        """See ``Journal``."""
-        where, parameters = ("", ()) if tenant is None else ("WHERE tenant = ?", (tenant,))
-        sql = f"SELECT tenant, name FROM session {where} ORDER BY updated_ms DESC, name LIMIT ?"
-        with self.reading() as cursor:
-            return [(row[0], row[1]) for row in cursor.execute(sql, (*parameters, most)).fetchall()]
 
     def sessions(self, tenant: str | None = None) -> list[SessionRecord]:
         """See ``Journal``."""

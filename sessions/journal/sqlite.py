@@ -34,6 +34,7 @@ from sessions.journal.errors import (
     JournalUnavailable,
 )
 from sessions.journal.file_state import (
+    NOW_SQL,
     by_the_disk,
     file_beside,
     first_row,
@@ -67,13 +68,12 @@ LOCKED_S = 0.5
 """So long a look waits for another program's lock."""
 _LARGE = 64 * 1024 * 1024
 """A file that another program has written into is looked through at once unless it is larger."""
-_NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 
 
 class SqliteJournal(SqlJournal):
     """``Journal`` in a file."""
 
-    now_sql = f"SELECT {_NOW}"
+    now_sql = NOW_SQL
 
     def __init__(
         self,

@@ -72,6 +72,15 @@ CREATE TABLE item (
     tenant TEXT NOT NULL, digest {blob} NOT NULL, created_ms BIGINT NOT NULL,
     response_id TEXT NOT NULL, PRIMARY KEY (tenant, digest, created_ms, response_id));
 CREATE INDEX item_turn ON item (tenant, response_id);
+CREATE TABLE call_state (
+    tenant TEXT NOT NULL, response_id TEXT NOT NULL, call_id TEXT NOT NULL, body {blob} NOT NULL,
+    checksum {blob} NOT NULL, PRIMARY KEY (tenant, response_id, call_id));
+CREATE TABLE conversation (
+    tenant TEXT NOT NULL, id TEXT NOT NULL, updated_ms BIGINT NOT NULL, head_id TEXT,
+    edits BIGINT NOT NULL, version BIGINT NOT NULL, body {blob} NOT NULL, checksum {blob} NOT NULL,
+    PRIMARY KEY (tenant, id));
+CREATE INDEX conversation_used ON conversation (updated_ms);
+CREATE INDEX conversation_head ON conversation (tenant, head_id) WHERE head_id IS NOT NULL;
 CREATE TABLE curve (
     width_s BIGINT NOT NULL, number BIGINT NOT NULL, server TEXT NOT NULL, tenant TEXT NOT NULL,
     body {blob} NOT NULL, checksum {blob} NOT NULL,
@@ -96,7 +105,10 @@ CREATE TABLE usage_value (
 CREATE TABLE member (
     owner TEXT PRIMARY KEY, heartbeat_ms BIGINT NOT NULL, cluster TEXT NOT NULL,
     address TEXT NOT NULL, identity TEXT NOT NULL, state TEXT NOT NULL,
-    kv_permille BIGINT NOT NULL, slot BIGINT NOT NULL DEFAULT 0,
+    version TEXT NOT NULL, kv_permille BIGINT NOT NULL, active_permille BIGINT NOT NULL,
+    running BIGINT NOT NULL, waiting BIGINT NOT NULL, sockets BIGINT NOT NULL,
+    sessions BIGINT NOT NULL, input_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL,
+    slot BIGINT NOT NULL DEFAULT 0,
     told_ms BIGINT NOT NULL DEFAULT 0);
 CREATE INDEX member_cluster ON member (cluster);
 CREATE TABLE draw (
@@ -111,7 +123,7 @@ _SUMS = (
     "cost BIGINT NOT NULL, saved BIGINT NOT NULL"
 )
 """Columns of sums of usage."""
-VERSION = 9
+VERSION = 11
 """The version of the tables and of what their rows hold; no other is read."""
 FIRST_EPOCH = 1
 

@@ -5,14 +5,16 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sessions.journal.errors import JournalError, JournalUnavailable
-from sessions.journal.file_state import said
+from sessions.journal.errors import JournalAbsent, JournalError, JournalUnavailable
+from sessions.journal.file_state import NOW_SQL, has_tables, said
 from sessions.journal.sql import SqlJournal
 from sessions.journal.tables import Cursor
 
 
 class SqliteView(SqlJournal):
     """The reading half of ``Journal``; one thread's."""
+
+    now_sql = NOW_SQL
 
     def __init__(self, path: Path) -> None:
         """Raises JournalUnavailable: there is no such file."""
@@ -36,6 +38,12 @@ class SqliteView(SqlJournal):
         """See ``SqlTables``."""
         with said(self._path):
             yield self._connection.cursor()
+
+    def refuse_other_version(self) -> None:
+        """Raise JournalOtherVersion, or JournalAbsent where it has no tables yet."""
+        with said(self._path):
+            if not has_tables(self._connection.cursor(), self._path, None):
+                raise JournalAbsent(f"there is no journal in {self._path} yet")
 
     def interrupt_if(self, told: Callable[[], bool] | None, *, every: int = 0) -> None:
         """End a statement with SQLITE_INTERRUPT once ``told`` says so, which is asked after so many

@@ -237,6 +237,17 @@ class Dashboard(Watcher):
             }
         return facts
 
+    def prompts(self) -> tuple[int, int]:
+        """Tokens of all prompts since the server started, and those that came from the cache."""
+        usages = [each.usage for each in self._totals.values()]
+        asked = sum(each.input_tokens for each in usages)
+        return asked, sum(each.cached_tokens for each in usages)
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """Tokens whose KV the engine holds; 0 before it has started."""
+        return 0 if self._engine is None else self._engine.kv_capacity_tokens
+
     @property
     def started_s(self) -> float:
         """When the server started."""

@@ -7,14 +7,8 @@ for eyes of the session's own tenant: the caller sees to that.
 from collections.abc import Iterable
 from typing import Any
 
-from tools_api.items import (
-    CustomToolCall,
-    CustomToolCallOutput,
-    FunctionCall,
-    FunctionCallOutput,
-    Item,
-    Message,
-)
+from tools_api.built_in_items import BuiltInCall
+from tools_api.items import CallOutput, CustomToolCall, FunctionCall, Item, Message
 
 MAX_CHARS = 200
 """Of a text that is shown."""
@@ -35,12 +29,11 @@ def turn_words(given: Iterable[Item], made: Iterable[Item]) -> dict[str, Any]:
         many more than are named.
     """
     given, made = tuple(given), tuple(made)
-    calls = [each.full_name for each in made if isinstance(each, FunctionCall)]
+    calls = [each.full_name for each in made if isinstance(each, FunctionCall | BuiltInCall)]
     calls += [each.name for each in made if isinstance(each, CustomToolCall)]
-    results = (FunctionCallOutput, CustomToolCallOutput)
     return {
         "asked": _last(given, {"user", "system", "developer"}),
-        "results": sum(isinstance(each, results) for each in given),
+        "results": sum(isinstance(each, CallOutput) for each in given),
         "answered": _last(made, {"assistant"}),
         "calls": [name[:MAX_CHARS] for name in calls[:MAX_CALLS]],
         "more_calls": max(len(calls) - MAX_CALLS, 0),

@@ -52,6 +52,8 @@ class Outcome:
     report: TurnReport
     entry: Entry | None
     """The entry that can be continued; None if the turn left nothing."""
+    goes_on: bool = False
+    """This part of the turn has ended; the server answers its calls, and another part follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,6 +109,7 @@ class Commits:
             links=links,
             base_id=base_id,
             terminal=ending.terminal if kept else b"",
+            conversation=plan.conversation if kept else None,
         )
 
     def reservation(
@@ -150,9 +153,10 @@ class Commits:
             return (), None
         if entry.parent is None:
             return (entry,), None
-        known = plan.continued_id is not None and entry.parent not in self._foreign
-        if entry.parent is plan.continued and known:
-            return (entry,), plan.continued_id
+        start = plan.start
+        known = start.continued_id is not None and entry.parent not in self._foreign
+        if entry.parent is start.continued and known:
+            return (entry,), start.continued_id
         return tuple(chain(entry))[::-1], None
 
 

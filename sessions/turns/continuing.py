@@ -14,6 +14,7 @@ from sessions.durable.response_table import StoredResponse
 from sessions.durable.session import Session
 from sessions.durable.transcript import Entry
 from sessions.turns.cache_diagnostics import Comparison
+from sessions.turns.conversing import same_items
 from sessions.turns.memory import Memory
 from tools_api import errors
 from tools_api.items import Item
@@ -79,10 +80,16 @@ async def find_parent(
             raise errors.previous_response_not_found(id_)
         return parent, request.input
     found = await memory.history(request.input, digests, goes_on=named is None)
+    if request.conversation is not None and found is not None:
+        parent, length = found
+        own = not parent.private and same_items(parent.entry, request.input[:length])
+        found = found if own else None
     if found is not None:
         parent, length = found
         return parent, request.input[length:]
-    return None if named is None else await memory.head(named), request.input
+    if named is None or request.conversation is not None:  # which has no head, or was edited
+        return None, request.input
+    return await memory.head(named), request.input
 
 
 async def _comparison(request: CreateRequest, memory: Memory) -> Comparison | None:

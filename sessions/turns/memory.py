@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate
 
 from sessions.durable.account import NOTHING, Account, Amount
+from sessions.durable.conversations import Conversation
 from sessions.durable.response_table import StoredResponse
 from sessions.durable.session import Session
 from sessions.durable.store import ConnectionStore
@@ -22,6 +23,7 @@ from sessions.turns.references import refuse_many_lists, remembered, with_stored
 from sessions.turns.service import Service
 from sessions.turns.sharing import wants
 from sessions.turns.wanted import Recalled, Wanted
+from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.items import Item
 from tools_api.requests import CreateRequest
@@ -106,6 +108,21 @@ class Memory:
         if self.visible.lacks_head(session) and session.head_id is not None:
             await self.response(session.head_id)
         return self.visible.head(session)
+
+    async def conversation(self, id_: str) -> Conversation:
+        """The conversation, whose head is in memory then.
+
+        Raises:
+            ApiError: ``conversation_not_found``, also where what was said in it is forgotten.
+        """
+        found = self.visible.conversation(id_)
+        if self._lasts:
+            found = (await self._ask(Wanted(conversation=id_))).conversation
+        if found is None:
+            raise errors.no_such_conversation(id_)
+        if found.head_id is not None and await self.response(found.head_id) is None:
+            raise errors.no_such_conversation(id_)
+        return found
 
     async def with_items(self, request: CreateRequest) -> tuple[CreateRequest, int]:
         """The request with the stored items that it refers to, and how many bytes those hold.

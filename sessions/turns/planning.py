@@ -15,15 +15,16 @@ from dataclasses import dataclass, replace
 
 from runtime.messages import TokenArray
 from sessions.durable.compaction import opened_input
+from sessions.durable.renderer import Renderer
 from sessions.durable.session import Session
 from sessions.durable.transcript import (
     NOTHING,
     ROOT_DIGEST,
     Entry,
-    Renderer,
     Tail,
     chain,
     check_calls,
+    expanded,
     header_tools,
     roll,
     roll_all,
@@ -32,19 +33,22 @@ from sessions.durable.transcript import (
 )
 from sessions.turns.continuing import Lineage
 from sessions.turns.placing import place_outputs
-from sessions.turns.reading import options_of
+from sessions.turns.reading import grammar_of, options_of
 from sessions.turns.service import ServedModel, Service
 from sessions.turns.shortening import Room
 from sessions.turns.thresholds import due
 from sessions.turns.truncation import Context, truncations, without_lost
 from sessions.turns.turn_plan import Due, LastTurn, TurnPlan
 from tools_api import errors
+from tools_api.built_in_items import ConfigurationUpdate
 from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec, param_at, place_of
 from tools_api.items import CallOutput, Compaction, Item
 from tools_api.limits import Limits
+from tools_api.loaded_tools import configured, with_loaded
 from tools_api.output_checks import OutputChecks, output_checks
 from tools_api.requests import CreateRequest
+from tools_api.tool_definitions import defines
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]+")
 _MAX_KEY_CHARS = 100
@@ -132,10 +136,14 @@ def plan_turn(
     """Render the new part of the context and settle the turn's own limit. Raises ApiError: calls
     and outputs do not match, the prompt is empty or does not fit."""
     model = service.model
+    asked = _configured(request, lineage, service, tenant)
+    if asked is not request:
+        request, grammar = asked, grammar_of(asked, service.read_context)
     options = template_options(model, request)
     whole = _whole_context(request, lineage, model, options, tenant)
     prompt = _prompt(whole, request, model, options)
     context = prompt.context
+    request, grammar = _with_tools(request, context, grammar, service)
     private = not request.store or (lineage.parent is not None and lineage.parent.private)
     max_output, context_limited = _output_bound(request, prompt, service)
     checks = turn_checks(request)
@@ -164,7 +172,7 @@ def plan_turn(
         max_output=max_output,
         context_limited=context_limited,
         grammar=grammar,
-        banned_tokens=_banned_tokens(model, request, options),
+        banned_tokens=banned_tokens(model, request, options),
         arrival_s=arrival_s,
         comparison=lineage.comparison,
         last_turn=LastTurn(said=lineage.said_before, idle_s=_idle_s(lineage.session, arrival_s)),
@@ -173,15 +181,48 @@ def plan_turn(
     )
 
 
+def _with_tools(
+    request: CreateRequest, context: Context, grammar: GrammarSpec | None, service: Service
+) -> tuple[CreateRequest, GrammarSpec | None]:
+    """The request with the tools that its context brings, and the turn's grammar then. Raises as
+    ``with_loaded`` and ``grammar_of``."""
+    before = context.parent is not None and context.parent.loads
+    own = expanded(context.items)
+    if request.late_choice is None and not before and not any(map(defines, own)):
+        return request, grammar
+    links = [(*link.input_items, *link.output_items) for link in chain(context.parent)]
+    items = [item for link in reversed(links) for item in expanded(link)]
+    known = with_loaded(request, (*items, *own), service.limits)
+    return known, grammar_of(known, service.read_context)
+
+
+def _configured(
+    request: CreateRequest, lineage: Lineage, service: Service, tenant: str
+) -> CreateRequest:
+    """The request as the updates in its history have it; itself where there are none. Raises as
+    ``_whole_context``."""
+    held = None if lineage.parent is None else lineage.parent.entry
+    own = lineage.items
+    kinds = set(map(type, own))
+    if (held is None or not held.loads) and not kinds & {Compaction, ConfigurationUpdate}:
+        return request
+    if Compaction in kinds:
+        own, _ = opened_input(own, service.model.seal, tenant)
+    links = [(*link.input_items, *link.output_items) for link in chain(held)]
+    items = [item for link in reversed(links) for item in expanded(link)]
+    return configured(request, (*items, *expanded(own)), service.limits)
+
+
 def _idle_s(session: Session | None, now: float) -> float | None:
     if session is None or not session.turns_begun:
         return None
     return max(now - session.last_active_s, 0.0)
 
 
-def _banned_tokens(
+def banned_tokens(
     model: ServedModel, request: CreateRequest, options: TemplateOptions
 ) -> tuple[int, ...]:
+    """Special tokens that mean nothing in the turn's output."""
     calls = bool(request.tool_choice.callable(request.tools))
     return model.renderer.banned_tokens(thinking=options.thinking, calls=calls)
 
@@ -420,6 +461,8 @@ def takes_long(
     parent = lineage.parent
     if parent is None:
         return frame_bytes > most
+    if parent.entry.loads:
+        return True  # the tools that it brings, and their grammar, are read anew
     cut_short = request.truncation == "auto" or request.may_compact
     if cut_short and parent.entry.num_tokens > most // 4:
         return True  # what is left of a chain that is cut short is rendered anew

@@ -20,6 +20,7 @@ from sessions.turns.following import Following
 from sessions.turns.jobs import EndedEarly, Job, Jobs
 from sessions.turns.memory import Memory
 from sessions.turns.service import Service
+from sessions.turns.submissions import Boundary
 from sessions.turns.turn import Turn, TurnStep
 from tools_api.events import encode
 
@@ -89,6 +90,15 @@ class Playing:
         if job.question is not None and (job.stalled or job.ending is not None):
             self._jobs.answer(job.question.id, None)
 
+    def steer(self, job: Job, how: Boundary) -> None:
+        """Have the job's turn end at its next safe boundary, at once where it stands at one."""
+        turn = job.turn
+        assert turn is not None
+        if turn.steer(how) and job.stalled is None:
+            self.carry_out(job, turn.end_steered(self._service.clock()))
+            if job.question is not None:
+                self._jobs.answer(job.question.id, None)
+
     def _take(self, job: Job, turn: Turn, output: SequenceOutput) -> None:
         now = self._service.clock()
         if self._jobs.of_request(output.request_id) is not job:
@@ -106,7 +116,8 @@ class Playing:
         """Carry out a turn's step: events to who follows it, requests to the engine."""
         frames = list(map(encode, step.events))
         if step.outcome is not None:
-            job.ending = Ending(outcome=step.outcome, terminal=frames.pop())
+            terminal = b"" if step.outcome.goes_on else frames.pop()
+            job.ending = Ending(outcome=step.outcome, terminal=terminal)
         if frames and (job.turn is None or job.turn.plan.sums_up is None):
             self._following.publish(job, frames)
         self._outbox.requests += step.requests

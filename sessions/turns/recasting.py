@@ -24,7 +24,10 @@ from tools_api.items import (
     Message,
     StandsFor,
     TextPart,
+    with_output,
 )
+from tools_api.loaded_tools import standing_changes
+from tools_api.tool_definitions import defines
 
 _NOTE = "[cleared: output of {}, {} tokens]"
 _IS_NOTE = re.compile(r"\[cleared: output of .{1,512}, \d{1,12} tokens\]$", re.DOTALL)
@@ -94,6 +97,7 @@ def decide(
     """
     history = _History(items, sizes, summary_at, room.note)
     for_newest = room.target - room.summary - history.size_of_users(room.target // 4)
+    for_newest -= history.size_of_tools(len(items))
     newest = history.newest(
         max(for_newest, room.target // 4), rules, len(items) if told is None else told
     )
@@ -105,7 +109,7 @@ def decide(
         return Decision(cleared=cleared, newest=newest, saves=saved) if worth else None
     users = history.users(newest, room.target // 4)
     gone = tuple(place for place in range(newest) if place not in users)
-    saved = sum(sizes[place] for place in gone) - room.summary
+    saved = sum(sizes[place] for place in gone) - room.summary - history.size_of_tools(newest)
     if not gone or (saved <= 0 and rules.keeps_newest):
         return None
     return Decision(summarised=gone, newest=newest, saves=saved)
@@ -129,12 +133,15 @@ def recast(
     summary: str | None,
     summary_at: int | None = None,
 ) -> StandsFor:
-    """The items that are left. ``summary``: None only where nothing is summarised."""
+    """The items that are left, those that bring tools or a configuration as one each. ``summary``:
+    None only where nothing is summarised."""
     cleared, gone = set(decision.cleared), set(decision.summarised)
+    tools = standing_changes([item for place, item in enumerate(items) if place in gone])
     emptied = _to_empty(items, cleared, rules.clears_inputs)
     kept, at = list[Item](), None
     for place, item in enumerate(items):
         if place == decision.newest and gone:
+            kept += tools
             at = len(kept)
             kept.append(summary_message(summary or ""))
         if place in gone:
@@ -146,6 +153,7 @@ def recast(
         else:
             kept.append(emptied.get(place, item))
     if gone and at is None:  # nothing of the newest stays
+        kept += tools
         at = len(kept)
         kept.append(summary_message(summary or ""))
     return StandsFor(items=tuple(kept), summary_at=at)
@@ -214,6 +222,10 @@ class _History:
         """Tokens of what stays of users' messages, wherever they stand."""
         return sum(self._sizes[place] for place in self.users(len(self._items), room))
 
+    def size_of_tools(self, end: int) -> int:
+        """Tokens of the items before ``end`` that bring tools: these stay in any case."""
+        return sum(self._sizes[place] for place in range(end) if defines(self._items[place]))
+
     def users(self, newest: int, room: int) -> set[int]:
         """Places before the newest turns of what users said: the first, and of the others the
         newest that have ``room`` together."""
@@ -253,7 +265,7 @@ class _History:
     def _is_worth_clearing(self, place: int, rules: Rules) -> bool:
         item = self._items[place]
         assert isinstance(item, CallOutput)
-        if is_cleared(item) or self._sizes[place] <= self._note:
+        if is_cleared(item) or defines(item) or self._sizes[place] <= self._note:
             return False
         return self._name_of(place) not in rules.exempt
 
@@ -283,9 +295,11 @@ def _to_empty(
             found[place] = replace(item, arguments=_NO_ARGUMENTS)
         elif isinstance(item, CustomToolCall):
             found[place] = replace(item, input="")
+        else:
+            found[place] = item.emptied()
     return found
 
 
 def _noted(item: Item, tokens: int) -> Item:
     assert isinstance(item, CallOutput)
-    return replace(item, output=_NOTE.format(item.call_id, tokens))
+    return with_output(item, _NOTE.format(item.call_id, tokens))

@@ -122,6 +122,8 @@ class Recollection:
             ownership = self._journal.ownership
             assert ownership is not None
             return Recalled(draws=ownership.draw(tenant, wanted.draws))
+        if wanted.conversation is not None:
+            return Recalled(conversation=self._journal.conversation(tenant, wanted.conversation))
         if wanted.item_ids:
             most = self._store.limits.max_frame_bytes
             return Recalled(items=self._loader.items(tenant, wanted.item_ids, most))

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sessions.turns.built_in_events import BuiltInWriter
 from tools_api import events
+from tools_api.built_in_items import CALL_PREFIXES
 from tools_api.call_parser import (
     CallArgumentsDelta,
     CallDone,
@@ -24,6 +26,7 @@ from tools_api.call_parser import (
 )
 from tools_api.custom_input import InputText
 from tools_api.events import Event
+from tools_api.item_fields import Status
 from tools_api.items import (
     Compaction,
     CustomToolCall,
@@ -31,10 +34,9 @@ from tools_api.items import (
     Item,
     Message,
     Reasoning,
-    Status,
     TextPart,
 )
-from tools_api.responses import ResponseObject
+from tools_api.responses import ResponseObject, ResponseStatus
 from tools_api.tools import FunctionTool
 
 
@@ -47,8 +49,9 @@ class Piece:
 
 
 _NO_TOOL = FunctionTool(name="none")
-Kind = Literal["message", "reasoning", "call", "custom"]
+Kind = Literal["message", "reasoning", "call", "custom", "built_in"]
 _ID_PREFIX = {"message": "msg", "reasoning": "rs", "call": "fc", "custom": "ctc"}
+"""Of items that are not built-in tools' calls."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +66,8 @@ class _Open:
     call_id: str = ""
     reader: InputText | None = None
     """Reads a custom tool's input that is written as JSON."""
+    writer: BuiltInWriter | None = None
+    """Writes a built-in tool's call."""
     pieces: list[str] = field(default_factory=list)
     logprobs: list[Event] = field(default_factory=list)
 
@@ -115,6 +120,16 @@ class ResponseEvents:
         """Some event was written."""
         return self._number > 0
 
+    @property
+    def _begun_status(self) -> ResponseStatus:
+        """Before it is in progress; one in the background waits then."""
+        return "queued" if self._response.request.background else "in_progress"
+
+    @property
+    def is_open(self) -> bool:
+        """An item is being written."""
+        return self._open is not None
+
     def compacting(self, item: Compaction) -> list[Event]:
         """An item is being made that stands for what was said before it."""
         index, zero = len(self.items), item.to_wire() | {"encrypted_content": ""}
@@ -144,7 +159,7 @@ class ResponseEvents:
         return number
 
     def created(self, keepwarm: Event | None) -> Event:
-        wire = self._response.wire(status="in_progress", keepwarm=keepwarm)
+        wire = self._response.wire(status=self._begun_status, keepwarm=keepwarm)
         return events.created(self.take_number(), wire, self._stream_id)
 
     def queued(self, keepwarm: Event | None) -> Event:
@@ -159,7 +174,8 @@ class ResponseEvents:
     def snapshot(self, keepwarm: Event | None) -> Event:
         """The response as it stands: the items that are finished."""
         output = [item.to_wire() for item in self.items]
-        return self._response.wire(status="in_progress", output=output, keepwarm=keepwarm)
+        status = "in_progress" if self.in_progress_told else self._begun_status
+        return self._response.wire(status=status, output=output, keepwarm=keepwarm)
 
     def terminal(
         self, status: Literal["completed", "incomplete", "failed"], **fields: Any
@@ -193,7 +209,10 @@ class ResponseEvents:
                 case ParsedCallStart(name):
                     self.close("completed", out)
                     tool = self._tool(name)
-                    self._open_item("call" if tool.custom is None else "custom", out, tool)
+                    if tool.built_in is not None:
+                        self._open_built_in(tool, out)
+                    else:
+                        self._open_item("call" if tool.custom is None else "custom", out, tool)
                 case CallArgumentsDelta(text):
                     self._call_delta(text, out)
                 case CallDone(_, arguments, complete):
@@ -220,6 +239,10 @@ class ResponseEvents:
                 done = self._close_call(item, status, out)
             case "custom":
                 done = self._close_custom(item, status, out)
+            case "built_in":
+                assert item.writer is not None
+                done, told = item.writer.close(status)
+                out += told
         self.items.append(done)
         number = self.take_number()
         out.append(events.output_item_done(number, item.index, done.to_wire(), self._stream_id))
@@ -256,6 +279,22 @@ class ResponseEvents:
             part = TextPart(type="output_text", text="").to_wire()
             out.append(self._at(item, events.content_part_added, content_index=0, part=part))
 
+    def _open_built_in(self, tool: FunctionTool, out: list[Event]) -> None:
+        assert tool.built_in is not None
+        index, id_ = len(self.items), self._new_id(CALL_PREFIXES[tool.built_in.call_type])
+        # Outputs of local shells name their call by the one id or the other.
+        call_id = id_ if tool.built_in.type == "local_shell" else self._new_id("call")
+        writer = BuiltInWriter(
+            tool.built_in,
+            id_=id_,
+            call_id=call_id,
+            index=index,
+            take_number=self.take_number,
+            stream_id=self._stream_id,
+        )
+        self._open = _Open(kind="built_in", id=id_, index=index, tool=tool, writer=writer)
+        out += writer.begin()
+
     def _text_delta(self, text: str, logprobs: Sequence[Event], out: list[Event]) -> None:
         item = self._current("message")
         item.pieces.append(text)
@@ -275,6 +314,9 @@ class ResponseEvents:
     def _call_delta(self, text: str, out: list[Event]) -> None:
         item = self._open
         assert item is not None
+        if item.writer is not None:
+            out += item.writer.add(text)
+            return
         assert item.kind in ("call", "custom")
         if item.reader is not None:
             text = item.reader.feed(text)

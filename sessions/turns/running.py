@@ -25,12 +25,13 @@ from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import EventLog
 from sessions.ground import RETRY_AFTER_S
-from sessions.journal.records import account_names
+from sessions.journal.records import PARENT_DELETED, account_names
 from sessions.journal.writer import Verdict
 from sessions.turns.ahead import Ahead
 from sessions.turns.asking import Asking
 from sessions.turns.commits import Ending, refused
 from sessions.turns.continuing import find_lineage
+from sessions.turns.conversing import Conversing, conversing
 from sessions.turns.effects import (
     Outbox,
     RequestIdFreed,
@@ -48,7 +49,9 @@ from sessions.turns.planning import grammar_param, plan_turn, takes_long
 from sessions.turns.playing import Playing
 from sessions.turns.reading import PrecomputedRequest, grammar_of
 from sessions.turns.references import Whole, digested
+from sessions.turns.searching import Searching
 from sessions.turns.service import Service
+from sessions.turns.steering import Steering
 from sessions.turns.summing_up import SummingUp
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import TurnPlan
@@ -58,6 +61,7 @@ from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.events import ResumeTurn, encode, response_of
 from tools_api.grammar import GrammarSpec
+from tools_api.requests import CreateRequest
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +91,8 @@ class Running:
         self._outbox = outbox
         self.key_name = ""
         """Of the API key under which the client asks."""
+        self.http_request = ""
+        """Name of the HTTP request by which the client came, for the log."""
         self._asking = Asking(
             connection_id=connection_id, visible=visible, service=service, outbox=outbox
         )
@@ -100,6 +106,17 @@ class Running:
             playing=self.playing,
             outbox=outbox,
             asking=self._asking,
+        )
+        self._searching = Searching(service=service, playing=self.playing, asking=self._asking)
+        self.steering = Steering(
+            connection_id=connection_id,
+            tenant=tenant,
+            service=service,
+            jobs=jobs,
+            lanes=lanes,
+            following=following,
+            outbox=outbox,
+            playing=self.playing,
         )
         self._ahead = Ahead(
             service=service, jobs=jobs, summing_up=self._summing_up, asking=self._asking
@@ -124,20 +141,29 @@ class Running:
                 grammar = self._check(job)
                 if job.request.references:
                     await self._find_items(job, memory, grammar)
+                if (request := self.steering.heard_by(job)) is not None:
+                    await self._take_input(job, request, grammar, brought=0)
                 while not await self._in_session(job, memory, grammar):
                     pass
         except EndedEarly as early:
-            if (refusal := early.refusal()) is not None:
-                self.send_error(refusal, job.lane.stream_id)
+            self._refuse(job, early.refusal())
         except ApiError as error:
-            self.send_error(error, job.lane.stream_id)
+            self._refuse(job, error)
         except Exception:
             if job.turn is not None:
                 raise
             log.exception("request failed connection=%s", self._id)
-            self.send_error(errors.internal_error(), job.lane.stream_id)
+            self._refuse(job, errors.internal_error())
         finally:
             self._let_go(job, followed)
+
+    def _refuse(self, job: Job, error: ApiError | None) -> None:
+        """Answer a request that was not begun; None: nobody is there."""
+        self.steering.not_begun(job)
+        if error is not None and job.frame.steers:
+            self.steering.refused(job, error.message)
+        elif error is not None:
+            self.send_error(error, job.lane.stream_id)
 
     def _let_go(self, job: Job, followed: EventLog | None) -> None:
         """Let go of its id, unless a turn began with it, of its memory, and of its lane, which may
@@ -194,8 +220,14 @@ class Running:
 
     async def _find_items(self, job: Job, memory: Memory, grammar: GrammarSpec | None) -> None:
         """Put the items to which the request refers where it refers to them."""
-        frame = job.frame
         request, brought = await memory.with_items(job.request)
+        await self._take_input(job, request, grammar, brought=brought)
+
+    async def _take_input(
+        self, job: Job, request: CreateRequest, grammar: GrammarSpec | None, *, brought: int
+    ) -> None:
+        """Go on with the request, to whose input so many bytes were added."""
+        frame = job.frame
         if frame.hold is not None:
             frame.hold.resize(frame.hold.num_bytes + brought)
         frame.num_bytes += brought
@@ -219,8 +251,8 @@ class Running:
             if options.parent_session is not None:
                 await memory.know(options.parent_session)
             if options.session is not None:
-                with_head = job.request.previous_response_id is None
-                session = await memory.session(options.session, with_head=with_head)
+                named = job.request.previous_response_id or job.request.conversation
+                session = await memory.session(options.session, with_head=named is None)
                 turn_comes = self._asking.question(SessionTurn())
                 ticket = self._asking.ticket(turn_comes)
                 if not session.request_turn(ticket):
@@ -228,8 +260,8 @@ class Running:
                 if session.state is SessionState.CLOSED:
                     return False
             plan = await self._plan(job, memory, session, grammar)
-            if grammar is not None:
-                await self._try_grammar(job, grammar)
+            if plan.grammar is not None:
+                await self._try_grammar(job, plan.request, plan.grammar)
             await self._may_begin(job)
             if self._lost(plan, session):
                 return False
@@ -243,8 +275,8 @@ class Running:
     ) -> TurnPlan:
         """Decide what the turn continues, and what the model reads; a long plan is made beside
         the event loop."""
-        service, request = self._service, job.request
-        digests = None if job.frame.prepared is None else job.frame.prepared.digests
+        service, asked = self._service, await self._whole_request(job, memory)
+        request, digests, num_bytes = asked.request, asked.digests, asked.num_bytes
         lineage = await find_lineage(request, memory, session, service.new_id("sess"), digests)
         work = partial(
             plan_turn,
@@ -256,24 +288,41 @@ class Running:
             grammar=grammar,
             arrival_s=job.frame.arrival_s,
         )
-        long = takes_long(service, request, lineage, job.frame.num_bytes)
+        long = takes_long(service, request, lineage, num_bytes)
         plan: TurnPlan = await self._asking.ask(job, Work(work)) if long else work()
+        if request.background and plan.private:
+            why = "what it continues is not stored, so that nobody could ask for it"
+            raise errors.invalid_value("background", why)
         if plan.due is not None:
             plan = await self._summing_up.begin(job, plan)
         repeats = len(lineage.items) < len(request.input)
         known = lineage.parent is not None and lineage.parent.entry is plan.continued
         return replace(
             plan,
+            conversation=asked.read,
             frame_bytes=0 if repeats else job.frame.num_bytes,
             continued_id=plan.previous_response_id if known else None,
         )
 
-    async def _try_grammar(self, job: Job, grammar: GrammarSpec) -> None:
+    async def _whole_request(self, job: Job, memory: Memory) -> Conversing:
+        """The request with what its conversation says before it."""
+        prepared, frame = job.frame.prepared, job.frame
+        digests = None if prepared is None else prepared.digests
+        if job.request.conversation is None:
+            return Conversing(request=job.request, digests=digests, num_bytes=frame.num_bytes)
+        conversation = await memory.conversation(job.request.conversation)
+        num_bytes = frame.num_bytes + conversation.size_bytes
+        work = partial(conversing, job.request, conversation, self._service.new_id, num_bytes)
+        long = num_bytes > self._service.limits.max_inline_bytes
+        whole: Conversing = await self._asking.ask(job, Work(work)) if long else work()
+        return whole
+
+    async def _try_grammar(self, job: Job, request: CreateRequest, grammar: GrammarSpec) -> None:
         """Last before the turn, so that no probe works for a prompt that does not fit."""
         try:
             await self._asking.ask(job, grammar)
         except GrammarRefused as refusal:
-            param = grammar_param(grammar, job.request, refusal.block, refusal.path)
+            param = grammar_param(grammar, request, refusal.block, refusal.path)
             raise errors.invalid_json_schema(param, refusal.reason) from None
         except Exception:  # no fault of the client's
             raise errors.overloaded("the grammar cannot be tried just now") from None
@@ -337,10 +386,14 @@ class Running:
             job.turn = turn = Turn(
                 plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id
             )
+            self.steering.begun(job)
             if job.recasting is not None:
                 job.turn = turn = await self._summing_up.recast(job, memory, turn, session)
-            ending = await self._record(job, turn, await self.playing.play(job, memory, turn))
+            ending = await self.playing.play(job, memory, turn)
+            turn, ending = await self._searching.go_on(job, memory, turn, ending, session)
+            ending = await self._record(job, turn, ending)
             self._tell_end(job, turn, ending)
+            self.steering.settle(job, ending)
         finally:
             entry = None if ending is None else ending.outcome.entry
             open_calls = None if entry is None else bool(entry.open_calls)
@@ -356,6 +409,8 @@ class Running:
         returns how it has ended then."""
         commits, report = self._service.commits, ending.outcome.report
         spent = report.usage.input_tokens or report.cost
+        if commits is None and not self._moved(turn.plan, ending):
+            return refused(ending, Verdict(written=False, reason=PARENT_DELETED))
         if commits is None or not (spent or ending.outcome.entry is not None):
             if job.noted is not NOTHING:
                 self.playing.note(job, turn, NOTHING)
@@ -381,6 +436,17 @@ class Running:
         commits.forget(self._service.store, turn.plan, job.session, verdict)
         return refused(ending, verdict)
 
+    def _moved(self, plan: TurnPlan, ending: Ending) -> bool:
+        """Where no journal does it: the turn's conversation stands at it now. False: something that
+        it read there was taken out meanwhile."""
+        entry, store = ending.outcome.entry, self._service.store
+        if plan.conversation is None or entry is None:
+            return True
+        if store.conversations.move(self._tenant, plan.conversation, plan.response_id):
+            return True
+        store.branches.drop(entry)
+        return False
+
     def _tell_end(self, job: Job, turn: Turn, ending: Ending) -> None:
         """Let the turn's last event go, and keep what outlives it."""
         service, plan = self._service, turn.plan
@@ -402,7 +468,10 @@ class Running:
         usage = outcome.report.usage
         service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
         report = self._warned(outcome.report, job.session)
-        log.info("turn finished", extra={"fields": report.log_fields()})
+        fields = report.log_fields()
+        if self.http_request:
+            fields["x_request_id"] = self.http_request
+        log.info("turn finished", extra={"fields": fields})
         self._outbox.ended.append(TurnEnded(report=report, terminal=terminal))
 
     def _warned(self, report: TurnReport, session: Session | None) -> TurnReport:

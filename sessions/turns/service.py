@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from runtime.tokenizer import Tokenizer
 from sessions.durable.compaction import KEY_BYTES, Seal
 from sessions.durable.policies import PolicyAccounts, no_policies
+from sessions.durable.renderer import Renderer
 from sessions.durable.store import Store
-from sessions.durable.transcript import Renderer
 from sessions.ground import Ground
 from sessions.quotas import Quotas
 from sessions.turns.commits import Commits

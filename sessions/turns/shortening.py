@@ -9,10 +9,12 @@ all to one size, and the same items and room give the same texts.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from sessions.durable.renderer import Renderer
 from sessions.durable.shortened import shortened
-from sessions.durable.transcript import Renderer, text_bytes
+from sessions.durable.transcript import text_bytes
 from tools_api.chat_format import TemplateOptions
-from tools_api.items import CallOutput, Item, Message, TextPart
+from tools_api.items import CallOutput, Item, Message, TextPart, with_output
+from tools_api.tool_definitions import defines
 
 _CHARS_PER_TOKEN = 8
 """The most characters for each token that are looked at of a text that is cut."""
@@ -127,10 +129,12 @@ def _cut(item: Item, keep: int) -> Item:
         part = TextPart(type=item.content[0].type, text=text)
         return replace(item, content=(part,))
     assert isinstance(item, CallOutput)
-    return replace(item, output=text)
+    return with_output(item, text)
 
 
 def _can_be_cut(item: Item) -> bool:
+    if defines(item):
+        return False
     return isinstance(item, CallOutput) or (isinstance(item, Message) and bool(item.content))
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
 from sessions.durable.compaction import standing
+from sessions.durable.renderer import Renderer
 from sessions.durable.transcript import (
     NOTHING,
     Entry,
     Header,
     LeftOut,
-    Renderer,
     Tail,
     by_model,
     chain,

@@ -9,6 +9,7 @@ the ledger and the branch it claimed are given back by then; input and cached co
 engine's own.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -21,25 +22,32 @@ from runtime.messages import (
     FinishReason,
     SequenceOutput,
     SequenceStart,
+    TokenArray,
 )
-from sessions.durable.account import Account, Amount, BudgetExceeded
+from sessions.durable.account import NOTHING, Account, Amount, BudgetExceeded
 from sessions.durable.branches import Claim
 from sessions.durable.ledger import COMPACTION, Ledger, TurnReport, TurnUsage
+from sessions.durable.renderer import Renderer
 from sessions.durable.reservation import Reservation
 from sessions.durable.transcript import Entry, Tail, chain_ids, roll_all
 from sessions.durable.turn_stats import TurnClock, TurnStats, wire_usage
+from sessions.turns.boundaries import is_boundary, read_to_boundary
 from sessions.turns.commits import Outcome
 from sessions.turns.miss_account import account, prompt_of
 from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import ResponseEvents
 from sessions.turns.service import Service
-from sessions.turns.turn_plan import Recast, TurnPlan
+from sessions.turns.submissions import Boundary
+from sessions.turns.turn_plan import Begun, TurnPlan
 from sessions.turns.usage_facts import tool_runs
+from tools_api.built_in_items import BuiltInCall
 from tools_api.errors import ApiError
 from tools_api.events import Event
 from tools_api.items import Call, Compaction, Item, Message
-from tools_api.responses import FailureCode, ResponseObject
+from tools_api.responses import FailureCode, IncompleteReason, ResponseObject
 
+STEERED = "steered"
+"""Why a turn ended that its client wanted to interrupt."""
 _MAX_ATTEMPTS = 4
 """Engine requests for one turn; the engine forgets a base or evicts a prefix rarely twice."""
 _ENDING_UNKNOWN = (
@@ -87,7 +95,8 @@ class Turn:
             reasons_first=plan.grammar is not None and plan.grammar.reasons_first,
             tools=request.tools,
         )
-        self._clock = TurnClock(arrival_s=plan.arrival_s)
+        begun = plan.begun
+        self._clock = TurnClock(arrival_s=plan.arrival_s) if begun is None else begun.clock
         needs = plan.needs()
         self._stats = TurnStats(
             session=plan.session,
@@ -99,12 +108,20 @@ class Turn:
             cut=plan.cut,
             warnings=plan.warnings,
             context=None if plan.recast is None else plan.recast.report,
+            misses=() if begun is None else begun.misses,
+            causes_before={} if begun is None else begun.miss_causes,
         )
+        self._told_before = len(self.events.items) if begun is None else begun.told
+        """Items of the output that this part of the turn does not say."""
         self._attempts = 0
         self._reservation = Reservation(needs, ledger, is_turn=plan.sums_up is None)
         self._claim: Claim | None = None
         self._branch_id = ""
-        self._queue_reported = False
+        self._queue_reported = begun is not None
+        self._noted = (NOTHING, NOTHING)
+        """What is held now, and that with what was consumed before."""
+        self._steered: Boundary | None = None
+        """Where it is to end."""
 
     def start(self) -> TurnStep:
         """``response.created`` and the engine request; or, if the session's budget does not
@@ -112,8 +129,9 @@ class Turn:
         step = TurnStep()
         if not self.events.begun:
             step.events.append(self.events.created(self._stats.brief()))
-        if self.plan.recast is not None:
+        if self.plan.recast is not None and self.plan.begun is None:
             step.events += self.events.leading(self.plan.recast.items)
+            self._told_before = len(self.plan.recast.items)
         if self.plan.prompt_tokens == 0:
             self._stats.start = SequenceStart(input_tokens=0, cached_tokens=0, queue_s=0.0)
             step.events.append(self.events.in_progress(self._stats.brief()))
@@ -130,6 +148,11 @@ class Turn:
             step.events.append(self.events.in_progress(self._stats.brief()))
             step.events += self.events.compacting(item)
         return step
+
+    @property
+    def renderer(self) -> Renderer:
+        """What writes items for the turn's model."""
+        return self._service.model.renderer
 
     @property
     def text(self) -> str:
@@ -156,11 +179,12 @@ class Turn:
             if len(self._reader.tokens) + len(output.new_tokens) > self._reservation.ask_at:
                 kept = self._reservation.within_budget(output, self._reader)
             self._clock.token(now)
-            self._stats.add(kept)
             stopped = kept is output and output.finish is FinishReason.STOP_STRING
-            step.events += self.events.write(
-                self._reader.read(kept.new_tokens, kept.logprobs, stopped=stopped)
-            )
+            told = self._read(kept, step, stopped=stopped)
+            self._stats.add(told)
+            if told is not kept:
+                self._end_steered(step, now, in_engine=output.finish is None)
+                return step
             if kept is not output:
                 self._stop_at_budget(output, step, now)
                 return step
@@ -168,6 +192,19 @@ class Turn:
             self._clock.end(now)
             self._finish(output, step)
         return step
+
+    def _read(self, output: SequenceOutput, step: TurnStep, *, stopped: bool) -> SequenceOutput:
+        """Read a step's tokens; returns the part up to where the turn is to end, the same object
+        where that is all of it."""
+        if self._steered is None:
+            pieces = self._reader.read(output.new_tokens, output.logprobs, stopped=stopped)
+            step.events += self.events.write(pieces)
+            return output
+        told, written = read_to_boundary(
+            self._steered, output, self._reader, self.events, stopped=stopped
+        )
+        step.events += written
+        return told
 
     def fail(self, reason: str, message: str, now: float) -> TurnStep:
         """End with ``response.failed`` for a reason outside the turn, cancelling it in the
@@ -194,6 +231,18 @@ class Turn:
         self._end(step, "cancelled", "cancelled")
         return step
 
+    def steer(self, how: Boundary) -> bool:
+        """It is to end at its next safe boundary, with what there is; whether it stands at one, so
+        that ``end_steered`` may be called."""
+        self._steered = how
+        return is_boundary(how, self._reader, self.events)
+
+    def end_steered(self, now: float) -> TurnStep:
+        """End here, at a boundary."""
+        step = TurnStep()
+        self._end_steered(step, now, in_engine=True)
+        return step
+
     def cancel(self, now: float) -> TurnStep:
         """The client is gone: stop, and keep the account. The last event is for a client that
         comes back."""
@@ -210,8 +259,14 @@ class Turn:
 
     @property
     def noted(self) -> Amount:
-        """The amount that it may consume before it says so anew; as ``Reservation.noted``."""
-        return self._reservation.noted
+        """The amount that it may consume before it says so anew, as ``Reservation.noted``; what its
+        parts before this one have consumed is in it."""
+        held, begun = self._reservation.noted, self.plan.begun
+        if begun is None or held is NOTHING:
+            return held
+        if self._noted[0] is not held:
+            self._noted = (held, held.plus(begun.spent))
+        return self._noted[1]
 
     def snapshot(self) -> Event:
         """The response as it stands."""
@@ -231,12 +286,14 @@ class Turn:
             self._refuse(step, error)
             return
         self._attempts += 1
-        self.request_id = f"{self.plan.response_id}.{self._attempts}"
         plan = self.plan
+        part = "" if plan.begun is None else f"{plan.begun.part}."
+        self.request_id = f"{plan.response_id}.{part}{self._attempts}"
         self._claim = self._branches.claim(plan.continued, rebuilt=plan.rebuilt, forks=plan.forks)
         self._branch_id = self._claim.branch_id
         now = self._service.clock()
-        self._clock.submitted(now)
+        if plan.begun is None:
+            self._clock.submitted(now)
         step.requests.append(
             self.plan.generation_request(
                 request_id=self.request_id,
@@ -288,8 +345,10 @@ class Turn:
             self._submit(step, cached=start.cached_tokens if certain else 0)
             return
         self._stats.admitted(start)
-        self._stats.misses = account(prompt_of(self.plan, self._branches), start)
-        self._clock.admitted(start.queue_s)
+        before = () if self.plan.begun is None else self.plan.begun.misses
+        self._stats.misses = before + account(prompt_of(self.plan, self._branches), start)
+        if self.plan.begun is None:
+            self._clock.admitted(start.queue_s)
         if not start.ending_known:
             self._stats.warnings += (_ENDING_UNKNOWN,)
         if not self.events.in_progress_told:
@@ -334,12 +393,80 @@ class Turn:
     def _complete(self, step: TurnStep) -> None:
         step.events += self.events.write(self._reader.finish())
         self.events.close("completed", step.events)
+        self._end_whole(step)
+
+    def _end_whole(self, step: TurnStep) -> None:
         self._stats.stop = self._reader.stop
         violation = self.plan.checks.violation(self.events.items)
         if violation is not None:
             self._fail(step, "output_invalid", violation, "output_invalid")
-            return
-        self._end(step, "completed", None)
+        elif self.searches:
+            self._pause(step)
+        else:
+            self._end(step, "completed", None)
+
+    @property
+    def searches(self) -> tuple[BuiltInCall, ...]:
+        """The calls of this part of the turn, if the server answers all of them."""
+        calls = [item for item in self.events.items[self._told_before :] if isinstance(item, Call)]
+        found = tuple(
+            call for call in calls if isinstance(call, BuiltInCall) and call.execution == "server"
+        )
+        whole = all(call.status == "completed" for call in calls)
+        return found if whole and len(found) == len(calls) else ()
+
+    def _pause(self, step: TurnStep) -> None:
+        """A part of the turn has ended; another follows."""
+        entry = self._entry()
+        if self._claim is not None:
+            self._branches.place(self._claim, entry, len(entry.header.ids) + entry.num_tokens)
+            self._claim = None
+        self._settle(goes_on=True)
+        step.outcome = replace(self._outcome("completed", None, entry), goes_on=True)
+
+    def begun(self, entry: Entry, outputs: Sequence[Item], ids: TokenArray) -> Begun:
+        """What the response has come to, with what the server answers to ``searches``.
+
+        Args:
+            entry: this part's, of which it leaves nothing but the next one.
+            outputs: the answers, told already.
+            ids: what the model reads of them.
+        """
+        plan = self.plan
+        return Begun(
+            first=plan.start,
+            part=1 if plan.begun is None else plan.begun.part + 1,
+            items=(*entry.output_items, *outputs),
+            ids=np.concatenate([entry.output_ids, ids]),
+            told=len(self.events.items),
+            usage=self._usage(),
+            cost=self._stats.cost,
+            misses=self._stats.misses,
+            miss_causes=self._stats.causes,
+            clock=self._clock,
+        )
+
+    def out_of_room(self, *, context: bool) -> TurnStep:
+        """A part of a turn that has no room to write anything: end what there is as incomplete."""
+        step = TurnStep()
+        self._clock.end(self._service.clock())
+        self._cut_short(step, context=context)
+        return step
+
+    def _end_steered(self, step: TurnStep, now: float, *, in_engine: bool) -> None:
+        """``in_engine``: it has not ended there by itself. Calls that were made are the client's
+        to answer, so that the turn is complete with them."""
+        self._clock.end(now)
+        if in_engine:
+            step.requests.append(CancelRequest(request_id=self.request_id))
+            self._leave_engine()
+        cut = self._steered == "now"
+        step.events += self.events.write(self._reader.finish(), cut=cut)
+        self.events.close("incomplete" if cut else "completed", step.events)
+        if any(isinstance(item, Call) and item.status == "completed" for item in self.events.items):
+            self._end_whole(step)
+        else:
+            self._end(step, "incomplete", STEERED)
 
     def _stop_at_budget(self, output: SequenceOutput, step: TurnStep, now: float) -> None:
         """Not all of a step's tokens are within the budget: the turn ends with the last one
@@ -380,7 +507,7 @@ class Turn:
             self.events.terminal(
                 "completed" if status == "completed" else "incomplete",
                 usage=wire_usage(usage),
-                incomplete_reason="max_output_tokens" if status == "incomplete" else None,
+                incomplete_reason=_incomplete_reason(status, reason),
                 completed_at=int(self._service.wall_clock()),
                 keepwarm=self._stats.full(usage, reason),
                 cache_diagnostics=self._cache_diagnostics(),
@@ -399,11 +526,12 @@ class Turn:
 
     def _fail(self, step: TurnStep, code: FailureCode, message: str, reason: str) -> None:
         self.events.close("incomplete", step.events)
+        told = self._stats.start is not None or self.plan.begun is not None
         usage = self._settle()
         step.events.append(
             self.events.terminal(
                 "failed",
-                usage=wire_usage(usage) if self._stats.start is not None else None,
+                usage=wire_usage(usage) if told else None,
                 error=(code, message),
                 completed_at=int(self._service.wall_clock()),
                 keepwarm=self._stats.full(usage, reason),
@@ -411,16 +539,26 @@ class Turn:
         )
         step.outcome = self._outcome("failed", reason, None)
 
-    def _settle(self) -> TurnUsage:
-        """Close the account: what was consumed takes the allowance's place."""
-        usage = self._usage()
+    def _settle(self, *, goes_on: bool = False) -> TurnUsage:
+        """Close the account: what was consumed takes the allowance's place. Returns what the whole
+        turn consumed."""
         if self._stats.start is not None:
-            usage, self._stats.cost = self._reservation.settle(usage)
+            usage, cost = self._reservation.settle(self._own_usage(), goes_on=goes_on)
+            self._stats.cost = cost
             self._stats.residency = usage.residency
+        elif self.plan.begun is not None:
+            self._ledger.settled(TurnUsage(), 0)  # a turn all the same: its parts before were none
+        if self.plan.begun is not None:
+            self._stats.cost += self.plan.begun.cost
         self._withdraw()
-        return usage
+        return self._usage()
 
     def _usage(self) -> TurnUsage:
+        """Of the whole turn, its parts before this one included."""
+        own, begun = self._own_usage(), self.plan.begun
+        return own if begun is None else begun.usage + own
+
+    def _own_usage(self) -> TurnUsage:
         return self._stats.usage(
             output_tokens=len(self._reader.tokens), reasoning_tokens=self._reader.num_reasoning
         )
@@ -447,17 +585,14 @@ class Turn:
             open_calls=0 if entry is None else len(entry.open_calls),
             branch_id=self._branch_id,
             context=None if plan.recast is None else plan.recast.report,
-            tools=tool_runs(plan),
+            tools=tool_runs(plan.start),
         )
         return Outcome(report=report, entry=entry)
 
-    def _said(self, recast: Recast) -> list[Item]:
-        """The items that the model said itself."""
-        return self.events.items[len(recast.items) :]
-
     def _entry(self) -> Entry:
+        """What can be continued: one entry for all parts of the turn."""
         plan, tokens = self.plan, self._reader.tokens
-        said = self.events.items if plan.recast is None else self._said(plan.recast)
+        said = self.events.items[self._told_before :]
         output_items = tuple(_without_logprobs(item) for item in said)
         tail = plan.tail
         if tokens:
@@ -470,16 +605,20 @@ class Turn:
             for item in output_items
             if isinstance(item, Call) and item.status == "completed"
         }
+        start, ids = plan.start, np.array(tokens, dtype=np.int32)
+        before: tuple[Item, ...] = ()
+        if plan.begun is not None:
+            before, ids = plan.begun.items, np.concatenate([plan.begun.ids, ids])
         return Entry(
-            parent=plan.parent,
+            parent=start.parent,
             header=plan.header,
             opening=plan.header.opening,
-            input_items=plan.input_items,
-            input_ids=plan.input_ids,
-            output_items=output_items,
-            output_ids=np.array(tokens, dtype=np.int32),
+            input_items=start.input_items,
+            input_ids=start.input_ids,
+            output_items=before + output_items,
+            output_ids=ids,
             tail=tail,
-            num_tokens=plan.tokens_before + len(plan.input_ids) + len(tokens),
+            num_tokens=start.tokens_before + len(start.input_ids) + len(ids),
             open_calls=plan.open_calls | calls,
             digest=roll_all(plan.digest, output_items),
             frame_bytes=plan.frame_bytes,
@@ -494,13 +633,20 @@ def _events(plan: TurnPlan, service: Service, stream_id: str | None) -> Response
         request=request,
         model=plan.model,
         created_at=int(service.wall_clock()),
-        previous_response_id=plan.previous_response_id,
+        previous_response_id=None if request.conversation else plan.previous_response_id,
         service_tier=plan.service_tier,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         max_output_tokens=request.max_output_tokens,
     )
     return ResponseEvents(response, stream_id=stream_id, new_id=service.new_id)
+
+
+def _incomplete_reason(status: str, reason: str | None) -> IncompleteReason | None:
+    """One that was cancelled has none: the published types have none for it."""
+    if status != "incomplete":
+        return None
+    return "steered" if reason == STEERED else "max_output_tokens"
 
 
 def _default_limit(tokens: int) -> str:

@@ -8,16 +8,21 @@ engine already holds.
 """
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.messages import GenerationRequest, SamplingParams, TokenArray
-from sessions.durable.account import Account
+from sessions.durable.account import NOTHING as NO_AMOUNT
+from sessions.durable.account import Account, Amount
 from sessions.durable.branches import Claim
 from sessions.durable.budgets import bounds_of
+from sessions.durable.conversations import ConversationRead
+from sessions.durable.ledger import TurnUsage
+from sessions.durable.miss_reasons import Miss
 from sessions.durable.reservation import TurnNeeds
 from sessions.durable.transcript import NOTHING, Entry, Header, LeftOut, Tail, chain, chain_ids
+from sessions.durable.turn_stats import TurnClock
 from sessions.durable.usage_keys import NO_KEYS, UsageKeys
 from sessions.turns.cache_diagnostics import Comparison
 from sessions.turns.recasting import Decision, Rules
@@ -112,6 +117,40 @@ def prepared_for(held: object, entry: Entry | None) -> PreparedCut | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Begun:
+    """What a response has come to before a part of its turn: the model has called a tool that the
+    server runs, and goes on behind its output."""
+
+    first: "TurnPlan"
+    """The plan that the turn began with."""
+    part: int
+    """How many parts there were."""
+    items: tuple[Item, ...]
+    """Of the output, those of the server among them."""
+    ids: TokenArray
+    """Their tokens, up to where this part begins to read."""
+    told: int
+    """Items that the response has told, whoever said them."""
+    usage: TurnUsage
+    cost: int
+    misses: tuple[Miss, ...]
+    miss_causes: Mapping[str, int]
+    clock: TurnClock
+
+    @property
+    def spent(self) -> Amount:
+        """What its parts have consumed."""
+        usage = self.usage
+        return Amount(
+            input_uncached=usage.uncached_tokens,
+            input_cached=usage.cached_tokens,
+            output=usage.output_tokens,
+            reasoning=usage.reasoning_tokens,
+            cost=self.cost,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TurnPlan:
     """One turn's context and limits."""
 
@@ -167,6 +206,10 @@ class TurnPlan:
     due: Due | None = None
     """The context is too long, and was rendered as it is; another plan is to be made of it."""
     recast: Recast | None = None
+    begun: Begun | None = None
+    """The turn has begun already: this is a further part of it."""
+    conversation: ConversationRead | None = None
+    """The part that it reads of the conversation which it is in."""
     accounts: tuple[str, ...] = ()
     """Names of the accounts that it draws on besides its session's own, once it runs."""
     keys: UsageKeys = NO_KEYS
@@ -180,6 +223,11 @@ class TurnPlan:
     def answers(self) -> str:
         """The response that a client waits for."""
         return self.sums_up or self.response_id
+
+    @property
+    def start(self) -> "TurnPlan":
+        """The plan that the turn began with."""
+        return self if self.begun is None else self.begun.first
 
     @property
     def options(self) -> TemplateOptions:
@@ -250,8 +298,11 @@ class TurnPlan:
 
     def needs(self) -> TurnNeeds:
         """The amounts that it wants to consume, and the account that it brings."""
+        spent = NO_AMOUNT if self.begun is None else self.begun.spent
         own = tuple(
-            Account(scope="turn", budget=bounds_of(budget), soft=bounds_of(budget.soft))
+            Account(
+                scope="turn", budget=bounds_of(budget), soft=bounds_of(budget.soft), spent=spent
+            )
             for budget in self.request.keepwarm.budget
             if budget.scope == "turn"
         )

@@ -4,6 +4,7 @@ journal."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sessions.durable.conversations import Conversation
 from sessions.journal.adoption import LoadedChain
 from sessions.journal.encoding import TurnBody
 from sessions.journal.records import SessionRecord, SpendTotal, StoredTurn
@@ -45,6 +46,8 @@ class Wanted:
     """The shares of accounts that other servers draw on too; nothing else is wanted then."""
     draws: tuple[Draw, ...] = ()
     """Draws on limits that other servers draw on too; nothing else is wanted then."""
+    conversation: str | None = None
+    """A conversation that is to go on; nothing else is wanted then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,3 +72,5 @@ class Recalled:
     """The newest response of a session that was not claimed."""
     taken_id: str | None = None
     """A request id whose turn no other server starts until it is freed."""
+    conversation: Conversation | None = None
+    """The one that is to go on, if it is there."""

@@ -15,15 +15,19 @@ from sessions.durable.store import ConnectionStore
 from sessions.http.exchange import Call, Handler, at_once
 from sessions.http.front_door import Access, Route
 from sessions.http.message import HttpResponse, json_response
+from sessions.journal.journal import Journal
 from sessions.turns.connection import Connection
 from sessions.turns.reading import Read
 from sessions.turns.service import Service
+from sessions.wire.http_calls import ResponseCalls
+from sessions.wire.http_conversations import HttpConversations
 from sessions.wire.http_counts import count_tokens
 from sessions.wire.http_dialects import DIALECTS, Body, ReadBody, Served, read_body
 from sessions.wire.http_pages import Models
 from sessions.wire.http_responses import StoredResponses, asked_again
 from sessions.wire.http_turn import Asked, HttpTurn
 from sessions.wire.hub import Connect, Hub
+from sessions.wire.journal_desk import JournalDesk
 from sessions.wire.read_process import ReaderLost
 from tools_api import errors
 from tools_api.dialects.responses_http import RESPONSES, ResponsesWriter
@@ -44,6 +48,14 @@ class HttpApi:
         self._hub = hub
         self._service = service
         self._stored = StoredResponses(hub=hub, store=service.store)
+        self._calls = ResponseCalls(
+            stored=self._stored,
+            store=service.store,
+            limits=service.limits,
+            wall_clock=service.wall_clock,
+            desk=self._desk,
+        )
+        self._conversations = HttpConversations(hub=hub, service=service, read=self._read_items)
         self._models = Models(service, created=int(service.wall_clock()))
 
     def routes(self) -> list[Route]:
@@ -54,6 +66,9 @@ class HttpApi:
             self._route("/v1/responses/{id}", GET=self._show, DELETE=self._stored.delete),
             self._route("/v1/responses/{id}/cancel", POST=self._stored.cancel),
             self._route("/v1/responses/{id}/input_items", GET=self._stored.input_items),
+            self._route("/v1/responses/{id}/calls", GET=self._calls.show, POST=self._calls.decide),
+            self._route("/v1/sessions/{name}", GET=self._calls.show_session),
+            *self._conversations.routes(),
         ]
         for served in DIALECTS:
             routes.append(
@@ -75,6 +90,12 @@ class HttpApi:
                     )
                 )
         return routes
+
+    def _desk(self) -> tuple[JournalDesk, Journal] | None:
+        commits = self._service.commits
+        if self._hub.journal is None or commits is None:
+            return None
+        return self._hub.journal, commits.journal
 
     def _route(self, path: str, **calls: Handler) -> Route:
         return Route(path=path, access=Access.TENANT, calls=calls)
@@ -168,6 +189,11 @@ class HttpApi:
             private=store.unlisted(tenant),
             continues_heads=continues_heads,
         )
+
+    async def _read_items(self, served: Served, call: Call) -> ReadBody:
+        found = await self._read(_body(served, call, counted=False), call, lambda found: found)
+        assert found is not None
+        return found
 
     async def _show(self, call: Call) -> HttpResponse | None:
         """A response, or its events."""

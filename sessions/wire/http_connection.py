@@ -27,6 +27,7 @@ from sessions.http.exchange import Call, Handler, started
 from sessions.http.framing import HttpFraming
 from sessions.http.front_door import ANONYMOUS, Admission, FrontDoor, words_of
 from sessions.http.message import (
+    REQUEST_ID,
     HttpError,
     HttpRequest,
     HttpResponse,
@@ -87,7 +88,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.address = ""
         """Address of the client; behind a balancer as that told it with the last request."""
-        self._peer = ""
+        self._peer, self._request_id = "", ""
         self._group = ""
         """Whose time its bytes are parsed in: its last request's tenant's, before that its
         address's."""
@@ -305,6 +306,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _take_head(self, request: HttpRequest) -> None:
         self._request = request
+        self._request_id = self._front_door.id_of(request)
         self._dropped = 0
         self._drop_at = self._clock() + self._times.body_s
         self._for_page = self._front_door.readable_by_page(request)
@@ -372,6 +374,7 @@ class HttpConnection(asyncio.Protocol):
             argument=admission.argument,
             body=bytes(self._body),
             exchange=self,
+            request_id=self._request_id,
         )
         self._body.clear()
         self._busy = True
@@ -387,7 +390,7 @@ class HttpConnection(asyncio.Protocol):
         except ApiError as error:
             self._refuse(error)
         except Exception:
-            log.exception("request failed")
+            log.exception("request failed x_request_id=%s", call.request_id)
             self._refuse(errors.internal_error())
         else:
             if response is not None:
@@ -422,11 +425,18 @@ class HttpConnection(asyncio.Protocol):
         """A whole answer."""
         if self._socket.is_closing():
             return
+        if not self._request_id:  # what came could not be read
+            self._request_id = self._front_door.id_of(None)
         if self._request is not None:
-            log.debug("http %s %s %d", self._request.method, self._request.path, response.status)
+            log.debug(
+                "http %s %s %d x_request_id=%s",
+                *(self._request.method, self._request.path, response.status, self._request_id),
+            )
         self._metrics.http_answered(response.status)
-        if self._for_page and response.status != HTTPStatus.NO_CONTENT:  # a preflight has them
-            response = replace(response, headers=(*response.headers, *self._for_page))
+        named: tuple[tuple[str, str], ...] = ((REQUEST_ID, self._request_id),)
+        if response.status != HTTPStatus.NO_CONTENT:  # a preflight has them
+            named += self._for_page
+        response = replace(response, headers=(*response.headers, *named))
         self._send(self._framing.answer(response, last=self._last))
         self._answered()
 
@@ -434,7 +444,9 @@ class HttpConnection(asyncio.Protocol):
         """The head of an answer that comes in pieces."""
         self._metrics.http_answered(HTTPStatus.OK)
         self._head = self._framing.stream_head(
-            content_type, last=self._last, headers=self._for_page
+            content_type,
+            last=self._last,
+            headers=((REQUEST_ID, self._request_id), *self._for_page),
         )
 
     def write(self, piece: bytes) -> None:
@@ -475,6 +487,7 @@ class HttpConnection(asyncio.Protocol):
         """Go on, if the last request is both read and answered."""
         if not self._framing.next_request():
             return
+        self._request_id = ""
         waits = self._framing.between_requests
         self._drop_at = self._clock() + (self._times.idle_s if waits else self._times.head_s)
         if not waits:
@@ -511,10 +524,16 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(http_error(HTTPStatus(response.status_code), message))
             return
         self._metrics.http_answered(response.status_code)
+        response.headers[REQUEST_ID] = self._request_id
         head, rest = self._framing.switch(response)
         self._socket.write(head)
         wants = asks_for_events(request.target, request.headers.get_all(EVENTS_HEADER))
-        socket = OpenSocket(transport=self._socket, protocol=protocol, wants_events=wants)
+        socket = OpenSocket(
+            transport=self._socket,
+            protocol=protocol,
+            wants_events=wants,
+            request_id=self._request_id,
+        )
         peer = self._upgrade(self, socket, principal)
         self._ended = True
         self._socket.set_protocol(peer)

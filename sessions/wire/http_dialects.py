@@ -11,6 +11,7 @@ from typing import Any
 
 from sessions.turns.reading import Read, ReadContext
 from tools_api import errors
+from tools_api.dialects import conversations
 from tools_api.dialects.anthropic_messages import MESSAGES, count_tokens, token_count
 from tools_api.dialects.chat_completions import CHAT_COMPLETIONS
 from tools_api.dialects.dialect import Dialect
@@ -64,6 +65,12 @@ DIALECTS: tuple[Served, ...] = (
     ),
 )
 """Every API that makes turns."""
+
+NEW_CONVERSATION = Served(path="/v1/conversations", dialect=conversations.NEW)
+CHANGED_CONVERSATION = Served(path="/v1/conversations/{id}", dialect=conversations.UPDATE)
+ADDED_ITEMS = Served(path="/v1/conversations/{id}/items", dialect=conversations.ITEMS)
+BODIES = (*DIALECTS, NEW_CONVERSATION, CHANGED_CONVERSATION, ADDED_ITEMS)
+"""Everything with a body to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +136,8 @@ def _name_session(create: dict[str, Any], name: str | None) -> bool:
     """Let the header name the session where the body names none; whether it does."""
     options, metadata = create.get("keepwarm") or {}, create.get("metadata") or {}
     if name is None or not isinstance(options, dict) or not isinstance(metadata, dict):
+        return False
+    if create.get("conversation") is not None:  # which is in a session of its own
         return False
     if options.get("session") is not None or "keepwarm.session" in metadata:
         return False

@@ -21,10 +21,12 @@ LISTED, MAX_LISTED = 20, 1000
 
 DESCRIPTIONS = {
     "/": "this page; as JSON with Accept: application/json",
+    "/cluster.json": "the servers of the cluster, for operators",
     "/dashboard": "sessions, cache and money, for people",
     "/health": "whether the server lives",
     "/healthz": "the same",
     "/metrics": "numbers for Prometheus",
+    "/openapi.json": "the HTTP API in OpenAPI's words",
     "/readyz": "whether the engine answers",
     "/sessions.json": "what the dashboard shows",
     "/v1/models": "the models that are served",

@@ -7,15 +7,21 @@ fetched first. Knows no socket.
 
 from typing import Any
 
+import orjson
+
 from sessions.durable.item_ids import Place, listed_id, read_items
 from sessions.durable.response_table import StoredResponse
 from sessions.durable.store import Store
 from sessions.http.exchange import Call
 from sessions.http.message import HttpResponse, json_response
 from sessions.journal.errors import JournalError
+from sessions.turns.following import to_be_asked
 from sessions.turns.recollection import journal_error
+from sessions.turns.wanted import Wanted
 from sessions.wire.hub import Hub
+from sessions.wire.kept_conversations import KeptConversations
 from tools_api import errors
+from tools_api.dialects.conversations import page
 from tools_api.events import ResumeTurn, encode, parse_resume, response_of
 
 MAX_LISTED = 100
@@ -29,18 +35,41 @@ class StoredResponses:
     def __init__(self, *, hub: Hub, store: Store) -> None:
         self._hub = hub
         self._store = store
+        self._conversations = KeptConversations(journal=hub.journal, store=store)
 
     async def show_stored(self, call: Call) -> HttpResponse:
-        """``GET``: the response object, of one that runs as it stands."""
+        """``GET``: the response object, of one that runs as it stands, of one that failed as its
+        last event had it."""
+        shown = await self._shown(call)
+        if shown is None:
+            raise errors.no_such_response(call.argument)
+        return json_response(shown)
+
+    async def _shown(self, call: Call) -> bytes | None:
         await self._find(call)
         tenant, response_id = call.principal.tenant, call.argument
         stored = self._store.tenant_responses(tenant).get(response_id)
         if stored is not None:
-            return json_response(stored.wire)
+            return stored.wire
         running = self._hub.running(tenant, response_id)
-        if running is None or running[1].plan.private:
-            raise errors.no_such_response(response_id)
-        return json_response(encode(running[1].snapshot()))
+        if running is not None:
+            return None if running[1].plan.private else encode(running[1].snapshot())
+        return await self._as_it_failed(tenant, response_id)
+
+    async def _as_it_failed(self, tenant: str, response_id: str) -> bytes | None:
+        """Of a turn that left nothing to continue, also where its server died."""
+        journal, logs = self._hub.journal, self._store.logs
+        if journal is not None and to_be_asked(logs.of_response(tenant, response_id)):
+            try:
+                recalled = await journal.recall(tenant, Wanted(ended=response_id))
+            except JournalError as error:
+                raise journal_error(error) from error
+            journal.remember(tenant, recalled)
+        log = logs.of_response(tenant, response_id)
+        if log is None or not log.ended:
+            return None
+        (last,) = log.events_from(log.end - 1)
+        return response_of(last)
 
     async def _find(self, call: Call) -> None:
         """Have the response in memory, unless the journal says that it was deleted."""
@@ -57,42 +86,65 @@ class StoredResponses:
 
     async def delete(self, call: Call) -> HttpResponse:
         """``DELETE``, from the journal as well: it cannot be continued any more; what continues it
-        already goes on."""
+        already goes on. Not where a conversation stands at it."""
         tenant, response_id, hidden = call.principal.tenant, call.argument, False
+        self._deny_running(call)
+        await self._deny_head(call)
         if self._hub.journal is not None:
-            self._deny_running(call)
             try:
                 hidden = await self._hub.journal.hide(tenant, response_id)
             except JournalError as error:
                 raise journal_error(error) from error
         if not (self._store.delete_response(tenant, response_id) or hidden):
-            self._deny_running(call)
             raise errors.no_such_response(response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     async def cancel(self, call: Call) -> HttpResponse:
-        """``POST .../cancel``: the response as it ended, on whichever connection it ran."""
+        """``POST .../cancel``: the response as it ended, on whichever connection it ran; one in the
+        background may have ended before."""
         terminal = self._hub.cancel(call.principal.tenant, call.argument)
-        if terminal is None:
+        if terminal is not None:
+            return json_response(response_of(await terminal))
+        ended = await self._shown(call)
+        if ended is None or not orjson.loads(ended)["background"]:
             raise errors.response_not_found(call.argument)
-        return json_response(response_of(await terminal))
+        return json_response(ended)
 
     def _deny_running(self, call: Call) -> None:
         """Also one whose end waits for the journal: it would be kept after it was deleted."""
         if self._hub.running(call.principal.tenant, call.argument) is not None:
             raise errors.invalid_value("response_id", "the response runs; cancel it first")
 
-    async def input_items(self, call: Call) -> HttpResponse:
-        """``GET .../input_items``: all that the model read as items, the newest first or, with
-        ``order=asc``, the oldest."""
+    async def _deny_head(self, call: Call) -> None:
+        await self._find(call)
+        tenant, response_id = call.principal.tenant, call.argument
+        stored = self._store.tenant_responses(tenant).get(response_id)
+        if stored is None:
+            return
+        conversation = await self._conversations.get(tenant, stored.session.name)
+        if conversation is not None and conversation.head_id == response_id:
+            why = "a conversation stands at it; take items out of that, or delete it"
+            raise errors.invalid_value("response_id", why)
+
+    async def find(self, call: Call) -> StoredResponse:
+        """The response that the path names, in memory.
+
+        Raises:
+            ApiError: it is not there, or the journal cannot be asked.
+        """
         await self._find(call)
         stored = self._store.tenant_responses(call.principal.tenant).get(call.argument)
         if stored is None:
             raise errors.no_such_response(call.argument)
-        items = _input_items(stored)
-        if _choice(call, "order", ("desc", "asc")) == "desc":
+        return stored
+
+    async def input_items(self, call: Call) -> HttpResponse:
+        """``GET .../input_items``: all that the model read as items, the newest first or, with
+        ``order=asc``, the oldest."""
+        items = _input_items(await self.find(call))
+        if choice_of(call, "order", ("desc", "asc")) == "desc":
             items.reverse()
-        return json_response(_page(items, after=call.request.query("after"), limit=_limit(call)))
+        return json_response(page(items, after=call.request.query("after"), limit=limit_of(call)))
 
 
 def _input_items(stored: StoredResponse) -> list[dict[str, Any]]:
@@ -103,29 +155,13 @@ def _input_items(stored: StoredResponse) -> list[dict[str, Any]]:
     ]
 
 
-def _page(items: list[dict[str, Any]], *, after: str | None, limit: int) -> dict[str, Any]:
-    """A page of a list, as clients that turn pages read it."""
-    ids = [item["id"] for item in items]
-    if after is not None and after not in ids:
-        raise errors.invalid_value("after", f"no item has the id {errors.quoted(after)}")
-    first = 0 if after is None else ids.index(after) + 1
-    page = items[first : first + limit]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": first + limit < len(items),
-    }
-
-
 def asked_again(call: Call) -> ResumeTurn | None:
     """``GET`` with ``stream=true``: the events behind ``starting_after`` are wanted.
 
     Raises:
         ApiError: ``starting_after`` is not a number.
     """
-    if _choice(call, "stream", ("false", "true")) == "false":
+    if choice_of(call, "stream", ("false", "true")) == "false":
         return None
     fields = {"response_id": call.argument}
     after = call.request.query("starting_after")
@@ -136,7 +172,8 @@ def asked_again(call: Call) -> ResumeTurn | None:
     return parse_resume(fields | {"after_sequence": int(after)}, None)
 
 
-def _limit(call: Call) -> int:
+def limit_of(call: Call) -> int:
+    """Items of a page. Raises ApiError."""
     text = call.request.query("limit")
     if text is None:
         return LISTED
@@ -145,8 +182,9 @@ def _limit(call: Call) -> int:
     return int(text)
 
 
-def _choice(call: Call, name: str, known: tuple[str, ...]) -> str:
-    """A query parameter that is one of ``known``; the first of them if it is absent."""
+def choice_of(call: Call, name: str, known: tuple[str, ...]) -> str:
+    """A query parameter that is one of ``known``; the first of them if it is absent. Raises
+    ApiError."""
     chosen = call.request.query(name) or known[0]
     if chosen not in known:
         raise errors.invalid_value(name, f"not one of {', '.join(known)}")

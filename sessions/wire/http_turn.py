@@ -3,7 +3,8 @@
 The hub delivers the same frames as to a WebSocket. A dialect makes of them server-sent events,
 all of one step in one write, or one answer out of the last. A client that goes away takes its
 turn with it; one that does not read is cut once its unsent bytes pass a limit, as at a
-WebSocket. While nothing happens a comment keeps the stream alive.
+WebSocket. Who asks for a turn in the background is answered as soon as it has begun, and it goes
+on. While nothing happens a comment keeps the stream alive.
 
 Always true: the hub hears exactly once that the client is gone, and the exchange is used by
 nobody after its end.
@@ -26,7 +27,8 @@ from tools_api import errors, exact_json
 from tools_api.dialects.dialect import Dialect, DialectWriter
 from tools_api.dialects.responses_http import ResponsesWriter
 from tools_api.errors import ApiError
-from tools_api.events import TERMINAL, response_of, type_of
+from tools_api.events import BEGINNING, TERMINAL, response_of, type_of
+from tools_api.requests import CreateRequest
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ class HttpTurn:
         self, call: Call, *, hub: Hub, max_unsent_bytes: int, clock: Callable[[], float]
     ) -> None:
         self._tenant = call.principal.tenant
-        self._key_name = call.principal.key_name
+        self._key_name, self._request_id = call.principal.key_name, call.request_id
         self._exchange = call.exchange
         self._hub = hub
         self._max_unsent_bytes = max_unsent_bytes
@@ -70,12 +72,15 @@ class HttpTurn:
     def submit(self, asked: Asked, connect: Connect) -> None:
         """Hand the request over; the answer may come at once."""
         self._asked, writer = asked, asked.writer
+        self._at_once = not asked.streamed and _in_background(asked.read.content)
         self._feed: Callable[[bytes], bytes] = lambda frame: writer.feed(exact_json.loads(frame))
         if isinstance(writer, ResponsesWriter):
             self._feed = writer.feed_frame
         if asked.streamed:
             self._exchange.look_at_clock(self.tick)
-        self._link = self._hub.open(self._tenant, self, connect, key_name=self._key_name)
+        self._link = self._hub.open(
+            self._tenant, self, connect, key_name=self._key_name, request_id=self._request_id
+        )
         self._hub.receive_parsed(self._link, asked.read, asked.num_bytes)
 
     async def ended(self) -> HttpResponse | None:
@@ -101,7 +106,7 @@ class HttpTurn:
         try:
             self._take(frames)
         except Exception:
-            log.exception("answer failed tenant=%s", self._tenant)
+            log.exception("answer failed tenant=%s x_request_id=%s", self._tenant, self._request_id)
             if self._answer.done():
                 self._exchange.cut()
             else:
@@ -132,7 +137,9 @@ class HttpTurn:
             elif kind in TERMINAL:  # whole, or a failure that no stream has to tell yet
                 self._finish_whole(frame)
                 return
-        if piece := b"".join(pieces):
+        if self._at_once and (told_last := _last_told(frames)) is not None:
+            self._finish_whole(told_last)
+        elif piece := b"".join(pieces):
             self._write(piece)
 
     def _write(self, piece: bytes) -> None:
@@ -140,7 +147,10 @@ class HttpTurn:
         self._wrote_at = self._clock()
         self._exchange.write(piece)
         if self._exchange.unsent_bytes > self._max_unsent_bytes:
-            log.warning("client does not read, cutting it off tenant=%s", self._tenant)
+            log.warning(
+                "client does not read, cutting it off tenant=%s x_request_id=%s",
+                *(self._tenant, self._request_id),
+            )
             self._end(None)
             self._exchange.cut()
 
@@ -179,6 +189,15 @@ class HttpTurn:
         if not self._answer.done():
             self._answer.set_result(answer)
         self.leave()
+
+
+def _in_background(content: object) -> bool:
+    return isinstance(content, CreateRequest) and content.background
+
+
+def _last_told(frames: Sequence[bytes]) -> bytes | None:
+    """The last of the events that have the response as it stands."""
+    return next((frame for frame in reversed(frames) if type_of(frame) in BEGINNING), None)
 
 
 def _error_in(frame: bytes) -> ApiError:

@@ -150,17 +150,26 @@ class Hub:
     # What a socket calls.
 
     def open(
-        self, tenant: str, outlet: Outlet, connect: Connect | None = None, *, key_name: str = ""
+        self,
+        tenant: str,
+        outlet: Outlet,
+        connect: Connect | None = None,
+        *,
+        key_name: str = "",
+        request_id: str = "",
     ) -> Link:
         """A client of ``tenant`` has connected, with a key of that name; its frames go to
-        ``outlet``."""
+        ``outlet``. ``request_id``: what the log calls the HTTP request by which it did."""
         connection_id = f"conn_{next(self._numbers)}"
         connection = (connect or self._connect)(connection_id, tenant)
-        connection.ask_under(key_name)
+        connection.ask_under(key_name, request_id)
         link = Link(connection_id, tenant, connection, outlet)
         self._links[connection_id] = link
         self._metrics.connection_opened()
-        log.info("connection opened connection=%s tenant=%s", connection_id, tenant)
+        log.info(
+            "connection opened connection=%s tenant=%s x_request_id=%s",
+            *(connection_id, tenant, request_id or None),
+        )
         return link
 
     def receive(self, link: Link, frame: str | bytes) -> None:

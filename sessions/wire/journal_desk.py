@@ -279,6 +279,10 @@ class JournalDesk:
         is out of reach."""
         return await self._patiently(partial(self._in_turn, tenant, work))
 
+    async def on_journal(self, tenant: str, work: Callable[[Journal], Answer]) -> Answer:
+        """The same of a call that is handed the journal. Raises as ``recall``."""
+        return await self.beside(tenant, partial(work, self._journal))
+
     def look(self) -> None:
         """Do now what is done every ``POLL_S``."""
         self._look.set()

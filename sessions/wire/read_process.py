@@ -38,7 +38,7 @@ from sessions.turns.reading import (
     read_frame,
     to_pieces,
 )
-from sessions.wire.http_dialects import DIALECTS, Body, ReadBody, Style, read_body
+from sessions.wire.http_dialects import BODIES, Body, ReadBody, Style, read_body
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_generic import chat_format_described
 from tools_api.limits import Limits
@@ -274,7 +274,7 @@ def answer_frames(kind: int, told: bytes, data: bytes, context: ReadContext) -> 
     else:
         fields = orjson.loads(told)
         path = fields.pop("path")
-        served = next(each for each in DIALECTS if each.path == path)
+        served = next(each for each in BODIES if each.path == path)
         body = read_body(Body(served=served, data=data, **fields), context)
         read, style = body.read, body.style
     if style is not None:

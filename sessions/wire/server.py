@@ -18,8 +18,10 @@ from sessions.ground import DESCRIPTORS, Ground
 from sessions.http.exchange import Call, at_once
 from sessions.http.front_door import Access, FrontDoor, OriginPolicy, Route
 from sessions.http.message import HttpResponse
+from sessions.http.openapi import OpenApi
 from sessions.pages.archive import Archive, Beside
 from sessions.pages.assets import Assets
+from sessions.pages.cluster_page import ClusterPage
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.live import LivePages
 from sessions.pages.metrics import CONTENT_TYPE, Metrics
@@ -58,11 +60,17 @@ def routes(
         *_dashboard_routes(live, _archive(hub, service)),
         _sessions_route(hub, dashboard, service),
         _usage_route(hub, service),
+        _cluster_route(hub, service),
         *api.routes(),
     ]
+    openapi = OpenApi()
+    told = {"GET": at_once(openapi.show)}
+    table.append(Route(path="/openapi.json", access=Access.PUBLIC, calls=told))
     listed = [("/", ("GET", "HEAD")), *((route.path, route.methods) for route in table)]
     calls = {"GET": at_once(Index(sorted(listed)).show)}
-    return [Route(path="/", access=Access.PUBLIC, calls=calls), *table]
+    table.insert(0, Route(path="/", access=Access.PUBLIC, calls=calls))
+    openapi.describe(table)
+    return table
 
 
 def _pages(hub: Hub, metrics: Metrics, dashboard: Dashboard, ground: Ground) -> list[Route]:
@@ -135,6 +143,14 @@ def _usage_route(hub: Hub, service: Service) -> Route:
     report = UsageReport(journal, _beside(hub), wall_clock=service.wall_clock)
     return Route(
         path="/v1/usage", access=Access.TENANT, for_browsers=True, calls={"GET": report.show}
+    )
+
+
+def _cluster_route(hub: Hub, service: Service) -> Route:
+    ownership = None if service.commits is None else service.commits.journal.ownership
+    page = ClusterPage(service.quotas.cluster, ownership, _beside(hub))
+    return Route(
+        path="/cluster.json", access=Access.OPERATOR, for_browsers=True, calls={"GET": page.show}
     )
 
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from sessions.journal.errors import AddressTaken, ClusterRefused, JournalError, JournalUnavailable
 from sessions.journal.journal import Owner
-from sessions.journal.members import Heard, MemberState, Presence
+from sessions.journal.members import Heard, MemberLoad, MemberState, Presence
 from sessions.journal.ownership import DEAD_MS, HEARTBEAT_S
 from sessions.quotas import Quotas
 
@@ -48,7 +48,7 @@ class Standing:
         self._notice_s = notice_s
         self._clock = clock
         self._engine_ready: Callable[[], bool] = lambda: False
-        self._kv_usage: Callable[[], float] = lambda: 0.0
+        self._load: Callable[[], MemberLoad] = MemberLoad
         self._reached = False
         self._leaving = False
         self._joined = False
@@ -62,13 +62,13 @@ class Standing:
 
     @property
     def presence(self) -> Presence:
-        """As the next heartbeat says it."""
+        """As the next heartbeat says it, with the figures of the last one."""
         state = MemberState.STARTING
         if self._leaving:
             state = MemberState.DRAINING
         elif self._reached and self._engine_ready():
             state = MemberState.READY
-        return replace(self._said, state=state, kv_permille=round(1000 * self._kv_usage()))
+        return replace(self._said, state=state)
 
     @property
     def due(self) -> bool:
@@ -103,9 +103,9 @@ class Standing:
                 await in_thread(self.beating(ownership))
             await asyncio.sleep(HEARTBEAT_S)
 
-    def serves(self, *, engine_ready: Callable[[], bool], kv_usage: Callable[[], float]) -> None:
+    def serves(self, *, engine_ready: Callable[[], bool], load: Callable[[], MemberLoad]) -> None:
         """The server takes clients from now on, and beats by itself."""
-        self._engine_ready, self._kv_usage = engine_ready, kv_usage
+        self._engine_ready, self._load = engine_ready, load
         if self._early is not None:
             self._early.cancel()
         loop = asyncio.get_running_loop()
@@ -127,7 +127,7 @@ class Standing:
 
     def beating(self, ownership: Owner) -> Callable[[], Heard]:
         """One beat of the heart, to be made in a thread, and its answer for ``heard``."""
-        now = self.presence
+        now = replace(self.presence, load=self._load())
         changed = now.state is not self._said.state
         self._said = now
 

@@ -86,6 +86,8 @@ class OpenSocket:
     """In state OPEN."""
     wants_events: bool = False
     """The client asked for events of our own."""
+    request_id: str = ""
+    """Name of the request that opened it."""
 
 
 class WebSocketPeer(asyncio.Protocol):
@@ -136,7 +138,9 @@ class WebSocketPeer(asyncio.Protocol):
         self._pinged = False
         self._drop_at: float | None = None
         self.principal = principal
-        self._link: Link = hub.open(principal.tenant, self, key_name=principal.key_name)
+        self._link: Link = hub.open(
+            principal.tenant, self, key_name=principal.key_name, request_id=socket.request_id
+        )
         if socket.wants_events:
             self._link.connection.want_events()
 

@@ -1,5 +1,5 @@
 """Random turns of models with recurrent layers: where they resume, what is kept and what goes, the
-cache beside a plain list of prefixes.
+cache beside a plain list of prefixes; on the device alone, and with host memory and disk below it.
 
 KEEPWARM_SNAPSHOT_OPERATIONS sets how many operations are played, KEEPWARM_SNAPSHOT_SEED where the
 seeds begin.
@@ -11,8 +11,11 @@ from collections.abc import Callable
 
 import pytest
 
+from radix_cache.handle import Snapshot
+from radix_cache.lower_states import LowerStates
 from radix_cache.retention import Retention
 from radix_cache.state_slots import StateSlots
+from radix_cache.transfers import TierBlocks
 from radix_cache.tree import RadixTree
 from tests.support.snapshot_driver import SnapshotDriver
 
@@ -20,6 +23,7 @@ OPERATIONS = int(os.environ.get("KEEPWARM_SNAPSHOT_OPERATIONS", "20000"))
 SEED = int(os.environ.get("KEEPWARM_SNAPSHOT_SEED", "0"))
 PER_RUN = 250
 CHECK_EVERY = 50
+LANES = 12
 KINDS_OF_OPERATION = {
     "continued",
     "rewound",
@@ -34,11 +38,34 @@ KINDS_OF_OPERATION = {
     "pause",
     "error",
 }
+ON_THE_WAY = {"device to host", "host to device", "host to disk", "disk to host"} | {
+    "restored",
+    "prefetched",
+    "failed to move",
+    "restarted",
+    "found states again",
+    "found none again",
+    "came back after a restart",
+}
+"""What happens with tiers below the device."""
+ENOUGH = 20_000
+"""Operations of which every kind occurs."""
 
 
-def play(lane: int, *, exact: bool) -> dict[str, int]:
+def below(rng: random.Random, *, exact: bool) -> dict[str, int]:
+    """Sizes of tiers below the device: a disk where blocks are few."""
+    sizes = {
+        "host_states": rng.randint(1, 6),
+        "host_blocks": 4000 if exact else rng.randint(8, 40),
+    }
+    if not exact and rng.random() < 0.7:
+        sizes |= {"disk_blocks": rng.randint(10, 80), "disk_states": rng.randint(1, 10)}
+    return sizes
+
+
+def play(lane: int, *, exact: bool, tiers: bool = False) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for run in range(max(1, OPERATIONS // (8 * PER_RUN))):
+    for run in range(max(1, OPERATIONS // (LANES * PER_RUN))):
         seed = SEED + lane * 1_000_000 + run
         rng = random.Random(seed)
         running = rng.randint(1, 4)
@@ -50,6 +77,7 @@ def play(lane: int, *, exact: bool) -> dict[str, int]:
             block=rng.choice([2, 3, 4]),
             leasing=rng.random() < 0.8,
             exact=exact,
+            below=below(rng, exact=exact) if tiers else None,
         )
         operation = -1
         try:
@@ -96,28 +124,57 @@ def _lease_outlives_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Retention, "break_one", lambda retention, handle: None)
 
 
+def _stays_above_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StateSlots, "_placed", lambda slots, node: None)
+
+
+def _used_again_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TierBlocks, "use", lambda blocks, ids: None)
+    monkeypatch.setattr(TierBlocks, "used", lambda blocks, ids: None)
+
+
+def _found_again_behind_other_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        LowerStates, "_key", lambda states, kept: states._lower.key_at(kept.node, kept.node.end)
+    )
+
+
+def _begun_before_it_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Snapshot, "ready", property(lambda kept: kept.slot >= 0 or kept.host >= 0))
+
+
 @pytest.mark.parametrize(
-    ("mutant", "exact"),
+    ("mutant", "exact", "tiers"),
     [
-        (_outlives_its_blocks, False),
-        (_junction_of_another_tenant, True),
-        (_tail_not_compared, True),
-        (_lease_outlives_its_end, True),
+        (_outlives_its_blocks, False, False),
+        (_junction_of_another_tenant, True, False),
+        (_tail_not_compared, True, False),
+        (_lease_outlives_its_end, True, False),
+        (_lease_outlives_its_end, True, True),
+        (_outlives_its_blocks, False, True),
+        (_stays_above_its_blocks, False, True),
+        (_used_again_before_it_is_read, False, True),
+        (_found_again_behind_other_blocks, False, True),
+        (_begun_before_it_has_arrived, False, True),
     ],
 )
 def test_a_fault_in_what_is_kept_is_noticed(
-    mutant: Callable[[pytest.MonkeyPatch], None], exact: bool, monkeypatch: pytest.MonkeyPatch
+    mutant: Callable[[pytest.MonkeyPatch], None],
+    exact: bool,
+    tiers: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mutant(monkeypatch)
     with pytest.raises((AssertionError, KeyError, AttributeError, ValueError)):  # noqa: PT012
         for lane in range(40):
-            play(lane, exact=exact)
+            play(lane, exact=exact, tiers=tiers)
 
 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("lane", range(4))
 def test_resume_points_are_those_of_a_plain_list(lane: int) -> None:
     counts = play(lane, exact=True)
+    print(counts)
     assert counts.keys() >= KINDS_OF_OPERATION, sorted(KINDS_OF_OPERATION - counts.keys())
 
 
@@ -128,3 +185,20 @@ def test_no_snapshot_outlives_its_keys_and_values(lane: int) -> None:
     counts = play(lane, exact=False)
     assert counts["dropped"] > 0
     assert counts["resumed"] > 0
+
+
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("lane", range(8, 10))
+def test_copies_in_host_memory_are_those_of_a_plain_list(lane: int) -> None:
+    counts = play(lane, exact=True, tiers=True)
+    assert counts.keys() >= KINDS_OF_OPERATION | {"device to host", "host to device"}
+
+
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("lane", range(10, 12))
+def test_a_state_comes_back_with_the_keys_and_values_before_it_or_not_at_all(lane: int) -> None:
+    """From host memory, from the disk and after a restart, in order or not."""
+    counts = play(lane, exact=False, tiers=True)
+    print(counts)
+    if OPERATIONS >= ENOUGH:
+        assert counts.keys() >= ON_THE_WAY, sorted(ON_THE_WAY - counts.keys())

@@ -20,7 +20,8 @@ from runtime.chat_judge.conversations import Conversation, probes
 from runtime.chat_judge.differences import differing, written
 from runtime.chat_judge.judge import Refused, judge
 from runtime.chat_judge.literals import Literals
-from runtime.chat_judge.pieces import Unfit, conversations, pieces_of
+from runtime.chat_judge.pieces import Unfit, pieces_of
+from runtime.chat_judge.short_conversations import conversations
 from runtime.chat_template import chat_template_of, special_tokens_of
 from tests.support import judged_templates
 from tests.support.byte_tokenizer import SPECIAL_TOKENS

@@ -19,13 +19,14 @@ import pytest
 from packaging.requirements import Requirement
 
 from keepwarm.demo.child_server import child_server
-from sessions.command.options import SERVE_SETTINGS
+from sessions.command.serve_settings import SERVE_SETTINGS
 from tests.support.architecture import PACKAGES, ROOT
-from tools.replay_dockerfile import copied, instructions
+from tools.replay_dockerfile import IMAGE, copied, instructions
 from tools_api.limits import DEFAULT_LIMITS
 
 UNIT = ROOT / "deploy/systemd/keepwarm.service"
-IMAGE = list(instructions((ROOT / "Dockerfile").read_text(encoding="utf-8")))
+FILES = ("Dockerfile", "Dockerfile.gpu")
+IMAGES = {name: list(instructions((ROOT / name).read_text(encoding="utf-8"))) for name in FILES}
 BUILD = """
 import sys
 from setuptools import build_meta
@@ -76,7 +77,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_source_distribution_has_what_an_installation_needs_and_no_tests(source: Path) -> None:
     names = {path.name for path in source.iterdir()}
     assert {*PACKAGES, "pyproject.toml", "README.md", "LICENSE", "constraints.txt"} <= names
-    assert {"Dockerfile", ".dockerignore", "deploy", "docs"} <= names
+    assert {"Dockerfile", "Dockerfile.gpu", ".dockerignore", "deploy", "docs"} <= names
     assert "tests" not in names
     assert (source / "examples/monitoring/keepwarm.rules.yml").is_file()
     assert not list(source.rglob("*.pyc"))
@@ -152,15 +153,33 @@ def test_what_was_installed_from_the_source_distribution_passes_its_demo(
 # The image
 
 
-def last(word: str) -> str:
-    return [rest for each, rest in IMAGE if each == word][-1]
+def last(word: str, file: str = "Dockerfile") -> str:
+    return [rest for each, rest in IMAGES[file] if each == word][-1]
 
 
-def test_the_image_is_debians_and_its_server_is_nobody_of_note() -> None:
-    assert {rest.split()[0] for word, rest in IMAGE if word == "FROM"} == {"debian:12-slim"}
-    assert int(last("USER")) >= 10_000
-    place = [word for word, _ in IMAGE]
+@pytest.mark.parametrize("file", FILES)
+def test_the_image_is_debians_and_its_server_is_nobody_of_note(file: str) -> None:
+    first, *rest = IMAGES[file]
+    assert first == ("ARG", f"BASE={IMAGE}")
+    assert {each.split()[0] for word, each in rest if word == "FROM"} == {"${BASE}"}
+    assert int(last("USER", file)) >= 10_000
+    place = [word for word, _ in IMAGES[file]]
     assert place.index("USER") > max(n for n, word in enumerate(place) if word in {"RUN", "COPY"})
+
+
+def test_the_image_for_gpus_differs_in_what_a_gpu_needs_alone() -> None:
+    for word in ("USER", "ENTRYPOINT", "CMD", "EXPOSE", "VOLUME", "STOPSIGNAL"):
+        assert last(word, "Dockerfile.gpu") == last(word)
+    checks = [last("HEALTHCHECK", file).partition("CMD ")[2] for file in FILES]
+    assert checks[0] == checks[1]
+    plain, gpu = (" ".join(rest for word, rest in IMAGES[file] if word == "RUN") for file in FILES)
+    assert "'/src[server,otel,postgres,gpu]'" in gpu
+    assert "'/src[server,otel" in plain
+    assert "python3-dev" in gpu, "Triton compiles its launchers"
+    variables = {rest for word, rest in IMAGES["Dockerfile.gpu"] if word == "ENV"}
+    assert {"NVIDIA_VISIBLE_DEVICES=all"} < variables - {
+        rest for word, rest in IMAGES["Dockerfile"] if word == "ENV"
+    }
 
 
 def test_all_that_the_image_is_made_of_gets_into_it() -> None:

@@ -17,6 +17,7 @@ from runtime.messages import GenerationRequest
 from sessions.tenants import ApiKey
 from sessions.wire import http_api
 from sessions.wire.http_api import DIALECTS, SESSION_HEADER, Served
+from tests.support.openapi import Contract
 from tests.support.running_server import RunningServer, play
 from tests.support.sessions_rig import END, call, tool
 from tests.support.speaking_engine import SpeakingEngine, always
@@ -54,8 +55,12 @@ def run(
 
 @contextlib.asynccontextmanager
 async def client_of(server: RunningServer, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of which every request and answer has to be as ``/openapi.json`` says."""
     base_url = f"http://127.0.0.1:{server.port}"
-    async with httpx.AsyncClient(base_url=base_url, headers=headers, timeout=20) as client:
+    hooks = {"response": [Contract.of(server.routes).look_later]}
+    async with httpx.AsyncClient(
+        base_url=base_url, headers=headers, timeout=20, event_hooks=hooks
+    ) as client:
         yield client
 
 

@@ -11,12 +11,16 @@ import pytest
 from agents import (
     Agent,
     ModelSettings,
+    OpenAIConversationsSession,
+    OpenAIResponsesModel,
     ResponsesWebSocketSession,
+    Runner,
     function_tool,
     responses_websocket_session,
     set_tracing_disabled,
 )
 from agents.exceptions import ModelBehaviorError
+from openai import AsyncOpenAI
 from pydantic import BaseModel, Field, HttpUrl
 
 from keepwarm.demo.child_server import ChildServer
@@ -192,3 +196,29 @@ async def test_lists_of_literals_dates_and_unique_items_are_called_under_strict(
         result = await session.run(agent, "Order two lamps.", max_turns=8)
     assert isinstance(result.final_output, Offer)
     assert len(orders) >= 1
+
+
+async def test_a_conversation_of_the_server_is_the_agents_memory(server: ChildServer) -> None:
+    """Each turn sends the whole history, as the conversation has it: what was said is cached."""
+    client = AsyncOpenAI(base_url=server.url, api_key="none")
+    memory = OpenAIConversationsSession(openai_client=client)
+    agent = Agent(
+        name="a",
+        model=OpenAIResponsesModel("default", client),
+        model_settings=ModelSettings(max_tokens=200),
+        output_type=Offer,
+    )
+    kept: list[Any] = []
+    for text in ("one", "two", "three"):
+        result = await Runner.run(agent, text, session=memory)
+        usage = result.raw_responses[-1].usage
+        assert (usage.input_tokens_details.cached_tokens > 0) == bool(kept)
+        now = await memory.get_items()
+        assert now[: len(kept)] == kept
+        kept = now
+    asked = [item["content"] for item in kept if item.get("role") == "user"]
+    assert [content[0]["text"] for content in asked] == ["one", "two", "three"]
+    assert (await memory.pop_item()) == kept[-1]
+    assert await memory.get_items() == kept[:-1]
+    await memory.clear_session()
+    await client.close()

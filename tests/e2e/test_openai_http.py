@@ -14,6 +14,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from keepwarm.demo.child_server import ChildServer
+from tests.support.openapi import Contract
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 BLOCK = 16
@@ -80,7 +81,8 @@ def checked(events: list[Any]) -> Response:
 
 @pytest.fixture
 def client(server: ChildServer) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+    http = httpx.Client(event_hooks={"response": [Contract.of_server(server.url).look]})
+    with OpenAI(base_url=server.url, api_key="none", max_retries=0, http_client=http) as client:
         yield client
 
 
@@ -253,3 +255,41 @@ async def test_a_task_that_is_cancelled_ends_its_turn_and_its_session_stays_usab
     after = await client.responses.create(input="again", max_output_tokens=4, **options)
     assert after.status in {"completed", "incomplete"}
     await client.close()
+
+
+def test_a_response_in_the_background_is_polled_streamed_and_cancelled(client: OpenAI) -> None:
+    begun = client.responses.create(
+        input="Hi", background=True, max_output_tokens=8, model="default"
+    )
+    assert begun.status == "queued"
+    ended = begun
+    while ended.status in ("queued", "in_progress"):
+        ended = client.responses.retrieve(begun.id)
+    assert ended.status in ("completed", "incomplete")
+    again = list(client.responses.retrieve(begun.id, stream=True, starting_after=1))
+    assert again[0].sequence_number == 2
+    assert again[-1].type == f"response.{ended.status}"
+    long = client.responses.create(
+        input="Hi", background=True, max_output_tokens=2000, model="default"
+    )
+    stopped = client.responses.cancel(long.id)
+    assert (stopped.id, stopped.status) == (long.id, "incomplete")
+
+
+def test_a_conversation_keeps_what_its_turns_said(client: OpenAI) -> None:
+    first: Any = {"type": "message", "role": "user", "content": "one"}
+    conversation = client.conversations.create(items=[first], metadata={"a": "b"})
+    turn = client.responses.create(
+        input="two", conversation=conversation.id, max_output_tokens=8, model="default"
+    )
+    assert turn.conversation is not None
+    assert turn.conversation.id == conversation.id
+    items = list(client.conversations.items.list(conversation.id, order="asc", limit=2))
+    assert [item.type for item in items] == ["message", "message", turn.output[0].type]
+    client.conversations.items.delete(items[0].id or "", conversation_id=conversation.id)
+    left = list(client.conversations.items.list(conversation.id, order="asc"))
+    assert left == items[1:]
+    assert client.conversations.retrieve(conversation.id).metadata == {"a": "b"}
+    client.conversations.delete(conversation.id)
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.retrieve(conversation.id)

@@ -116,9 +116,21 @@ def base_install(wheel: zipfile.Path, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="module")
 def server_install(wheel: zipfile.Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Likewise with the extra ``server``."""
+    needed = [*sorted(BASE_INSTALL), *extra("server")]
+    return installed(wheel, tmp_path_factory.mktemp("server"), needed)
+
+
+@pytest.fixture(scope="module")
+def cli_install(wheel: zipfile.Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Likewise with the extra ``cli``."""
+    needed = [*sorted(BASE_INSTALL), *extra("cli")]
+    return installed(wheel, tmp_path_factory.mktemp("cli"), needed)
+
+
+def extra(name: str) -> list[str]:
+    """The packages that an extra names."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    server = [name_of(line) for line in project["optional-dependencies"]["server"]]
-    return installed(wheel, tmp_path_factory.mktemp("server"), [*sorted(BASE_INSTALL), *server])
+    return [name_of(line) for line in project["optional-dependencies"][name]]
 
 
 def installed(wheel: zipfile.Path, folder: Path, needed: list[str]) -> Path:
@@ -197,6 +209,36 @@ def test_the_command_of_the_base_install_tells_its_version(base_install: Path) -
     assert (result.returncode, result.stdout, result.stderr) == (0, "keepwarm 0.1.0\n", "")
 
 
+def test_the_extra_cli_takes_little_and_has_nothing_of_the_server(
+    wheel: zipfile.Path, cli_install: Path
+) -> None:
+    """As it lies on the disk, without pip and what it compiles."""
+    distributions = closure([*sorted(BASE_INSTALL), *extra("cli")])
+    names_ = {each.metadata["Name"].lower() for each in distributions}
+    assert not names_ & {"torch", "numpy", "tokenizers", "xxhash", "h11"}
+    files = [each.locate_file(file) for each in distributions for file in each.files or ()]
+    sizes = [
+        Path(str(file)).stat().st_size
+        for file in files
+        if "__pycache__" not in str(file) and Path(str(file)).is_file()
+    ]
+    ours = sum(each.file_size for each in wheel.root.infolist())
+    megabytes = (sum(sizes) + ours) / 1e6
+    print(f"{megabytes:.1f} MB, {ours / 1e6:.1f} of them ours")
+    assert megabytes <= 60
+    version = run_base(cli_install / "keepwarm", "--version")
+    assert (version.returncode, version.stdout) == (0, "keepwarm 0.1.0\n")
+    made = run_base(cli_install / "keepwarm", "keys", "new", "--name", "ci", "--tenant", "acme")
+    assert made.returncode == 0, made.stderr
+    assert 'tenant = "acme"' in made.stdout
+    assert "needs a terminal" in run_base(cli_install / "keepwarm", "top").stderr
+    lacking = run_base(cli_install / "keepwarm", "sessions", "list")
+    assert (lacking.returncode, lacking.stderr.count("\n")) == (1, 1)
+    assert "numpy and xxhash" in lacking.stderr
+    served = run_base(cli_install / "keepwarm", "serve")
+    assert served.stderr.endswith("pip install 'keepwarm[server]'\n")
+
+
 (USERS_TOOLS,) = re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 INSTRUCTIONS = "You are the assistant of a furniture shop. Answer with the tools."
 
@@ -208,16 +250,17 @@ def users_environment(home: Path) -> dict[str, str]:
 
 
 def test_a_new_user_has_an_agent_with_a_tool_of_his_own_in_five_commands(
-    server_install: Path, tmp_path: Path
+    server_install: Path, cli_install: Path, tmp_path: Path
 ) -> None:
-    """``python -m venv``, ``pip install``, then the three below, where nothing of the tree is."""
+    """``python -m venv``, ``pip install``, then the three below, where nothing of the tree is.
+    Whoever has the extra ``cli`` alone, in another environment, talks to that server as well."""
     tools, log = tmp_path / "my_tools.py", tmp_path / "log"
     tools.write_text(USERS_TOOLS)
     home = users_environment(tmp_path)
 
     def keepwarm(*words: str, **options: Any) -> Any:
         run = options.pop("run", subprocess.run)
-        command = [server_install / "keepwarm", *words]
+        command = [options.pop("install", server_install) / "keepwarm", *words]
         return run(command, cwd=tmp_path, env=home, text=True, **options)
 
     doctor = keepwarm("doctor", "--port", "0", capture_output=True)
@@ -232,18 +275,23 @@ def test_a_new_user_has_an_agent_with_a_tool_of_his_own_in_five_commands(
         try:
             address = re.search(r"http://\S+", server.stdout.readline())
             assert address is not None, log.read_text()
-            chat = keepwarm(
-                *("chat", "--url", address[0], "--tools", str(tools)),
-                *("--instructions", INSTRUCTIONS),
-                input="What is the price of desk?\n", capture_output=True, timeout=120,
-            )  # fmt: skip
+            chats = [
+                keepwarm(
+                    *("chat", "--url", address[0], "--tools", str(tools)),
+                    *("--instructions", INSTRUCTIONS),
+                    input="What is the price of desk?\n", capture_output=True, timeout=120,
+                    install=install,
+                )
+                for install in (server_install, cli_install)
+            ]  # fmt: skip
             server.terminate()
             assert server.wait(30) == 0
         finally:
             server.kill()
-    assert chat.returncode == 0, chat.stdout + chat.stderr
-    assert '-> get_price({"product": "desk"})' in chat.stdout
-    assert "The price of desk is 180." in chat.stdout
+    for chat in chats:
+        assert chat.returncode == 0, chat.stdout + chat.stderr
+        assert '-> get_price({"product": "desk"})' in chat.stdout
+        assert "The price of desk is 180." in chat.stdout
 
 
 def test_the_demo_plays_from_the_wheel(server_install: Path, tmp_path: Path) -> None:

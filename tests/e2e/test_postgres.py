@@ -14,7 +14,7 @@ import pytest
 
 from keepwarm.commands.main import main
 from sessions.command.journal_options import look_at_journal, read_journal_options
-from sessions.command.options import SERVE_SETTINGS
+from sessions.command.serve_settings import SERVE_SETTINGS
 from sessions.command.settings import resolve
 from sessions.durable.account import Amount, Budget
 from sessions.journal.bell import CHANNEL

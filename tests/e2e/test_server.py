@@ -22,7 +22,7 @@ from tools_api.limits import Limits
 ACME_KEY, BOSS_KEY = "key-of-acme", "key-of-boss"
 ACME = ApiKey.of(ACME_KEY, tenant="acme")
 BOSS = ApiKey.of(BOSS_KEY, tenant="boss", role=Role.OPERATOR)
-PUBLIC = {"/", "/health", "/healthz", "/readyz"}
+PUBLIC = {"/", "/health", "/healthz", "/openapi.json", "/readyz"}
 NOT_FOUND = {
     "/dashboard/journal",
     "/v1/usage",

@@ -36,6 +36,7 @@ from sessions.tenants import ApiKey, BudgetTerms, Principal, Role, TenantPolicy,
 from sessions.tenants_file import key_row
 from tests.support.exchange import make_call
 from tests.support.journal_rig import JournalRig
+from tests.support.openapi import Contract
 from tests.support.postgres import MISSING, PROGRAMS, postgres
 from tests.support.sessions_rig import END, Client, call, tool
 from tools_api.errors import ApiError
@@ -488,7 +489,8 @@ def test_a_served_model_tells_one_sum_in_every_form(tmp_path: Path) -> None:
     options = ["--model", "random:qwen3-tiny", "--journal", str(journal), "--label-from", "user"]
     options += ["--tenants-file", str(keys), "--price", "input=1,cached=0.1,output=4"]
     with child_server(options, log=log) as server:
-        with httpx.Client(base_url=server.url, timeout=60) as client:
+        hooks = {"response": [Contract.of_server(server.url).look]}
+        with httpx.Client(base_url=server.url, timeout=60, event_hooks=hooks) as client:
             own = {"Authorization": f"Bearer {KEY}"}
             for number in range(3):
                 body = {

@@ -3,7 +3,8 @@
 Random schedules on a float64 model: sessions of two tenants continued, forked, rewound by a few
 tokens and by many, resent, cancelled, stopped, preempted, released, in few slots and few blocks,
 with headers named, with drafts of which any number is right, with steps begun ahead and with steps
-that fail. Every token is compared with the plain reference.
+that fail; half of them over host memory and a disk, where copies end at random times and the engine
+is started again. Every token is compared with the plain reference.
 
 KEEPWARM_HYBRID_OPERATIONS sets how many operations are played, KEEPWARM_HYBRID_SEED where the seeds
 begin.
@@ -14,25 +15,39 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from kernels.gated_delta import DeltaRows, DeltaSpans
+from runtime.engine.state_memory import StateMemory
 from runtime.grammar.state import GrammarState
 from runtime.messages import FinishReason, SamplingParams, TokenArray
 from runtime.model.batch import IntArray
 from runtime.model.delta_states import DeltaStates, DeltaStep
-from runtime.model.state_pool import StatePool
+from runtime.model.kv_pool import block_bytes
+from runtime.model.presets import random_model_config
+from runtime.model.state_pool import StatePool, state_bytes
+from runtime.offload.checksums import HostMemoryDamaged
+from runtime.offload.disk import slot_bytes
+from runtime.offload.state_copies import StateCopies
+from runtime.offload.state_file import state_slot_bytes
 from runtime.scheduling import policy
 from runtime.scheduling.draft import Draft
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
+from tests.support.executors import Later
 from tests.support.reference import ReferenceModel
 
 _ASKED = os.environ.get("KEEPWARM_HYBRID_OPERATIONS")
-OPERATIONS = {"lfm2-tiny": int(_ASKED or 3000), "qwen3.5-tiny": int(_ASKED or 80)}
-"""The reference of gated delta layers goes token by token: the short form plays few."""
+OPERATIONS = {
+    "lfm2-tiny": int(_ASKED or 3000),
+    "qwen3.5-tiny": int(_ASKED or 80),
+    "granite-hybrid-tiny": int(_ASKED or 80),
+}
+"""The references of layers of matrices go token by token: the short form plays few."""
 ENOUGH = 3000
 """Of which every kind occurs."""
 SEED = int(os.environ.get("KEEPWARM_HYBRID_SEED", "0"))
@@ -56,6 +71,10 @@ NEEDED = {
     "state missing",
     "preempted",
     "decoded ahead",
+    "restarted",
+    "came back",
+    "begun from host memory",
+    "resumed after a restart",
 }
 
 
@@ -119,39 +138,106 @@ class Guesser:
     def close(self, branch_id: str) -> None: ...
 
 
-class Schedule:
-    """One engine and what is asked of it."""
+def below(rng: random.Random, model: str, block_size: int, folder: Path) -> dict[str, Any]:
+    """Memory below the device, of a few blocks and states; most often with a disk."""
+    config = random_model_config(model)
+    block = block_bytes(config, block_size, torch.float64)
+    state = state_bytes(config, torch.float64) + block
+    sizes: dict[str, Any] = {
+        "host_kv_bytes": rng.choice([8, 30, 400]) * block,
+        "host_state_bytes": rng.choice([2, 6, 30]) * state,
+    }
+    if rng.random() < 0.7:
+        whole = 60 * slot_bytes(block) + 20 * state_slot_bytes(state)
+        sizes |= {"disk_kv_bytes": 2 * whole, "disk_kv_folder": str(folder)}
+    return sizes
 
-    def __init__(self, seed: int, truth: Truth, counts: Counter[str]) -> None:
+
+class Schedule:
+    """One engine and what is asked of it.
+
+    Args:
+        folder: for what is to be kept on disk.
+        tiers: whether there is memory below the device; None: as it comes.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        truth: Truth,
+        counts: Counter[str],
+        folder: Path,
+        *,
+        tiers: bool | None = None,
+    ) -> None:
         self.rng = rng = random.Random(seed)
         self.truth, self.counts = truth, counts
         running = rng.choice([2, 3, 5])
         ahead = rng.random() < 0.4
-        self.driver = EngineDriver.load(
-            model=f"random:{truth.model}",
-            drafter=Guesser(rng, truth, counts) if rng.random() < 0.7 else None,
-            max_draft_tokens=rng.choice([0, 8, 31]),
-            looks_ahead=ahead,
-            num_blocks=rng.choice([14, 14, 40, 300]),
-            block_size=rng.choice([4, 16]),
-            max_batch_tokens=rng.choice([7, 33, 512]),
-            prefill_tokens_beside_decodes=rng.choice([3, 16, 256]),
-            max_running=running,
-            state_slots=running + rng.choice([0, 1, 3, 12]),
-            output_reserve_percent=0,
-            cache_policy=rng.choice(["lru", "lease", "lease"]),
-            startup_profile_ms=0,
-        )
-        lookahead = self.driver.engine.computation.lookahead
-        if lookahead is not None:
-            lookahead.always = True
+        self.settings: dict[str, Any] = {
+            "model": f"random:{truth.model}",
+            "drafter": Guesser(rng, truth, counts) if rng.random() < 0.7 else None,
+            "max_draft_tokens": rng.choice([0, 8, 31]),
+            "looks_ahead": ahead,
+            "num_blocks": rng.choice([14, 14, 40, 300]),
+            "block_size": rng.choice([4, 16]),
+            "max_batch_tokens": rng.choice([7, 33, 512]),
+            "prefill_tokens_beside_decodes": rng.choice([3, 16, 256]),
+            "max_running": running,
+            "state_slots": running + rng.choice([0, 1, 3, 12]),
+            "output_reserve_percent": 0,
+            "cache_policy": rng.choice(["lru", "lease", "lease"]),
+            "startup_profile_ms": 0,
+        }
+        self.below: dict[str, Any] = {}
+        if rng.random() < 0.5 if tiers is None else tiers:
+            self.below = below(rng, truth.model, self.settings["block_size"], folder / str(seed))
+        self.left: list[tuple[str, list[int]]] = []
+        """Tenants and transcripts of earlier processes."""
+        self.driver = self._start()
         self.capacity = self.driver.engine.info.kv_capacity_tokens
         self.sessions: dict[str, list[int]] = {}
         self.owners: dict[str, str] = {}
         self.open: dict[str, str] = {}
         self.prompts: dict[str, list[int]] = {}
         self.cancelled: set[str] = set()
+        self.came_back: set[str] = set()
         self.shared = [rng.randrange(32, 127) for _ in range(21)]
+
+    def _start(self) -> EngineDriver:
+        self.workers = Later(random.Random(self.rng.random()))
+        driver = EngineDriver.load(workers=self.workers, **self.settings, **self.below)
+        lookahead = driver.engine.computation.lookahead
+        if lookahead is not None:
+            lookahead.always = True
+        return driver
+
+    def _restart(self) -> None:
+        """The engine ends and another one finds what it has left on the disk."""
+        self._run()
+        self._account()
+        for session, tokens in self.sessions.items():
+            self.left.append((self.owners[session], tokens))
+        del self.left[:-6]
+        self.sessions.clear()
+        self.workers.hurry()
+        self.driver.engine.close()
+        before, self.driver = self.driver, self._start()
+        self.driver.count_from(before)
+        self.counts["restarted"] += 1
+
+    def _step(self) -> None:
+        self.workers.run_some()
+        self.driver.step()
+
+    def _run(self) -> None:
+        """Until nothing is to be done."""
+        for _ in range(20_000):
+            if not self.driver.engine.has_work:
+                self._settle()
+                return
+            self._step()
+        raise AssertionError("still busy")
 
     def play(self) -> None:
         """So many operations, and then what is still open to its end."""
@@ -170,10 +256,12 @@ class Schedule:
             self.counts["cancelled"] += 1
         elif choice < 0.42:
             self._release()
+        elif choice < 0.43 and self.below.get("disk_kv_bytes"):
+            self._restart()
         else:
             for _ in range(self.rng.randint(1, 4)):
                 if self.driver.engine.has_work:
-                    self.driver.step()
+                    self._step()
                     self.counts["step"] += 1
             self.driver.engine.check()
         self._settle()
@@ -199,6 +287,10 @@ class Schedule:
             session = base
         elif base is not None:
             kind = "forked"
+        tenant = self.owners[base] if base else rng.choice(["red", "blue"])
+        if base is None and kind == "begun" and self.left and rng.random() < 0.5:
+            (tenant, old), kind = rng.choice(self.left), "came back"
+            new = old + new
         prefix = self.sessions[base][:offset] if base else []
         if base is None and kind == "begun" and rng.random() < 0.6:
             new = self.shared + new
@@ -210,7 +302,6 @@ class Schedule:
         if kind == "begun" and len(prompt) > 22:
             points = (21,)
             self.counts["header named"] += 1
-        tenant = self.owners[base] if base else rng.choice(["red", "blue"])
         stop: tuple[str, ...] = ()
         if rng.random() < 0.2:
             coming = self.truth.continued(prompt, 3)
@@ -226,6 +317,8 @@ class Schedule:
             resume_points=points,
         )
         self.counts[kind] += 1
+        if kind == "came back":
+            self.came_back.add(name)
         self.owners[session] = tenant
         self.prompts[name], self.open[name] = prompt, session
         self.sessions.setdefault(session, [])
@@ -250,12 +343,20 @@ class Schedule:
             self.counts["stopped"] += result.finish is FinishReason.STOP_STRING
             if result.start is not None:
                 self.counts["resumed"] += result.start.cached_tokens > 0
+                came_back = name in self.came_back and result.start.cached_tokens > 0
+                self.counts["resumed after a restart"] += came_back
                 self.counts["state missing"] += "state_missing" in result.start.miss_causes
 
     def end(self) -> None:
-        self.driver.run()
-        self._settle()
+        self._run()
         self.driver.engine.check()
+        self._account()
+        self.workers.hurry()
+        self.driver.engine.close()
+
+    def _account(self) -> None:
+        stats = self.driver.engine.memory.cache.stats()
+        self.counts["begun from host memory"] += stats.snapshots_raised
         self.counts["preempted"] += self.driver.preemptions
         lookahead = self.driver.engine.computation.lookahead
         if lookahead is not None:
@@ -268,14 +369,14 @@ def _short_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "ANSWER_LEVELS", (2, 6))
 
 
-def killed(model: str, seeds: range) -> bool:
+def killed(model: str, seeds: range, folder: Path, *, tiers: bool = False) -> bool:
     """Whether a schedule notices what is wrong."""
     truth = Truth(model)
     for seed in seeds:
-        schedule = Schedule(seed, truth, Counter())
+        schedule = Schedule(seed, truth, Counter(), folder, tiers=tiers)
         try:
             schedule.play()
-        except (AssertionError, ValueError):
+        except (AssertionError, ValueError, HostMemoryDamaged):
             return True
     return False
 
@@ -365,28 +466,61 @@ SOON = (_one_token_early, _window_not_copied, _factors_of_another_token)
     [
         *(("lfm2-tiny", mutant) for mutant in MUTANTS),
         *(
-            pytest.param("qwen3.5-tiny", mutant, marks=[] if mutant in SOON else pytest.mark.slow)
+            pytest.param(model, mutant, marks=[] if soon else pytest.mark.slow)
+            for model in ("qwen3.5-tiny", "granite-hybrid-tiny")
             for mutant in (*MUTANTS, _factors_of_another_token)
+            for soon in [mutant in SOON and model == "qwen3.5-tiny"]
         ),
     ],
 )
 @pytest.mark.timeout(3000)
 def test_a_fault_in_what_is_done_with_states_is_noticed(
-    model: str, mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    model: str,
+    mutant: Callable[[pytest.MonkeyPatch], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     mutant(monkeypatch)
-    assert killed(model, range(20, 26))
+    assert killed(model, range(20, 26), tmp_path)
+
+
+def _begun_before_it_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StateMemory, "_settle", lambda memory, slot: None)
+
+
+def _tail_stays_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state alone is copied between the tiers."""
+    make = StateCopies.__init__
+
+    def halved(copies: StateCopies, *arguments: Any) -> None:
+        make(copies, *arguments)
+        copies._parts = copies._parts[:1]  # type: ignore[assignment]
+        halves = copies._halves
+        monkeypatch.setattr(copies, "_halves", lambda rows, row: halves(rows, row)[:1])
+
+    monkeypatch.setattr(StateCopies, "__init__", halved)
+
+
+@pytest.mark.parametrize("mutant", [_begun_before_it_is_up, _tail_stays_behind])
+@pytest.mark.timeout(3000)
+def test_a_fault_in_what_moves_between_tiers_is_noticed(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mutant(monkeypatch)
+    assert killed("lfm2-tiny", range(30, 40), tmp_path, tiers=True)
 
 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("lane", range(LANES))
 @pytest.mark.parametrize("model", OPERATIONS)
-def test_a_hybrids_tokens_are_those_of_one_unbroken_run(model: str, lane: int) -> None:
+def test_a_hybrids_tokens_are_those_of_one_unbroken_run(
+    model: str, lane: int, tmp_path: Path
+) -> None:
     counts: Counter[str] = Counter()
     truth = Truth(model)
     for run in range(max(1, OPERATIONS[model] // (LANES * PER_RUN))):
         seed = SEED + 1_000_000 * lane + run
-        schedule = Schedule(seed, truth, counts)
+        schedule = Schedule(seed, truth, counts, tmp_path)
         try:
             schedule.play()
         except AssertionError as error:

@@ -165,6 +165,26 @@ def test_random_schedules_give_the_tokens_of_a_plain_run_whatever_the_layers_are
     _play(ReferenceModel.random(kind), seed, None, 16, kind=kind)
 
 
+RANKS = (
+    ("qwen3-tiny-4", {"tensor_parallel": 2}),
+    ("qwen3-moe-tiny-4", {"tensor_parallel": 2}),
+    ("qwen3-moe-tiny-4", {"tensor_parallel": 2, "expert_parallel": True}),
+    ("gpt-oss-tiny", {"tensor_parallel": 2}),
+    ("qwen3-tiny", {"tensor_parallel": 4}),
+)
+"""Every kind of cut: heads of keys in parts and shared, experts by width and whole, biases and
+sinks."""
+
+
+@pytest.mark.parametrize(("kind", "settings"), RANKS)
+def test_random_schedules_give_the_tokens_of_a_plain_run_on_several_ranks(
+    kind: str, settings: dict[str, object], request: pytest.FixtureRequest
+) -> None:
+    """With the engine's own drafter; the reference is one model on one device."""
+    seed = request.config.getoption("--seed")
+    _play(ReferenceModel.random(kind), seed, None, 16, kind=kind, **settings)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_random_schedules_of_several_tenants_give_the_tokens_of_a_plain_run(
     reference: ReferenceModel, seed: int
@@ -237,8 +257,10 @@ def _play(
     plant: Callable[[EngineDriver, int], None] = lambda driver, seed: None,
     tenants: int = 1,
     kind: str = "qwen3-tiny",
+    **more: object,
 ) -> list[list[int]]:
-    """Play the schedule of ``seed``; returns the transcripts. ``plant`` spoils the engine."""
+    """Play the schedule of ``seed``; returns the transcripts. ``plant`` spoils the engine;
+    ``more``: settings."""
     rng = random.Random(seed)
     driver = EngineDriver.load(
         model=f"random:{kind}",
@@ -252,6 +274,7 @@ def _play(
         output_reserve_percent=rng.choice([0, 0, 100]),
         policy=rng.choice(["fcfs", "short_turn_first", "fair"]),
         cache_policy=rng.choice(["lru", "lease"]),
+        **more,
     )
     plant(driver, seed)
     capacity = driver.engine.info.kv_capacity_tokens
@@ -317,6 +340,7 @@ def _play(
         settle()
     driver.run()
     driver.engine.check()
+    driver.close()
     assert driver.last_stats is not None
     for name, case in cases.items():
         result = driver.results[name]

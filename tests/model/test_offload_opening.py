@@ -36,13 +36,13 @@ def test_sizes_become_whole_blocks(runner: ModelRunner, size: int, tmp_path: Pat
         disk_kv_folder=str(tmp_path),
     )
     tiers = open_tiers(config, runner, AtOnce())
-    assert (tiers.host_blocks, tiers.disk_blocks, list(tiers.stored)) == (5, 3, [])
+    assert (tiers.plan.host_blocks, tiers.plan.disk_blocks, list(tiers.stored)) == (5, 3, [])
     tiers.transfer.close()
 
 
 def test_host_memory_alone_opens_no_folder(runner: ModelRunner, size: int) -> None:
     tiers = open_tiers(replace(CONFIG, host_kv_bytes=size), runner, AtOnce())
-    assert (tiers.host_blocks, tiers.disk_blocks) == (1, 0)
+    assert (tiers.plan.host_blocks, tiers.plan.disk_blocks) == (1, 0)
     tiers.transfer.close()
 
 

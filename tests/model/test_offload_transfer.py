@@ -126,7 +126,7 @@ def test_the_time_to_come_up_is_learnt_from_the_copies_made() -> None:
             return mock.Mock(done=True, seconds=100.0)
 
     pool = make_pool()
-    with mock.patch("runtime.offload.transfer.ThreadCopies", Slow):
+    with mock.patch("runtime.offload.copies.ThreadCopies", Slow):
         transfer = make_transfer(pool)
     block_s = transfer.up_s(1)
     assert 0 < block_s < 1e-3
@@ -223,7 +223,7 @@ def test_one_changed_byte_is_noticed() -> None:
             return self.rows
 
     pool = make_pool()
-    with mock.patch("runtime.offload.transfer.ThreadCopies", Careless):
+    with mock.patch("runtime.offload.copies.ThreadCopies", Careless):
         transfer = make_transfer(pool)
     copies = transfer.copies
     assert isinstance(copies, Careless)
@@ -304,7 +304,7 @@ def test_moves_to_the_disk_pass_through_the_same_memory_again(tmp_path: Path) ->
     pool, writer = make_pool(), Later(random.Random(0))
     size = pool.blocks[:, :, 0].numel() * 4
     file = SlotFile(tmp_path, num_blocks=9, block_size=BLOCK_SIZE, block_bytes=size, identity="m")
-    with mock.patch("runtime.offload.transfer.ThreadCopies", Counting):
+    with mock.patch("runtime.offload.copies.ThreadCopies", Counting):
         transfer = make_transfer(pool, AtOnce(), KVStore(file, writer))
     copies = transfer.copies
     assert isinstance(copies, Counting)

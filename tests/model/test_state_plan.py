@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from runtime.config import EngineConfig
+from runtime.config import ConfigError, EngineConfig
 from runtime.model.config import LoadError
 from runtime.model.presets import random_model_config
 from runtime.model.state_plan import StatePlan, plan_states
@@ -40,6 +40,11 @@ def test_slots_that_take_most_of_the_memory_are_refused_with_the_arithmetic() ->
         plan(max_running=64, kv_bytes=100_000)
 
 
-def test_memory_below_the_device_is_refused() -> None:
-    with pytest.raises(LoadError, match="without --host-kv-mib"):
-        plan(max_running=4, host_kv_bytes=1 << 20)
+def test_a_share_of_the_memory_becomes_whole_slots() -> None:
+    third = plan(max_running=4, state_share=30)
+    assert 0.25 * (1 << 26) < third.num_bytes <= 0.3 * (1 << 26)
+    assert plan(max_running=4, state_share=60).slots > 1.9 * third.slots
+    with pytest.raises(LoadError, match="state_share is 1 %, which holds 0 slots, and max_running"):
+        plan(max_running=64, state_share=1, kv_bytes=100_000)
+    with pytest.raises(ConfigError, match="state_slots and state_share are both given"):
+        plan(max_running=4, state_share=60, state_slots=9)

@@ -25,6 +25,7 @@ from runtime.tokenizer import Tokenizer
 from tests.support.clock import FakeClock
 from tests.support.executors import AtOnce
 from tests.support.requests import make_request
+from tests.support.thread_ranks import thread_ranks
 from tools_api.grammar import GrammarSpec
 
 STEP_S = 0.01
@@ -94,7 +95,8 @@ class EngineDriver:
         looks_ahead: bool | None = None,
         **settings: object,
     ) -> "EngineDriver":
-        """A float64 random model on one thread unless ``settings`` say otherwise."""
+        """A float64 random model on one thread unless ``settings`` say otherwise; other ranks are
+        threads, which end with ``close``."""
         clock = FakeClock()
         defaults: dict[str, object] = {
             "model": "random:qwen3-tiny",
@@ -104,7 +106,8 @@ class EngineDriver:
             "threads": 1,
         }
         config = EngineConfig(**(defaults | settings))  # type: ignore[arg-type]
-        runner = load_runner(config)
+        ranks = thread_ranks(config) if config.tensor_parallel > 1 else None
+        runner = load_runner(config, ranks=ranks)
         tokenizer = Tokenizer.load(
             runner.model.tokenizer_folder, vocab_size=runner.model.config.vocab_size
         )
@@ -152,6 +155,10 @@ class EngineDriver:
         self.engine.submit([request])
         return name
 
+    def count_from(self, other: "EngineDriver") -> None:
+        """Give requests names that ``other`` has not given."""
+        self._count = other._count
+
     def cancel(self, name: str) -> None:
         self.engine.submit([CancelRequest(request_id=name)])
 
@@ -179,6 +186,10 @@ class EngineDriver:
                 return
             self.step()
         raise AssertionError(f"still busy after {max_steps} steps")
+
+    def close(self) -> None:
+        """End the other ranks, if there are any."""
+        self.engine.close()
 
     def turn(self, new_tokens: Sequence[int], **options: object) -> Result:
         """Submit one turn and run until the engine is idle."""

@@ -166,8 +166,8 @@ class EchoConnection:
         self.work: Callable[[], TurnPlan] = _no_plan
         """What a plan takes."""
 
-    def ask_under(self, key_name: str) -> None:
-        self.key_name = key_name
+    def ask_under(self, key_name: str, http_request: str = "") -> None:
+        self.key_name, self.http_request = key_name, http_request
 
     @property
     def num_active(self) -> int:

@@ -10,6 +10,9 @@ import signal, sys, time
 def stop(*_):
     sys.exit(7)
 signal.signal(signal.SIGTERM, signal.SIG_IGN if "deaf" in sys.argv else stop)
+if "no-disk" in sys.argv and "--disk-kv-folder" in sys.argv:
+    print("keepwarm: error: disk cache folder x: 9 MiB more are needed", file=sys.stderr)
+    sys.exit(1)
 if "wrong" in sys.argv:
     print("keepwarm: error: no", file=sys.stderr)
     sys.exit(1)
@@ -20,7 +23,8 @@ time.sleep(600)
 
 def fake_keepwarm(folder: Path) -> dict[str, str]:
     """The environment in which it is the module ``keepwarm``. Word ``deaf``: it does not mind
-    SIGTERM; ``wrong``: it does not start."""
+    SIGTERM; ``wrong``: it does not start, ``no-disk``: nor
+    with a folder of KV."""
     package = folder / "fake/keepwarm"
     package.mkdir(parents=True)
     (package / "__main__.py").write_text(KEEPWARM)

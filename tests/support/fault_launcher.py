@@ -41,11 +41,11 @@ if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, _jump)
     signal.signal(signal.SIGUSR2, _report)
     from keepwarm.__main__ import main
-    from runtime.grammar import probe
+    from runtime.grammar import probe, probe_child
     from sessions.command import serve
     from sessions.pages import turn_log
 
-    at_once = probe.ProbeLimits(others_after_s=0.0)
+    at_once = probe_child.ProbeLimits(others_after_s=0.0)
     serve.GrammarProbe = partial(probe.GrammarProbe, limits=at_once)  # type: ignore[misc]
     limits = serve.DEFAULT_LIMITS = replace(serve.DEFAULT_LIMITS, read_cpu_burst_s=1e9)
     if forget_s := os.environ.get("FAULT_SUITE_FORGET_S"):

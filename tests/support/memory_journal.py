@@ -6,6 +6,8 @@ Always true: it keeps every promise of ``Journal`` except that of lasting.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from sessions.durable.call_states import CallState
+from sessions.durable.conversations import Conversation, moved
 from sessions.durable.item_ids import item_with_id
 from sessions.journal.encoding import HeaderCache, decode_links, encode_turn, link_items
 from sessions.journal.errors import JournalDamaged, JournalParentGone
@@ -24,6 +26,7 @@ from sessions.journal.samples import KEPT, Sample
 from sessions.journal.usage import UsageSums
 from sessions.journal.usage_reading import UsageAsked, UsagePlace, UsageRow
 from tests.support.usage_reckoning import reckoned, sum_of
+from tools_api import errors
 
 
 @dataclass(slots=True)
@@ -34,6 +37,7 @@ class _Tenant:
     sessions: dict[str, SessionRecord] = field(default_factory=dict)
     accounts: dict[str, SpendTotal] = field(default_factory=dict)
     reservations: dict[str, TurnRecord] = field(default_factory=dict)
+    calls: dict[str, dict[str, CallState]] = field(default_factory=dict)
 
 
 class MemoryJournal:
@@ -50,6 +54,7 @@ class MemoryJournal:
         self._cache = HeaderCache()
         self._samples: dict[tuple[int, str, int], Sample] = {}
         self._records: list[TurnRecord] = []
+        self._conversations: dict[tuple[str, str], Conversation] = {}
 
     def look(self) -> None:
         """It can always be written."""
@@ -62,10 +67,36 @@ class MemoryJournal:
             known, base = self._tenant(record.tenant).turns, record.base_id
             if not (base is None or base in known or (record.tenant, base) in new):
                 raise JournalParentGone(f"response {base} has been deleted")
+            self._move(record)
         for record in turns:
             self._append(record)
         self.reserve(reserved)
         return [True] * len(turns)
+
+    def _move(self, record: TurnRecord) -> None:
+        read = record.conversation
+        found = None if read is None else self.conversation(record.tenant, read.id)
+        if read is None or found is None or record.entry is None:
+            return
+        conversation = moved(found, read, record.response_id)
+        if conversation is None:
+            raise JournalParentGone(f"conversation {found.id} was edited")
+        self._conversations[record.tenant, found.id] = conversation
+
+    def conversation(self, tenant: str, id_: str) -> Conversation | None:
+        return self._conversations.get((tenant, id_))
+
+    def put_conversation(
+        self, tenant: str, conversation: Conversation, *, version: int | None
+    ) -> bool:
+        found = self.conversation(tenant, conversation.id)
+        if version != (None if found is None else found.version):
+            return False
+        self._conversations[tenant, conversation.id] = conversation
+        return True
+
+    def delete_conversation(self, tenant: str, id_: str) -> bool:
+        return self._conversations.pop((tenant, id_), None) is not None
 
     def _append(self, record: TurnRecord) -> None:
         tenant = self._tenant(record.tenant)
@@ -228,9 +259,6 @@ class MemoryJournal:
         turns = self.session_turns(tenant, session)
         return len(turns), turns[::-1][:most]
 
-    def session_names(self, tenant: str | None, most: int) -> list[tuple[str, str]]:
-        return [(record.tenant, record.name) for record in self.sessions(tenant)[:most]]
-
     def sessions(self, tenant: str | None = None) -> list[SessionRecord]:
         names = list(self._tenants) if tenant is None else [tenant]
         found = [record for name in names for record in self._tenant(name).sessions.values()]
@@ -244,6 +272,27 @@ class MemoryJournal:
         self._tenant(tenant).turns[response_id] = turn._replace(deleted=True)
         self._mend_heads(tenant)
         return True
+
+    def call_states(self, tenant: str, response_id: str) -> dict[str, CallState]:
+        return dict(self._tenant(tenant).calls.get(response_id, {}))
+
+    def change_call(
+        self,
+        tenant: str,
+        response_id: str,
+        call_id: str,
+        change: Callable[[CallState], CallState],
+        session: str | None = None,
+    ) -> CallState | None:
+        state = self._tenant(tenant)
+        if self.turn(tenant, response_id) is None:
+            return None
+        known = None if session is None else state.sessions.get(session)
+        if session is not None and (known is None or known.head_id != response_id):
+            raise errors.call_not_open(session, response_id)
+        states = state.calls.setdefault(response_id, {})
+        states[call_id] = change(states.get(call_id, CallState(call_id=call_id)))
+        return states[call_id]
 
     def delete_session(self, tenant: str, name: str) -> tuple[str, ...]:
         state = self._tenant(tenant)
@@ -404,6 +453,7 @@ class MemoryJournal:
     def _remove(self, state: _Tenant, gone: set[str]) -> None:
         for response_id in gone:
             turn = state.turns.pop(response_id)
+            state.calls.pop(response_id, None)
             state.hidden.discard(response_id)
             if turn.request_id is not None:
                 state.requests.pop(turn.request_id, None)

@@ -22,6 +22,9 @@ class Kept:
     kind: str
     number: int
     age: float
+    device: bool = True
+    host: bool = False
+    used: int = 0
     before: "Kept | None" = None
     successor: "Kept | None" = None
     released: bool = False
@@ -47,9 +50,17 @@ class Branch:
 
 class ReferenceSnapshots:
     def __init__(
-        self, num_slots: int, most_running: int, block: int, *, leasing: bool, cap_s: float
+        self,
+        num_slots: int,
+        most_running: int,
+        block: int,
+        *,
+        leasing: bool,
+        cap_s: float,
+        host_slots: int = 0,
     ) -> None:
         self.num_slots, self.most_running, self.block = num_slots, most_running, block
+        self.host_slots = host_slots
         self.leasing, self.cap_s = leasing, cap_s
         self.kept: list[Kept] = []
         self.branches: dict[str, Branch] = {}
@@ -57,7 +68,7 @@ class ReferenceSnapshots:
         """Whole blocks whose keys and values are there."""
         self.used: dict[str, float] = {}
         self.now = self.inflation = 0.0
-        self.numbers = 0
+        self.numbers = self.uses = 0
 
     # What is where
 
@@ -66,7 +77,7 @@ class ReferenceSnapshots:
         return sum(branch.admitted for branch in self.branches.values())
 
     def slots_of(self, owner: str | None) -> int:
-        mine = sum(kept.owner == owner for kept in self.kept)
+        mine = sum(kept.owner == owner and kept.device for kept in self.kept)
         return mine + sum(b.admitted and b.owner == owner for b in self.branches.values())
 
     def visible(self, owner: str | None) -> list[Kept]:
@@ -125,49 +136,83 @@ class ReferenceSnapshots:
         users = max(1, len(kept.ends) + len(kept.forks))
         return kept.age + (restore_s(here) - restore_s(below)) * users
 
-    def victim(self, owner: str | None, rights: int) -> Kept | None:
+    def victim(self, owner: str | None, rights: int, *, host: bool = False) -> Kept | None:
+        """Of those in host memory, or on the device."""
         active = self.active()
-        share = self.num_slots // len(active) if len(active) > 1 else self.num_slots
+        size = self.host_slots if host else self.num_slots
+        share = size // len(active) if len(active) > 1 else size
 
         def excess(of: str | None) -> int:
-            return max(0, self.slots_of(of) + (of == owner) - share) if of is not None else 0
+            held = self.slots_of(of)
+            if host:
+                held = sum(kept.owner == of and kept.host for kept in self.kept)
+            return max(0, held + (of == owner) - share) if of is not None else 0
+
+        def rank(kept: Kept) -> tuple[float, ...]:
+            copied = kept.device and kept.host
+            klass = IDLE if copied else self.class_of(kept)
+            if copied and self.is_wanted(kept):
+                return -excess(kept.owner), klass, 1, kept.used, 0
+            stage = 2 if self.is_wanted(kept) else 0
+            return -excess(kept.owner), klass, stage, self.worth(kept), kept.number
 
         pinned = [branch.resume for branch in self.branches.values()]
         found = [
             kept
             for kept in self.kept
-            if kept not in pinned
+            if (kept.host if host else kept.device)
+            and kept not in pinned
             and (
                 self.class_of(kept) <= rights
                 or (len(active) > 1 and self.class_of(kept) == LEASED and excess(kept.owner) > 0)
+                or (kept.device and kept.host)
             )
         ]
-        return min(
-            found,
-            key=lambda kept: (
-                -excess(kept.owner),
-                self.class_of(kept),
-                self.is_wanted(kept),
-                self.worth(kept),
-                kept.number,
-            ),
-            default=None,
-        )
+        return min(found, key=rank, default=None)
 
     @property
     def free(self) -> int:
-        return self.num_slots - len(self.kept) - self.running
+        return self.num_slots - sum(kept.device for kept in self.kept) - self.running
+
+    def copy_below(self, kept: Kept) -> None:
+        """To host memory, if it is worth it."""
+        if kept.host or not self.is_wanted(kept) or not self.host_slots:
+            return
+        while sum(each.host for each in self.kept) >= self.host_slots:
+            victim = self.victim(kept.owner, IDLE, host=True)
+            if victim is None:
+                return
+            if self.is_wanted(victim) and not victim.device:
+                if self.worth(victim) > self.worth(kept):
+                    return
+                self.inflation = max(self.inflation, self.worth(victim))
+            victim.host = False
+            if not victim.device:
+                self.lose_for_good(victim)
+        kept.host = True
 
     def evict(self, owner: str | None, rights: int) -> None:
         victim = self.victim(owner, rights)
         assert victim is not None
-        if self.is_wanted(victim):
-            self.inflation = max(self.inflation, self.worth(victim))
-        ends = [self.branches[name] for name in victim.ends]
-        self.lose(victim)
+        wanted, worth = self.is_wanted(victim), self.worth(victim)
+        self.copy_below(victim)
+        victim.device = False
+        if victim.host:
+            return
+        if wanted:
+            self.inflation = max(self.inflation, worth)
+        self.lose_for_good(victim)
+
+    def lose_for_good(self, kept: Kept) -> None:
+        ends = [self.branches[name] for name in kept.ends]
+        self.lose(kept)
         for branch in ends:
             if not branch.open and branch.klass > IDLE:
                 branch.queued, branch.leased_until, branch.klass = False, 0.0, IDLE
+
+    def touch(self, kept: Kept) -> None:
+        self.uses += 1
+        kept.age, kept.used = self.inflation, self.uses
 
     def lose(self, kept: Kept) -> None:
         self.kept.remove(kept)
@@ -208,12 +253,14 @@ class ReferenceSnapshots:
         branch = self.branches[name]
         kept = branch.resume
         pins = sum(other.resume is kept for other in self.branches.values())
-        if kept is None or pins != 1 or kept.ends != {name} or kept.forks:
+        if kept is None or not kept.device or pins != 1 or kept.ends != {name} or kept.forks:
             return False
         victim = self.victim(branch.owner, self.rights(name))
-        if victim is None or self.class_of(victim) > IDLE:
+        if victim is None or kept.host:
             return True
-        return self.is_wanted(victim)
+        if victim.host:
+            return False
+        return self.class_of(victim) > IDLE or self.is_wanted(victim)
 
     def admit(self, name: str) -> bool:
         branch = self.branches[name]
@@ -224,16 +271,18 @@ class ReferenceSnapshots:
         if not self.free:
             if self.moves(name):
                 assert resume is not None
-                resume.age = self.inflation
-                self.lose(resume)
+                self.touch(resume)
+                resume.device = False
+                if not resume.host:
+                    self.lose(resume)
             elif self.victim(branch.owner, self.rights(name)) is None:
                 return False
             else:
                 if resume is not None:
-                    resume.age = self.inflation
+                    self.touch(resume)
                 self.evict(branch.owner, self.rights(name))
         elif resume is not None:
-            resume.age = self.inflation
+            self.touch(resume)
         branch.resume = None
         if resume is not None and resume in self.kept:
             branch.came_from = resume
@@ -256,6 +305,7 @@ class ReferenceSnapshots:
         self.numbers += 1
         kept = Kept(owner, tokens, kind, self.numbers, self.inflation)
         self.kept.append(kept)
+        self.touch(kept)
         return kept
 
     def save(self, name: str, tokens: Tokens, kind: str) -> bool:
@@ -266,10 +316,12 @@ class ReferenceSnapshots:
             victim, before = self.victim(owner, IDLE), self.resume(owner, tokens)
             below = 0 if before is None else len(before.prefix)
             worth = self.inflation + (restore_s(len(tokens)) - restore_s(below))
-            if victim is None or (self.is_wanted(victim) and self.worth(victim) > worth):
+            if victim is None or (
+                self.is_wanted(victim) and not victim.host and self.worth(victim) > worth
+            ):
                 return False
             self.evict(owner, IDLE)
-        self.keep(owner, tokens, kind)
+        self.copy_below(self.keep(owner, tokens, kind))
         return True
 
     def finish(self, name: str, tokens: Tokens | None, kind: str, lease_s: float | None) -> None:
@@ -279,10 +331,14 @@ class ReferenceSnapshots:
         admitted, branch.admitted = branch.admitted, False
         if admitted and tokens:
             kept = self.same(branch.owner, tokens)
+            is_new = kept is None
             if kept is None:
                 kept = self.keep(branch.owner, tokens, kind)
-            kept.age = self.inflation
+            self.touch(kept)
+            kept.device = True
             self._now_ends(name, branch, kept, kind)
+            if is_new:
+                self.copy_below(kept)
         branch.open = False
         if not admitted and branch.is_new:
             self.leave(name)

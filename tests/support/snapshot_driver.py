@@ -2,8 +2,8 @@
 
 The driver plays the engine's part: it notes in every block and every slot of which tokens it is the
 outcome, and so sees a slot that is written though a snapshot owns it, a state of other tokens, a
-tail that was not copied. With ample blocks all is compared with ``reference_snapshots``; with few,
-what is found is compared with what the tree holds.
+tail that was not copied; likewise in the tiers below. With ample blocks all is compared with
+``reference_snapshots``; with few, what is found is compared with what the tree holds.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,14 @@ import numpy as np
 from radix_cache.block_pool import OutOfBlocks
 from radix_cache.edge import TokenArray
 from radix_cache.handle import CachedSequence, Snapshot
+from radix_cache.nodes import Tier
+from radix_cache.resume_points import kept_in
 from radix_cache.slot_pool import OutOfSlots
-from radix_cache.snapshots import BeginState, SaveState, SnapshotKind, StateOrder
+from radix_cache.snapshots import BeginState, SaveState, SnapshotKind, StateMove, StateOrder
 from tests.support.caches import make_cache
 from tests.support.reference_snapshots import ReferenceSnapshots, Tokens, restore_s
+from tests.support.state_mover import StateMover
+from tests.support.tiered_driver import ContentMover
 
 TENANTS = ("red", "blue")
 CAP_S = 60.0
@@ -38,6 +42,8 @@ class SnapshotDriver:
     OPERATIONS = (
         ("begin",) * 5 + ("grow",) * 6 + ("finish",) * 4 + ("wait", "queue", "release", "look")
     )
+    BELOW = ("prefetch", "prefetch", "complete", "complete", "complete", "tend", "tend")
+    """Operations of tiers below the device."""
 
     def __init__(
         self,
@@ -49,28 +55,43 @@ class SnapshotDriver:
         block: int,
         leasing: bool,
         exact: bool,
+        below: dict[str, int] | None = None,
     ) -> None:
+        """``below``: sizes of the tiers below the device, as ``CacheConfig`` names them."""
         self.choose, self.block, self.exact = choose, block, exact
-        self.model = ReferenceSnapshots(slots, running, block, leasing=leasing, cap_s=CAP_S)
-        self.cache = make_cache(
-            blocks,
-            block_size=block,
-            debug=False,
-            clock=lambda: self.model.now,
-            policy="lease" if leasing else "lru",
-            lease_cap_s=CAP_S,
-            kappa=1.0,
-            restore_cost=restore_s,
-            state_slots=slots,
-            running_slots=running,
+        self.below = below or {}
+        self.operations = self.OPERATIONS
+        if self.below:
+            self.operations += self.BELOW + (("restart",) if self.below.get("disk_states") else ())
+        self.settings: dict[str, Any] = {
+            "num_blocks": blocks,
+            "block_size": block,
+            "debug": False,
+            "clock": lambda: self.model.now,
+            "policy": "lease" if leasing else "lru",
+            "lease_cap_s": CAP_S,
+            "kappa": 1.0,
+            "restore_cost": restore_s,
+            "state_slots": slots,
+            "running_slots": running,
+        }
+        self.model_of = lambda: ReferenceSnapshots(
+            slots,
+            running,
+            block,
+            leasing=leasing,
+            cap_s=CAP_S,
+            host_slots=self.below.get("host_states", 0),
         )
+        self.model = self.model_of()
+        self.left: list[tuple[str | None, Tokens]] = []
+        """What sessions of earlier processes had, that may come back."""
+        self.mover, self.states = ContentMover(block), StateMover()
+        self.mover.before_arrival = self.carry_out
+        self._start()
         self.transcripts: dict[str, Tokens] = {}
         self.owners: dict[str, str | None] = {}
         self.open: dict[str, Open] = {}
-        self.blocks: dict[int, Tokens] = {}
-        """Of which tokens each block's keys and values are."""
-        self.tails: dict[int, Tokens] = {}
-        self.states: dict[int, Tokens] = {}
         self.running: dict[int, Open] = {}
         self.counter = 0
         self.counts: dict[str, int] = {}
@@ -78,9 +99,17 @@ class SnapshotDriver:
             self._begin("-", None, self._tokens(3 + choose(6)), None, 0)
             self._end("-", "end")
 
+    def _start(self) -> None:
+        self.cache = make_cache(mover=self.mover, **self.settings, **self.below)
+
+    @property
+    def blocks(self) -> dict[int, Tokens]:
+        """Of which tokens the keys and values of each block on the device are."""
+        return self.mover.content[Tier.DEVICE]
+
     def step(self) -> None:
         """One random operation, and the comparison after it."""
-        getattr(self, self.OPERATIONS[self.choose(len(self.OPERATIONS))])()
+        getattr(self, self.operations[self.choose(len(self.operations))])()
         self.compare()
 
     def _count(self, what: str) -> None:
@@ -94,6 +123,11 @@ class SnapshotDriver:
     def begin(self) -> None:
         idle = [n for n in self.transcripts if n not in self.open and self.owners[n] is not None]
         kind = self.choose(6)
+        if self.left and self.choose(3) == 0:
+            owner, tokens = self.left[self.choose(len(self.left))]
+            self._count("came back after a restart")
+            self._new(owner, tokens + self._tokens(1 + self.choose(3)), None, 0)
+            return
         if kind == 0 or not idle:
             self._new(TENANTS[self.choose(2)], self._tokens(1 + self.choose(9)), None, 0)
             return
@@ -172,6 +206,63 @@ class SnapshotDriver:
         found = self.cache.match_length(branch_id="unknown", tenant=owner, tokens=_array(tokens))
         assert found == expected, f"match_length {found}, {expected} expected"
 
+    # Below the device
+
+    def prefetch(self) -> None:
+        """A prompt waits in the queue."""
+        known = [(self.owners[n], t) for n, t in self.transcripts.items()] + self.left
+        if not known:
+            return
+        owner, tokens = known[self.choose(len(known))]
+        tokens += self._tokens(1 + self.choose(2))
+        coming = self.cache.prefetch(branch_id="unknown", tenant=owner, tokens=_array(tokens))
+        self._count("prefetched" if coming else "nothing to prefetch")
+
+    def complete(self) -> None:
+        """One order from or to the disk ends, in any order; at times it fails."""
+        self.carry_out()
+        orders = [*self.mover.pending, *self.states.pending]
+        if not orders:
+            return
+        order, ok = orders[self.choose(len(orders))], self.choose(12) > 0
+        mover = self.states if isinstance(order, StateMove) else self.mover
+        mover.pending.remove(order)  # type: ignore[arg-type]
+        if ok:
+            mover.copy(order)  # type: ignore[arg-type]
+        self._count("moved" if ok else "failed to move")
+        self.cache.moved(order.number, ok=ok)
+
+    def tend(self) -> None:
+        self.cache.tend()
+        self.model.expire()
+        self.carry_out()
+
+    def restart(self) -> None:
+        """The process ends, in order or not, and another one begins with what the disk holds."""
+        if self.choose(4):
+            return
+        for name in list(self.open):
+            self._end(name, "end")
+        orderly = self.choose(3) > 0
+        if orderly:
+            self.carry_out()
+            self.cache.copy_down()
+            self.carry_out()
+        while orderly and (self.mover.pending or self.states.pending):
+            self.complete()
+        for name, tokens in self.transcripts.items():
+            self.left.append((self.owners[name], tokens))
+        del self.left[:-12]
+        self.transcripts, self.owners = {}, {}
+        now, self.model = self.model.now, self.model_of()
+        self.model.now = now
+        self.mover.restart()
+        self.states.restart()
+        self._start()
+        _, states = self.cache.load(self.mover.stored.values(), self.states.stored.values())
+        self._count("restarted")
+        self._count("found states again" if states else "found none again")
+
     # Parts
 
     def _pick(self, names: dict[str, Any]) -> str:
@@ -197,8 +288,12 @@ class SnapshotDriver:
             return 0 if kept is None else len(kept.prefix)
         found = [
             len(prefix)
-            for of, prefix in self._listed()
-            if of in (owner, None) and len(prefix) < len(prompt) and prompt[: len(prefix)] == prefix
+            for of, prefix, each in self._listed()
+            if of in (owner, None)
+            and each.ready
+            and each.node.tier <= Tier.HOST
+            and len(prefix) < len(prompt)
+            and prompt[: len(prefix)] == prefix
         ]
         return max(found, default=0)
 
@@ -214,9 +309,16 @@ class SnapshotDriver:
             base_offset=at if base is not None else None,
         )
         self.model.begin(name, owner, prompt, base, at)
-        assert sequence.num_cached_tokens == expected, (
-            f"begins at {sequence.num_cached_tokens}, {expected} expected"
-        )
+        found = sequence.num_cached_tokens + sequence.num_restorable_tokens
+        assert found == expected, f"begins at {found}, {expected} expected"
+        if sequence.num_restorable_tokens and self.choose(4):
+            try:
+                self.cache.restore(sequence)
+                assert sequence.num_cached_tokens == expected, "restored less than found"
+                self._count("restored")
+            except OutOfBlocks:
+                assert sequence.num_cached_tokens < expected, "a failed restore changed something"
+        expected = sequence.num_cached_tokens + sequence.num_restorable_tokens
         missed = sum(sequence.miss_causes.values())
         assert missed + expected == len(prompt), "causes do not add up"
         if self.exact:
@@ -274,7 +376,8 @@ class SnapshotDriver:
                 return
         self.carry_out()
         tokens, size = turn.prompt[:until], self.block
-        assert self.states[sequence.state_slot] == tokens[: turn.computed], "another state"
+        device = self.states.states[Tier.DEVICE]
+        assert device[sequence.state_slot] == tokens[: turn.computed], "another state"
         for index, block in enumerate(sequence.block_table.tolist()[: -(-turn.computed // size)]):
             held = tokens[: min((index + 1) * size, turn.computed)]
             assert self.blocks[block][: len(held)] == held, "keys and values of others"
@@ -282,7 +385,7 @@ class SnapshotDriver:
             assert index >= sequence.num_shared_blocks, "a shared block is written"
             self.blocks[int(sequence.block_table[index])] = tokens[: (index + 1) * size]
         turn.computed = until
-        self.states[sequence.state_slot] = tokens
+        device[sequence.state_slot] = tokens
         self.cache.commit(sequence, _array(tokens))
         self.model.commit(name, tokens)
 
@@ -291,23 +394,28 @@ class SnapshotDriver:
             self._carry_out(order)
 
     def _carry_out(self, order: StateOrder) -> None:
+        if isinstance(order, StateMove):
+            self.states.move(order)
+            self._count(f"{order.source.name.lower()} to {order.target.name.lower()}")
+            return
+        states, tails = self.states.states[Tier.DEVICE], self.states.tails[Tier.DEVICE]
         if isinstance(order, BeginState):
-            state = () if order.source is None else self.states[order.source]
+            state = () if order.source is None else states[order.source]
             assert len(state) == order.position, "a state of another position"
-            self.states[order.slot] = state
+            states[order.slot] = state
             if order.tail_block is not None:
                 assert order.source is not None
-                self.blocks[order.tail_block] = self.tails[order.source]
+                self.blocks[order.tail_block] = tails[order.source]
             return
         target = order.target if isinstance(order, SaveState) else order.slot
         if order.position is None:
-            self.states.pop(target, None)
+            states.pop(target, None)
             return
-        state = self.states[order.slot]
-        self.states[target] = state[: order.position]
-        assert len(self.states[target]) == order.position, "a state that was not reached"
+        state = states[order.slot]
+        states[target] = state[: order.position]
+        assert len(states[target]) == order.position, "a state that was not reached"
         if order.tail_block is not None:
-            self.tails[target] = self.blocks[order.tail_block][: order.position]
+            tails[target] = self.blocks[order.tail_block][: order.position]
 
     def _end(self, name: str, kind: str) -> None:
         turn = self.open.pop(name, None)
@@ -331,10 +439,11 @@ class SnapshotDriver:
 
     # Comparing
 
-    def _listed(self) -> list[tuple[str | None, Tokens]]:
-        slots = self.cache.slots
-        assert slots is not None
-        return [(each.owner.name or None, _prefix(each)) for each in slots.snapshots.values()]
+    def _listed(self) -> list[tuple[str | None, Tokens, Snapshot]]:
+        """All snapshots of the tree."""
+        tree = self.cache.tree
+        nodes = [*(owner.root for owner in tree.owners()), *tree.nodes()]
+        return [(s.owner.name or None, _prefix(s), s) for node in nodes for s in kept_in(node)]
 
     def compare(self) -> None:
         stats = self.cache.stats()
@@ -342,8 +451,10 @@ class SnapshotDriver:
         assert stats.free_slots + running + stats.snapshots == stats.slots, "the slot equation"
         if not self.exact:
             return
-        listed = sorted(map(str, self._listed()))
-        expected = sorted(str((kept.owner, kept.prefix)) for kept in self.model.kept)
+        listed = sorted(str((of, p, s.slot >= 0, s.host >= 0)) for of, p, s in self._listed())
+        expected = sorted(
+            str((kept.owner, kept.prefix, kept.device, kept.host)) for kept in self.model.kept
+        )
         assert listed == expected, f"snapshots {listed}, {expected} expected"
         for name, branch in self.model.branches.items():
             klass = self.cache.branches.by_id[name].klass
@@ -356,20 +467,20 @@ class SnapshotDriver:
         """The long look: the cache's own, and every snapshot's content."""
         self.cache.check()
         self.carry_out()
-        slots = self.cache.slots
-        assert slots is not None
-        for slot, snapshot in slots.snapshots.items():
-            prefix = _prefix(snapshot)
-            assert self.states[slot] == prefix, "a snapshot of other tokens"
-            if len(snapshot.tail):
-                assert self.tails[slot] == prefix, "a tail of other tokens"
+        for _, prefix, snapshot in self._listed():
+            for tier in Tier:
+                slot = snapshot.at(tier)
+                if slot < 0 or snapshot.pending is tier:
+                    continue
+                assert self.states.states[tier][slot] == prefix, "a snapshot of other tokens"
+                if len(snapshot.tail):
+                    assert self.states.tails[tier][slot] == prefix, "a tail of other tokens"
             node, blocks = snapshot.node, snapshot.blocks
             while node.parent is not None:
                 ids = node.edge.block_ids()[: blocks - node.start].tolist()
+                content = self.mover.content[Tier(node.tier)]
                 for index, block in enumerate(ids, start=node.start):
-                    assert self.blocks[block] == prefix[: (index + 1) * self.block], (
-                        "other KV below"
-                    )
+                    assert content[block] == prefix[: (index + 1) * self.block], "other KV below"
                 node, blocks = node.parent, node.start
 
 

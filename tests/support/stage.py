@@ -23,7 +23,8 @@ from runtime.process.engine_process import EngineDied
 from runtime.process.loading import assemble
 from runtime.tokenizer import Tokenizer
 from sessions.command import serve as command
-from sessions.command.options import SERVE_SETTINGS, ServeOptions, read_serve_options
+from sessions.command.options import ServeOptions, read_serve_options
+from sessions.command.serve_settings import SERVE_SETTINGS
 from sessions.command.settings import resolve
 from sessions.wire.read_process import ReadProcess
 from tests.support.clock import FakeClock

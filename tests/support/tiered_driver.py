@@ -34,8 +34,12 @@ class ContentMover:
         """What device blocks held when they were ordered to the disk."""
         self.stored: dict[int, StoredRun] = {}
         """What a restart would find, by disk block."""
+        self.before_arrival: Callable[[], None] = lambda: None
+        """Called before blocks of the device are written."""
 
     def move(self, move: BlockMove) -> None:
+        if move.target == Tier.DEVICE:
+            self.before_arrival()
         if Tier.DISK in (move.source, move.target):
             self.pending.append(move)
             if move.source == Tier.DEVICE:
@@ -53,6 +57,11 @@ class ContentMover:
             target[block] = tokens
         if move.content is not None:
             self._note_stored(move.content, move.target_blocks)
+
+    def restart(self) -> None:
+        """What is not on the disk is gone."""
+        self.content[Tier.DEVICE], self.content[Tier.HOST] = {}, {}
+        self.pending, self.leaving = [], {}
 
     def _note_stored(self, content: RunContent, blocks: BlockArray) -> None:
         """Each block on its own: one that is written over later takes no other with it."""

@@ -13,6 +13,7 @@ from typing import Any
 from tools_api import exact_json
 from tools_api.dialects import dialect_events
 from tools_api.dialects.anthropic_messages_request import CLEAR_USES, NAMES
+from tools_api.dialects.anthropic_messages_tools import SERVER_TOOLS
 from tools_api.dialects.dialect_events import retold
 from tools_api.errors import ApiError, told_lengths
 from tools_api.events import Event
@@ -92,7 +93,9 @@ class MessageWriter:
                 return self._open(event["response"])
             case "response.output_item.added":
                 self._told = True
-                return self._open(self._response) + self._start(event["item"])
+                opened = self._open(self._response)
+                late = event["item"]["type"] == "tool_search_call"
+                return opened if late else opened + self._start(event["item"])
             case "response.output_item.done":
                 return self._whole_block(event["item"]) + self._stop()
             case "response.completed" | "response.incomplete":
@@ -161,12 +164,18 @@ class MessageWriter:
         return dialect_events.named(part)
 
     def _whole_block(self, item: Event) -> bytes:
-        """The block of a compaction, which comes at once."""
-        if item["type"] != "compaction":
-            return b""
-        delta = {"type": "compaction_delta"} | _compacted(item)
+        """The block of a compaction or of a search, which comes at once."""
+        match item["type"]:
+            case "compaction":
+                start, delta = b"", {"type": "compaction_delta"} | _compacted(item)
+            case "tool_search_call":
+                start = self._start(item)
+                written = exact_json.written(item["arguments"])
+                delta = {"type": "input_json_delta", "partial_json": written}
+            case _:
+                return b""
         part = {"type": "content_block_delta", "index": self._next, "delta": delta}
-        return dialect_events.named(part)
+        return start + dialect_events.named(part)
 
     def _stop(self) -> bytes:
         stop = {"type": "content_block_stop", "index": self._next}
@@ -194,6 +203,10 @@ class MessageWriter:
         match item["type"]:
             case "function_call":
                 block["input"] = _input(item["arguments"])
+            case "tool_search_call":
+                block["input"] = item["arguments"]
+            case "tool_search_output":
+                pass
             case "compaction":
                 block |= _compacted(item)
             case "message":
@@ -238,9 +251,21 @@ def _empty(item: Event) -> Block:
             return {"type": "tool_use", "id": item["call_id"], "name": item["name"], "input": {}}
         case "reasoning":
             return {"type": "thinking", "thinking": "", "signature": ""}
+        case "tool_search_call":
+            name = SERVER_TOOLS["pattern" in item["arguments"]]
+            return {"type": "server_tool_use", "id": item["call_id"], "name": name, "input": {}}
+        case "tool_search_output":
+            return _found(item)
         case "compaction":
             return {"type": "compaction", "content": None, "encrypted_content": None}
     return {"type": "text", "text": ""}
+
+
+def _found(item: Event) -> Block:
+    """What a search found, by name."""
+    references = [{"type": "tool_reference", "tool_name": tool["name"]} for tool in item["tools"]]
+    content = {"type": "tool_search_tool_search_result", "tool_references": references}
+    return {"type": "tool_search_tool_result", "tool_use_id": item["call_id"], "content": content}
 
 
 def _compacted(item: Event) -> Block:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tools_api import errors
 from tools_api.chat_format import to_json
-from tools_api.dialects.anthropic_messages_tools import Toolbox
+from tools_api.dialects.anthropic_messages_tools import SERVER_TOOLS, Toolbox
 from tools_api.dialects.dialect_fields import (
     Fields,
     a_flag,
@@ -24,14 +24,19 @@ from tools_api.dialects.dialect_fields import (
     objects,
     one_of,
     parts_of,
+    picked,
 )
 from tools_api.json_fields import join
+from tools_api.noted_items import NOTED_BLOCKS
 
 Item = dict[str, Any]
 _ROLES = ("user", "assistant", "system")
 _BLOCKS = {
     "user": ("text", "tool_result"),
-    "assistant": ("text", "tool_use", "thinking", "redacted_thinking", "compaction"),
+    "assistant": (
+        *("text", "tool_use", "thinking", "redacted_thinking", "compaction"),
+        *("tool_search_tool_result", *NOTED_BLOCKS),
+    ),
     "system": ("text", "tool_addition", "tool_removal"),
 }
 _ACCOUNTING = "x-anthropic-billing-header:"
@@ -99,6 +104,12 @@ def _items_of(role: str, content: object, path: str, said: _Said) -> list[Item]:
                 items.append(_use(block, at))
                 if said.calls is not None:
                     said.calls.add(items[-1]["call_id"])
+            case "server_tool_use" if block.get("name") in SERVER_TOOLS:
+                items.append(_search(block, at))
+            case kind if kind in NOTED_BLOCKS:
+                items.append({"type": kind} | picked(block, NOTED_BLOCKS[kind]))
+            case "tool_search_tool_result":
+                items.append(_found(block, at, said.tools))
             case "tool_addition":
                 _add_text(items, role, said.tools.offer(*_changed(block, at)))
             case "tool_removal":
@@ -129,6 +140,36 @@ def _use(block: Fields, path: str) -> Item:
         "call_id": a_name(block.get("id"), join(path, "id")),
         "name": a_name(block.get("name"), join(path, "name")),
         "arguments": to_json(_as_sent(block.get("input"), join(path, "input"))),
+    }
+
+
+def _search(block: Fields, path: str) -> Item:
+    """A search that the server ran."""
+    return {
+        "type": "tool_search_call",
+        "execution": "server",
+        "call_id": a_name(block.get("id"), join(path, "id")),
+        "arguments": _as_sent(block.get("input"), join(path, "input")),
+    }
+
+
+def _found(block: Fields, path: str, tools: Toolbox) -> Item:
+    """What the server found; nothing where it says that it could not look."""
+    at = join(path, "content")
+    content = an_object(block.get("content"), at)
+    kinds = ("tool_search_tool_search_result", "tool_search_tool_result_error")
+    one_of(content.get("type"), join(at, "type"), "result", kinds)
+    names = [
+        a_name(reference.get("tool_name"), join(where, "tool_name"))
+        for where, reference in objects(
+            content.get("tool_references", []), join(at, "tool_references")
+        )
+    ]
+    return {
+        "type": "tool_search_output",
+        "execution": "server",
+        "call_id": a_name(block.get("tool_use_id"), join(path, "tool_use_id")),
+        "tools": tools.found(names, join(at, "tool_references")),
     }
 
 

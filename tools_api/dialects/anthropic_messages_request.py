@@ -5,7 +5,7 @@ anybody's, and ``NAMES`` says its refusals in this endpoint's words. The message
 ``tools_api.dialects.anthropic_messages_history``.
 
 Always true: the same body gives the same fields; no field of it is dropped without being named
-in ``_WITHOUT_EFFECT``.
+in ``WITHOUT_EFFECT``.
 """
 
 from typing import Any
@@ -31,16 +31,16 @@ from tools_api.dialects.dialect_fields import (
 )
 from tools_api.json_fields import join
 
-_SAME = ("model", "temperature", "top_p", "truncation")
+SAME = ("model", "temperature", "top_p", "truncation")
 """Fields of both; ``truncation`` is ours."""
-_READ = (
+READ = (
     "context_management", "keepwarm", "max_tokens", "messages", "metadata", "output_config",
     "service_tier", "speed", "stop_sequences", "stream", "system", "thinking", "tool_choice",
     "tools", "top_k",
 )  # fmt: skip
-_WITHOUT_EFFECT = ("cache_control", "diagnostics")
+WITHOUT_EFFECT = ("cache_control", "diagnostics")
 """Everything is cached; why a prompt was not is told in ``keepwarm``."""
-_KNOWN = frozenset({*_SAME, *_READ, *_WITHOUT_EFFECT})
+_KNOWN = frozenset({*SAME, *READ, *WITHOUT_EFFECT})
 _REFUSED = {
     "compaction": "ask for it in context_management.edits",
     "container": "nothing runs beside the model here",
@@ -104,7 +104,7 @@ def counted_fields(body: object) -> Fields:
 
 
 def _create(fields: Fields) -> Fields:
-    create = picked(fields, _SAME)
+    create = picked(fields, SAME)
     create |= _who(fields) | _pace(fields) | _tool_choice(fields)
     create |= _thought(fields) | _system(fields) | _edits(fields)
     sampling = picked(fields, ("top_k",))

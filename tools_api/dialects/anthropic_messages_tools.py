@@ -2,15 +2,19 @@
 
 A tool that is deferred stands in no header: where a message refers to it (a ``tool_reference`` in
 a result, a ``tool_addition``) its definition is written, and from there on the model may call it.
-So a tool that is loaded late leaves what stands before it as it was, with its KV. Knows nothing of
-the rest of the messages.
+So a tool that is loaded late leaves what stands before it as it was, with its KV. What a search of
+the server's found stands in the messages as an item with its definitions. Knows nothing of the rest
+of the messages.
 
 Always true: a definition is written once, where it is referred to first; a tool that is offered
 stands in the header or in the messages.
 """
 
+from collections.abc import Sequence
+
 from tools_api import errors
 from tools_api.chat_format import to_json, tool_object
+from tools_api.dialects.anthropic_client_tools import CLIENT_TOOLS
 from tools_api.dialects.dialect_fields import (
     Fields,
     a_flag,
@@ -21,14 +25,15 @@ from tools_api.dialects.dialect_fields import (
     picked,
 )
 from tools_api.json_fields import join
-from tools_api.tools import FunctionTool
+from tools_api.tools import FunctionTool, parse_tools, wire_tools
 
 _SEARCHES = tuple(
     f"tool_search_tool_{kind}{dated}" for kind in ("bm25", "regex") for dated in ("_20251119", "")
 )
-"""Server tools that would look for deferred ones. None runs here, so that whoever sends one has
-all tools shown from the start."""
-_KINDS = ("custom", *_SEARCHES)
+"""Server tools that look for deferred ones."""
+SERVER_TOOLS = ("tool_search_tool_bm25", "tool_search_tool_regex")
+"""The names that their uses have."""
+_KINDS = ("custom", *CLIENT_TOOLS, *_SEARCHES)
 
 
 class Toolbox:
@@ -39,23 +44,28 @@ class Toolbox:
         Args:
             tools: the body's field; None: it has none.
             whole: no other history stands before the messages. In another one deferred tools may
-                have been referred to: all are offered then.
+                have been referred to: all are offered then, unless the server searches for them.
 
         Raises:
             ApiError: a tool cannot be served.
         """
         listed = list(objects([] if tools is None else tools, "tools"))
         kinds = [_kind(tool, path) for path, tool in listed]
-        searched = any(kind in _SEARCHES for kind in kinds)
+        searches = [p for (p, _), kind in zip(listed, kinds, strict=True) if kind in _SEARCHES]
+        _refuse_searches(searches)
         self._entries: list[Fields] = []
         """As ``response.create`` takes them, in the body's order."""
         self._by_name: dict[str, Fields] = {}
         self._written: set[str] = set()
         """Names of those whose definition stands above."""
         for (path, tool), kind in zip(listed, kinds, strict=True):
-            entry = {"type": "tool_search"} if kind in _SEARCHES else _entry(tool, path)
-            if entry.get("defer_loading") and not searched:
-                entry |= {"in_header": False, "offered": not whole, "defer_loading": False}
+            entry = _search(kind) if kind in _SEARCHES else _entry(tool, path, kind)
+            if entry.get("defer_loading"):
+                entry |= {
+                    "in_header": False,
+                    "offered": not whole and not searches,
+                    "defer_loading": False,
+                }
             self._entries.append(entry)
             name = entry.get("name")
             if isinstance(name, str):
@@ -75,7 +85,7 @@ class Toolbox:
         """
         entry = self._known(name, path)
         if "offered" in entry:
-            entry["offered"] = True
+            entry |= {"offered": True, "withdrawn": False}
         if name in self._written:
             return f"The tool {to_json(name)} is available; it is defined above."
         self._written.add(name)
@@ -84,9 +94,17 @@ class Toolbox:
         )
         return to_json(tool_object(tool))
 
+    def found(self, names: Sequence[str], path: str) -> list[Fields]:
+        """The definitions of tools that a search of the server's found, as its item has them;
+        raises as ``offer``."""
+        entries = [self._known(name, path) for name in names]
+        self._written.update(names)
+        return wire_tools([tool for entry in entries for tool in parse_tools([entry], path)])
+
     def withdraw(self, name: str, path: str) -> str:
         """From here on the model may not call the tool; returns and raises as ``offer``."""
-        self._known(name, path)["offered"] = False
+        entry = self._known(name, path)
+        entry |= {"offered": False, "withdrawn": True}
         return f"The tool {to_json(name)} is not available any more."
 
     def _known(self, name: str, path: str) -> Fields:
@@ -100,8 +118,23 @@ def _kind(tool: Fields, path: str) -> str:
     return one_of(tool.get("type", "custom"), join(path, "type"), "tool type", _KINDS)
 
 
-def _entry(tool: Fields, path: str) -> Fields:
+def _refuse_searches(paths: Sequence[str]) -> None:
+    if len(paths) > 1:
+        raise errors.invalid_value(
+            join(paths[1], "type"), "one search among the tools is enough, by words or by pattern"
+        )
+
+
+def _search(kind: str) -> Fields:
+    return {"type": "tool_search", "execution": "server", "by_pattern": "regex" in kind}
+
+
+def _entry(tool: Fields, path: str, kind: str) -> Fields:
     """Tools are not strict unless they say so: this is the endpoint's default."""
+    own = CLIENT_TOOLS.get(kind)
+    if own is not None:
+        one_of(tool.get("name"), join(path, "name"), "name", (own.name,))
+        tool = tool | {"description": own.description, "input_schema": own.schema}
     at = join(path, "allowed_callers")
     for index, caller in enumerate(an_array(tool.get("allowed_callers", []), at)):
         one_of(caller, join(at, index), "caller", ("direct",))

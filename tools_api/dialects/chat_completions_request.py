@@ -5,7 +5,7 @@ anybody's, and ``NAMES`` says its refusals in this endpoint's words. The message
 ``tools_api.dialects.chat_completions_history``.
 
 Always true: the same body gives the same fields; no field of it is dropped without being named
-in ``_WITHOUT_EFFECT``.
+in ``WITHOUT_EFFECT``.
 """
 
 from typing import Any
@@ -31,26 +31,26 @@ from tools_api.dialects.dialect_fields import (
 )
 from tools_api.json_fields import join
 
-_SAME = (
+SAME = (
     "metadata", "model", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options",
     "prompt_cache_retention", "safety_identifier", "service_tier", "store", "temperature",
     "top_logprobs", "top_p", "truncation", "user",
 )  # fmt: skip
 """Fields of both."""
-_SAMPLING = (
+SAMPLING = (
     "frequency_penalty", "presence_penalty", "seed", "stop",
     "min_p", "repetition_penalty", "top_k",
 )  # fmt: skip
 """Fields that stand in ``keepwarm.sampling`` there; those of the second line are not OpenAI's,
 but many servers have them."""
-_READ = (
+READ = (
     "keepwarm", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens", "messages",
     "modalities", "n", "reasoning_effort", "response_format", "stream", "stream_options",
     "tool_choice", "tools", "verbosity",
 )  # fmt: skip
-_WITHOUT_EFFECT = ("prediction",)
+WITHOUT_EFFECT = ("prediction",)
 """A guess at the answer, to be faster: it changes no answer."""
-_KNOWN = frozenset({*_SAME, *_SAMPLING, *_READ, *_WITHOUT_EFFECT})
+_KNOWN = frozenset({*SAME, *SAMPLING, *READ, *WITHOUT_EFFECT})
 _REFUSED = {
     "audio": "models here do not speak",
     "function_call": "it is deprecated; use tool_choice",
@@ -71,7 +71,7 @@ NAMES = FieldNames(
         (r"text\.verbosity", "verbosity"),
         (r"reasoning\.effort", "reasoning_effort"),
         (r"max_output_tokens", "max_completion_tokens"),
-        (rf"keepwarm\.sampling\.((?:{'|'.join(_SAMPLING)})\b.*)", r"\1"),
+        (rf"keepwarm\.sampling\.((?:{'|'.join(SAMPLING)})\b.*)", r"\1"),
     )
 )
 """This endpoint's names for the fields of a ``response.create``."""
@@ -88,12 +88,12 @@ def create_fields(body: object) -> tuple[Fields, Fields]:
     """
     fields = known_fields(body, _KNOWN, _REFUSED)
     _refuse_unserved(fields)
-    create = picked(fields, _SAME)
+    create = picked(fields, SAME)
     create |= _output_limit(fields) | _format(fields) | _log_probabilities(fields)
     create |= _tools(fields)
     if "reasoning_effort" in fields:
         create["reasoning"] = {"effort": fields["reasoning_effort"]}
-    options = vendor_options(fields, picked(fields, _SAMPLING))
+    options = vendor_options(fields, picked(fields, SAMPLING))
     if options:
         create["keepwarm"] = options
     create["input"] = items_of(fields.get("messages"), whole=not names_session(create))

@@ -10,11 +10,12 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
+from tools_api.built_in_items import BuiltInCall
 from tools_api.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
 
 Model = TypeVar("Model", bound=BaseModel)
 Output = TypeVar("Output")
-AnyCall = FunctionCall | CustomToolCall
+AnyCall = FunctionCall | CustomToolCall | BuiltInCall
 _MAX_SHOWN = 160
 End = Literal["completed", "incomplete", "cancelled", "waiting"]
 
@@ -149,6 +150,7 @@ StreamEvent = (
     | ArgumentsDelta
     | FunctionCall
     | CustomToolCall
+    | BuiltInCall
     | TurnRestarted
     | Response
 )

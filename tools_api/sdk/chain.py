@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tools_api.sdk.answers import Response, SessionStats
-from tools_api.sdk.options import TurnOptions, wire_options
+from tools_api.sdk.late_tools import items_for, restricted, wire_tool
+from tools_api.sdk.options import AnyTool, TurnOptions, wire_options
 
 MOST_REPORTS = 64
 """Calls of which a turn tells how their tools ran."""
@@ -47,6 +48,14 @@ class Chain:
     stats: SessionStats = field(default_factory=SessionStats)
     cut_from: str | None = None
     """The response before the newest cut, which has all that was said."""
+    held: frozenset[str] = frozenset()
+    """Ids of the calls of ``head`` that are begun and ended at the server (``held_turns``)."""
+    late: dict[str, AnyTool] = field(default_factory=dict)
+    """Tools that were added, by name: the history defines them, or the next turn does."""
+    removed: frozenset[str] = frozenset()
+    """Names of tools that are not to be called any more."""
+    resumes: int = 0
+    """Turns behind ``head`` that failed."""
     is_fork: bool = False
     """Another chain stands at ``head`` too."""
     server_name: str | None = None
@@ -71,14 +80,22 @@ class Chain:
 
         Raises:
             TypeError: an option that ``TurnOptions`` does not have.
+            ValueError: the choice names a tool that was removed.
         """
         wire = {"type": "response.create"} | wire_options(self.defaults, options)
         wire["input"] = items
         if self.head is not None:
             wire["previous_response_id"] = self.head
+        if self.removed:
+            tools = [*wire.get("tools", ()), *map(wire_tool, self.late.values())]
+            wire["tool_choice"] = restricted(wire.get("tool_choice"), tools, self.removed)
         if self.is_fork:
             wire["keepwarm"] = {**wire.get("keepwarm", {}), "fork": True}
         return wire
+
+    def before_input(self) -> list[dict[str, Any]]:
+        """The items that go in front of the next turn's input."""
+        return self.owed + items_for(self.late, self.history)
 
     def advance(self, items: list[dict[str, Any]], response: Response) -> None:
         """Move behind ``response``, which answered ``items``."""
@@ -91,6 +108,7 @@ class Chain:
         self.history += [dict(item) for item in response.raw["output"]]
         self.owed.clear()
         self.ran.clear()
+        self.held, self.resumes = frozenset(), 0
         self.cut_from = (response.keepwarm.get("context") or {}).get("from") or self.cut_from
         self.server_name = response.keepwarm.get("session", self.server_name)
         self.stats = _counted(self.stats, response)
@@ -117,6 +135,7 @@ class Chain:
                 break
             self.owed.append(item)
         self.head = to
+        self.held, self.resumes = frozenset(), 0
         del self.history[mark.length :], self.marks[number:]
 
     def before_cut(self) -> "Chain":
@@ -146,6 +165,7 @@ class Chain:
             owed=list(self.owed),
             ran=list(self.ran),
             marks=list(self.marks),
+            late=dict(self.late),
         )
         fork.stats, fork.is_fork = SessionStats(), self.head is not None
         if self.name is not None:

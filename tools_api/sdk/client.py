@@ -16,13 +16,14 @@ from typing import Any, Self, Unpack
 
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.connection import Connection, Endpoint
-from tools_api.sdk.environment import key_of, server_of, warn_of_strays
+from tools_api.sdk.environment import KEY_VARIABLE, key_of, server_of, warn_of_strays
 from tools_api.sdk.hooks import Hooks
 from tools_api.sdk.options import Budget, TurnOptions
 from tools_api.sdk.session import AsyncSession, equipped, new_session
 from tools_api.sdk.sockets import Sockets, SocketsFor
 from tools_api.sdk.tool_runner import DEFAULT_MAX_PARALLEL_TOOLS
 from tools_api.sdk.tools import Approve
+from tools_api.sdk.transport import Transport
 
 DEFAULT_URL = "http://127.0.0.1:8080/v1"
 """Where ``keepwarm serve`` listens when nothing else is said."""
@@ -41,6 +42,7 @@ class AsyncClient:
         event_timeout_s: float = 600.0,
         retries: Retries = DEFAULT_RETRIES,
         sockets: SocketsFor = "client",
+        transport: Transport | None = None,
     ) -> None:
         """Opens nothing yet; the first turn does.
 
@@ -54,6 +56,7 @@ class AsyncClient:
             retries: how often a turn is sent again whose server was lost or overloaded.
             sockets: ``session``, before several servers: each root session has a socket of its own,
                 which names it in ``?session=``, so that a balancer finds its home.
+            transport: in place of the network, as ``keepwarm.testing`` has one.
         """
         warn_of_strays()
         address, label = server_of(base_url, default=DEFAULT_URL)
@@ -61,10 +64,11 @@ class AsyncClient:
             address,
             label=label,
             api_key=key_of(api_key),
+            key_label=KEY_VARIABLE if api_key is None else "api_key",
             open_timeout_s=open_timeout_s,
             event_timeout_s=event_timeout_s,
         )
-        self._sockets = Sockets(Connection(endpoint, retries), sockets)
+        self._sockets = Sockets(Connection(endpoint, retries, transport=transport), sockets)
 
     def session(
         self,

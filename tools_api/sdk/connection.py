@@ -10,15 +10,16 @@ raised. A turn that is left before its end is cancelled on the server.
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from copy import copy
+from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import orjson
-from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
+from tools_api.exact_json import dumps, loads
 from tools_api.items import Item
 from tools_api.sdk.agent_spans import begin_turn, response_attributes
 from tools_api.sdk.answers import StreamEvent
@@ -27,6 +28,7 @@ from tools_api.sdk.environment import KEY_VARIABLE
 from tools_api.sdk.failures import ConnectionLost, Refused, TurnFailed
 from tools_api.sdk.lanes import Lane, Lanes
 from tools_api.sdk.transcript import items_of
+from tools_api.sdk.transport import ClientSocket, Transport, WebTransport
 from tools_api.sdk.turn import Again, Traits, Turn
 
 _LOG = logging.getLogger("keepwarm.client")
@@ -35,6 +37,8 @@ SESSION_FIELD = "session"
 """The field of an address's query that names a session to a balancer."""
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _MAX_TOLD = 400
+_FOR_NOW = frozenset({429, 502, 503, 504})
+"""Statuses after which the same may be asked again."""
 
 
 class Endpoint:
@@ -46,13 +50,14 @@ class Endpoint:
         *,
         label: str = "base_url",
         api_key: str | None = None,
+        key_label: str = "api_key",
         open_timeout_s: float = 5.0,
         event_timeout_s: float = 600.0,
     ) -> None:
         """
         Args:
             base_url: as stock clients take it, e.g. ``http://127.0.0.1:8080/v1``.
-            label: how whoever gave it knows it.
+            label, key_label: how whoever gave address and key knows them.
 
         Raises:
             ValueError: it is no address.
@@ -69,11 +74,12 @@ class Endpoint:
         place, _, self._query = rest.partition("#")[0].partition("?")
         self._socket_place = f"{_SCHEMES[scheme]}://{place.rstrip('/')}/responses"
         plain = {"ws": "http", "wss": "https"}.get(scheme, scheme)
-        self.http_url = f"{plain}://{place.rstrip('/')}/responses"
+        self._http_place = f"{plain}://{place.rstrip('/')}"
         self._base_url = base_url.rstrip("/")
         self._usual_url = f"{scheme}://{rest.partition('/')[0]}/v1"
         if api_key is not None and not api_key.isprintable():
-            raise ValueError("api_key has characters that no key has: a line break at its end?")
+            said = "has characters that no key has: a line break at its end?"
+            raise ValueError(f"{key_label} {said}")
         self.headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self.open_timeout_s = open_timeout_s
         self.event_timeout_s = event_timeout_s
@@ -84,10 +90,10 @@ class Endpoint:
         """The socket's address."""
         return _with_query(self._socket_place, self._query)
 
-    @property
-    def query(self) -> str:
-        """The query of every address, without the question mark; "" where there is none."""
-        return self._query
+    def http_url(self, path: str) -> str:
+        """The address of a path below ``/v1``, which may have a query of its own."""
+        joined = f"{path}{'&' if '?' in path else '?'}{self._query}" if self._query else path
+        return f"{self._http_place}{joined}"
 
     def of_session(self, name: str) -> "Endpoint":
         """The same for the sockets of one session, by whose name a balancer finds its home."""
@@ -171,11 +177,17 @@ class Connection:
         retries: Retries,
         *,
         traits: Traits | None = None,
+        transport: Transport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw: random.Random | None = None,
     ) -> None:
-        """``traits``: learnt by other connections of the same client."""
+        """
+        Args:
+            traits: learnt by other connections of the same client.
+            transport: None: the network.
+        """
         self.traits = traits or Traits()
+        self._transport = transport or WebTransport()
         self._endpoint = endpoint
         self._retries = retries
         self._sleep = sleep
@@ -189,6 +201,7 @@ class Connection:
             self._endpoint.of_session(name),
             self._retries,
             traits=self.traits,
+            transport=self._transport,
             sleep=self._sleep,
             draw=self._draw,
         )
@@ -200,9 +213,50 @@ class Connection:
 
     def items_of(self, response_id: str) -> AsyncGenerator[Item, None]:
         """The transcript up to a response, as ``transcript.items_of`` reads it."""
-        endpoint = self._endpoint
+        return items_of(self.ask, response_id)
+
+    async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The answer over HTTP of a path below ``/v1``; POST where there is a body.
+
+        Raises:
+            Refused: the server refused it.
+            ConnectionLost: it could not be reached, or broke off.
+        """
+        address, endpoint = self._endpoint.http_url(path), self._endpoint
+        sent = None if body is None else dumps(body)
         timeout_s = endpoint.open_timeout_s * 6
-        return items_of(endpoint.http_url, endpoint.headers, response_id, timeout_s, endpoint.query)
+        try:
+            status, told = await self._transport.ask(
+                address, endpoint.headers, sent, timeout_s=timeout_s
+            )
+        except OSError as error:
+            doing = "read" if body is None else "reach"
+            raise ConnectionLost(f"cannot {doing} {address}: {error}", started=False) from error
+        if not 200 <= status < 300:
+            raise _refusal(address, status, told)
+        try:
+            found: dict[str, Any] = loads(told)
+        except ValueError as error:
+            raise ConnectionLost(f"{address} answered with no JSON", started=False) from error
+        return found
+
+    async def ask_patiently(
+        self, path: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """As ``ask``, again and again while the server is away or overloaded: for what may be
+        said twice. Errors as for ``ask``."""
+        tries = 0
+        while True:
+            try:
+                return await self.ask(path, body)
+            except (Refused, ConnectionLost) as error:
+                for_now = isinstance(error, ConnectionLost) or error.status in _FOR_NOW
+                if tries >= self._retries.tries or not for_now:
+                    raise
+                asked_s = getattr(error, "retry_after_s", None) or 0.0
+                _LOG.info("asked again path=%s try=%d reason=%s", path, tries + 1, error)
+            await self._sleep(max(self._retries.wait_s(tries, self._draw), asked_s))
+            tries += 1
 
     async def play(self, turn: Turn) -> TurnEvents:
         """Play ``turn`` to its end. If the iterator is closed earlier, or the task cancelled,
@@ -276,15 +330,11 @@ class Connection:
             if (lane := await lanes.take()) is not None:
                 return lanes, lane
 
-    async def _open(self) -> ClientConnection:
+    async def _open(self) -> ClientSocket:
         endpoint = self._endpoint
         try:
-            socket = await connect(
-                endpoint.url,
-                additional_headers=endpoint.headers,
-                open_timeout=endpoint.open_timeout_s,
-                compression=None,
-                max_size=None,
+            socket = await self._transport.open(
+                endpoint.url, endpoint.headers, open_timeout_s=endpoint.open_timeout_s
             )
         except (OSError, InvalidHandshake) as error:
             raise endpoint.refused(error, final=not self.traits.met) from error
@@ -313,6 +363,20 @@ def _told(body: bytes | bytearray | None) -> str:
     except (orjson.JSONDecodeError, LookupError, TypeError):
         return ""
     return said if len(said) <= _MAX_TOLD else said[: _MAX_TOLD - 3] + "..."
+
+
+def _refusal(address: str, status: int, body: bytes) -> Refused:
+    try:
+        told = orjson.loads(body)["error"]
+        message, code, param = str(told["message"]), told.get("code"), told.get("param")
+        wait_ms = (told.get("keepwarm") or {}).get("retry_after_ms")
+    except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
+        message, code, param = f"{address} answered with HTTP {status}", None, None
+        wait_ms = None
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    refused = Refused(message, code=code, param=param, status=status, type=kind)
+    refused.retry_after_s = None if wait_ms is None else wait_ms / 1000
+    return refused
 
 
 def _lost(closed: ConnectionClosed, started: bool) -> ConnectionLost:

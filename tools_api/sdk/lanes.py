@@ -13,11 +13,11 @@ import heapq
 from contextlib import suppress
 from typing import Any
 
-from websockets.asyncio.client import ClientConnection as AsyncSocket
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError
 from websockets.frames import Close, CloseCode
 
 from tools_api.exact_json import loads
+from tools_api.sdk.transport import ClientSocket
 from tools_api.sdk.turn import Turn, answers_cancel, ends_turn
 
 NUM_LANES = 16
@@ -44,7 +44,7 @@ class Lane:
 class Lanes:
     """An open socket and the turns that share it. A lane has one turn at a time."""
 
-    def __init__(self, socket: AsyncSocket) -> None:
+    def __init__(self, socket: ClientSocket) -> None:
         self._socket = socket
         self._free = list(range(NUM_LANES))
         self._may_take = asyncio.Semaphore(NUM_LANES)

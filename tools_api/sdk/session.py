@@ -15,9 +15,13 @@ from typing import Any, TypeVar, Unpack, overload
 from tools_api.items import CallOutput, Item
 from tools_api.sdk.answers import LoopResult, Response, SessionStats, StreamEvent
 from tools_api.sdk.chain import Chain
+from tools_api.sdk.checks import check_budget, check_labels, check_name, of_kind
 from tools_api.sdk.connection import Connection
+from tools_api.sdk.held_turns import refuse_unstored
 from tools_api.sdk.hooks import NO_HOOKS, Hooks
+from tools_api.sdk.late_tools import brought, name_of, refuse_other
 from tools_api.sdk.occupancy import Occupancy
+from tools_api.sdk.open_calls import OpenCalls, PendingCall
 from tools_api.sdk.options import (
     AnyTool,
     Budget,
@@ -52,7 +56,8 @@ DONE = _Done()
 class AsyncSession:
     """A chain of responses over an ``AsyncClient``. Made by ``AsyncClient.session``.
 
-    ``cancel``, ``fork``, ``rewind`` and ``owe`` act at once; ``await`` may stand before them.
+    ``cancel``, ``fork``, ``rewind``, ``owe``, ``add_tools`` and ``remove_tools`` act at once;
+    ``await`` may stand before them.
     """
 
     def __init__(self, connection: Connection, chain: Chain, equipment: Equipment) -> None:
@@ -61,10 +66,12 @@ class AsyncSession:
             tools = listed_tools(chain.defaults["tools"])
             chain.defaults = {**chain.defaults, "tools": tools}
             equipment.check([tool for tool in tools if isinstance(tool, Tool)])
+            refuse_unstored(tools, equipment, chain.defaults)
         self._connection = connection
         self._chain = chain
         self._equipment = equipment
         self._occupancy = Occupancy()
+        self._calls = OpenCalls(connection, chain)
         self._turn: Turn | None = None
         self._run: Run | None = None
 
@@ -99,6 +106,32 @@ class AsyncSession:
             raise ValueError("the session has no response here yet: play a turn, or give head=...")
         return self._connection.items_of(self._chain.head)
 
+    async def pending(self) -> tuple[PendingCall, ...]:
+        """The calls of the session's last turn that nothing has answered, as the server keeps
+        them: each with who decided what, and whether its tool has begun or ended. None where that
+        turn has no calls.
+
+        Raises:
+            ApiError: the server does not have the response.
+            ConnectionLost: it did not come back in time.
+        """
+        return await self._calls.listed()
+
+    async def approve(self, call_id: str, *, by: str = "", reason: str = "") -> PendingCall:
+        """Let a call run; ``run()`` without input then goes on. It is kept by the server, with
+        ``by``, before this returns.
+
+        Raises:
+            ApiError: there is no such call, it was rejected (``call_decided``), or the session has
+                gone on (``call_not_open``).
+            ConnectionLost: the server did not come back in time.
+        """
+        return await self._calls.decide(call_id, "approve", by=by, reason=reason)
+
+    async def reject(self, call_id: str, *, by: str = "", reason: str = "") -> PendingCall:
+        """Keep a call from running: the model reads ``reason``. Otherwise as ``approve``."""
+        return await self._calls.decide(call_id, "reject", by=by, reason=reason)
+
     async def respond(self, input: Input, **options: Unpack[TurnOptions]) -> Response:
         """Run one turn; ``input`` is only what is new. Calls are left to the caller.
 
@@ -117,7 +150,7 @@ class AsyncSession:
 
     def stream(
         self,
-        input: Input,
+        input: Input = (),
         *,
         tools: Sequence[AnyTool] | None = None,
         tool_choice: Choice = "auto",
@@ -128,7 +161,11 @@ class AsyncSession:
     ) -> RunEvents:
         """Play turns and run their calls until a turn has none; the LoopResult comes last.
 
+        A run ends ``waiting`` where calls wait for an approval that nobody here gives; without
+        ``input`` it goes on from there, in any process (``pending``).
+
         Args:
+            input: what is new; nothing where calls of the last turn were decided.
             tools: in place of the session's own.
             tool_choice: of the first turn, or a function of the turn's number.
             output_type: what the answer has to be, a pydantic model or any type pydantic knows.
@@ -149,13 +186,14 @@ class AsyncSession:
             output_type=output_type,
             max_repairs=max_repairs,
         )
-        run = Run(self._connection, self._chain, plan, self._equipment, self._occupancy)
+        chain, equipment = self._chain, self._equipment
+        run = Run(self._connection, chain, plan, equipment, self._occupancy, calls=self._calls)
         return self._occupancy.stream(self._played(run, input))
 
     @overload
     async def run(
         self,
-        input: Input,
+        input: Input = (),
         *,
         output_type: type[Output],
         tools: Sequence[AnyTool] | None = None,
@@ -168,7 +206,7 @@ class AsyncSession:
     @overload
     async def run(
         self,
-        input: Input,
+        input: Input = (),
         *,
         output_type: None = None,
         tools: Sequence[AnyTool] | None = None,
@@ -180,7 +218,7 @@ class AsyncSession:
 
     async def run(
         self,
-        input: Input,
+        input: Input = (),
         *,
         output_type: Any = None,
         tools: Sequence[AnyTool] | None = None,
@@ -226,6 +264,47 @@ class AsyncSession:
             ValueError: nothing was compacted in this object.
         """
         return AsyncSession(self._connection, self._chain.before_cut(), self._equipment)
+
+    def add_tools(self, tools: Sequence[AnyTool]) -> Awaitable[None]:
+        """Let the model call these too, from the next turn on, also of a run that goes on. They are
+        defined where they come, so that all that was said before stays warm. One that is there
+        already changes nothing; of one that was added before the newest definition counts.
+
+        Raises:
+            TypeError, ValueError: something is no tool, has the name of another one that the
+                session had from its beginning, or wants what the session does not have.
+        """
+        header = self._chain.defaults.get("tools", ())
+        new = refuse_other(listed_tools(tools), header)
+        late = {**self._chain.late, **new}
+        functions = [tool for tool in (*header, *late.values()) if isinstance(tool, Tool)]
+        self._equipment.check(functions)
+        refuse_unstored(functions, self._equipment, self._chain.defaults)
+        self._chain.removed -= {name_of(tool) for tool in listed_tools(tools)}
+        self._chain.late = late
+        return DONE
+
+    def remove_tools(self, names: Sequence[str]) -> Awaitable[None]:
+        """Keep the model from calling these tools, from the next turn on; what was said before
+        stays warm. Calls that are open are run and answered as ever.
+
+        Raises:
+            ValueError: the session has no tool of that name.
+        """
+        names = [names] if isinstance(names, str) else names
+        known = {name_of(tool) for tool in self._chain.defaults.get("tools", ())}
+        known |= self._chain.late.keys()
+        for name in names:
+            if name not in known:
+                there = ", ".join(sorted(known)) or "none"
+                raise ValueError(f"the session has no tool {name!r}; it has {there}")
+        told = brought(self._chain.history)
+        for name in names:
+            if name in self._chain.late and name not in told:
+                del self._chain.late[name]  # nobody has read of it yet
+            else:
+                self._chain.removed |= {name}
+        return DONE
 
     def owe(self, outputs: Sequence[CallOutput]) -> Awaitable[None]:
         """Answer calls with the next turn, in front of its input."""
@@ -296,6 +375,9 @@ class AsyncSession:
         if "model" in self._chain.defaults:
             inherited["model"] = self._chain.defaults["model"]
         chain = Chain(defaults={**inherited, **defaults})
+        check_name(name)
+        check_budget(budget)
+        check_labels(labels)
         child_name = name or f"{self._known_name()[:200]}.{uuid.uuid4().hex[:12]}"
         chain.set_keepwarm(
             session=child_name,
@@ -367,6 +449,9 @@ def said_by(result: LoopResult[Any]) -> str:
     Raises:
         RuntimeError: it came to no answer.
     """
+    if result.status == "waiting":
+        names = ", ".join(call.full_name for call in result.waiting)
+        raise RuntimeError(f"the run waits for somebody to answer or approve {names}")
     if result.status != "completed" and not result.text:
         raise RuntimeError(f"the run was {result.status} and said nothing")
     return result.text
@@ -383,6 +468,9 @@ def new_session(
     defaults: TurnOptions,
 ) -> AsyncSession:
     """The session that ``client.session`` gives; its arguments are explained there."""
+    check_name(name)
+    check_budget(budget)
+    check_labels(labels)
     chain = Chain(defaults=defaults, head=head, complete=head is None)
     whole = None if budget is None else wire_budget(budget)
     own = None if labels is None else dict(labels)
@@ -397,7 +485,15 @@ def equipped(
     max_parallel_tools: int = DEFAULT_MAX_PARALLEL_TOOLS,
     hooks: Hooks | None = None,
 ) -> Equipment:
-    """A session's arguments for its tools and hooks."""
+    """A session's arguments for its tools and hooks.
+
+    Raises:
+        TypeError: one is of another kind.
+    """
+    asked = "a function of the call and its arguments"
+    of_kind("approve", approve, Callable, asked)
+    of_kind("hooks", hooks, Hooks, "Hooks(before_turn=...)")
+    of_kind("max_parallel_tools", max_parallel_tools, int, "a whole number")
     return Equipment(
         context=context, approve=approve, max_parallel=max_parallel_tools, hooks=hooks or NO_HOOKS
     )

@@ -20,6 +20,7 @@ from tools_api.sdk.sockets import SocketsFor
 from tools_api.sdk.sync_session import Session
 from tools_api.sdk.tool_runner import DEFAULT_MAX_PARALLEL_TOOLS
 from tools_api.sdk.tools import Approve
+from tools_api.sdk.transport import Transport
 
 
 class Client:
@@ -34,6 +35,7 @@ class Client:
         event_timeout_s: float = 600.0,
         retries: Retries = DEFAULT_RETRIES,
         sockets: SocketsFor = "client",
+        transport: Transport | None = None,
     ) -> None:
         """Opens nothing yet; the first turn does. Arguments as for ``AsyncClient``."""
         self._portal = Portal()
@@ -44,6 +46,7 @@ class Client:
             event_timeout_s=event_timeout_s,
             retries=retries,
             sockets=sockets,
+            transport=transport,
         )
         self._forgotten = weakref.finalize(self, self._portal.leave, self._inner.close)
 

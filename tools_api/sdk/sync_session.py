@@ -9,6 +9,7 @@ from typing import Any, TypeVar, Unpack, overload
 from tools_api.items import CallOutput, Item
 from tools_api.sdk.answers import LoopResult, Response, RunEvent, SessionStats, StreamEvent
 from tools_api.sdk.hooks import Hooks
+from tools_api.sdk.open_calls import PendingCall
 from tools_api.sdk.options import (
     AnyTool,
     Budget,
@@ -53,6 +54,20 @@ class Session:
         Errors as for ``AsyncSession.items``."""
         return self._portal.iterate(self._inner.items())
 
+    def pending(self) -> tuple[PendingCall, ...]:
+        """The calls of the session's last turn that nothing has answered, as the server keeps
+        them. Errors as for ``AsyncSession.pending``."""
+        return self._portal.call(self._inner.pending())
+
+    def approve(self, call_id: str, *, by: str = "", reason: str = "") -> PendingCall:
+        """Let a call run; ``run()`` without input then goes on. Errors as for
+        ``AsyncSession.approve``."""
+        return self._portal.call(self._inner.approve(call_id, by=by, reason=reason))
+
+    def reject(self, call_id: str, *, by: str = "", reason: str = "") -> PendingCall:
+        """Keep a call from running: the model reads ``reason``. Otherwise as ``approve``."""
+        return self._portal.call(self._inner.reject(call_id, by=by, reason=reason))
+
     def respond(self, input: Input, **options: Unpack[TurnOptions]) -> Response:
         """Run one turn; ``input`` is only what is new. Calls are left to the caller.
 
@@ -71,7 +86,7 @@ class Session:
 
     def stream(
         self,
-        input: Input,
+        input: Input = (),
         *,
         tools: Sequence[AnyTool] | None = None,
         tool_choice: Choice = "auto",
@@ -96,7 +111,7 @@ class Session:
     @overload
     def run(
         self,
-        input: Input,
+        input: Input = (),
         *,
         output_type: type[Output],
         tools: Sequence[AnyTool] | None = None,
@@ -109,7 +124,7 @@ class Session:
     @overload
     def run(
         self,
-        input: Input,
+        input: Input = (),
         *,
         output_type: None = None,
         tools: Sequence[AnyTool] | None = None,
@@ -121,7 +136,7 @@ class Session:
 
     def run(
         self,
-        input: Input,
+        input: Input = (),
         *,
         output_type: Any = None,
         tools: Sequence[AnyTool] | None = None,
@@ -164,6 +179,16 @@ class Session:
             ValueError: nothing was compacted in this object.
         """
         return Session(self._portal, self._inner.before_compaction())
+
+    def add_tools(self, tools: Sequence[AnyTool]) -> None:
+        """Let the model call these too, from the next turn on, also of a run that goes on; all that
+        was said before stays warm. Errors as for ``AsyncSession.add_tools``."""
+        self._inner.add_tools(tools)
+
+    def remove_tools(self, names: Sequence[str]) -> None:
+        """Keep the model from calling these tools, from the next turn on; what was said before
+        stays warm. Errors as for ``AsyncSession.remove_tools``."""
+        self._inner.remove_tools(names)
 
     def owe(self, outputs: Sequence[CallOutput]) -> None:
         """Answer calls with the next turn, in front of its input."""

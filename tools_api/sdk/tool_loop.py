@@ -12,14 +12,15 @@ also after an error, a cancel or Ctrl-C.
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pydantic import ValidationError
 
-from tools_api.items import Call, CustomToolCall, FunctionCall
+from tools_api.built_in_items import BuiltInCall
+from tools_api.items import Call, FunctionCall
 from tools_api.sdk.agent_spans import AgentSpan, begin_agent, result_attributes
 from tools_api.sdk.answers import (
     AnyCall,
@@ -44,7 +45,9 @@ from tools_api.sdk.failures import (
     TooManyTurns,
     TurnFailed,
 )
+from tools_api.sdk.held_turns import HeldTurns, NotBegun, has_input, refuse_unstored
 from tools_api.sdk.occupancy import Occupancy
+from tools_api.sdk.open_calls import OpenCalls
 from tools_api.sdk.options import (
     AnyTool,
     GenerationOptions,
@@ -100,8 +103,8 @@ class Plan:
         if self.max_repairs < 0:
             raise ValueError(f"max_repairs {self.max_repairs} is below 0")
 
-    def turn_options(self, number: int) -> TurnOptions:
-        """The options of turn ``number``."""
+    def turn_options(self, number: int, *, late: bool = False) -> TurnOptions:
+        """The options of turn ``number``. ``late``: the history has brought tools as well."""
         if callable(self.tool_choice):
             choice = self.tool_choice(number)
         else:
@@ -109,6 +112,7 @@ class Plan:
         options = cast(TurnOptions, dict(self.options))
         if self.tools:
             options["tools"] = self.tools
+        if self.tools or late:
             options["tool_choice"] = choice
         if self.output_type is not None:
             options["text"] = json_format(self.output_type)
@@ -118,15 +122,6 @@ class Plan:
     def functions(self) -> list[Tool]:
         """The tools that can be run here."""
         return [tool for tool in self.tools if isinstance(tool, Tool)]
-
-    @property
-    def left_to_caller(self) -> set[str]:
-        """Names of tools that are definitions alone."""
-        raw = [tool for tool in self.tools if not isinstance(tool, Tool)]
-        return {
-            str(tool.get("name") if isinstance(tool, Mapping) else getattr(tool, "name", None))
-            for tool in raw
-        }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,11 +152,18 @@ class Run:
         plan: Plan,
         equipment: Equipment,
         occupancy: Occupancy,
+        *,
+        calls: OpenCalls,
     ) -> None:
+        options = {**chain.defaults, **plan.options}
+        refuse_unstored(plan.functions, equipment, options)
         self._connection = connection
         self._chain = chain
         self._plan = plan
-        self._runner = ToolRunner(plan.functions, equipment)
+        late = [tool for tool in chain.late.values() if isinstance(tool, Tool)]
+        self._functions = [*plan.functions, *late]
+        self._runner = ToolRunner(self._functions, equipment)
+        self._held = HeldTurns(calls, chain, self._runner, equipment)
         self._hooks = equipment.hooks
         self._occupancy = occupancy
         self._done = _Progress()
@@ -205,7 +207,11 @@ class Run:
 
     async def _play(self, input: Input) -> RunEvents:
         number = 0
-        while True:
+        async with aclosing(self._go_on(input)) as before:
+            async for event in before:
+                yield event
+        going = not self._done.waiting
+        while going:
             found: tuple[str, ...] = ()
             last = number + 1 >= self._plan.max_turns + self._done.repairs
             try:
@@ -213,6 +219,7 @@ class Run:
                     async for event in events:
                         yield event
             except TurnFailed as error:
+                self._chain.resumes += 1
                 found = self._invalid(error)
                 input = [*wire_items(input), *_repair(found)]
             else:
@@ -237,12 +244,38 @@ class Run:
         self._answer(_CUT_SHORT)
         yield self._result()
 
+    async def _go_on(self, input: Input) -> RunEvents:
+        """Run what may run of a held turn that was left; then either calls wait, or all are
+        answered."""
+        todo = await self._held.todo(self._functions)
+        if todo is None:
+            return
+        if todo.waiting and has_input(input):
+            ids = ", ".join(call.call_id for call in todo.waiting)
+            raise RuntimeError(
+                f"the session waits for the calls {ids}: see session.pending(), approve or reject "
+                "them, and go on with session.run()"
+            )
+        for note in todo.notes:
+            yield Warned(text=note)
+        self._done.waiting, self._done.open = todo.waiting, todo.run
+        async with aclosing(self._run_tools()) as events:
+            async for event in events:
+                yield event
+        self._answer()
+        if not self._done.waiting:
+            await self._held.stand(todo)
+
     async def _play_turn(self, input: Input, number: int, *, last: bool) -> RunEvents:
-        options = self._plan.turn_options(number)
+        late = self._chain.late.values()
+        self._runner.know(tool for tool in late if isinstance(tool, Tool))
+        options = self._plan.turn_options(number, late=bool(late))
         input = await self._hooks.input_of(input, self._occupancy.inside)
         if self._done.cancelled:
             return
-        self._turn = turn = Turn(self._chain, input, options, traits=self._connection.traits)
+        traits, request_id = self._connection.traits, self._held.request_id
+        turn = Turn(self._chain, input, options, traits=traits, request_id=request_id)
+        self._turn = turn
         turn.span_above = self._span
         async with aclosing(self._connection.play(turn)) as events:
             async for event in events:
@@ -267,13 +300,14 @@ class Run:
     def _take(self, response: Response) -> None:
         """A turn has ended: what of it has to be answered, and by whom."""
         self._done.responses.append(response)
-        others = self._plan.left_to_caller
-        for call in response.output:
-            if not isinstance(call, Call) or call.status == "incomplete":
-                continue
-            if isinstance(call, CustomToolCall) or call.full_name in others:
+        others = _left_to_caller([*self._plan.tools, *self._chain.late.values()])
+        calls = [call for call in response.output if isinstance(call, Call) and _to_answer(call)]
+        self._held.take(calls)
+        for call in calls:
+            elsewhere = not isinstance(call, FunctionCall) or call.full_name in others
+            if elsewhere or self._held.waits(call):
                 self._done.waiting.append(call)
-            else:
+            elif isinstance(call, FunctionCall):
                 self._done.open.append(call)
 
     def _has_calls(self) -> bool:
@@ -283,13 +317,20 @@ class Run:
 
     def _may_start(self, call: FunctionCall, *, last: bool) -> bool:
         """Whether the call may run while its turn goes on."""
-        return not last and not self._done.cancelled and self._runner.may_start_early(call)
+        if last or self._done.cancelled or self._held.waits(call):
+            return False
+        return self._runner.may_start_early(call)
 
     def _start(self, call: FunctionCall) -> None:
         if call.call_id not in self._done.tasks:
             self._done.tasks[call.call_id] = asyncio.create_task(
-                self._runner.run(call, self._span), context=self._occupancy.inside()
+                self._call(call), context=self._occupancy.inside()
             )
+
+    async def _call(self, call: FunctionCall) -> CallRecord:
+        record = await self._runner.run(call, self._span, self._held.begin_of(call))
+        await self._held.ended(record)
+        return record
 
     async def _run_tools(self) -> RunEvents:
         """Run the calls that do not run yet, and see all to their end."""
@@ -309,6 +350,8 @@ class Run:
         for call_id, task in self._done.tasks.items():
             if task.done() and call_id not in self._done.told and not task.cancelled():
                 self._done.told.add(call_id)
+                if isinstance(task.exception(), NotBegun):
+                    continue
                 record = task.result()
                 yield ToolFailed(record=record) if record.failed else ToolFinished(record=record)
 
@@ -317,7 +360,9 @@ class Run:
         answers: list[CallRecord] = []
         for call in self._done.open:
             task = self._done.tasks.get(call.call_id)
-            if task is None or not task.done() or task.cancelled() or task.exception():
+            if call.call_id in self._chain.held and _not_begun(task):
+                self._done.waiting.append(call)
+            elif task is None or not task.done() or task.cancelled() or task.exception():
                 answers.append(interrupted(call, _unfinished(task, reason)))
             else:
                 answers.append(task.result())
@@ -387,6 +432,21 @@ class Run:
         )
 
 
+def _left_to_caller(tools: Iterable[AnyTool]) -> set[str]:
+    """Names of those that are definitions alone."""
+    raw = [tool for tool in tools if not isinstance(tool, Tool)]
+    return {
+        str(tool.get("name") if isinstance(tool, Mapping) else getattr(tool, "name", None))
+        for tool in raw
+    }
+
+
+def _to_answer(call: Call) -> bool:
+    """Whether the model waits for its output: it is whole, and the server has not run it."""
+    ran = isinstance(call, BuiltInCall) and call.execution == "server"
+    return call.status != "incomplete" and not ran
+
+
 def _unfinished(task: asyncio.Task[CallRecord] | None, reason: str) -> str:
     """The text that the model reads of a call whose tool gave no record; ``reason`` if it never
     began."""
@@ -396,6 +456,14 @@ def _unfinished(task: asyncio.Task[CallRecord] | None, reason: str) -> str:
     if not isinstance(error, HookEnded):
         return INTERRUPTED
     return _NOT_BEGUN if error.hook == "before_tool" else _NOT_READ
+
+
+def _not_begun(task: asyncio.Task[CallRecord] | None) -> bool:
+    """Nothing of the call has run here: the server knows how far it has come."""
+    if task is None:
+        return True
+    error = task.exception() if task.done() and not task.cancelled() else None
+    return isinstance(error, NotBegun | Refused | ConnectionLost)
 
 
 def _repair(found: Sequence[str]) -> list[dict[str, Any]]:

@@ -8,13 +8,13 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tools_api.items import FunctionCall, FunctionCallOutput
 from tools_api.sdk.agent_spans import AgentSpan, begin_tool, record_attributes
-from tools_api.sdk.answers import CallRecord
+from tools_api.sdk.answers import AnyCall, CallRecord
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.failures import HookEnded
 from tools_api.sdk.hooks import NO_HOOKS, Hooks, Refuse
@@ -24,6 +24,8 @@ from tools_api.sdk.tools import DEFAULT_MAX_OUTPUT_BYTES, Approve, Tool, ToolCon
 
 DEFAULT_MAX_PARALLEL_TOOLS = 8
 _LOG = logging.getLogger("keepwarm.tools")
+Begin = Callable[[], Awaitable[None]]
+"""Called before a tool runs; what it raises keeps the tool from running."""
 INTERRUPTED = "interrupted: it is not known how far the tool came"
 
 
@@ -49,7 +51,7 @@ class Equipment:
         """Whether ``tools`` can run with this.
 
         Raises:
-            TypeError: one wants a context that is not there, or an approval nobody gives.
+            TypeError: one wants a context that is not there.
             ValueError: two have the same name.
         """
         names = [tool.name for tool in tools]
@@ -57,8 +59,10 @@ class Equipment:
             raise ValueError(f"two tools are called {sorted(twice)[0]!r}")
         for tool in tools:
             tool.check_context(self.context)
-            if tool.conduct.needs_approval and self.approve is None:
-                raise TypeError(f"tool {tool.name} needs approval: give session(approve=...)")
+
+    def leaves_open(self, tool: Tool) -> bool:
+        """Calls of it wait until somebody approves them: nobody is asked here."""
+        return tool.conduct.needs_approval and self.approve is None
 
 
 class ToolRunner:
@@ -73,7 +77,7 @@ class ToolRunner:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         equipment.check(tools)
-        self._tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
+        self._tools = {tool.name: tool for tool in tools}
         self._equipment = equipment
         self._room = asyncio.Semaphore(equipment.max_parallel)
         self._waits = Retries(first_wait_s=0.1, longest_wait_s=2.0)
@@ -86,7 +90,17 @@ class ToolRunner:
         found = self._tools.get(call.full_name)
         return found is not None and found.conduct.may_start_early
 
-    async def run(self, call: FunctionCall, above: AgentSpan | None = None) -> CallRecord:
+    def know(self, tools: Iterable[Tool]) -> None:
+        """Run calls of these too."""
+        self._tools |= {tool.name: tool for tool in tools}
+
+    def tool_of(self, call: AnyCall) -> Tool | None:
+        """The tool that a call names; None: there is none here."""
+        return self._tools.get(call.full_name) if isinstance(call, FunctionCall) else None
+
+    async def run(
+        self, call: FunctionCall, above: AgentSpan | None = None, begin: Begin | None = None
+    ) -> CallRecord:
         """Run one call, when there is room; its span lies beneath ``above``.
 
         Raises:
@@ -95,24 +109,24 @@ class ToolRunner:
         """
         async with self._room:
             if (span := begin_tool(above, call)) is None:
-                return await self._record(call)
+                return await self._record(call, begin)
             with span.entered():
                 try:
-                    record = await self._record(call)
+                    record = await self._record(call, begin)
                 except BaseException as error:
                     span.end({}, error)
                     raise
                 span.end(record_attributes(record), "tool failed" if record.failed else None)
                 return record
 
-    async def _record(self, call: FunctionCall) -> CallRecord:
+    async def _record(self, call: FunctionCall, begin: Begin | None) -> CallRecord:
         started_at = self._clock()
         found = self._tools.get(call.full_name)
         if found is None:
             error = LookupError(f"there is no tool {call.full_name!r}")
             text, failed, attempts = error_text(error), True, 0
         else:
-            text, failed, attempts = await self._run(found, call)
+            text, failed, attempts = await self._run(found, call, begin)
         bound = DEFAULT_MAX_OUTPUT_BYTES if found is None else found.conduct.max_output_bytes
         output, cut_bytes = cut(text, bound)
         record = CallRecord(
@@ -130,7 +144,9 @@ class ToolRunner:
         output, cut_bytes = cut(shown.output, bound)
         return replace(shown, output=output, cut_bytes=cut_bytes)
 
-    async def _run(self, tool: Tool, call: FunctionCall) -> tuple[str, bool, int]:
+    async def _run(
+        self, tool: Tool, call: FunctionCall, begin: Begin | None
+    ) -> tuple[str, bool, int]:
         """Output, whether it is a failure, and attempts."""
         try:
             arguments = tool.bind(call.arguments)
@@ -143,6 +159,8 @@ class ToolRunner:
             raise
         except Exception as error:
             return error_text(error), True, 0
+        if begin is not None:
+            await begin()
         attempt = 0
         while True:
             attempt += 1

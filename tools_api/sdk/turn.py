@@ -30,6 +30,7 @@ from tools_api.sdk.answers import (
     Usage,
 )
 from tools_api.sdk.chain import MOST_REPORTS, Chain
+from tools_api.sdk.checks import check_input
 from tools_api.sdk.failures import ConnectionLost, Refused, TurnFailed
 from tools_api.sdk.options import Input, TurnOptions, wire_items
 
@@ -76,10 +77,13 @@ class Turn:
         *,
         generate: bool = True,
         traits: Traits | None = None,
+        request_id: str | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """``request_id``: that of another process too, which asks for the same turn."""
+        check_input(input)
         self._chain = chain
-        self._items = chain.owed + wire_items(input)
+        self._items = chain.before_input() + wire_items(input)
         self._ran = chain.ran[:MOST_REPORTS]
         self._request = chain.request(self._items, options)
         if not generate:
@@ -95,7 +99,8 @@ class Turn:
         self._text: list[str] = []
         self._calls: set[str] = set()
         self._resumed = False
-        self._request_id = _new_request_id()
+        self._shared_id, self._ids = request_id, 0
+        self._request_id = self._new_request_id()
         self.started = False
         """The server has sent an event of this turn."""
         self.over = False
@@ -277,7 +282,7 @@ class Turn:
         first = self._first(f"failed {error.reason}")
         if error.reason not in _BEGUN_ANEW and not (error.reason == _LEFT and first):
             return None
-        self._request_id = _new_request_id()
+        self._request_id = self._new_request_id()
         return Again.AT_ONCE if first else Again.LATER
 
     def _recover_refused(self, error: ApiError) -> Again | None:
@@ -288,12 +293,19 @@ class Turn:
         if code == "previous_response_not_found" and self._chain.complete and self._first(code):
             self._request.pop("previous_response_id", None)
             self._request["input"] = self._chain.history + self._items
-            self._request_id = _new_request_id()
+            self._request_id = self._new_request_id()
             return Again.AT_ONCE
         if code == "websocket_connection_limit_reached" and self._first(code):
             return Again.ON_A_NEW_SOCKET
         for_now = (error.status, code) in _FOR_NOW
         return Again.LATER if for_now or error.status in _NOBODY_THERE else None
+
+    def _new_request_id(self) -> str:
+        """The next id. Processes that ask for the same turn have the same ids, in one order."""
+        number, self._ids = self._ids, self._ids + 1
+        if self._shared_id is None:
+            return f"req_{uuid.uuid4().hex}"
+        return f"{self._shared_id}.{number}" if number else self._shared_id
 
     def _first(self, reason: str) -> bool:
         """Whether ``reason`` is met for the first time in this turn."""
@@ -310,10 +322,6 @@ def answers_cancel(event: Mapping[str, Any]) -> bool:
 def ends_turn(event: Mapping[str, Any]) -> bool:
     """The last event of a turn."""
     return event["type"] in _TERMINAL and not answers_cancel(event)
-
-
-def _new_request_id() -> str:
-    return f"req_{uuid.uuid4().hex}"
 
 
 def _call_started(item: Mapping[str, Any]) -> Iterable[StreamEvent]:

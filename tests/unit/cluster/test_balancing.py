@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,12 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         self.rows, self.haproxy, self.clock = FakeRows(), FakeHaproxy(2), FakeClock(0.0)
         self.folder = folder
-        self.balancer = Balancer(
+        self.balancer = self.balance()
+
+    def balance(self) -> Balancer:
+        return Balancer(
             rows=self.rows, carrier=self.haproxy, watch=Watch(2.0),
-            homes_file=folder / "homes", clock=self.clock,
+            homes_file=self.folder / "homes", clock=self.clock,
         )  # fmt: skip
 
     def drain(self, slot: int) -> None:
@@ -111,3 +115,26 @@ def test_homes_are_copied_now_and_then_and_filled_in_where_haproxy_is_new(rig: R
     rig.haproxy.new = True
     rig.balancer.round()
     assert rig.haproxy.homes == {"aa": rig.haproxy.slots("b")[0].id}
+
+
+def test_sessions_of_who_left_come_home_to_who_takes_its_slot_but_those_that_went_elsewhere(
+    rig: Rig,
+) -> None:
+    rig.balancer.round()
+    one, two = (slot.id for slot in rig.haproxy.slots("b"))
+    rig.haproxy.homes = {"aa": one, "bb": one, "cc": two}
+    rig.drain(1)
+    rig.balancer.round()
+    assert rig.haproxy.homes == {"cc": two}
+    rig.haproxy.homes["bb"] = two
+    rig.rows.members = []
+    rig.balancer.round()
+    rig.balancer = rig.balance()  # another one, that knows what was kept
+    said = Presence(cluster="c", address="10.0.0.9:80", identity="m", state=MemberState.STARTING)
+    rig.rows.members = [Member(owner="z", heartbeat_ms=9, presence=said, slot=1)]
+    rig.balancer.round()
+    assert rig.haproxy.homes == {"bb": two, "cc": two}  # nobody is there before it is ready
+    said = replace(said, state=MemberState.READY)
+    rig.rows.members = [Member(owner="z", heartbeat_ms=10, presence=said, slot=1)]
+    rig.balancer.round()
+    assert rig.haproxy.homes == {"aa": one, "bb": two, "cc": two}

@@ -3,12 +3,16 @@
 from dataclasses import replace
 
 from cluster.watch import LEAVING_S, PRESSED_PERMILLE, PRESSED_S, Watch
-from sessions.journal.members import Member, MemberState, Presence
+from sessions.journal.members import Member, MemberLoad, MemberState, Presence
 
 
 def row(heartbeat_ms: int, *, kv: int = 0, told_ms: int = 0) -> Member:
     said = Presence(
-        cluster="c", address="a:1", identity="m", state=MemberState.READY, kv_permille=kv
+        cluster="c",
+        address="a:1",
+        identity="m",
+        state=MemberState.READY,
+        load=MemberLoad(kv_permille=kv),
     )
     return Member(owner="a", heartbeat_ms=heartbeat_ms, presence=said, told_ms=told_ms)
 

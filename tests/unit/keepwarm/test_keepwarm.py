@@ -150,7 +150,36 @@ def test_top_is_there_without_the_server_and_says_what_it_needs_without_its_extr
     assert "--every SECONDS" in result.stdout
     result = python("import sys; sys.modules['textual'] = None\n" + run)
     assert result.returncode == 1
-    assert result.stderr.endswith("pip install 'keepwarm[top]'\n")
+    assert result.stderr.endswith("pip install 'keepwarm[cli]'\n")
+
+
+LIGHT = ("torch", "numpy", "xxhash", "tokenizers", "h11", "llguidance", "prometheus_client")
+"""Packages without which the extra ``cli`` is."""
+
+
+@pytest.mark.parametrize("command", ["chat", "keys", "top", "config"])
+def test_a_command_of_the_extra_cli_is_there_without_the_server(command: str) -> None:
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({LIGHT!r}))\n"
+    run = f"from keepwarm.__main__ import main; sys.exit(main([{command!r}, '--help']))"
+    result = python(blocked + run)
+    assert (result.returncode, result.stderr) == (0, "")
+    result = python("import sys; sys.modules['click'] = sys.modules['textual'] = None\n" + run)
+    assert result.returncode == 1
+    assert result.stderr.endswith("pip install 'keepwarm[cli]'\n")
+
+
+@pytest.mark.parametrize("missing", ["numpy", "xxhash"])
+def test_sessions_wants_two_packages_beside_the_extra_cli_and_no_more(missing: str) -> None:
+    run = "from keepwarm.__main__ import main; sys.exit(main(['sessions', 'list', '--help']))"
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({LIGHT!r}))\n"
+    result = python(blocked + f"del sys.modules['numpy'], sys.modules['xxhash']\n{run}")
+    assert (result.returncode, result.stderr) == (0, "")
+    result = python(f"import sys; sys.modules[{missing!r}] = None\n{run}")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"keepwarm: error: 'sessions' reads a journal with numpy and xxhash (no {missing}): "
+        "pip install numpy xxhash\n"
+    )
 
 
 def test_top_says_that_it_needs_a_terminal() -> None:

@@ -88,7 +88,7 @@ def known_branches() -> tuple[KnownBranches, Owner]:
 
 
 def begun(branches: KnownBranches, handle: BranchHandle) -> CachedSequence:
-    sequence = CachedSequence(handle, NO_BLOCKS, num_shared=0, num_prompt=1)
+    sequence = CachedSequence(handle, NO_BLOCKS, num_shared=0, num_prompt=1, block_size=4)
     branches.begun(sequence)
     return sequence
 

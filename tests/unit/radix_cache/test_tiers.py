@@ -168,7 +168,7 @@ def test_a_restart_finds_what_the_disk_holds_and_nothing_else() -> None:
     again.content[Tier.DISK] = mover.content[Tier.DISK]
     restarted = tiered_cache(again, host_blocks=16, disk_blocks=64)
     stored = sum(len(run.blocks) for run in runs)
-    assert restarted.load(runs) <= stored
+    assert restarted.load(runs)[0] <= stored
     tokens = transcript(33, seed=1)
     assert restarted.prefetch(branch_id="x", tenant="other", tokens=tokens) == 0
     wrong = tokens.copy()
@@ -199,7 +199,7 @@ def test_runs_are_found_again_however_the_tree_was_cut(cut: int) -> None:
         restarted = tiered_cache(
             ContentMover(BLOCK), num_blocks=16, host_blocks=96, disk_blocks=512
         )
-        assert restarted.load(runs) > 0
+        assert restarted.load(runs)[0] > 0
         prompt = np.append(each, each)
         on_disk = restarted.prefetch(branch_id="x", tenant="t", tokens=prompt)
         assert on_disk == reachable_blocks(runs, each)

@@ -35,29 +35,35 @@ THIRD_PARTY = {
     "kernels": {"torch", "triton", "numpy"},
     "radix_cache": {"numpy", "xxhash"},
     "tools_api": {"pydantic", "pydantic_core", "orjson", "websockets"},
-    "cluster": set(),
-    "keepwarm": {"click", "pydantic", "mcp", "httpx2", "orjson", "textual", "rich"},
+    "cluster": {"ray"},
+    "keepwarm": {"click", "pydantic", "mcp", "httpx2", "orjson", "textual", "rich"}
+    | {"websockets"},
 }
 """What these may take from outside; the base install has only tools_api's."""
 CLIENT_CLOSURE = {
     f"tools_api.{name}"
     for name in ("errors", "exact_json", "exact_numbers", "items", "json_bounds", "json_fields")
-} | {"tools_api.noted_items"}
+} | {f"tools_api.{name}" for name in ("noted_items", "built_in_items", "item_fields")}
 LATE_IMPORTS = {
-    "sessions.command.journal_options",
+    "sessions.journal.places",
     "keepwarm.__main__",
     "keepwarm.commands.cluster",
+    "keepwarm.commands.serve_words",
+    "cluster.ray_replica",
+    "cluster.up",
     "runtime.process.engine_process",
+    "runtime.process.loading",
     "sessions.command.tracing",
     "sessions.command.hub",
     "tools_api.sdk.options",
     "tools_api.sdk.session",
     "tools_api.sdk.sync_session",
-    "tools_api.sdk.transcript",
+    "tools_api.sdk.transport",
 }
 """Modules that may import inside a function: the command loads the server where there is one, and
 what stands before servers where that is asked for; the
-child's main loads torch, its parent does not; OpenTelemetry and huggingface_hub are extras; a
+child's main loads torch, its parent does not; what several ranks need is loaded where there are
+several; OpenTelemetry and huggingface_hub are extras; a
 client without tools or transcripts loads no schemas and no HTTP."""
 USES_TORCH = {
     "engine.lookahead",
@@ -66,6 +72,7 @@ USES_TORCH = {
     "model.checkpoint",
     "model.code_layouts",
     "model.cuda_graphs",
+    "model.cut_weights",
     "model.decoder",
     "model.delta_mixer",
     "model.delta_states",
@@ -76,11 +83,16 @@ USES_TORCH = {
     "model.kv_pool",
     "model.layers",
     "model.memory_plan",
+    "model.mamba_mixer",
     "model.mixer",
+    "model.recurrent_mixers",
     "model.pages_ahead",
     "model.product_timing",
     "model.quantised_tensors",
     "model.random_weights",
+    "model.rank_group",
+    "model.rank_link",
+    "model.rank_sum",
     "model.rotary",
     "model.router",
     "model.runner",
@@ -93,7 +105,11 @@ USES_TORCH = {
     "model.weights",
     "offload.copies",
     "offload.opening",
+    "offload.state_copies",
     "process.device_report",
+    "process.model_report",
+    "process.rank",
+    "process.ranks",
     "process.stored_profile",
 }
 """Modules of ``runtime`` that may import torch; the process that serves imports none of them."""

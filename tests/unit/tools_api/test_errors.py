@@ -67,6 +67,11 @@ TABLE: list[tuple[ApiError, int, str, str | None, str | None]] = [
         None,
     ),
     (errors.request_id_reused(), 409, BAD, "request_id_reused", "keepwarm.request_id"),
+    (errors.call_not_found("c"), 404, BAD, "call_not_found", "call_id"),
+    (errors.session_not_found("s"), 404, BAD, "session_not_found", "session"),
+    (errors.call_not_open("s", "r"), 409, BAD, "call_not_open", "session"),
+    (errors.call_decided("c", "rejected", "ana"), 409, BAD, "call_decided", "decision"),
+    (errors.call_not_approved("c"), 409, BAD, "call_not_approved", "decision"),
     (errors.not_read(), 500, "server_error", "request_not_read", None),
     (errors.internal_error(), 500, "server_error", None, None),
 ]

@@ -97,8 +97,22 @@ BUILT: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
         (),
         {"item_id": "ctc_1", "output_index": 0, "input": "*** Begin"},
     ),
+    (events.shell_command_added, (), {"output_index": 0, "command_index": 1}),
+    (events.shell_command_delta, (), {"output_index": 0, "command_index": 1, "delta": "l"}),
+    (events.shell_command_done, (), {"output_index": 0, "command_index": 1, "command": "ls"}),
     (events.compacting, (), {"item_id": "cmp_1", "output_index": 0}),
+    (events.steer_accepted, ("steer_1", "resp_1"), {}),
+    (
+        events.steer_pending,
+        (
+            "steer_1",
+            "resp_1",
+            [{"type": "function_call_output", "call_id": "call_1", "name": "f"}],
+        ),
+        {},
+    ),
     (events.steer_failed, (STEER, "steering_not_supported", "No."), {}),
+    (events.steer_failed, (STEER, "response_not_active", "No."), {"id_": "steer_1"}),
 ]
 
 

@@ -159,7 +159,7 @@ def test_log_probabilities_go_out_and_are_ignored_in_input() -> None:
         ([1], "invalid_type", "input[0]"),
         ([{}], "missing_required_parameter", "input[0].type"),
         ([{"type": 1}], "invalid_type", "input[0].type"),
-        ([{"type": "shell_call"}], "unsupported_parameter", "input[0].type"),
+        ([{"type": "program"}], "unsupported_parameter", "input[0].type"),
         ([{"type": "compaction"}], "missing_required_parameter", "input[0].encrypted_content"),
         ([{"type": "item_reference", "id": "x"}], "unsupported_parameter", "input[0].type"),
         ([{"role": "user"}], "missing_required_parameter", "input[0].content"),

@@ -19,15 +19,23 @@ WORKING: dict[str, dict[str, Any]] = {
     "custom_tool_call": CALL | {"input": "x"},
     "custom_tool_call_output": {"call_id": "c", "output": "x"},
     "reasoning": {"summary": []},
+    "shell_call": {"call_id": "c", "action": {"commands": ["ls"]}},
+    "shell_call_output": {"call_id": "c", "output": []},
+    "local_shell_call": {"call_id": "c", "action": {"command": ["ls"]}},
+    "local_shell_call_output": {"id": "c", "output": "x"},
+    "apply_patch_call": {"call_id": "c", "operation": {"type": "delete_file", "path": "a"}},
+    "apply_patch_call_output": {"call_id": "c", "status": "completed"},
+    "tool_search_call": {"arguments": {}},
+    "tool_search_output": {"tools": []},
+    "configuration_update": {"reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}},
+    "additional_tools": {"role": "developer", "tools": []},
     "compaction": {"encrypted_content": "kw1w.AAAA.AAAA"},
     "compaction_trigger": {},
     "item_reference": {"id": "msg_1"},
 }
 """By type, with the fields that one needs."""
 REFUSED = {
-    "tool_search_call", "tool_search_output", "additional_tools", "configuration_update",
-    "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output",
-    "apply_patch_call", "apply_patch_call_output", "program", "program_output",
+    "program", "program_output",
 }  # fmt: skip
 """Named in the error. What is built is taken out here."""
 

@@ -43,6 +43,14 @@ def test_null_equals_absent_for_every_field() -> None:
     assert parse(input="Hi", **dict.fromkeys(names)) == parse(input="Hi")
 
 
+@pytest.mark.parametrize("written", ["conv_1", {"id": "conv_1"}, {"id": "conv_1", "x": None}])
+def test_a_conversation_is_named_either_way_and_is_the_session(written: object) -> None:
+    request = parse(conversation=written)
+    assert (request.conversation, request.keepwarm.session) == ("conv_1", "conv_1")
+    assert request.input == ()
+    assert parse(conversation=written, keepwarm={"session": "conv_1"}).keepwarm.session == "conv_1"
+
+
 def test_unknown_fields_are_ignored() -> None:
     assert parse(input="Hi", client_metadata={"a": 1}, stream=True) == parse(input="Hi")
 
@@ -99,9 +107,15 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"reasoning": {"effort": "huge"}}, "invalid_value", "reasoning.effort"),
     ({"prompt_cache_options": {"ttl": "1h"}}, "invalid_value", "prompt_cache_options.ttl"),
     ({"prompt_cache_retention": "1h"}, "invalid_value", "prompt_cache_retention"),
-    ({"conversation": "conv_1"}, "unsupported_parameter", "conversation"),
+    ({"conversation": 1}, "invalid_type", "conversation"),
+    ({"conversation": {}}, "missing_required_parameter", "conversation.id"),
+    ({"conversation": "c" * 257}, "invalid_value", "conversation"),
+    ({"conversation": "c", "store": False}, "invalid_value", "store"),
+    ({"conversation": "c", "previous_response_id": "r"}, "invalid_value", "previous_response_id"),
+    ({"conversation": "c", "keepwarm": {"session": "s"}}, "invalid_value", "keepwarm.session"),
     ({"prompt": {"id": "p"}}, "unsupported_parameter", "prompt"),
-    ({"background": True}, "unsupported_parameter", "background"),
+    ({"background": "yes"}, "invalid_type", "background"),
+    ({"background": True, "store": False}, "invalid_value", "background"),
     ({"text": "json"}, "invalid_type", "text"),
     ({"text": {"verbosity": "some"}}, "invalid_value", "text.verbosity"),
     ({"text": {"format": "json"}}, "invalid_type", "text.format"),

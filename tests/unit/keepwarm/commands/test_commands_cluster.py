@@ -52,3 +52,55 @@ def test_without_psycopg_the_extra_is_named(
     monkeypatch.delitem(sys.modules, "sessions.journal.postgres")
     assert main(["cluster", "balance", "--journal", URL, "--cluster", "c"]) == 1
     assert "pip install 'keepwarm[postgres]'" in capsys.readouterr().err
+
+
+UP = ["up", "--journal", URL, "--cluster", "c"]
+
+
+@pytest.fixture
+def _ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.up.need_ray", lambda: None)
+
+
+@pytest.mark.usefixtures("_ray")
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ([*UP, "--replicas", "0"], "--replicas 0 is not in 1..256"),
+        ([*UP, "--replicas", "4", "--max-replicas", "2"], "--max-replicas is less than --replicas"),
+        ([*UP, "--node-address", "8.8.8.8"], "is not of a private network"),
+        ([*UP, "--", "--port", "1"], "--port is given to each server"),
+        ([*UP, "--", "--thread", "1"], "No such option"),
+        ([*UP, "--kv-folder", "/x"], "--disk-kv-folder is given, but --disk-kv-mib is 0"),
+        (["up", "--cluster", "c"], "--journal: a cluster's journal is postgresql://..."),
+        (["scale", "--cluster", "c", "0"], "0 is not in the range"),
+        (["scale", "--cluster", "c", "3", "--max-replicas", "2"], "--max-replicas is less than 3"),
+        (["scale", "--cluster", "c", "3"], "no cluster c was started here"),
+        (["drain", "--cluster", "c", "10.0.0.1:80"], "no cluster c was started here"),
+        (["reload", "--cluster", "c"], "no cluster c was started here"),
+        (["down", "--cluster", "../c"], "--cluster '../c' is not 1 to 64 of"),
+        (["status", "--cluster", "c"], "--journal: a cluster's journal is postgresql://..."),
+        (["status", "--cluster", "c", "--journal", "postgresql:///?host=/no"], "PostgreSQL: "),
+    ],
+)
+def test_what_the_others_cannot_do_is_said_in_a_line(
+    words: list[str],
+    complaint: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert main(["cluster", *words]) in (1, 2)
+    told = capsys.readouterr().err
+    assert complaint in told
+    assert len(told.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [UP, ["reload", "--cluster", "c"]])
+def test_without_ray_the_extra_is_named(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["cluster", *words]) == 1
+    assert "pip install 'keepwarm[cluster]'" in capsys.readouterr().err

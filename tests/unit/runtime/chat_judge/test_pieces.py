@@ -7,7 +7,8 @@ import pytest
 from runtime.chat_judge.conversations import Conversation
 from runtime.chat_judge.differences import without_empty_thoughts, written
 from runtime.chat_judge.literals import Literals
-from runtime.chat_judge.pieces import Found, Unfit, conversations, pieces_of
+from runtime.chat_judge.pieces import Found, Unfit, pieces_of
+from runtime.chat_judge.short_conversations import conversations
 from tests.support.byte_tokenizer import SPECIAL_TOKENS
 from tools_api.chat_families import chat_format_named, chat_format_names
 from tools_api.chat_format import TemplateOptions

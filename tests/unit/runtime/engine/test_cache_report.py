@@ -26,7 +26,7 @@ class Counted:
 
 def test_without_lower_tiers_blocks_hits_and_evictions_are_told() -> None:
     cache = make_cache(8)
-    report = CacheReport(cache, None)
+    report = CacheReport(cache, [])
     run_turn(cache, transcript(20, seed=1), "a")
     open_turn(cache, transcript(20, seed=1), "a")
     stats = StepStats(**report.collect())
@@ -39,7 +39,7 @@ def test_without_lower_tiers_blocks_hits_and_evictions_are_told() -> None:
 
 def test_evicted_blocks_count_from_the_last_report() -> None:
     cache = make_cache(8)
-    report = CacheReport(cache, None)
+    report = CacheReport(cache, [])
     evicted = []
     for seed in range(3):
         run_turn(cache, transcript(32, seed=seed), f"s{seed}")
@@ -50,7 +50,7 @@ def test_evicted_blocks_count_from_the_last_report() -> None:
 def test_with_lower_tiers_their_blocks_hits_and_copies_are_told() -> None:
     cache = make_cache(8, mover=_noting(), host_blocks=16, disk_blocks=32)
     transfers = Counted()
-    report = CacheReport(cache, transfers)
+    report = CacheReport(cache, [transfers])
     run_turn(cache, transcript(32, seed=1), "a")
     run_turn(cache, transcript(32, seed=2), "b")
     transfers.moved, transfers.damaged_blocks = {"device_host": (800, 0.5)}, 3
@@ -80,7 +80,7 @@ def _noting() -> ContentMover:
 
 def test_of_state_slots_is_told_what_is_and_what_was_since() -> None:
     cache = stateful(3)
-    report = CacheReport(cache, None)
+    report = CacheReport(cache, [])
     for name in ("a", "b"):
         turn(cache, name, [*range(9), ord(name)])
     stats = StepStats(**report.collect())

@@ -12,19 +12,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
-from runtime.grammar.probe import (
-    GrammarProbe,
-    Places,
-    ProbeError,
-    ProbeLimits,
-    _read,
-    start_process,
-)
-from runtime.grammar.probe_process import LENGTH
+from runtime.grammar.probe import GrammarProbe, Places
+from runtime.grammar.probe_child import ProbeError, ProbeLimits, start_process
 from runtime.grammar.refusal import GrammarRefused
 from sessions.fair_slots import FairSlots
 from tests.support.architecture import ROOT
@@ -115,7 +107,7 @@ def run(
             await probe.stop()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("runtime.grammar.probe.start_process", children.start)
+        patch.setattr("runtime.grammar.probe_child.start_process", children.start)
         asyncio.run(main())
 
 
@@ -152,7 +144,7 @@ def test_a_slow_grammar_is_killed_and_the_next_one_is_checked(tmp_path: Path) ->
 def test_a_child_that_does_not_get_to_run_refuses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.grammar.probe._cpu_s", lambda _: 0.0)
+    monkeypatch.setattr("runtime.grammar.probe_child._cpu_s", lambda _: 0.0)
 
     async def scenario(probe: GrammarProbe) -> None:
         for number in range(5):
@@ -392,7 +384,7 @@ def test_a_slow_grammar_is_killed_though_the_system_does_not_always_say_what_it_
 ) -> None:
     """It counted from the start of the machine when no file could be opened."""
     used = itertools.chain(told, itertools.repeat(0.5 if len(told) > 1 else None))
-    monkeypatch.setattr("runtime.grammar.probe._cpu_s", lambda _: next(used))
+    monkeypatch.setattr("runtime.grammar.probe_child._cpu_s", lambda _: next(used))
 
     async def scenario(probe: GrammarProbe) -> None:
         if len(told) == 1:
@@ -535,15 +527,3 @@ def test_every_hostile_schema_is_settled(tmp_path: Path) -> None:
         assert await probe.check(schema_spec({"type": "integer"})) is None
 
     run(tmp_path, scenario)
-
-
-def test_an_answer_that_is_too_long_is_not_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.grammar.probe._MAX_FRAME_BYTES", 4)
-
-    async def scenario() -> None:
-        said = asyncio.StreamReader()
-        said.feed_data(LENGTH.pack(5) + b"null ")
-        with pytest.raises(asyncio.IncompleteReadError):
-            await _read(Mock(stdout=said))
-
-    asyncio.run(scenario())

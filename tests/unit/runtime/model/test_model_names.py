@@ -8,7 +8,8 @@ import pytest
 from runtime.model.config import LoadError
 from runtime.model.hub_models import HubName, HubRecords
 from sessions.command import hub
-from sessions.command.options import SERVE_SETTINGS, ServeOptions, read_serve_options
+from sessions.command.options import ServeOptions, read_serve_options
+from sessions.command.serve_settings import SERVE_SETTINGS
 from sessions.command.settings import OptionError, resolve
 
 COMMIT = "c" * 40

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sessions.command.beforehand import at_once, names_of, place, prepared, prices_of
-from sessions.command.options import SERVE_SETTINGS, ServeOptions, read_serve_options
+from sessions.command.options import ServeOptions, read_serve_options
 from sessions.command.prices import PriceError
+from sessions.command.serve_settings import SERVE_SETTINGS
 from sessions.command.settings import OptionError, resolve
 from sessions.journal.errors import JournalInUse
 from sessions.journal.sqlite import SqliteJournal

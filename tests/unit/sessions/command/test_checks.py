@@ -18,7 +18,8 @@ from sessions.command.checks import (
     read_device,
 )
 from sessions.command.finding import Finding
-from sessions.command.options import SERVE_SETTINGS, ServeOptions, read_serve_options
+from sessions.command.options import ServeOptions, read_serve_options
+from sessions.command.serve_settings import SERVE_SETTINGS
 from sessions.command.settings import resolve
 from sessions.journal.sqlite import SqliteJournal
 

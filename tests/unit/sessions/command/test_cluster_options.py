@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from sessions.command.cluster_options import join
-from sessions.command.options import SERVE_SETTINGS, ServeOptions, read_serve_options
+from sessions.command.options import ServeOptions, read_serve_options
+from sessions.command.serve_settings import SERVE_SETTINGS
 from sessions.command.settings import OptionError, resolve
-from sessions.journal.members import MemberState
+from sessions.journal.members import MOST_SLOTS, NO_SLOT, MemberState
 from sessions.journal.sqlite import SqliteJournal
 
 URL = "postgresql:///x"
@@ -92,3 +93,8 @@ async def test_a_server_joins_with_the_port_that_it_listens_on_and_is_refused_by
         assert await join(given, None, identity="m", bound=bound) is None
     one.close()
     two.close()
+
+
+def test_a_slot_may_be_any_that_a_balancer_has() -> None:
+    (slot,) = (each for each in SERVE_SETTINGS if each.name == "cluster_slot")
+    assert (slot.default, slot.bounds) == (NO_SLOT, (NO_SLOT, MOST_SLOTS))

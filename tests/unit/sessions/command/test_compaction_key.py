@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from sessions.command.compaction_key import seal_for
-from sessions.command.journal_options import MEMORY, JournalOptions
+from sessions.command.journal_options import JournalOptions
 from sessions.command.settings import OptionError
 from sessions.durable.compaction import Seal
+from sessions.journal.places import MEMORY
 from tools_api.errors import ApiError
 from tools_api.items import StandsFor
 

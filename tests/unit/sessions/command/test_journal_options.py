@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from sessions.command.journal_options import (
-    JOURNAL_SETTINGS,
     JournalOptions,
     fingerprint,
     journal_file,
@@ -15,6 +14,7 @@ from sessions.command.journal_options import (
     open_journal,
     read_journal_options,
 )
+from sessions.command.serve_settings import JOURNAL_SETTINGS
 from sessions.command.settings import OptionError, Value, Values
 from sessions.journal.errors import JournalUnavailable
 from tests.support.fake_engine import INFO

@@ -8,7 +8,8 @@ import pytest
 from runtime.model.presets import random_model_config
 from sessions.command.finding import Finding
 from sessions.command.model_checks import family, model, read_model, spoken_to
-from sessions.command.options import SERVE_SETTINGS, ServeOptions, read_serve_options
+from sessions.command.options import ServeOptions, read_serve_options
+from sessions.command.serve_settings import SERVE_SETTINGS
 from sessions.command.settings import resolve
 from tests.support import chat_templates, judged_templates
 from tests.support.judged_templates import default_model_with
@@ -27,6 +28,12 @@ REPORT = {
     "host_tokens": 0,
     "context": 40960,
     "state_slots": None,
+    "state_bytes": 0,
+    "host_states": 0,
+    "disk_states": 0,
+    "window_tokens": 0,
+    "windowed_share": 0.0,
+    "ranks": 1,
 }
 
 
@@ -86,6 +93,10 @@ def test_of_a_model_that_is_there_context_and_chat_format_are_told(tmp_path: Pat
             "qwen3_5_text: 2 layers of attention, 3 of gated delta nets, 185980 parameters",
         ),
         (
+            "granite-hybrid-tiny",
+            "granitemoehybrid: 1 layers of attention, 3 of Mamba-2, 146564 parameters",
+        ),
+        (
             "lfm2-tiny",
             "lfm2: 2 layers of attention, 3 of short convolutions, 184640 parameters",
         ),
@@ -102,8 +113,21 @@ def test_a_family_is_told_with_what_its_layers_are_made_of(name: str, told: str)
         ({}, "ok", "sessions that fit: 8 of 8192 tokens, 2 of 32768 tokens, 1 of 40960 tokens"),
         ({"context": 8192}, "ok", "sessions that fit: 8 of 8192 tokens"),
         ({"context": 512}, "ok", "sessions that fit: 128 of 512 tokens"),
+        ({"ranks": 2}, "ok", "of each of 2 ranks; weights take 28 GiB"),
         ({"state_slots": 5}, "ok", "sessions that fit: 5 of 8192 tokens, 2 of 32768 tokens"),
         ({"host_tokens": 999}, "ok", "host memory holds 999 tokens more"),
+        ({"state_slots": 5, "state_bytes": 61 << 20}, "ok", "5 states of 61 MiB each"),
+        (
+            {"state_slots": 5, "host_tokens": 99, "host_states": 40, "disk_states": 300},
+            "ok",
+            "host memory holds 99 tokens more and 40 states, the disk 300",
+        ),
+        (
+            {"window_tokens": 512, "windowed_share": 0.8},
+            "ok",
+            "layers that see 512 tokens keep all: a session of 40960 tokens takes 4.76 times what "
+            "its windows need",
+        ),
         ({"tokens": 20000}, "note", "2 of 8192 tokens, 0 of 32768 tokens, 0 of 40960 tokens"),
     ],
 )

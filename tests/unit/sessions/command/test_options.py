@@ -1,6 +1,5 @@
 """Arguments become typed options, or one line that says what is wrong with them."""
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,11 @@ from keepwarm.commands.parameters import Given, settings_command
 from runtime.config import EngineConfig
 from sessions.command.options import (
     KEY_VARIABLE,
-    MIB,
-    SERVE_SETTINGS,
-    TUNING,
     ServeOptions,
     in_the_users_words,
     read_serve_options,
 )
+from sessions.command.serve_settings import MIB, SERVE_SETTINGS
 from sessions.command.settings import OptionError, resolve
 from sessions.durable.ledger import PriceTable
 from sessions.tenants import ApiKey, single_key
@@ -27,14 +24,14 @@ CACHE = str(Path.home() / ".cache" / "keepwarm")
 
 
 def options(*words: str, **environment: str) -> ServeOptions:
-    parsed = settings_command("serve", SERVE_SETTINGS, _parsed, help="").main(
+    typed = settings_command("serve", SERVE_SETTINGS, parsed, help="").main(
         list(words), standalone_mode=False
     )
-    values = resolve("serve", SERVE_SETTINGS, typed=parsed, environment=environment)
+    values = resolve("serve", SERVE_SETTINGS, typed=typed, environment=environment)
     return read_serve_options(values, environment)
 
 
-def _parsed(given: Given) -> Any:
+def parsed(given: Given) -> Any:
     return given.typed
 
 
@@ -46,21 +43,6 @@ def test_without_arguments_the_default_model_is_served_on_loopback() -> None:
     assert found.prices == PriceTable()
     assert found.default_output_tokens == 4096
     assert options("--default-output-tokens", "9").default_output_tokens == 9
-
-
-def test_engine_settings_that_are_not_for_tuning_stand_in_the_help_with_their_docstrings(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    settings_command("serve", SERVE_SETTINGS, _parsed, help="").main(
-        ["--help"], standalone_mode=False
-    )
-    shown = " ".join(capsys.readouterr().out.split())
-    for field in fields(EngineConfig):
-        name = field.name.replace("_bytes", "_mib").replace("_", "-")
-        assert (f"--{name} " in shown) == (field.name not in TUNING)
-    assert {field.name for field in fields(EngineConfig)} > TUNING
-    assert "Turns that may decode at the same time. Default: 256." in shown
-    assert "``" not in shown
 
 
 def test_engine_settings_are_taken_over() -> None:

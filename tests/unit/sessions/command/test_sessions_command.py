@@ -83,7 +83,8 @@ def test_what_is_not_there_is_said_in_a_line(
 ) -> None:
     status, _, err = ran(capsys, "list", "--journal", str(tmp_path / "none"))
     assert (status, err.count("\n")) == (1, 1)
-    assert set(COMMAND.commands) == {"list", "show", "delete", "vacuum", "recover"}
+    looking = {"list", "show", "delete", "vacuum", "recover"}
+    assert set(COMMAND.commands) == looking | {"backup", "restore", "copy"}
     SqliteJournal(tmp_path / "j", fingerprint=b"").close()
     view = SqliteView(tmp_path / "j")
     assert view.sessions() == []

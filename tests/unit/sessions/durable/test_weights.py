@@ -38,6 +38,17 @@ def item(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     return st.builds(lambda own, more: own | more, st.fixed_dictionaries(fields), ids)
 
 
+def functions(texts: list[str]) -> list[dict[str, Any]]:
+    return [
+        {"type": "function", "name": f"f{n}", "description": each} for n, each in enumerate(texts)
+    ]
+
+
+def chunks(texts: list[str]) -> list[dict[str, Any]]:
+    outcome = {"type": "exit", "exit_code": 0}
+    return [{"stdout": each, "stderr": "", "outcome": outcome} for each in texts]
+
+
 items = st.one_of(
     item(role=st.sampled_from(["user", "system", "developer"]),
          content=st.one_of(text, parts("input_text"))),
@@ -60,6 +71,13 @@ items = st.one_of(
     item(type=st.just("function_call_output"), call_id=st.just("c"), output=parts("input_text")),
     item(type=st.just("custom_tool_call_output"), call_id=st.just("c"),
          output=st.one_of(text, parts("input_text"))),
+    item(type=st.just("shell_call"), call_id=st.just("c"),
+         action=some.map(lambda texts: {"commands": texts})),
+    item(type=st.just("shell_call_output"), call_id=st.just("c"), output=some.map(chunks)),
+    item(type=st.just("apply_patch_call_output"), call_id=st.just("c"), output=text,
+         status=st.just("failed")),
+    item(type=st.just("additional_tools"), role=st.just("developer"),
+         tools=some.map(functions)),
 )  # fmt: skip
 schemas = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(0, 1), text),

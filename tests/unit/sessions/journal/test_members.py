@@ -7,7 +7,15 @@ import pytest
 
 from sessions.journal import members
 from sessions.journal.errors import AddressTaken, ClusterRefused
-from sessions.journal.members import NO_SLOT, Heard, Member, MemberState, Presence, bell_of
+from sessions.journal.members import (
+    NO_SLOT,
+    Heard,
+    Member,
+    MemberLoad,
+    MemberState,
+    Presence,
+    bell_of,
+)
 from sessions.journal.ownership import DEAD_MS, Ownership, SystemWaiter
 from sessions.journal.sqlite import SqliteJournal
 
@@ -44,7 +52,9 @@ def test_a_member_says_what_it_is_and_hears_who_else_serves(servers: Servers) ->
     a, b = servers.server("a"), servers.server("b")
     a.join(ONE)
     b.join(TWO)
-    ready = replace(ONE, state=MemberState.READY, kv_permille=700)
+    ready = replace(
+        ONE, state=MemberState.READY, load=MemberLoad(kv_permille=700, sockets=3), version="1"
+    )
     assert a.beat(ready) == Heard(told=False, num_ready=1)
     assert b.beat(replace(TWO, state=MemberState.READY)).num_ready == 2
     assert servers.rows()["a"].presence == ready
@@ -110,3 +120,27 @@ def test_servers_without_a_cluster_are_in_none(servers: Servers) -> None:
 
 def test_a_clusters_bell_is_no_servers_name() -> None:
     assert bell_of("prod") == "cluster/prod"  # a server's own has a host's name and colons
+
+
+def test_a_server_has_the_slot_that_it_asks_for_when_it_joins_and_then_the_balancers(
+    servers: Servers,
+) -> None:
+    a, asking = servers.server("a"), replace(ONE, wanted_slot=3)
+    a.join(asking)
+    assert servers.rows()["a"].slot == 3
+    with a.journal.writing() as cursor:
+        members.give_slots(cursor, {"a": 7})
+    a.beat(asking)
+    assert servers.rows()["a"].slot == 7
+    with a.journal.writing() as cursor:
+        members.bury(cursor, "c", ONE.address)
+    a.beat(asking)  # it was taken for dead
+    assert servers.rows()["a"].slot == 3
+
+
+def test_addresses_are_those_of_servers_that_stand_in_a_cluster(servers: Servers) -> None:
+    a, b = servers.server("a"), servers.server("b")
+    a.join(ONE)
+    b.beat()
+    with a.journal.reading() as cursor:
+        assert members.addresses(cursor) == {"a": ONE.address}

@@ -13,6 +13,11 @@ STEP = StepStats(
     snapshots_taken_delta={"end": 2, "header": 1},
     snapshots_lost_delta={"end": 1},
     slot_waits_delta=3,
+    host_states_total=20,
+    host_states_used=6,
+    disk_states_total=50,
+    disk_states_used=7,
+    snapshots_raised_delta=2,
 )
 
 
@@ -31,7 +36,15 @@ def test_a_step_sets_slots_and_adds_what_was_kept_and_lost() -> None:
     assert value(registry, "snapshots_evicted_total", kind="end") == 2
     assert value(registry, "snapshots_taken_total", kind="junction") == 0
     assert value(registry, "slot_waits_total") == 6
+    assert value(registry, "snapshots_raised_total") == 4
+    below = [
+        value(registry, "tier_slots", tier=tier, state=state)
+        for tier in ("host", "disk")
+        for state in ("used", "free")
+    ]
+    assert below == [6, 14, 7, 43]
     metrics.engine_died()
+    assert value(registry, "tier_slots", tier="host", state="free") == 0
     assert value(registry, "slots", use="snapshot") == 0
 
 

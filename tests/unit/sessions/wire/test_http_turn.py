@@ -163,7 +163,7 @@ def test_an_error_before_the_turn_is_an_answer_with_its_status() -> None:
             ({"model": "other"}, 404, "model_not_found"),
             ({"temperature": 3}, 400, "invalid_value"),
             ({"previous_response_id": "resp_none"}, 400, "previous_response_not_found"),
-            ({"background": True}, 400, "unsupported_parameter"),
+            ({"background": True, "store": False}, 400, "invalid_value"),
         ):
             for stream in (False, True):
                 turn = begin(bench, stream=stream, **fields)

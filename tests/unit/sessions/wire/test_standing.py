@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from sessions.journal.errors import AddressTaken, ClusterRefused, JournalUnavailable
-from sessions.journal.members import Heard, MemberState, Presence
+from sessions.journal.members import Heard, MemberLoad, MemberState, Presence
 from sessions.quotas import Draw, Drawn, Quotas
 from sessions.tenants import ApiKey, TenantPolicy, Tenants
 from sessions.wire import standing as module
@@ -64,14 +64,16 @@ def beat(standing: Standing, owner: FakeOwner) -> None:
 
 
 async def test_it_is_ready_when_its_engine_is_and_somebody_could_reach_it() -> None:
-    owner, engine, usage = FakeOwner(), [False], [0.25]
+    owner, engine, usage = FakeOwner(), [False], [250]
     async with health(200) as address:
         standing = Standing(
             Presence(cluster="c", address=address, identity="m", state=MemberState.READY),
             notice_s=1,
         )
         assert standing.presence.state is MemberState.STARTING
-        standing.serves(engine_ready=lambda: engine[0], kv_usage=lambda: usage[0])
+        standing.serves(
+            engine_ready=lambda: engine[0], load=lambda: MemberLoad(kv_permille=usage[0])
+        )
         engine[0] = True
         async with asyncio.timeout(10):
             while standing.presence.state is not MemberState.READY:
@@ -81,7 +83,7 @@ async def test_it_is_ready_when_its_engine_is_and_somebody_could_reach_it() -> N
         assert not standing.due
         assert owner.joined == 1
         assert owner.beats[-1][0] is not None
-        assert (owner.beats[-1][0].kv_permille, owner.beats[-1][1]) == (250, True)
+        assert (owner.beats[-1][0].load.kv_permille, owner.beats[-1][1]) == (250, True)
         engine[0] = False
         assert standing.presence.state is MemberState.STARTING
         assert standing.due
@@ -96,7 +98,7 @@ async def test_an_address_that_nobody_reaches_is_told_once_and_never_ready(
     async with health(505) as address:
         assert not await answers(address)
     standing = Standing(SAID, notice_s=1)
-    standing.serves(engine_ready=lambda: True, kv_usage=lambda: 0)
+    standing.serves(engine_ready=lambda: True, load=MemberLoad)
     tried = 0
 
     async def no(address: str) -> bool:
@@ -187,7 +189,7 @@ async def test_debts_are_paid_soon_and_the_clusters_size_is_known() -> None:
     standing = Standing(SAID, notice_s=1)
     standing.quotas = quotas
     await standing.join(owner)  # type: ignore[arg-type]
-    standing.serves(engine_ready=lambda: True, kv_usage=lambda: 0)
+    standing.serves(engine_ready=lambda: True, load=MemberLoad)
     beat(standing, owner)
     assert quotas.num_servers == 3
     assert quotas.part_of(10) == 4

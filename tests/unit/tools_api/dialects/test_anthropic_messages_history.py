@@ -159,7 +159,28 @@ REFUSED = [
     (user(result("21")), "messages[1].content[0].tool_use_id"),
     (user({"type": "tool_result"}), "messages[1].content[0].tool_use_id"),
     (assistant(result("21")), "messages[0].content[0].type"),
-    (assistant({"type": "server_tool_use"}), "messages[0].content[0].type"),
+    (
+        assistant({"type": "server_tool_use", "name": "tool_search_tool_bm25", "input": {}}),
+        "messages[0].content[0].id",
+    ),
+    (user({"type": "server_tool_use"}), "messages[1].content[0].type"),
+    (
+        assistant({"type": "tool_search_tool_result", "tool_use_id": "s", "content": []}),
+        "messages[0].content[0].content",
+    ),
+    (
+        assistant(
+            {
+                "type": "tool_search_tool_result",
+                "tool_use_id": "s",
+                "content": {
+                    "type": "tool_search_tool_search_result",
+                    "tool_references": [{"type": "tool_reference", "tool_name": "nobody"}],
+                },
+            }
+        ),
+        "messages[0].content[0].content.tool_references",
+    ),
     (assistant({"type": "thinking"}), "messages[0].content[0].thinking"),
     (assistant(USE | {"id": None}), "messages[0].content[0].id"),
     (assistant(USE | {"name": ""}), "messages[0].content[0].name"),

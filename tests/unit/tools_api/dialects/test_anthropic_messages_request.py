@@ -228,7 +228,7 @@ REFUSED = [
     ({"context_management": {"rules": []}}, "context_management.rules"),
     ({"tools": {}}, "tools"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
-    ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+    ({"tools": [{"type": "computer_20251124", "name": "bash"}]}, "tools[0].type"),
     ({"tools": [TOOL | {"defer_loading": 1}]}, "tools[0].defer_loading"),
     ({"tools": [TOOL | {"allowed_callers": ["code_execution_20250825"]}]},
      "tools[0].allowed_callers[0]"),

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sessions.durable.transcript import Tail, header_tools
-from tests.support.dialects import accepted, refused
-from tests.support.sessions_rig import Rig, spelled
+from tests.support.dialects import accepted, refused, stream
+from tests.support.sessions_rig import END, Rig, call, spelled
 from tools_api.chat_format import TemplateOptions
 from tools_api.dialects.anthropic_messages import MESSAGES, count_tokens
 from tools_api.items import FunctionCallOutput, Message
@@ -168,15 +168,106 @@ def test_where_a_session_is_continued_by_its_name_deferred_tools_may_be_called()
     assert [each.name for each in header_tools(request.tools)] == ["a"]
 
 
-@pytest.mark.parametrize("kind", ["bm25", "regex", "bm25_20251119", "regex_20251119"])
-def test_who_wants_the_server_to_search_is_shown_all_tools(kind: str) -> None:
-    search = {"type": f"tool_search_tool_{kind}", "name": "tool_search"}
-    request = accepted(MESSAGES, body([search, tool("a"), later("b")]))
-    assert callable_names(request) == ["a", "b"]
-    assert len(header_tools(request.tools)) == 2
-    warnings = " ".join(request.warnings)
-    assert "tool_search" in warnings
-    assert "defer_loading" in warnings
+def finds(kind: str, more: dict[str, Any], *names: str) -> list[dict[str, Any]]:
+    """The blocks of a search that the server ran."""
+    references = [{"type": "tool_reference", "tool_name": name} for name in names]
+    content = {"type": "tool_search_tool_search_result", "tool_references": references}
+    use = {"type": "server_tool_use", "id": "call_s", "name": f"tool_search_tool_{kind}"}
+    return [
+        use | {"input": more},
+        {"type": "tool_search_tool_result", "tool_use_id": "call_s", "content": content},
+    ]
+
+
+def search_of(kind: str) -> dict[str, Any]:
+    return {"type": f"tool_search_tool_{kind}", "name": f"tool_search_tool_{kind[:5].rstrip('_')}"}
+
+
+SEARCHES = ["bm25", "regex", "bm25_20251119", "regex_20251119"]
+
+
+@pytest.mark.parametrize("kind", SEARCHES)
+def test_a_search_of_the_servers_is_a_tool_and_finds_those_that_are_deferred(kind: str) -> None:
+    request = accepted(MESSAGES, body([search_of(kind), tool("a"), later("b")]))
+    assert callable_names(request) == ["tool_search", "a"]
+    assert not request.warnings
+    (search, *_) = request.tools
+    assert list(search.parameters["properties"]) == ["pattern" if "regex" in kind else "query"]
+
+
+@pytest.mark.parametrize("kind", SEARCHES)
+@pytest.mark.parametrize("whole", [True, False], ids=["resent", "by session"])
+def test_a_turn_searches_and_its_history_comes_back(kind: str, whole: bool) -> None:
+    rig = Rig(max_context_tokens=100_000)
+    asks = {"pattern": "b.*does"} if "regex" in kind else {"query": "what b does"}
+    tools = [search_of(kind), tool("a"), later("b"), later("zzz", description="Other.")]
+    fields: dict[str, Any] = {"max_tokens": 900}
+    fields |= {} if whole else {"keepwarm": {"session": "s"}}
+    first = MESSAGES.read(body(tools, **fields))
+    client = rig.connect()
+    client.create(**first.create)
+    rig.reply(call("tool_search", json.dumps(asks)) + END)
+    rig.reply(call("b", '{"b": 1}') + END)
+    message = first.writer.whole(client.response)
+    name = "tool_search_tool_regex" if "regex" in kind else "tool_search_tool_bm25"
+    use, result, called = message["content"]
+    assert use == {"type": "server_tool_use", "id": use["id"], "name": name, "input": asks}
+    assert result == finds("x", {}, "b")[1] | {"tool_use_id": use["id"]}
+    assert (called["type"], called["name"]) == ("tool_use", "b")
+    assert message["stop_reason"] == "tool_use"
+    streamed = [
+        event for _, event in stream(MESSAGES.read(body(tools, **fields)).writer, client.events)
+    ]
+    starts = [e["content_block"] for e in streamed if e["type"] == "content_block_start"]
+    assert [start["type"] for start in starts] == [each["type"] for each in message["content"]]
+    assert starts[1] == result
+    output = {"type": "tool_result", "tool_use_id": called["id"], "content": "done"}
+    answer = {"role": "user", "content": [output]}
+    said = [{"role": "assistant", "content": message["content"]}, answer]
+    again = MESSAGES.read(
+        body(tools, *said) if whole else {**body(tools, **fields), "messages": said[1:]}
+    )
+    client.create(**again.create)
+    assert '\\"name\\": \\"b\\"' in rig.engine.last.grammar.lark  # type: ignore[union-attr]
+    rig.reply("ok" + END)
+    assert client.response["previous_response_id"] is not None
+    assert spelled(rig.engine.sessions[rig.engine.last.branch_id]).count("What b does.") == 1
+
+
+def test_what_a_search_found_is_not_defined_again() -> None:
+    blocks = [{"role": "assistant", "content": finds("bm25", {"query": "b"}, "b")}, ASK]
+    tools = [search_of("bm25"), tool("search"), later("b")]
+    request = accepted(MESSAGES, body(tools, *blocks, *refers("b"), ASK))
+    assert prompt(request).count("What b does.") == 1
+
+
+def test_a_search_that_could_not_look_found_nothing() -> None:
+    use, result = finds("bm25", {"query": "b"}, "b")
+    error = {"type": "tool_search_tool_result_error", "error_code": "unavailable"}
+    blocks = {"role": "assistant", "content": [use, result | {"content": error}]}
+    request = accepted(MESSAGES, body([search_of("bm25"), later("b")], blocks, ASK))
+    assert callable_names(request) == ["tool_search"]
+
+
+def test_what_a_search_found_can_be_withdrawn_and_come_back() -> None:
+    tools = [search_of("bm25"), tool("a"), later("b")]
+    blocks = [{"role": "assistant", "content": finds("bm25", {"query": "b"}, "b")}, ASK]
+    for more, offered in (
+        ([], True),
+        ([changes("tool_removal", "b"), ASK], False),
+        ([changes("tool_removal", "b"), ASK, changes("tool_addition", "b"), ASK], True),
+    ):
+        rig = Rig(max_context_tokens=100_000)
+        rig.connect().create(**MESSAGES.read(body(tools, *blocks, *more)).create)
+        grammar = rig.engine.last.grammar
+        assert grammar is not None
+        assert ('\\"name\\": \\"b\\"' in grammar.lark) is offered
+        assert spelled(rig.engine.last.new_tokens.tolist()).count("What b does.") == 1
+
+
+def test_one_search_is_enough() -> None:
+    error = refused(MESSAGES, body([search_of("bm25"), search_of("regex"), later("b")]))
+    assert "'tools[1].type'" in error["message"]
 
 
 def test_deferred_tools_are_not_counted() -> None:

@@ -116,8 +116,11 @@ def test_another_word_than_the_two_is_refused() -> None:
 def test_a_page_of_a_transcript_is_asked_for_with_the_query_too() -> None:
     endpoint = Endpoint("http://h:1/v1?a=b").of_session("x/y")
     assert endpoint.url == "ws://h:1/v1/responses?a=b&session=x%2Fy"
-    assert endpoint.http_url == "http://h:1/v1/responses"
-    assert endpoint.query == "a=b&session=x%2Fy"
+    assert endpoint.http_url("/responses/1?limit=2") == (
+        "http://h:1/v1/responses/1?limit=2&a=b&session=x%2Fy"
+    )
+    assert endpoint.http_url("/responses/1") == "http://h:1/v1/responses/1?a=b&session=x%2Fy"
+    assert Endpoint("http://h:1/v1").http_url("/sessions/s") == "http://h:1/v1/sessions/s"
 
 
 def test_a_client_that_is_closed_leaves_no_socket_of_a_session_that_was_dropped_before() -> None:

@@ -150,8 +150,6 @@ def test_what_a_session_cannot_give_is_said_before_anything_runs() -> None:
     def delete(name: str) -> str:
         return name
 
-    with pytest.raises(TypeError, match="delete needs approval"):
-        Equipment().check([delete])
     with pytest.raises(ValueError, match="two tools are called 'delete'"):
         Equipment(approve=lambda call, arguments: True).check([delete, delete])
     with pytest.raises(ValueError, match="below 1"):

@@ -33,14 +33,13 @@ def serving(answer: Answer) -> Iterator[tuple[str, list[str]]]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
-            asked.append(self.path)
+            asked.extend((self.path, self.headers.get("Authorization", "")))
             query = {name: values[0] for name, values in parse_qs(parts.query).items()}
             status, body = answer(parts.path, query)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
-            asked.append(self.headers.get("Authorization", ""))
 
         def log_message(self, *_: Any) -> None: ...
 

@@ -1,0 +1,202 @@
+"""What one of several ranks has of a model: an equal part of the heads, of the KV and of the widths
+between.
+
+Heads of attention are cut by their keys' heads: a rank has neighbouring heads of queries and the
+heads of keys and values that these use. Where there are more ranks than those, neighbouring ranks
+have the same one. An MLP is cut by its width; experts likewise, or each rank has some of them
+whole. Embedding, norms, routers and the output projection are whole on every rank. No torch here.
+
+Always true: the parts of all ranks, summed after each mixer and each feed-forward, are the model.
+"""
+
+import contextlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from runtime.model.config import Attention, Experts, Gated, Layer, LoadError, ModelConfig, Plain
+from runtime.model.sources import ModelSource
+
+MOST_RANKS = 64
+_OF_LAYER = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\.(.+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One rank among all."""
+
+    ranks: int
+    rank: int
+    whole_experts: bool = False
+    """Experts are dealt out whole; else each is cut by its width."""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.ranks <= MOST_RANKS or not 0 <= self.rank < self.ranks:
+            raise ValueError(f"rank {self.rank} of {self.ranks}")
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the rank that plans and draws."""
+        return self.rank == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A tensor's part."""
+
+    axis: int
+    """0: outputs; 1: inputs."""
+    parts: int
+    part: int
+
+    def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the whole tensor, by the part's."""
+        return (*shape[: self.axis], shape[self.axis] * self.parts, *shape[self.axis + 1 :])
+
+
+def check_can_be_cut(name: str, found: ModelSource, partition: Partition) -> ModelConfig:
+    """The decoder of one rank of a model that has not been loaded.
+
+    Raises:
+        LoadError: it cannot be cut into so many parts, or is in a file that cannot.
+    """
+    if found.gguf is not None:
+        raise LoadError(
+            f"{name}: --tensor-parallel {partition.ranks} cannot be had: GGUF files cannot be cut "
+            "yet"
+        )
+    return part_of(name, found.config, partition)
+
+
+def part_of(name: str, config: ModelConfig, partition: Partition) -> ModelConfig:
+    """The decoder of one rank.
+
+    Args:
+        name: the model's, for complaints.
+        config: of the whole model.
+
+    Raises:
+        LoadError: it cannot be cut into so many parts.
+    """
+    try:
+        layers = _layers(config, partition)
+    except ValueError as error:
+        raise LoadError(
+            f"{name}: --tensor-parallel {partition.ranks} cannot be had: {error}"
+            + _said(_fitting(config, partition))
+        ) from None
+    if config.quantisation is not None:
+        raise LoadError(
+            f"{name}: --tensor-parallel {partition.ranks} cannot be had: its weights are quantised "
+            f"({config.quantisation.method}), and such matrices cannot be cut yet"
+        )
+    if partition.whole_experts and not config.has_experts:
+        raise LoadError(f"{name}: --expert-parallel is given, and the model has no experts")
+    return replace(config, layers=layers)
+
+
+def cut_of(name: str, config: ModelConfig, partition: Partition) -> Cut | None:
+    """How one of the decoder's tensors is cut; None: every rank has all of it.
+
+    Args:
+        name: as the decoder calls it.
+        config: of the whole model.
+    """
+    found = _OF_LAYER.fullmatch(name)
+    if found is None:
+        return None
+    ranks, rank = partition.ranks, partition.rank
+    within, rest = found[1], found[2]
+    module, _, kind = rest.rpartition(".")
+    if within == "self_attn":
+        if rest == "sinks" or module == "q_proj":
+            return Cut(axis=0, parts=ranks, part=rank)
+        if module in ("k_proj", "v_proj"):
+            parts = min(ranks, config.kv_heads)
+            return Cut(axis=0, parts=parts, part=rank * parts // ranks)
+        return _columns(partition) if rest == "o_proj.weight" else None
+    if partition.whole_experts and module.startswith("experts."):
+        return None
+    if module.endswith(("gate_proj", "up_proj")):
+        return Cut(axis=0, parts=ranks, part=rank)
+    return _columns(partition) if module.endswith("down_proj") and kind == "weight" else None
+
+
+def is_added_once(name: str, partition: Partition) -> bool:
+    """Whether a tensor is added to what the ranks sum, so that the leading one alone has it: the
+    bias of a map whose inputs are cut."""
+    found = _OF_LAYER.fullmatch(name)
+    if found is None or not name.endswith(("o_proj.bias", "down_proj.bias")):
+        return False
+    return not (partition.whole_experts and found[2].startswith("experts."))
+
+
+def _columns(partition: Partition) -> Cut:
+    return Cut(axis=1, parts=partition.ranks, part=partition.rank)
+
+
+def _layers(config: ModelConfig, partition: Partition) -> tuple[Layer, ...]:
+    """Raises ValueError: they cannot be cut so."""
+    return tuple(_layer(layer, partition) for layer in config.layers)
+
+
+def _fitting(config: ModelConfig, partition: Partition) -> list[int]:
+    """The numbers of ranks that the layers can be cut into."""
+    found = []
+    for ranks in range(2, MOST_RANKS + 1):
+        with contextlib.suppress(ValueError):
+            _layers(config, replace(partition, ranks=ranks, rank=0))
+            found.append(ranks)
+    return found
+
+
+def _said(numbers: Sequence[int]) -> str:
+    return f"; what can be had: {', '.join(map(str, numbers))}" if numbers else ""
+
+
+def _layer(layer: Layer, partition: Partition) -> Layer:
+    mixer = layer.mixer
+    if not isinstance(mixer, Attention):
+        raise ValueError(f"layers of {type(mixer).__name__} cannot be cut yet")
+    attention, feed_forward = _attention(mixer, partition), layer.feed_forward
+    cut: Gated | Experts
+    if isinstance(feed_forward, Experts):
+        cut = _experts(feed_forward, partition)
+    else:
+        cut = _gated(feed_forward, partition)
+    return replace(layer, mixer=attention, feed_forward=cut)
+
+
+def _attention(mixer: Attention, partition: Partition) -> Attention:
+    ranks = partition.ranks
+    if mixer.norm == "all":
+        raise ValueError("queries are normed over all heads together, which cannot be cut yet")
+    if mixer.gated:
+        raise ValueError("attention whose results are gated cannot be cut yet")
+    _check_divides(mixer.heads, ranks, "heads")
+    if mixer.kv_heads % ranks and ranks % mixer.kv_heads:
+        raise ValueError(f"{mixer.kv_heads} heads of keys are neither a multiple nor a divisor")
+    return replace(mixer, heads=mixer.heads // ranks, kv_heads=max(1, mixer.kv_heads // ranks))
+
+
+def _gated(mlp: Gated | Plain | None, partition: Partition) -> Gated:
+    if not isinstance(mlp, Gated):
+        raise ValueError("feed-forwards without a gate cannot be cut yet")
+    _check_divides(mlp.size, partition.ranks, "columns of the feed-forward")
+    return replace(mlp, size=mlp.size // partition.ranks)
+
+
+def _experts(experts: Experts, partition: Partition) -> Experts:
+    shared = None if experts.shared is None else _gated(experts.shared, partition)
+    if not partition.whole_experts:
+        return replace(experts, each=_gated(experts.each, partition), shared=shared)
+    count = experts.router.num_experts
+    _check_divides(count, partition.ranks, "experts")
+    each = count // partition.ranks
+    own = partition.rank * each, (partition.rank + 1) * each
+    return replace(experts, own=own, shared=shared)
+
+
+def _check_divides(number: int, ranks: int, what: str) -> None:
+    if number % ranks:
+        raise ValueError(f"{number} {what} are not a multiple of {ranks}")

@@ -1,0 +1,85 @@
+"""What a model that several ranks compute asks of the others.
+
+One rank leads: it is told each step, tells the others, and alone has logits. Who the others are,
+and by which way they are reached, is ``runtime.process.ranks``' to know.
+"""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from runtime.model.batch import StepBatch
+from runtime.model.partition import Partition
+from runtime.model.product_choice import ProductChoice
+from runtime.model.step_buckets import Bucket
+
+
+class RunnerBroken(Exception):
+    """No step can be computed any more: a rank is gone, or the ranks are not at the same step."""
+
+
+class Followers(Protocol):
+    """The other ranks, as the leading one has them follow."""
+
+    def send_step(self, batch: StepBatch, tokens: Tensor | None, bucket: Bucket | None) -> None:
+        """Have the others compute a step, of these tokens if there are any, in the recording of
+        ``bucket``, None: as it comes.
+
+        Raises:
+            RunnerBroken: one of them is gone.
+        """
+        ...
+
+    def send_rest(self) -> None:
+        """Tell the others that no step comes for now. Raises RunnerBroken likewise."""
+        ...
+
+    def broken(self, error: Exception) -> RunnerBroken:
+        """What a step has failed for that the others are computing, in words."""
+        ...
+
+
+class RankLink(Protocol):
+    """The other ranks of a model, as one of them sees them. Each call is made by all of them, in
+    the same order."""
+
+    @property
+    def partition(self) -> Partition: ...
+
+    @property
+    def followers(self) -> Followers | None:
+        """The others, where this one leads."""
+        ...
+
+    @property
+    def num_sums(self) -> int:
+        """Sums that were made since the start."""
+        ...
+
+    def rank_sum(self, part: Tensor) -> Tensor:
+        """The sum of what all ranks have computed, [tokens, hidden], the same on each."""
+        ...
+
+    def products(self, own: ProductChoice | None) -> ProductChoice | None:
+        """The leading rank's choice of layouts, whatever ``own`` is elsewhere."""
+        ...
+
+    def blocks(self, own: int) -> int:
+        """The least of what the ranks have room for, once all have loaded their parts.
+
+        Raises:
+            LoadError: a rank cannot load its part; the message says which, and why.
+        """
+        ...
+
+    def all_can(self, this_can: bool) -> bool:
+        """Whether all ranks can."""
+        ...
+
+    def take_wait_s(self) -> float:
+        """Seconds in which sums were made and waited for, since this was asked last."""
+        ...
+
+    def close(self) -> None:
+        """End the other ranks, or let go of the leading one."""
+        ...

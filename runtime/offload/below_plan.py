@@ -1,0 +1,68 @@
+"""How much memory below the device KV gets, and how much states: arithmetic, no tensors.
+
+Always true: without recurrent layers KV gets all of it.
+"""
+
+from dataclasses import dataclass
+
+from runtime.config import EngineConfig
+from runtime.model.config import LoadError
+from runtime.model.state_plan import StatePlan
+from runtime.offload.disk import slot_bytes
+from runtime.offload.state_file import state_slot_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BelowPlan:
+    """Blocks and slots for states, by tier."""
+
+    host_blocks: int = 0
+    host_states: int = 0
+    disk_blocks: int = 0
+    disk_states: int = 0
+
+
+def plan_below(config: EngineConfig, states: StatePlan, block: int) -> BelowPlan:
+    """What ``config`` has room for below the device.
+
+    Args:
+        states: on the device.
+        block: bytes of a block of KV.
+
+    Raises:
+        LoadError: not for one block, or not for one state where there are states.
+    """
+    if not config.host_kv_bytes:
+        return BelowPlan()
+    kv, for_states = _split_host(config, states)
+    disk_share = for_states / (kv + for_states)
+    disk_for_states = int(config.disk_kv_bytes * disk_share)
+    disk_kv = config.disk_kv_bytes - disk_for_states
+    slot = states.slot_bytes
+    plan = BelowPlan(
+        host_blocks=kv // block,
+        host_states=for_states // slot if slot else 0,
+        disk_blocks=disk_kv // slot_bytes(block),
+        disk_states=disk_for_states // state_slot_bytes(slot) if slot else 0,
+    )
+    if not plan.host_blocks:
+        raise LoadError(f"host_kv_bytes is {config.host_kv_bytes}: a block takes {block}")
+    if config.disk_kv_bytes and not plan.disk_blocks:
+        raise LoadError(
+            f"disk_kv_bytes is {config.disk_kv_bytes}: a block takes {slot_bytes(block)}"
+        )
+    if config.host_state_bytes and slot and not plan.host_states:
+        raise LoadError(
+            f"host_state_bytes is {config.host_state_bytes}: a state and its tail take {slot}"
+        )
+    return plan
+
+
+def _split_host(config: EngineConfig, states: StatePlan) -> tuple[int, int]:
+    """Host memory for KV, and for states: a part of the former unless it is named."""
+    if not states.slots:
+        return config.host_kv_bytes, 0
+    if config.host_state_bytes is not None:
+        return config.host_kv_bytes, config.host_state_bytes
+    for_states = int(config.host_kv_bytes * min(0.9, states.share))
+    return config.host_kv_bytes - for_states, for_states

@@ -1,0 +1,92 @@
+"""What the leading rank and another say to each other until the first step, as frames.
+
+Afterwards the leading one sends the messages of ``runtime.process.step_channel``, and the other
+speaks only to say why it ends.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from runtime.messages import Loading
+from runtime.process.field_types import WrongField, build
+from runtime.process.frames import FrameError, decode_object, encode_object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStart:
+    """To another rank, behind the configuration: which it is, and where it meets the others."""
+
+    rank: int
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMet:
+    """To another rank: all have met, and whoever loads is heard from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankProducts:
+    """To another rank: the layouts that were chosen (``product_choice``); all None: none was."""
+
+    few: str | None = None
+    many: str | None = None
+    from_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRoom:
+    """From another rank: its part is loaded."""
+
+    num_blocks: int
+    """It has room for so many."""
+    files: str
+    """A digest of what it read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankBlocks:
+    """To another rank: so many blocks does every rank have."""
+
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFault:
+    """From another rank: why it ends, in one line."""
+
+    reason: str
+
+
+RankMessage = RankStart | RankMet | RankProducts | RankRoom | RankBlocks | RankFault | Loading
+_KINDS: dict[str, type[Any]] = {
+    "start": RankStart,
+    "met": RankMet,
+    "products": RankProducts,
+    "room": RankRoom,
+    "blocks": RankBlocks,
+    "fault": RankFault,
+    "loading": Loading,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def encode(message: RankMessage) -> bytes:
+    """A message as a frame."""
+    return encode_object({_NAMES[type(message)]: asdict(message)})
+
+
+def decode(header: bytes, body: bytes) -> RankMessage:
+    """Inverse of ``encode``. Raises FrameError on anything else."""
+    value = decode_object(header, body)
+    if len(value) != 1:
+        raise FrameError(f"a message between ranks has {len(value)} kinds")
+    ((name, fields),) = value.items()
+    kind = _KINDS.get(name)
+    if kind is None:
+        raise FrameError(f"unknown message between ranks {name[:40]!r}")
+    try:
+        message: RankMessage = build(kind, fields)
+    except WrongField as error:
+        raise FrameError(f"not a message between ranks: {error}") from error
+    return message

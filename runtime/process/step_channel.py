@@ -1,0 +1,242 @@
+"""What the leading rank tells the others of each step, as bytes.
+
+A message is a fixed head and the arrays of a ``StepBatch`` that the others do not follow from:
+tokens, where each sequence's begin, contexts, block tables, rows with logits. Positions and slots
+are worked out anew where it arrives, so that they cannot name a place outside the pool.
+
+Always true: what ``decode`` returns writes blocks of this pool alone, and looks up tokens of this
+vocabulary; anything else is refused before it is computed. No byte of a message is code.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.model.batch import NO_STATE, StepBatch
+from runtime.model.step_buckets import Bucket
+from runtime.process.frames import FrameError
+
+MAGIC: Final = b"KWS1"
+_STEP, _REST, _END = 1, 2, 3
+_HEAD = struct.Struct("<4sBBxxQ4i6i")
+"""Magic, kind, whether tokens come over the device, number of the step; tokens, sequences, blocks
+of a table, rows with logits; the bucket's sizes, all 0 where there is none."""
+HEAD_BYTES: Final = _HEAD.size
+MOST_TOKENS: Final = 1 << 18
+"""Of one step; the largest that an option allows, with all its drafts, is smaller."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelLimits:
+    """What the messages of one model and pool stay within."""
+
+    vocab_size: int
+    num_blocks: int
+    block_size: int
+    max_context_tokens: int
+
+    @property
+    def table_blocks(self) -> int:
+        """The longest block table."""
+        return min(self.num_blocks, -(-self.max_context_tokens // self.block_size))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOrder:
+    """Compute this step."""
+
+    number: int
+    batch: StepBatch
+    bucket: Bucket | None
+    """The recording to run it in; None: as it comes."""
+    tokens_follow: bool
+    """Its tokens come over the device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestOrder:
+    """No step comes for now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndOrder:
+    """There is nothing more to compute."""
+
+
+Order = StepOrder | RestOrder | EndOrder
+
+
+def encode_step(order: StepOrder) -> bytes:
+    """The message of a step."""
+    batch, bucket = order.batch, order.bucket
+    sizes = (0,) * 6
+    if bucket is not None:
+        sizes = (
+            bucket.sequences,
+            bucket.tokens,
+            bucket.logits,
+            bucket.decode_width,
+            bucket.chunk,
+            int(bucket.shared),
+        )
+    head = _HEAD.pack(
+        MAGIC,
+        _STEP,
+        order.tokens_follow,
+        order.number,
+        batch.num_tokens,
+        batch.num_sequences,
+        batch.block_tables.shape[1],
+        len(batch.logit_rows),
+        *sizes,
+    )
+    arrays = (
+        batch.token_ids,
+        batch.query_starts,
+        batch.context_lengths,
+        batch.block_tables,
+        batch.logit_rows,
+    )
+    return head + b"".join(array.astype("<i4").tobytes() for array in arrays)
+
+
+def encode_rest() -> bytes:
+    """The message of a rest."""
+    return _HEAD.pack(MAGIC, _REST, 0, 0, *(0,) * 10)
+
+
+def encode_end() -> bytes:
+    """The message of the end."""
+    return _HEAD.pack(MAGIC, _END, 0, 0, *(0,) * 10)
+
+
+def read_order(receive: Callable[[int], bytes], limits: ChannelLimits, number: int) -> Order:
+    """The next message.
+
+    Args:
+        receive: the next so many bytes; raises EOFError where there are none any more.
+        limits: of this rank's model and pool, as the leading rank has them.
+        number: of the next step.
+
+    Raises:
+        FrameError: it is none of ours, or not the next one, or names what is not there.
+    """
+    magic, kind, follow, told, *sizes = _HEAD.unpack(receive(HEAD_BYTES))
+    if magic != MAGIC:
+        raise FrameError(f"a step's message starts with {magic!r}")
+    if kind in (_REST, _END):
+        if follow or told or any(sizes):
+            raise FrameError("a message without a step has sizes")
+        return RestOrder() if kind == _REST else EndOrder()
+    if kind != _STEP or follow not in (0, 1):
+        raise FrameError(f"a message of kind {kind}, {follow}")
+    if told != number:
+        raise FrameError(f"step {told} where step {number} comes next")
+    counts, bucket = _Counts(*sizes[:4]), _bucket(sizes[4:])
+    counts.check(limits)
+    return StepOrder(
+        number=number,
+        batch=_batch(receive(counts.num_bytes), counts, limits),
+        bucket=bucket,
+        tokens_follow=bool(follow),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    tokens: int
+    sequences: int
+    blocks: int
+    logits: int
+
+    def check(self, limits: ChannelLimits) -> None:
+        if not 1 <= self.tokens <= MOST_TOKENS or not 1 <= self.sequences <= self.tokens:
+            raise FrameError(f"a step of {self.tokens} tokens of {self.sequences} sequences")
+        if not 1 <= self.blocks <= limits.table_blocks:
+            raise FrameError(f"tables of {self.blocks} blocks, {limits.table_blocks} at most")
+        if not 0 <= self.logits <= self.tokens:
+            raise FrameError(f"{self.logits} rows with logits of {self.tokens}")
+
+    @property
+    def num_bytes(self) -> int:
+        numbers = self.tokens + 2 * self.sequences + 1 + self.logits
+        return 4 * (numbers + self.sequences * self.blocks)
+
+
+def _bucket(sizes: list[int]) -> Bucket | None:
+    if not any(sizes):
+        return None
+    sequences, tokens, logits, width, chunk, shared = sizes
+    if min(sizes) < 0 or shared > 1:
+        raise FrameError(f"a recording of {sizes}")
+    return Bucket(
+        sequences=sequences,
+        tokens=tokens,
+        logits=logits,
+        decode_width=width,
+        chunk=chunk,
+        shared=bool(shared),
+    )
+
+
+class _Arrays(NamedTuple):
+    tokens: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int32]
+    lengths: npt.NDArray[np.int32]
+    tables: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.int32]
+
+
+def _batch(body: bytes, counts: _Counts, limits: ChannelLimits) -> StepBatch:
+    numbers = np.frombuffer(body, dtype="<i4")
+    at = 0
+
+    def take(count: int) -> npt.NDArray[np.int32]:
+        nonlocal at
+        at += count
+        return numbers[at - count : at]
+
+    sequences, blocks = counts.sequences, counts.blocks
+    arrays = _Arrays(
+        tokens=take(counts.tokens),
+        starts=take(sequences + 1),
+        lengths=take(sequences),
+        tables=take(sequences * blocks).reshape(sequences, blocks),
+        rows=take(counts.logits),
+    )
+    _check(arrays, counts, limits)
+    return StepBatch.laid_out(
+        token_ids=arrays.tokens.astype(np.int64),
+        query_starts=arrays.starts.astype(np.int64),
+        context_lengths=arrays.lengths.astype(np.int64),
+        block_tables=arrays.tables.astype(np.int32),
+        logit_rows=arrays.rows.astype(np.int64),
+        state_slots=np.full(sequences, NO_STATE, dtype=np.int64),
+        block_size=limits.block_size,
+    )
+
+
+def _check(arrays: _Arrays, counts: _Counts, limits: ChannelLimits) -> None:
+    tokens, starts, lengths, tables, rows = arrays
+    if int(tokens.min()) < 0 or int(tokens.max()) >= limits.vocab_size:
+        raise FrameError("a token that is not in the vocabulary")
+    computed = np.diff(starts.astype(np.int64))
+    if starts[0] != 0 or starts[-1] != counts.tokens or int(computed.min()) < 1:
+        raise FrameError("sequences that do not lie end to end")
+    if (lengths < computed).any() or int(lengths.max()) > limits.max_context_tokens:
+        raise FrameError("a context that its tokens do not fit")
+    held = np.arange(counts.blocks) < -(-lengths.astype(np.int64) // limits.block_size)[:, None]
+    if int(lengths.max()) > counts.blocks * limits.block_size:
+        raise FrameError("a context longer than its block table")
+    if int(tables.max()) >= limits.num_blocks or (tables[held] < 0).any():
+        raise FrameError("a block that is not in the pool")
+    if int(tables.min()) < -1:
+        raise FrameError("a block table padded with something else")
+    if counts.logits and (int(rows[0]) < 0 or int(rows[-1]) >= counts.tokens):
+        raise FrameError("logits of a row that is not there")
+    if (np.diff(rows.astype(np.int64)) <= 0).any():
+        raise FrameError("rows with logits out of order")

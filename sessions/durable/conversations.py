@@ -1,0 +1,236 @@
+"""Conversations: where each stands, and the items that its client has added behind that.
+
+A conversation is a session with a name of the server's and a list of items. What its turns said is
+in the chain of its head, the newest of these turns; what a client adds waits behind it until a turn
+reads it. An item that is taken out of the chain makes that a list again: the next turn goes on from
+what is left, which is another history. Pure but for the table of a server without a journal.
+
+Always true: each change has a version of its own; a turn that has ended moves the conversation
+only if all that it read still stands in it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sessions.durable.item_ids import Place, listed_id, own_items, place_of, prefix_of
+from sessions.durable.transcript import Entry, chain
+from sessions.durable.weights import item_bytes
+from tools_api import errors
+from tools_api.items import Item
+from tools_api.limits import Limits
+
+_ROW_BYTES = 512
+"""Of one without items, roughly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """One conversation of a tenant."""
+
+    id: str
+    """Also its session's name."""
+    created_s: int
+    """Seconds since the epoch."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    head_id: str | None = None
+    """The response whose chain it is so far; None: it has none, or one that was edited."""
+    items: tuple[Item, ...] = ()
+    """Behind that chain, each with an id; no turn has read them there."""
+    edits: int = 0
+    """How often something was taken out that a turn may be reading."""
+    version: int = 1
+    """One more with each change."""
+
+    def changed(self, metadata: Mapping[str, str]) -> "Conversation":
+        """The same with other metadata."""
+        return replace(self, metadata=metadata, version=self.version + 1)
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size in memory, roughly; what its turns said is not counted."""
+        metadata = sum(len(key) + len(value) for key, value in self.metadata.items())
+        return _ROW_BYTES + metadata + sum(map(item_bytes, self.items))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationRead:
+    """The part of a conversation that a turn reads."""
+
+    id: str
+    edits: int
+    added: int
+    """Of ``items``, the first ones."""
+
+
+def read_of(conversation: Conversation) -> ConversationRead:
+    """All that is in it now."""
+    added = len(conversation.items)
+    return ConversationRead(id=conversation.id, edits=conversation.edits, added=added)
+
+
+def moved(
+    conversation: Conversation, read: ConversationRead, response_id: str
+) -> Conversation | None:
+    """The conversation once the turn that read it has ended; what was added meanwhile stands behind
+    it. None: something that the turn read was taken out."""
+    if conversation.edits != read.edits:
+        return None
+    left = conversation.items[read.added :]
+    return replace(conversation, head_id=response_id, items=left, version=conversation.version + 1)
+
+
+def with_added(conversation: Conversation, items: Sequence[Item], limits: Limits) -> Conversation:
+    """The conversation with items behind the others.
+
+    Raises:
+        ApiError: they are too many together with those that no turn has read.
+    """
+    whole = (*conversation.items, *items)
+    if len(whole) > limits.max_input_items:
+        raise errors.invalid_value(
+            "items", f"more than {limits.max_input_items} would wait for a turn"
+        )
+    if sum(map(item_bytes, whole)) > limits.max_frame_bytes:
+        raise errors.invalid_value(
+            "items", f"more than {limits.max_frame_bytes} bytes would wait for a turn"
+        )
+    return replace(conversation, items=whole, version=conversation.version + 1)
+
+
+def without_item(
+    conversation: Conversation, head: Entry | None, item_id: str, limits: Limits
+) -> Conversation | None:
+    """The conversation without that item; None: it has none of that id. ``head``: the entry of its
+    head. Raises as ``with_added``."""
+    whole = all_items(conversation, head)
+    place = _place_of(whole, item_id)
+    if place is None:
+        return None
+    left = (*whole[:place], *whole[place + 1 :])
+    said = len(whole) - len(conversation.items)
+    edits = conversation.edits + 1
+    if place >= said:
+        version = conversation.version + 1
+        return replace(conversation, items=left[said:], edits=edits, version=version)
+    alone = replace(conversation, head_id=None, items=(), edits=edits)
+    return with_added(alone, left, limits)
+
+
+def all_items(conversation: Conversation, head: Entry | None) -> tuple[Item, ...]:
+    """The items, the oldest first, each with the id that it is listed under. ``head``: the entry of
+    its head."""
+    if conversation.head_id is None or head is None:
+        return conversation.items
+    said = [item for entry in reversed(list(chain(head))) for item in own_items(entry)]
+    places = (Place(conversation.head_id, number) for number in range(len(said)))
+    listed = [
+        item if item.id is not None else replace(item, id=listed_id(item, place))
+        for item, place in zip(said, places, strict=True)
+    ]
+    return (*listed, *conversation.items)
+
+
+def item_of(items: Sequence[Item], item_id: str) -> Item | None:
+    """The newest of that id."""
+    place = _place_of(items, item_id)
+    return None if place is None else items[place]
+
+
+def _place_of(items: Sequence[Item], item_id: str) -> int | None:
+    numbers = range(len(items) - 1, -1, -1)
+    return next((number for number in numbers if items[number].id == item_id), None)
+
+
+def identified(items: Sequence[Item], new_id: Callable[[str], str]) -> tuple[Item, ...]:
+    """The items, each with an id: that of a client, unless it could be one of the places that items
+    without ids are listed under, or a new one."""
+    return tuple(
+        item
+        if item.id is not None and place_of(item.id) is None
+        else replace(item, id=new_id(prefix_of(item)))
+        for item in items
+    )
+
+
+class ConversationTable:
+    """The conversations of a server without a journal; those that were used last stay."""
+
+    def __init__(self, *, limits: Limits, clock: Callable[[], float]) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._tenants: dict[str, OrderedDict[str, tuple[Conversation, float]]] = {}
+        self._bytes: dict[str, int] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all of them, roughly."""
+        return sum(self._bytes.values())
+
+    def get(self, tenant: str, id_: str) -> Conversation | None:
+        """Look up and count as used."""
+        found = self._of(tenant).get(id_)
+        if found is None:
+            return None
+        self._keep(tenant, found[0])
+        return found[0]
+
+    def put(self, tenant: str, conversation: Conversation, *, version: int | None) -> bool:
+        """Keep it in the place of the one of that ``version``, None: of none. False: it is another
+        one that is there."""
+        found = self._of(tenant).get(conversation.id)
+        if version != (None if found is None else found[0].version):
+            return False
+        self._keep(tenant, conversation)
+        self._bound(tenant)
+        return True
+
+    def delete(self, tenant: str, id_: str) -> bool:
+        """False: there is none."""
+        if id_ not in self._of(tenant):
+            return False
+        self._drop(tenant, id_)
+        return True
+
+    def move(self, tenant: str, read: ConversationRead, response_id: str) -> bool:
+        """A turn has ended; False: it is to fail, as ``moved``. One that is deleted stays so."""
+        found = self._of(tenant).get(read.id)
+        if found is None:
+            return True
+        conversation = moved(found[0], read, response_id)
+        if conversation is not None:
+            self._keep(tenant, conversation)
+        return conversation is not None
+
+    def expire(self) -> None:
+        """Drop what was not used for too long."""
+        oldest = self._clock() - self._limits.stored_response_ttl_s
+        for tenant, kept in list(self._tenants.items()):
+            for id_, (_, used_s) in list(kept.items()):
+                if used_s >= oldest:
+                    break
+                self._drop(tenant, id_)
+
+    def _of(self, tenant: str) -> Mapping[str, tuple[Conversation, float]]:
+        return self._tenants.get(tenant) or {}
+
+    def _keep(self, tenant: str, conversation: Conversation) -> None:
+        kept = self._tenants.setdefault(tenant, OrderedDict())
+        before = kept.pop(conversation.id, None)
+        kept[conversation.id] = (conversation, self._clock())
+        change = conversation.size_bytes - (0 if before is None else before[0].size_bytes)
+        self._bytes[tenant] = self._bytes.get(tenant, 0) + change
+
+    def _bound(self, tenant: str) -> None:
+        kept, limits = self._tenants[tenant], self._limits
+        while len(kept) > 1 and (
+            len(kept) > limits.max_conversations_per_tenant
+            or self._bytes[tenant] > limits.max_conversation_bytes_per_tenant
+        ):
+            self._drop(tenant, next(iter(kept)))
+
+    def _drop(self, tenant: str, id_: str) -> None:
+        kept = self._tenants[tenant]
+        self._bytes[tenant] -= kept.pop(id_)[0].size_bytes
+        if not kept:
+            del self._tenants[tenant], self._bytes[tenant]

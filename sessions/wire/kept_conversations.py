@@ -1,0 +1,74 @@
+"""Conversations where they are kept: in the journal, or in memory where there is none.
+
+Always true: what is said to be written is on the disk, if there is a journal.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sessions.durable.conversations import Conversation
+from sessions.durable.store import Store
+from sessions.durable.transcript import Entry
+from sessions.journal.errors import JournalError
+from sessions.journal.journal import Journal
+from sessions.turns.recollection import journal_error
+from sessions.wire.journal_desk import JournalDesk
+from tools_api import errors
+
+Answer = TypeVar("Answer")
+
+
+class KeptConversations:
+    """Every method raises ApiError where the journal cannot be asked."""
+
+    def __init__(self, *, journal: JournalDesk | None, store: Store) -> None:
+        self._journal = journal
+        self._store = store
+
+    async def get(self, tenant: str, id_: str) -> Conversation | None:
+        """None: there is none of that id."""
+        if self._journal is None:
+            return self._store.conversations.get(tenant, id_)
+        return await self._ask(tenant, lambda journal: journal.conversation(tenant, id_))
+
+    async def put(self, tenant: str, conversation: Conversation, *, version: int | None) -> bool:
+        """Keep it in the place of the one of that ``version``, None: of none. False: it is another
+        one that is there."""
+        if self._journal is None:
+            return self._store.conversations.put(tenant, conversation, version=version)
+        return await self._ask(
+            tenant,
+            lambda journal: journal.put_conversation(tenant, conversation, version=version),
+        )
+
+    async def delete(self, tenant: str, id_: str) -> bool:
+        """False: there is none."""
+        if self._journal is None:
+            return self._store.conversations.delete(tenant, id_)
+        return await self._ask(tenant, lambda journal: journal.delete_conversation(tenant, id_))
+
+    async def head(self, tenant: str, conversation: Conversation) -> Entry | None:
+        """The entry of its head, if it has one; in memory then.
+
+        Raises:
+            ApiError: also where what was said in it is forgotten.
+        """
+        if conversation.head_id is None:
+            return None
+        responses = self._store.tenant_responses(tenant)
+        if responses.get(conversation.head_id) is None and self._journal is not None:
+            try:
+                await self._journal.find(tenant, conversation.head_id)
+            except JournalError as error:
+                raise journal_error(error) from error
+        stored = responses.get(conversation.head_id)
+        if stored is None:
+            raise errors.no_such_conversation(conversation.id)
+        return stored.entry
+
+    async def _ask(self, tenant: str, work: Callable[[Journal], Answer]) -> Answer:
+        assert self._journal is not None
+        try:
+            return await self._journal.on_journal(tenant, work)
+        except JournalError as error:
+            raise journal_error(error) from error

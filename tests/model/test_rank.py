@@ -1,0 +1,174 @@
+"""Ranks as processes, behind the engine's: what one rank answers, and whichever of them is killed.
+
+One that is stopped is in ``tests/faults/test_rank_faults.py``.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runtime.config import EngineConfig
+from runtime.messages import SamplingParams
+from runtime.process.engine_process import EngineDied, EngineProcess, EngineStartError
+from tests.support.inline_engine import InlineEngine
+from tests.support.requests import make_request
+
+ONE = EngineConfig(
+    model="random:qwen3-tiny-4",
+    dtype="float64",
+    device="cpu",
+    num_blocks=64,
+    threads=1,
+    startup_profile_ms=0,
+)
+TWO = replace(ONE, tensor_parallel=2)
+TOLD_S = 5.0
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at Linux's processes")
+
+
+async def tokens_of(engine: EngineProcess | InlineEngine, name: str, count: int = 12) -> list[int]:
+    sampling = SamplingParams(temperature=1.0, seed=3)
+    engine.send(
+        [
+            make_request(
+                [number + len(name) for number in range(20)],
+                request_id=name,
+                branch_id=name,
+                max_new_tokens=count,
+                sampling=sampling,
+                banned_tokens=(258,),
+            )
+        ]
+    )
+    tokens: list[int] = []
+    while True:
+        for output in (await engine.receive()).outputs:
+            tokens += output.new_tokens.tolist()
+            if output.finish is not None:
+                return tokens
+
+
+def others_of(process_id: int) -> list[int]:
+    """The other ranks' processes."""
+    children = Path(f"/proc/{process_id}/task/{process_id}/children").read_text().split()
+    return [int(child) for child in children]
+
+
+def lives(process_id: int) -> bool:
+    """Whether it is there and no mere remainder."""
+    try:
+        stat = Path(f"/proc/{process_id}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+async def until(come: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TOLD_S):
+        while not come():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def started(config: EngineConfig) -> AsyncIterator[EngineProcess]:
+    engine = EngineProcess(config)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def left_folders() -> set[Path]:
+    return set(Path("/tmp").glob("keepwarm-ranks-*"))
+
+
+async def _one_rank(name: str) -> list[int]:
+    engine = InlineEngine(ONE)
+    await engine.start()
+    tokens = await tokens_of(engine, name)
+    await engine.stop()
+    return tokens
+
+
+async def _ended(engine: EngineProcess, within_s: float) -> str:
+    """Why the engine has ended, in words."""
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                await engine.receive()
+    except EngineDied as died:
+        return str(died)
+
+
+async def _faults(capfd: pytest.CaptureFixture[str]) -> None:
+    before = left_folders()
+    expected = [await _one_rank("a"), await _one_rank("bb")]
+    async with started(TWO) as engine:
+        assert engine.process_id is not None
+        assert left_folders() == before
+        assert await tokens_of(engine, "a") == expected[0]
+        # One rank is killed in mid-turn.
+        (other,) = others_of(engine.process_id)
+        turn = asyncio.create_task(tokens_of(engine, "lost", 900))
+        await asyncio.sleep(0.05)
+        os.kill(other, signal.SIGKILL)
+        began = time.monotonic()
+        with pytest.raises(EngineDied, match="exit status 1"):
+            await turn
+        assert time.monotonic() - began < TOLD_S
+        assert "rank 1 was killed by SIGKILL" in capfd.readouterr().err
+        await engine.restart()
+        assert await tokens_of(engine, "bb") == expected[1]
+        # The leading rank is killed while none of them does anything.
+        leading = engine.process_id
+        (other,) = others_of(leading)
+        os.kill(leading, signal.SIGKILL)
+        assert "killed by SIGKILL" in await _ended(engine, TOLD_S)
+        await until(lambda: not lives(other))
+        assert left_folders() == before
+
+
+def test_two_processes_answer_as_one_and_end_together_whichever_is_lost(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    run: Coroutine[None, None, None] = _faults(capfd)
+    asyncio.run(run)
+
+
+async def _refused(config: EngineConfig) -> str:
+    with pytest.raises(EngineStartError) as refused:
+        await EngineProcess(config).start()
+    return str(refused.value)
+
+
+def test_a_model_that_cannot_be_cut_is_refused_in_one_line() -> None:
+    before = left_folders()
+    said = asyncio.run(_refused(replace(TWO, tensor_parallel=3)))
+    assert said == (
+        "random:qwen3-tiny-4: --tensor-parallel 3 cannot be had: 4 heads are not a multiple of 3; "
+        "what can be had: 2, 4"
+    )
+    assert left_folders() == before
+
+
+def test_one_rank_has_no_further_process_and_loads_nothing_of_ranks() -> None:
+    program = (
+        "import sys\n"
+        "from runtime.config import EngineConfig\n"
+        "from runtime.process.loading import load_engine\n"
+        f"load_engine({ONE!r})\n"
+        "loaded = {'runtime.process.ranks', 'runtime.model.rank_sum', 'runtime.model.rank_group'}\n"
+        "sys.exit(str(loaded & sys.modules.keys()) if loaded & sys.modules.keys() else 0)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,227 @@
+"""A step arrives as it was sent; whatever else arrives is refused before anything is computed."""
+
+import os
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from runtime.model.batch import SequenceInput, StepBatch
+from runtime.model.step_buckets import Bucket
+from runtime.process.frames import FrameError
+from runtime.process.step_channel import (
+    HEAD_BYTES,
+    ChannelLimits,
+    EndOrder,
+    RestOrder,
+    StepOrder,
+    encode_end,
+    encode_rest,
+    encode_step,
+    read_order,
+)
+
+LIMITS = ChannelLimits(vocab_size=272, num_blocks=40, block_size=4, max_context_tokens=100)
+BUCKET = Bucket(sequences=4, tokens=8, logits=8, decode_width=8, chunk=0, shared=True)
+
+
+def reader(data: bytes) -> Callable[[int], bytes]:
+    at = 0
+
+    def receive(size: int) -> bytes:
+        nonlocal at
+        if at + size > len(data):
+            raise EOFError
+        at += size
+        return data[at - size : at]
+
+    return receive
+
+
+def random_batch(rng: random.Random) -> StepBatch:
+    inputs = []
+    for _ in range(rng.randint(1, 6)):
+        count = rng.choice([1, 1, 1, 2, 5, rng.randint(1, 60)])
+        start = rng.randint(0, LIMITS.max_context_tokens - count)
+        blocks = -(-(start + count) // LIMITS.block_size)
+        logits = rng.randint(0, count)
+        inputs.append(
+            SequenceInput(
+                tokens=np.array([rng.randrange(272) for _ in range(count)], dtype=np.int32),
+                start=start,
+                block_table=np.array(rng.sample(range(40), blocks), dtype=np.int32),
+                num_logits=logits,
+                certain=tuple(rng.sample(range(logits), rng.randint(0, logits // 2))),
+            )
+        )
+    return StepBatch.build(inputs, LIMITS.block_size)
+
+
+def order_of(batch: StepBatch, number: int = 0, bucket: Bucket | None = None) -> StepOrder:
+    return StepOrder(number=number, batch=batch, bucket=bucket, tokens_follow=False)
+
+
+def test_a_step_arrives_as_it_was_sent(request: pytest.FixtureRequest) -> None:
+    """Also what is worked out anew: positions and slots."""
+    rng = random.Random(request.config.getoption("--seed"))
+    for number in range(300):
+        batch, bucket = random_batch(rng), rng.choice([None, BUCKET])
+        sent = replace(order_of(batch, number, bucket), tokens_follow=rng.random() < 0.5)
+        told = read_order(reader(encode_step(sent)), LIMITS, number)
+        assert isinstance(told, StepOrder)
+        assert (told.number, told.bucket, told.tokens_follow) == (
+            number,
+            bucket,
+            sent.tokens_follow,
+        )
+        for field in fields(StepBatch):
+            one, other = getattr(batch, field.name), getattr(told.batch, field.name)
+            assert np.array_equal(one, other), field.name
+            assert getattr(one, "dtype", None) == getattr(other, "dtype", None), field.name
+
+
+def test_a_rest_and_the_end_arrive() -> None:
+    data = reader(encode_rest() + encode_end())
+    assert isinstance(read_order(data, LIMITS, 7), RestOrder)
+    assert isinstance(read_order(data, LIMITS, 7), EndOrder)
+    with pytest.raises(EOFError):
+        read_order(data, LIMITS, 7)
+
+
+def test_a_plan_of_eight_decodes_is_small() -> None:
+    """Of contexts of 2,000 tokens in blocks of 16."""
+    decodes = [
+        SequenceInput(
+            tokens=np.array([1], dtype=np.int32),
+            start=1999,
+            block_table=np.arange(125, dtype=np.int32),
+            num_logits=1,
+        )
+    ] * 8
+    assert len(encode_step(order_of(StepBatch.build(decodes, 16)))) <= 5 * 1024
+
+
+def decode_batch() -> StepBatch:
+    """Two decodes behind 9 and 2 tokens, in blocks of 4."""
+    tables = ([3, 0, 7], [5])
+    return StepBatch.build(
+        [
+            SequenceInput(
+                tokens=np.array([11], dtype=np.int32),
+                start=start,
+                block_table=np.array(table, dtype=np.int32),
+                num_logits=1,
+            )
+            for start, table in zip((9, 2), tables, strict=True)
+        ],
+        4,
+    )
+
+
+def changed(**arrays: object) -> bytes:
+    return encode_step(order_of(replace(decode_batch(), **arrays)))  # type: ignore[arg-type]
+
+
+def ints(*numbers: int) -> np.ndarray:
+    return np.array(numbers, dtype=np.int64)
+
+
+def head(*, magic: bytes = b"KWS1", kind: int = 1, follow: int = 0, number: int = 0) -> bytes:
+    data = bytearray(changed())
+    struct.pack_into("<4sBBxxQ", data, 0, magic, kind, follow, number)
+    return bytes(data)
+
+
+def sizes(place: int, value: int) -> bytes:
+    data = bytearray(changed())
+    struct.pack_into("<i", data, 16 + 4 * place, value)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (head(magic=b"KWF1"), "starts with"),
+        (head(kind=0), "kind 0"),
+        (head(kind=9), "kind 9"),
+        (head(kind=2), "without a step has sizes"),
+        (head(follow=2), "kind 1, 2"),
+        (head(number=1), "step 1 where step 0 comes next"),
+        (sizes(0, 0), "a step of 0 tokens"),
+        (sizes(0, -1), "a step of -1 tokens"),
+        (sizes(0, 1 << 30), "a step of 1073741824 tokens"),
+        (sizes(1, 3), "a step of 2 tokens of 3 sequences"),
+        (sizes(1, -2), "-2 sequences"),
+        (sizes(2, 0), "tables of 0 blocks"),
+        (sizes(2, 26), "tables of 26 blocks, 25 at most"),
+        (sizes(3, 3), "3 rows with logits"),
+        (sizes(3, -1), "-1 rows with logits"),
+        (sizes(4, -1), "a recording of"),
+        (sizes(9, 2), "a recording of"),
+        (changed(token_ids=ints(11, 272)), "not in the vocabulary"),
+        (changed(token_ids=ints(-1, 11)), "not in the vocabulary"),
+        (changed(query_starts=ints(0, 0, 2)), "end to end"),
+        (changed(query_starts=ints(1, 1, 2)), "end to end"),
+        (changed(query_starts=ints(0, 2, 1)), "end to end"),
+        (changed(query_starts=ints(0, 1, 1)), "end to end"),
+        (changed(context_lengths=ints(10, 0)), "its tokens do not fit"),
+        (changed(context_lengths=ints(10, 101)), "its tokens do not fit"),
+        (changed(context_lengths=ints(13, 3)), "longer than its block table"),
+        (changed(context_lengths=ints(10, 5)), "not in the pool"),
+        (changed(block_tables=np.array([[3, 40, 7], [5, -1, -1]])), "not in the pool"),
+        (changed(block_tables=np.array([[3, -1, 7], [5, -1, -1]])), "not in the pool"),
+        (changed(block_tables=np.array([[3, 0, 7], [5, -2, -1]])), "padded"),
+        (changed(logit_rows=ints(0, 2)), "a row that is not there"),
+        (changed(logit_rows=ints(-1, 1)), "a row that is not there"),
+        (changed(logit_rows=ints(1, 1)), "out of order"),
+    ],
+)
+def test_what_no_step_can_be_is_refused(data: bytes, said: str) -> None:
+    with pytest.raises(FrameError, match=said):
+        read_order(reader(data), LIMITS, 0)
+
+
+def test_messages_spoilt_at_random_are_refused_or_stay_within_the_pool() -> None:
+    """``KEEPWARM_HOSTILE_STEPS``: so many instead of 3,000."""
+    count = int(os.environ.get("KEEPWARM_HOSTILE_STEPS", "3000"))
+    seed = int(os.environ.get("KEEPWARM_HOSTILE_SEED", "0"))
+    rng, refused = random.Random(seed), 0
+    for _ in range(count):
+        data = bytearray(encode_step(order_of(random_batch(rng))))
+        _spoil(rng, data)
+        try:
+            order = read_order(reader(bytes(data)), LIMITS, 0)
+        except (FrameError, EOFError):
+            refused += 1
+            continue
+        if isinstance(order, StepOrder):
+            _check_harmless(order.batch)
+    assert refused > count // 3, f"seed {seed}"
+
+
+def _spoil(rng: random.Random, data: bytearray) -> None:
+    kind = rng.randrange(4)
+    if kind == 0:  # cut
+        del data[rng.randrange(len(data)) :]
+    elif kind == 1:  # some bytes
+        for _ in range(rng.randint(1, 8)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+    elif kind == 2:  # a count
+        number = rng.choice([-1, 0, 1, 2, 1 << 20, -(1 << 31), (1 << 31) - 1])
+        struct.pack_into("<i", data, rng.randrange(16, HEAD_BYTES - 3, 4), number)
+    else:  # a number of an array
+        number = rng.choice([-1, -2, 0, 39, 40, 41, 271, 272, 1 << 30, -(1 << 31)])
+        struct.pack_into("<i", data, rng.randrange(HEAD_BYTES, len(data) - 3, 4), number)
+
+
+def _check_harmless(batch: StepBatch) -> None:
+    """What is written lies in the pool; what is looked up is there."""
+    assert 0 <= batch.slots.min() <= batch.slots.max() < LIMITS.num_blocks * LIMITS.block_size
+    assert 0 <= batch.positions.min() <= batch.positions.max() < LIMITS.max_context_tokens
+    assert 0 <= batch.token_ids.min() <= batch.token_ids.max() < LIMITS.vocab_size
+    spans = batch.spans()
+    for span in spans:
+        assert all(low >= 0 and low + size <= LIMITS.num_blocks for low, size in span.runs)
