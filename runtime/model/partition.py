@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runtime.model.config import Attention, Experts, Gated, Layer, LoadError, ModelConfig
+from runtime.model.config import Attention, Experts, Gated, Layer, LoadError, ModelConfig, Plain
 from runtime.model.sources import ModelSource
 
 MOST_RANKS = 64
@@ -179,7 +179,9 @@ def _attention(mixer: Attention, partition: Partition) -> Attention:
     return replace(mixer, heads=mixer.heads // ranks, kv_heads=max(1, mixer.kv_heads // ranks))
 
 
-def _gated(mlp: Gated, partition: Partition) -> Gated:
+def _gated(mlp: Gated | Plain | None, partition: Partition) -> Gated:
+    if not isinstance(mlp, Gated):
+        raise ValueError("feed-forwards without a gate cannot be cut yet")
     _check_divides(mlp.size, partition.ranks, "columns of the feed-forward")
     return replace(mlp, size=mlp.size // partition.ranks)
 
