@@ -67,6 +67,9 @@ class TurnStep:
 class Turn:
     """Runs a plan once."""
 
+    request_id = ""
+    """The id of the engine request that is open; outputs of earlier ones are to be dropped."""
+
     def __init__(
         self,
         plan: TurnPlan,
@@ -78,8 +81,6 @@ class Turn:
     ) -> None:
         """``events``: of the response, where some of them were told before this plan was made."""
         self.plan = plan
-        self.request_id = ""
-        """The id of the engine request that is open; outputs of earlier ones are to be dropped."""
         self._service = service
         self._ledger = ledger
         self._branches = service.store.branches
