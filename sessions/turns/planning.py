@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from runtime.messages import TokenArray
 from sessions.durable.compaction import opened_input
@@ -142,7 +143,6 @@ def plan_turn(
     prompt = _prompt(whole, request, model, options)
     request, grammar = _with_tools(request, prompt.context, grammar, service)
     private = not request.store or (lineage.parent is not None and lineage.parent.private)
-    max_output, context_limited = _output_bound(request, prompt, service)
     checks = turn_checks(request)
     return TurnPlan(
         response_id=response_id,
@@ -166,8 +166,7 @@ def plan_turn(
         left_out=prompt.context.left_out,
         cut=prompt.context is not whole,
         due=prompt.due,
-        max_output=max_output,
-        context_limited=context_limited,
+        **_output_bound(request, prompt, service),
         grammar=grammar,
         banned_tokens=banned_tokens(model, request, options),
         arrival_s=arrival_s,
@@ -200,8 +199,8 @@ def _configured(
     service: Service,
     tenant: str,
 ) -> tuple[CreateRequest, GrammarSpec | None]:
-    """The request as the updates in its history have it, with its grammar; both as they are where
-    there are none. Raises as ``_whole_context``."""
+    """The request as the updates in its history have it, and its grammar then; both as they are
+    where there are none. Raises as ``_whole_context``."""
     held = None if lineage.parent is None else lineage.parent.entry
     own = lineage.items
     kinds = set(map(type, own))
@@ -212,7 +211,8 @@ def _configured(
     links = [(*link.input_items, *link.output_items) for link in chain(held)]
     items = [item for link in reversed(links) for item in expanded(link)]
     asked = configured(request, (*items, *expanded(own)), service.limits)
-    return asked, grammar if asked is request else grammar_of(asked, service.read_context)
+    same = asked is request
+    return asked, grammar if same else grammar_of(asked, service.read_context)
 
 
 def _idle_s(session: Session | None, now: float) -> float | None:
@@ -245,11 +245,17 @@ def _wanted_output(request: CreateRequest, limits: Limits) -> int:
     return limits.default_output_tokens if asked is None else asked
 
 
-def _output_bound(request: CreateRequest, prompt: _Prompt, service: Service) -> tuple[int, bool]:
+class _OutputBound(TypedDict):
+    max_output: int
+    context_limited: bool
+
+
+def _output_bound(request: CreateRequest, prompt: _Prompt, service: Service) -> _OutputBound:
     """Most output tokens, and whether the context decides that; 0 for a warm-up."""
     left = service.model.max_context_tokens - prompt.num_tokens
     wanted = _wanted_output(request, service.limits)
-    return min(wanted, left) if request.generate else 0, wanted > left
+    most = min(wanted, left) if request.generate else 0
+    return {"max_output": most, "context_limited": wanted > left}
 
 
 def _warnings(
