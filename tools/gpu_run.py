@@ -7,6 +7,8 @@ value costs its own time and no other's. Its line goes to OUT_DIR/results.jsonl 
 ended, what it said to OUT_DIR/log.txt. A part ends before its eight minutes: what did not get its
 turn is written down as not run. Exit code 0 when every measurement gave its value.
 
+Part 4 is for a machine with two GPUs or more.
+
 ``--rehearse`` runs the same commands on small sizes, where there is no GPU under Triton's
 interpreter: every path is executed and every file written. No figure of a rehearsal counts.
 """
@@ -117,6 +119,14 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
                 *("--model", "random:qwen3-tiny", "--sessions", "2", "--turns", "2"),
                 *("--fleet-s", "5"),
             ),
+        ),
+    ),
+    "4": (
+        module(
+            "benchmarks.ranks",
+            420,
+            *("--json", "--device", "cuda", "--model", "random:qwen3-8b", "--dtype", "bfloat16"),
+            rehearsed=("--json", "--model", "random:qwen3-tiny-4", "--ranks", "2"),
         ),
     ),
 }
