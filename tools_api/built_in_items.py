@@ -122,6 +122,25 @@ class AdditionalTools:
         return head(self.type, self.id, None) | told
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationUpdate:
+    """What the application changes of how the model answers, from here on until the next one."""
+
+    type: Literal["configuration_update"] = "configuration_update"
+    told: str
+    """JSON text of ``reasoning`` and ``text``, as far as they are changed."""
+    id: str | None = None
+    status: Status | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """As the published type has it."""
+        told: dict[str, Any] = exact_json.loads(self.told)
+        return head(self.type, self.id, None) | told
+
+
+AnyBuiltIn = BuiltInCall | BuiltInOutput | AdditionalTools | ConfigurationUpdate
+
+
 def written_call(
     type_: CallType, text: str, *, call_id: str, execution: Execution | None, **head_: Any
 ) -> BuiltInCall:
@@ -146,9 +165,7 @@ def written_call(
     )
 
 
-def parse_built_in(
-    raw: dict[str, Any], path: str
-) -> BuiltInCall | BuiltInOutput | AdditionalTools | None:
+def parse_built_in(raw: dict[str, Any], path: str) -> AnyBuiltIn | None:
     """Read an item; None: its type is none of those.
 
     Raises:
@@ -159,7 +176,9 @@ def parse_built_in(
         return _call(kind, Fields(raw, path))
     if kind in OUTPUT_TYPES:
         return _output(kind, Fields(raw, path))
-    return _additional(Fields(raw, path)) if kind == "additional_tools" else None
+    if kind == "additional_tools":
+        return _additional(Fields(raw, path))
+    return _update(Fields(raw, path)) if kind == "configuration_update" else None
 
 
 # Calls
@@ -322,8 +341,8 @@ def _checked_chunks(fields: Fields) -> list[dict[str, Any]]:
         inner = Fields(chunk, join(at, index))
         outcome = Fields(inner.required("outcome"), inner.path("outcome"))
         ended: dict[str, Any] = {"type": outcome.choice("type", Literal["exit", "timeout"])}
-        if ended["type"] == "exit":
-            code = outcome.required("exit_code")
+        code = outcome.of("exit_code")  # openai-agents leaves it out where it knows none
+        if ended["type"] == "exit" and code is not None:
             if not _is_whole(code):
                 raise errors.invalid_type(outcome.path("exit_code"), "an integer", code)
             ended["exit_code"] = code
@@ -338,7 +357,9 @@ def _shell_text(chunk: Mapping[str, Any]) -> str:
     if chunk["stderr"]:
         parts.append(f"stderr:\n{chunk['stderr']}".rstrip("\n"))
     outcome = chunk["outcome"]
-    ended = "timed out" if outcome["type"] == "timeout" else f"exit code: {outcome['exit_code']}"
+    ended = "timed out"
+    if outcome["type"] == "exit":
+        ended = f"exit code: {outcome['exit_code']}" if "exit_code" in outcome else "exited"
     return "\n".join([*parts, ended])
 
 
@@ -347,6 +368,18 @@ def _additional(fields: Fields) -> AdditionalTools:
     return AdditionalTools(
         tools=_as_json(_objects_of(fields, "tools"), fields.path("tools")),
         id=fields.text("id", most=MAX_ID, absent=True),
+    )
+
+
+def _update(fields: Fields) -> ConfigurationUpdate:
+    """Whether the settings are such is known to who reads requests."""
+    told = {
+        name: without_nulls(_an_object(value, fields.path(name)))
+        for name in ("reasoning", "text")
+        if (value := fields.of(name)) is not None
+    }
+    return ConfigurationUpdate(
+        told=_as_json(told, fields.path("type")), id=fields.text("id", most=MAX_ID, absent=True)
     )
 
 

@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tools_api import errors
-from tools_api.built_in_items import AdditionalTools
+from tools_api.built_in_items import AdditionalTools, ConfigurationUpdate
 from tools_api.item_identity import normalised
 from tools_api.items import Call, CallOutput, Compaction, Item, Message
 
+_NOBODYS = AdditionalTools | ConfigurationUpdate
+"""Items that nobody says: the application sends them."""
 Where = Callable[[int], str]
 """The path of an item, by its index."""
 
@@ -73,7 +75,7 @@ class _Asked:
 
 def by_model(item: Item) -> bool:
     """Whether it is of the model's own saying."""
-    return not isinstance(item, CallOutput | Compaction | AdditionalTools) and (
+    return not isinstance(item, CallOutput | Compaction | _NOBODYS) and (
         not isinstance(item, Message) or item.role == "assistant"
     )
 

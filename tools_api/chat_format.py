@@ -20,7 +20,12 @@ from datetime import date
 from typing import Any
 
 from tools_api import exact_json
-from tools_api.built_in_items import AdditionalTools, BuiltInCall, BuiltInOutput
+from tools_api.built_in_items import (
+    AdditionalTools,
+    BuiltInCall,
+    BuiltInOutput,
+    ConfigurationUpdate,
+)
 from tools_api.items import (
     Compaction,
     CustomToolCall,
@@ -245,7 +250,7 @@ def turns(items: Iterable[Item]) -> Iterator[Turn]:
     are functions with the argument ``input``, those of built-in tools functions of their names."""
     turn: Turn | None = None
     for item in map(_as_templates_know_it, items):
-        if isinstance(item, Reasoning) and item.sealed:
+        if item is None or (isinstance(item, Reasoning) and item.sealed):
             continue
         match turn, item:
             case AssistantTurn(), FunctionCall():
@@ -262,8 +267,13 @@ def turns(items: Iterable[Item]) -> Iterator[Turn]:
         yield turn
 
 
-def _as_templates_know_it(item: Item) -> Message | FunctionCall | FunctionCallOutput | Reasoning:
+def _as_templates_know_it(
+    item: Item,
+) -> Message | FunctionCall | FunctionCallOutput | Reasoning | None:
+    """None: no model reads of it."""
     match item:
+        case ConfigurationUpdate():
+            return None
         case CustomToolCall():
             return item.as_function_call()
         case CustomToolCallOutput():

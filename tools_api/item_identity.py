@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import orjson
 
-from tools_api.built_in_items import AdditionalTools, BuiltInCall
+from tools_api.built_in_items import AdditionalTools, BuiltInCall, ConfigurationUpdate
 from tools_api.exact_json import whole_text
 from tools_api.items import Compaction, CustomToolCall, FunctionCall, Item, Message, Reasoning
 
@@ -44,6 +44,8 @@ def normalised(item: Item) -> tuple[str, ...] | None:
             return (item.type, item.call_id, canonical(item.arguments))
         case AdditionalTools():
             return (item.type, item.tools)
+        case ConfigurationUpdate():
+            return (item.type, item.told)
         case Reasoning():
             return None
         case Compaction():

@@ -24,6 +24,7 @@ from tools_api.built_in_items import (
     AdditionalTools,
     BuiltInCall,
     BuiltInOutput,
+    ConfigurationUpdate,
     parse_built_in,
 )
 from tools_api.item_fields import Status, call_id_of, head, item_head
@@ -277,12 +278,12 @@ class Compaction:
 
 Call = FunctionCall | CustomToolCall | BuiltInCall
 CallOutput = FunctionCallOutput | CustomToolCallOutput | BuiltInOutput
-Item = Message | Call | CallOutput | Reasoning | Compaction | AdditionalTools
+Item = Message | Call | CallOutput | Reasoning | Compaction | AdditionalTools | ConfigurationUpdate
 _SUPPORTED = ", ".join(
     [
         *("message", "function_call", "function_call_output", "custom_tool_call"),
         *("custom_tool_call_output", "reasoning", "compaction", "item_reference"),
-        *(*CALL_TYPES, *OUTPUT_TYPES, "additional_tools"),
+        *(*CALL_TYPES, *OUTPUT_TYPES, "additional_tools", "configuration_update"),
     ]
 )
 

@@ -27,6 +27,24 @@ NOTED: Mapping[str, tuple[str, ...]] = {
     "computer_call_output": ("call_id",),
 }
 """Their types, and the fields that are told. Pictures are not: no model here reads any."""
+NOTED_BLOCKS: Mapping[str, tuple[str, ...]] = {
+    "server_tool_use": ("name", "input"),
+    "mcp_tool_use": ("server_name", "name", "input"),
+    "mcp_tool_result": ("is_error", "content"),
+    "mcp_tool_listing": ("server_name",),
+    "advisor_tool_result": ("content",),
+    "web_search_tool_result": ("content",),
+    "web_fetch_tool_result": ("content",),
+    "code_execution_tool_result": ("content",),
+    "bash_code_execution_tool_result": ("content",),
+    "text_editor_code_execution_tool_result": ("content",),
+}
+"""The same of blocks in the messages of Anthropic's API, which its dialect hands on as items."""
+_TOLD = {**NOTED, **NOTED_BLOCKS}
+_UNREAD = frozenset(
+    {"data", "encrypted_content", "encrypted_index", "encrypted_stdout", "file_id", "signature"}
+)
+"""Keys of what is binary or sealed, wherever it stands in a block."""
 
 
 def note_of(raw: dict[str, Any], path: str) -> str | None:
@@ -36,13 +54,22 @@ def note_of(raw: dict[str, Any], path: str) -> str | None:
         ApiError: a field that is told is nested too deep, or is no JSON.
     """
     kind = raw.get("type")
-    if not isinstance(kind, str) or kind not in NOTED:
+    if not isinstance(kind, str) or kind not in _TOLD:
         return None
-    told = {name: raw[name] for name in NOTED[kind] if raw.get(name) is not None}
+    told = {name: raw[name] for name in _TOLD[kind] if raw.get(name) is not None}
+    if kind in NOTED_BLOCKS:
+        told = _read(told)
     try:
         return f"[{kind}: {exact_json.written(told)}]"
     except (ValueError, RecursionError, TypeError):
         raise _unreadable(path, raw) from None
+
+
+def _read(value: Any) -> Any:
+    """A value without what is binary or sealed."""
+    if isinstance(value, dict):
+        return {key: _read(inner) for key, inner in value.items() if key not in _UNREAD}
+    return list(map(_read, value)) if isinstance(value, list) else value
 
 
 def _unreadable(path: str, raw: dict[str, Any]) -> ApiError:
@@ -56,7 +83,7 @@ def noted_warnings(items: object) -> Iterable[str]:
     kinds = {
         kind
         for item in items
-        if isinstance(item, dict) and isinstance(kind := item.get("type"), str) and kind in NOTED
+        if isinstance(item, dict) and isinstance(kind := item.get("type"), str) and kind in _TOLD
     }
     if kinds:
         yield (

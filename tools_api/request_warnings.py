@@ -13,7 +13,7 @@ from typing import Any
 
 from tools_api.errors import quoted
 from tools_api.noted_items import noted_warnings
-from tools_api.tools import tool_warnings
+from tools_api.tools import searches_here, tool_warnings
 
 WORKING = frozenset(
     {"type", "stream_id", "keepwarm", "model", "input", "instructions", "previous_response_id"}
@@ -21,7 +21,7 @@ WORKING = frozenset(
     | {"max_output_tokens", "temperature", "top_p", "top_logprobs", "truncation", "metadata"}
     | {"include", "reasoning", "service_tier", "prompt_cache_key", "prompt_cache_options"}
     | {"safety_identifier", "user", "stream_options", "context_management", "background"}
-    | {"conversation"}
+    | {"conversation", "max_tool_calls"}
 )
 """Fields that do what they say, ``background`` over HTTP; of some a part does not, see below."""
 REFUSED = frozenset({"prompt"})
@@ -30,7 +30,6 @@ WITHOUT_EFFECT = {
     "access_programs": "there are none here",
     "background_options": "a response in the background runs like any other",
     "image": "no images are read here",
-    "max_tool_calls": "it counts built-in tools, and none run here",
     "moderation": "nothing is moderated here",
     "prompt_cache_retention": "how long KV is kept does not depend on it",
 }
@@ -65,6 +64,8 @@ def request_warnings(raw: dict[str, Any]) -> tuple[str, ...]:
         value = part.get(key) if isinstance(part, dict) else None
         if value is not None and value not in harmless:
             warnings.append(f"{field}.{key}: no effect, {reason}")
+    if "max_tool_calls" in raw and not searches_here(raw.get("tools")):
+        warnings.append("max_tool_calls: no effect, it counts built-in tools, and none runs here")
     included = [value for value in raw.get("include", ()) if value not in _INCLUDED]
     warnings += [
         f"include: no effect, there is no {quoted(value)} here" for value in included[:_MAX_NAMED]

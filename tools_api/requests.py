@@ -324,7 +324,7 @@ def parse_create(
     if wants_input and "input" not in raw:
         raise errors.missing_parameter("input")
     fields["tool_choice"] = ToolChoice()
-    fields["text_format"], fields["verbosity"] = _parse_text(raw.get("text"), limits)
+    fields["text_format"], fields["verbosity"] = parse_text(raw.get("text"), limits)
     fields["metadata"] = _parse_metadata(raw.get("metadata"), limits)
     fields["keepwarm"] = _parse_keepwarm(raw.get("keepwarm"), fields["metadata"], limits)
     fields |= _parse_conversation(raw, fields["keepwarm"])
@@ -398,6 +398,7 @@ def _costly_fields(raw: dict[str, Any], request: CreateRequest, limits: Limits) 
     if whole and raw.get(ITEMS_ALONE) is not True:
         items, repeated = ordered_input(items, complete=request.generate)
     brought = check_definitions(written, limits)
+    _check_updates(written, limits)
     choice, late = _tool_choice(raw, request, tools)
     return {
         "tools": tools,
@@ -410,6 +411,19 @@ def _costly_fields(raw: dict[str, Any], request: CreateRequest, limits: Limits) 
         "references": references,
         "body_digest": _body_digest(raw, request),
     }
+
+
+def _check_updates(written: object, limits: Limits) -> None:
+    """Refuse a ``configuration_update`` of an ``input`` that is none, by its path."""
+    for number, item in enumerate(written if isinstance(written, list) else ()):
+        if not isinstance(item, dict) or item.get("type") != "configuration_update":
+            continue
+        try:
+            parse_text(item.get("text"), limits)
+            validate(ReasoningConfig, item.get("reasoning") or {}, "reasoning")
+        except errors.ApiError as error:
+            error.param = join(join("input", number), error.param or "type")
+            raise
 
 
 def _tool_choice(
@@ -426,7 +440,8 @@ def _tool_choice(
             if isinstance(written, list)
             else []
         )
-        continues = request.previous_response_id is not None or request.keepwarm.session is not None
+        named = (request.previous_response_id, request.conversation, request.keepwarm.session)
+        continues = any(name is not None for name in named)
         may_know = continues or "item_reference" in kinds or any(kind in DEFINING for kind in kinds)
         if error.code != "invalid_value" or not may_know:
             raise
@@ -488,7 +503,8 @@ def _refuse_unsupported(raw: dict[str, Any]) -> None:
         raise errors.unsupported_parameter("prompt", "prompt templates do not exist here")
 
 
-def _parse_text(raw: object, limits: Limits) -> tuple[TextFormat, str | None]:
+def parse_text(raw: object, limits: Limits) -> tuple[TextFormat, str | None]:
+    """Read ``text``: its format and its verbosity. Raises ApiError."""
     if raw is None:
         return TextFormat(), None
     verbosity = validate(TextConfig, raw, "text").verbosity

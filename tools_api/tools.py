@@ -255,6 +255,17 @@ def tool_warnings(raw: object) -> tuple[str, ...]:
     return tuple(warnings)
 
 
+def searches_here(raw: object) -> bool:
+    """Whether ``tools`` have a search that the server runs."""
+    entries = raw if isinstance(raw, list) else []
+    return any(
+        isinstance(entry, dict)
+        and entry.get("type") == "tool_search"
+        and entry.get("execution") != "client"
+        for entry in entries
+    )
+
+
 def _only_for_programs(tool: dict[str, Any]) -> bool:
     callers = tool.get("allowed_callers")
     return isinstance(callers, list) and "direct" not in callers

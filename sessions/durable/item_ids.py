@@ -29,6 +29,7 @@ _PREFIXES: dict[str, str] = {
     "apply_patch_call_output": "apco",
     "tool_search_output": "tso",
     "additional_tools": "at",
+    "configuration_update": "cu",
 }
 """By the item's type."""
 _LISTED = re.compile(rf"(?:{'|'.join(_PREFIXES.values())})_(\d{{1,9}})_(.+)", re.ASCII)

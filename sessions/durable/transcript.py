@@ -22,7 +22,7 @@ from sessions.durable.compaction import standing
 from sessions.durable.shortened import is_shortened
 from sessions.durable.weights import item_bytes, text_held, tool_bytes
 from tools_api import errors
-from tools_api.built_in_items import AdditionalTools, BuiltInCall
+from tools_api.built_in_items import AdditionalTools, BuiltInCall, ConfigurationUpdate
 from tools_api.chat_format import TemplateOptions
 from tools_api.item_identity import normalised
 from tools_api.items import (
@@ -116,7 +116,7 @@ class Entry:
     left_out: LeftOut = NOTHING
     """The part left out of the chain up to here; ``digest`` counts it."""
     loads: bool = field(init=False)
-    """Some item up to here may bring tools."""
+    """Some item up to here may bring tools, or change how the model answers."""
 
     def __post_init__(self) -> None:
         before = self.parent is not None and self.parent.loads
@@ -143,10 +143,11 @@ class Entry:
 
 
 def _may_define(item: Item) -> bool:
-    """Whether an item brings tools, as far as that is known of a compaction nobody has opened."""
-    if not isinstance(item, Compaction):
-        return defines(item)
-    return item.stands_for is None or any(map(defines, item.stands_for.items))
+    """Whether an item brings tools or a configuration, as far as that is known of a compaction
+    nobody has opened."""
+    if isinstance(item, Compaction):
+        return item.stands_for is None or any(map(_may_define, item.stands_for.items))
+    return defines(item) or isinstance(item, ConfigurationUpdate)
 
 
 def header_tools(tools: tuple[FunctionTool, ...]) -> tuple[FunctionTool, ...]:
@@ -303,6 +304,8 @@ def text_bytes(item: Item) -> int:
             text = item.full_name + item.arguments
         case AdditionalTools():
             text = item.tools
+        case ConfigurationUpdate():
+            return 0  # no model reads it
         case Compaction():
             opened = () if item.stands_for is None else standing(item).items
             return sum(map(text_bytes, opened))

@@ -15,7 +15,12 @@ from itertools import chain
 from sys import getsizeof
 
 from tools_api import errors
-from tools_api.built_in_items import AdditionalTools, BuiltInCall, BuiltInOutput
+from tools_api.built_in_items import (
+    AdditionalTools,
+    BuiltInCall,
+    BuiltInOutput,
+    ConfigurationUpdate,
+)
 from tools_api.errors import ApiError
 from tools_api.exact_json import dumps
 from tools_api.items import Compaction, CustomToolCall, FunctionCall, Item, Message, Reasoning
@@ -50,6 +55,8 @@ def item_bytes(item: Item) -> int:
             texts += [item.call_id, item.output, item.told]
         case AdditionalTools():
             texts.append(item.tools)
+        case ConfigurationUpdate():
+            texts.append(item.told)
         case Reasoning():
             texts += [item.encrypted_content, *item.content, *item.summary]
         case Compaction():

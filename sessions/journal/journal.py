@@ -237,10 +237,6 @@ class Journal(Protocol):
         """How many rows a session has, and the newest of them, the latest first."""
         ...
 
-    def session_names(self, tenant: str | None, most: int) -> list[tuple[str, str]]:
-        """Tenant and name of so many sessions, as ``sessions``."""
-        ...
-
     def sessions(self, tenant: str | None = None) -> list[SessionRecord]:
         """Most recently used first; of all tenants if none is named."""
         ...

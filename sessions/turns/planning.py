@@ -40,11 +40,12 @@ from sessions.turns.thresholds import due
 from sessions.turns.truncation import Context, truncations, without_lost
 from sessions.turns.turn_plan import Due, LastTurn, TurnPlan
 from tools_api import errors
+from tools_api.built_in_items import ConfigurationUpdate
 from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec, param_at, place_of
 from tools_api.items import CallOutput, Compaction, Item
 from tools_api.limits import Limits
-from tools_api.loaded_tools import with_loaded
+from tools_api.loaded_tools import configured, with_loaded
 from tools_api.output_checks import OutputChecks, output_checks
 from tools_api.requests import CreateRequest
 from tools_api.tool_definitions import defines
@@ -135,6 +136,9 @@ def plan_turn(
     """Render the new part of the context and settle the turn's own limit. Raises ApiError: calls
     and outputs do not match, the prompt is empty or does not fit."""
     model = service.model
+    asked = _configured(request, lineage, service, tenant)
+    if asked is not request:
+        request, grammar = asked, grammar_of(asked, service.read_context)
     options = template_options(model, request)
     whole = _whole_context(request, lineage, model, options, tenant)
     prompt = _prompt(whole, request, model, options)
@@ -190,6 +194,23 @@ def _with_tools(
     items = [item for link in reversed(links) for item in expanded(link)]
     known = with_loaded(request, (*items, *own), service.limits)
     return known, grammar_of(known, service.read_context)
+
+
+def _configured(
+    request: CreateRequest, lineage: Lineage, service: Service, tenant: str
+) -> CreateRequest:
+    """The request as the updates in its history have it; itself where there are none. Raises as
+    ``_whole_context``."""
+    held = None if lineage.parent is None else lineage.parent.entry
+    own = lineage.items
+    kinds = set(map(type, own))
+    if (held is None or not held.loads) and not kinds & {Compaction, ConfigurationUpdate}:
+        return request
+    if Compaction in kinds:
+        own, _ = opened_input(own, service.model.seal, tenant)
+    links = [(*link.input_items, *link.output_items) for link in chain(held)]
+    items = [item for link in reversed(links) for item in expanded(link)]
+    return configured(request, (*items, *expanded(own)), service.limits)
 
 
 def _idle_s(session: Session | None, now: float) -> float | None:

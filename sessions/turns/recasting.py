@@ -26,7 +26,8 @@ from tools_api.items import (
     TextPart,
     with_output,
 )
-from tools_api.tool_definitions import defines, merged
+from tools_api.loaded_tools import standing_changes
+from tools_api.tool_definitions import defines
 
 _NOTE = "[cleared: output of {}, {} tokens]"
 _IS_NOTE = re.compile(r"\[cleared: output of .{1,512}, \d{1,12} tokens\]$", re.DOTALL)
@@ -132,15 +133,15 @@ def recast(
     summary: str | None,
     summary_at: int | None = None,
 ) -> StandsFor:
-    """The items that are left, those that bring tools as one. ``summary``: None only where nothing
-    is summarised."""
+    """The items that are left, those that bring tools or a configuration as one each. ``summary``:
+    None only where nothing is summarised."""
     cleared, gone = set(decision.cleared), set(decision.summarised)
-    tools = merged(item for place, item in enumerate(items) if place in gone)
+    tools = standing_changes([item for place, item in enumerate(items) if place in gone])
     emptied = _to_empty(items, cleared, rules.clears_inputs)
     kept, at = list[Item](), None
     for place, item in enumerate(items):
         if place == decision.newest and gone:
-            kept += [] if tools is None else [tools]
+            kept += tools
             at = len(kept)
             kept.append(summary_message(summary or ""))
         if place in gone:
@@ -152,7 +153,7 @@ def recast(
         else:
             kept.append(emptied.get(place, item))
     if gone and at is None:  # nothing of the newest stays
-        kept += [] if tools is None else [tools]
+        kept += tools
         at = len(kept)
         kept.append(summary_message(summary or ""))
     return StandsFor(items=tuple(kept), summary_at=at)

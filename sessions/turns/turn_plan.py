@@ -206,10 +206,10 @@ class TurnPlan:
     due: Due | None = None
     """The context is too long, and was rendered as it is; another plan is to be made of it."""
     recast: Recast | None = None
-    conversation: ConversationRead | None = None
-    """The part that it reads of the conversation which it is in."""
     begun: Begun | None = None
     """The turn has begun already: this is a further part of it."""
+    conversation: ConversationRead | None = None
+    """The part that it reads of the conversation which it is in."""
     accounts: tuple[str, ...] = ()
     """Names of the accounts that it draws on besides its session's own, once it runs."""
     keys: UsageKeys = NO_KEYS

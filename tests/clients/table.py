@@ -2,9 +2,10 @@
 
 Knows names and versions; runs nothing.
 
-Always true: ``matrix``, ``conversations`` and ``compactions`` are what the document shows; every
-row of the first is a script that ``tests/clients/test_clients.py`` runs, of the second one of
-``test_conversations.py`` or ``test_coding_agents.py``, of the third one of ``test_compaction.py``.
+Always true: ``matrix``, ``conversations``, ``compactions`` and ``own_tools`` are what the document
+shows; every row of the first is a script that ``tests/clients/test_clients.py`` runs, of the second
+one of ``test_conversations.py`` or ``test_coding_agents.py``, of the third one of
+``test_compaction.py``, of the last one of ``test_client_tools.py``.
 """
 
 import json
@@ -180,6 +181,10 @@ COMPACTING: list[Agent] = [
     ),
 ]
 """The same three turns, by clients that have their context compacted."""
+OWN_TOOLS: list[Agent] = _agent(
+    "openai-agents", "openai_agents_tools.py", "websocket", "http", tried=COMPACTED
+)
+"""Clients that run tools of the API's own."""
 
 
 def version(client: Client | Agent) -> str:
@@ -227,6 +232,11 @@ def compactions() -> str:
     return _agents(COMPACTING, "client", "the same three turns, compacted in between")
 
 
+def own_tools() -> str:
+    """The table of clients that run shells and patches."""
+    return _agents(OWN_TOOLS, "client", "`shell`, `local_shell`, `apply_patch`, `tool_search`")
+
+
 def _agents(agents: list[Agent], first: str, last: str) -> str:
     rows = [
         f"| {first} | version | tried | script, way | {last} |",
@@ -241,4 +251,4 @@ def _agents(agents: list[Agent], first: str, last: str) -> str:
 
 
 if __name__ == "__main__":
-    print(matrix(), conversations(), compactions(), sep="\n\n")
+    print(matrix(), conversations(), compactions(), own_tools(), sep="\n\n")

@@ -24,8 +24,10 @@ from tools_api.dialects.dialect_fields import (
     objects,
     one_of,
     parts_of,
+    picked,
 )
 from tools_api.json_fields import join
+from tools_api.noted_items import NOTED_BLOCKS
 
 Item = dict[str, Any]
 _ROLES = ("user", "assistant", "system")
@@ -33,7 +35,7 @@ _BLOCKS = {
     "user": ("text", "tool_result"),
     "assistant": (
         *("text", "tool_use", "thinking", "redacted_thinking", "compaction"),
-        *("server_tool_use", "tool_search_tool_result"),
+        *("tool_search_tool_result", *NOTED_BLOCKS),
     ),
     "system": ("text", "tool_addition", "tool_removal"),
 }
@@ -102,8 +104,10 @@ def _items_of(role: str, content: object, path: str, said: _Said) -> list[Item]:
                 items.append(_use(block, at))
                 if said.calls is not None:
                     said.calls.add(items[-1]["call_id"])
-            case "server_tool_use":
+            case "server_tool_use" if block.get("name") in SERVER_TOOLS:
                 items.append(_search(block, at))
+            case kind if kind in NOTED_BLOCKS:
+                items.append({"type": kind} | picked(block, NOTED_BLOCKS[kind]))
             case "tool_search_tool_result":
                 items.append(_found(block, at, said.tools))
             case "tool_addition":
@@ -141,7 +145,6 @@ def _use(block: Fields, path: str) -> Item:
 
 def _search(block: Fields, path: str) -> Item:
     """A search that the server ran."""
-    one_of(block.get("name"), join(path, "name"), "server tool", SERVER_TOOLS)
     return {
         "type": "tool_search_call",
         "execution": "server",

@@ -13,11 +13,13 @@ from tests.clients.table import (
     COMPACTING,
     LARGE_NPM,
     NPM,
+    OWN_TOOLS,
     REQUIREMENTS,
     SCRIPTS,
     compactions,
     conversations,
     matrix,
+    own_tools,
     version,
 )
 from tests.support.architecture import ROOT
@@ -27,19 +29,22 @@ PINNED = sorted(REQUIREMENTS.glob("*.txt"))
 SHARED = {"common.py", "common.mjs"}
 OF_FORMATS = {"openai_formats.py", "anthropic_formats.py"}
 """Played against models that write calls in several ways, by ``test_formats.py``."""
+OF_TYPES = {"anthropic_types.py"}
+"""Asks no server: prints what its package publishes, for ``test_published_types.py``."""
 
 
 def test_the_matrix_is_that_of_the_table_with_the_versions_that_are_pinned() -> None:
     assert f"\n\n{matrix()}\n\n" in DOCUMENT
     assert f"\n\n{conversations()}\n\n" in DOCUMENT
     assert f"\n\n{compactions()}\n\n" in DOCUMENT
+    assert f"\n\n{own_tools()}\n\n" in DOCUMENT
 
 
 def test_every_script_is_a_row_and_every_row_a_script() -> None:
-    played = [*CLIENTS, *COMPACTING, *(agent for agent in AGENTS if not agent.large)]
+    played = [*CLIENTS, *COMPACTING, *OWN_TOOLS, *(agent for agent in AGENTS if not agent.large)]
     assert {each.script for each in played} == {
         path.name for path in SCRIPTS.iterdir() if path.suffix in {".py", ".mjs"}
-    } - SHARED - OF_FORMATS
+    } - SHARED - OF_FORMATS - OF_TYPES
     assert len({(each.script, each.way) for each in played}) == len(played)
 
 

@@ -28,6 +28,9 @@ EXIT = {"type": "exit", "exit_code": 1}
 CHUNK = {"stdout": "a\n", "stderr": "", "outcome": EXIT}
 CREATE = {"type": "create_file", "path": "a.py", "diff": "+x"}
 ITEMS: list[dict[str, Any]] = [
+    {"type": "additional_tools", "id": "at_1", "role": "developer", "tools": []},
+    {"type": "configuration_update", "id": "cu_1", "reasoning": {"effort": "low"},
+     "text": {"format": {"type": "text"}}},
     {"type": "shell_call", "id": "sh_1", "call_id": "c", "status": "completed",
      "action": {"commands": ["ls", "echo é"], "timeout_ms": 5, "max_output_length": 9}},
     {"type": "shell_call", "call_id": "c", "action": {"commands": []}},
@@ -65,7 +68,8 @@ def test_what_all_items_have_is_read_as_it_was_written(id_: Any, status: Any) ->
 
 
 def test_every_type_is_tried() -> None:
-    assert {item["type"] for item in ITEMS} == {*CALL_TYPES, *OUTPUT_TYPES}
+    others = {"additional_tools", "configuration_update"}
+    assert {item["type"] for item in ITEMS} == {*CALL_TYPES, *OUTPUT_TYPES, *others}
     assert set(CALL_PREFIXES) == set(CALL_TYPES)
 
 
@@ -109,7 +113,10 @@ def test_nulls_and_what_others_add_change_nothing(item: dict[str, Any]) -> None:
         ({"type": "shell_call_output", "output": ["x"]}, "output[0]"),
         ({"type": "shell_call_output", "output": [{"stdout": ""}]}, "output[0].outcome"),
         (
-            {"type": "shell_call_output", "output": [CHUNK | {"outcome": {"type": "exit"}}]},
+            {
+                "type": "shell_call_output",
+                "output": [CHUNK | {"outcome": EXIT | {"exit_code": "0"}}],
+            },
             "output[0].outcome.exit_code",
         ),
         ({"type": "shell_call_output", "output": [CHUNK | {"stdout": 1}]}, "output[0].stdout"),
@@ -134,6 +141,8 @@ def test_an_output_reads_as_text() -> None:
     found = read(item)
     assert isinstance(found, BuiltInOutput)
     assert found.output == "a\nexit code: 1\nstderr:\nslow\ntimed out"
+    unknown = read(item | {"output": [CHUNK | {"outcome": {"type": "exit"}}]})
+    assert getattr(unknown, "output", None) == "a\nexited"
     patch = {"type": "apply_patch_call_output", "call_id": "c"}
     said = [{"status": "failed"}, {"status": "failed", "output": "x"}, {"status": "completed"}]
     outputs = [getattr(read(patch | each), "output", None) for each in said]
@@ -148,7 +157,7 @@ def test_a_megabyte_of_output_is_read_whole() -> None:
 
 
 def test_an_output_that_is_shortened_is_text_alone() -> None:
-    found = read(ITEMS[2])
+    found = read(next(item for item in ITEMS if item["type"] == "shell_call_output"))
     assert isinstance(found, BuiltInOutput)
     assert with_output(found, "short") == FunctionCallOutput(call_id="c", output="short")
 

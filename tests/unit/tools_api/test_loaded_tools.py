@@ -319,3 +319,97 @@ def test_loading_twice_is_loading_once(again: int) -> None:
     assert offered == ["a", "c", "b"]
     assert [tool.name for tool in loaded.tools if tool.in_header] == ["c"]
     assert [tool.by_item for tool in loaded.tools] == [False, False, True]
+
+
+def updates(**settings: Any) -> dict[str, Any]:
+    return {"type": "configuration_update", **settings}
+
+
+ENUM = {"type": "object", "properties": {"a": {"enum": ["zeta"]}}, "required": ["a"],
+        "additionalProperties": False}  # fmt: skip
+FORMAT = {"format": {"type": "json_schema", "name": "x", "schema": ENUM, "strict": True}}
+ZETA = '{"a": "zeta"}' + END
+PLAIN = {"format": {"type": "text"}}
+
+
+def in_force(client: Client) -> tuple[str | None, str]:
+    response = client.response
+    return response["reasoning"]["effort"], response["text"]["format"]["type"]
+
+
+def test_a_configuration_is_in_force_until_the_next_one(rig: Rig, client: Client) -> None:
+    first = client.turn("ok" + END, input=[user(), updates(reasoning={"effort": "high"})])
+    assert in_force(client) == ("high", "text")
+    second = client.turn(
+        ZETA,
+        input=[user(), updates(text=FORMAT)],
+        previous_response_id=first["id"],
+    )
+    assert in_force(client) == ("high", "json_schema")
+    assert "zeta" in rig.engine.last.grammar.lark  # type: ignore[union-attr]
+    client.turn(ZETA, input=[user()], previous_response_id=second["id"])
+    assert in_force(client) == ("high", "json_schema")
+    client.turn(
+        "ok" + END,
+        input=[user(), updates(reasoning={"effort": None}, text=PLAIN)],
+        previous_response_id=second["id"],
+    )
+    assert in_force(client) == (None, "text")
+    client.turn("ok" + END, input=[user()], previous_response_id=first["id"])
+    assert in_force(client) == ("high", "text"), "a fork from before knows nothing of it"
+
+
+def test_no_model_reads_of_a_configuration(rig: Rig, client: Client) -> None:
+    client.turn("ok" + END, input=[user(), updates(text=PLAIN), user("on")])
+    with_it = spelled(rig.engine.sessions[rig.engine.last.branch_id])
+    client.turn("ok" + END, input=[user(), user("on")])
+    assert spelled(rig.engine.sessions[rig.engine.last.branch_id]) == with_it
+
+
+def test_a_configuration_outlasts_a_restart_and_a_compaction() -> None:
+    rig = JournalRig(MemoryJournal(b"f"), max_context_tokens=ROOM)
+    client = rig.connect()
+    turn = client.turn(ZETA, input=[user(), updates(text=FORMAT), adds("a")])
+    for number in range(6):
+        fields = {"input": [user(f"{number} " + "x" * 400)], "previous_response_id": turn["id"]}
+        turn = client.turn(ZETA, **fields)
+    rig.restart()
+    client = rig.connect()
+    client.create(
+        input=[user("on")],
+        previous_response_id=turn["id"],
+        context_management=[{"type": "compaction", "compact_threshold": 1500}],
+    )
+    rig.reply("a summary" + END)
+    rig.reply(ZETA)
+    assert in_force(client) == (None, "json_schema")
+    (compaction,) = [i for i in client.response["output"] if i["type"] == "compaction"]
+    cut = client.response["id"]
+    assert names_bound(rig) == ["a"]
+    client.turn(ZETA, input=[compaction, user()])
+    assert in_force(client) == (None, "json_schema")
+    rig.restart()
+    client = rig.connect()
+    client.turn(ZETA, input=[user()], previous_response_id=cut)
+    assert in_force(client) == (None, "json_schema")
+    assert names_bound(rig) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("item", "param"),
+    [
+        (updates(reasoning={"effort": "moon"}), "input[1].reasoning.effort"),
+        (updates(reasoning=[]), "input[1].reasoning"),
+        (updates(text={"format": {"type": "moon"}}), "input[1].text.format.type"),
+        (
+            updates(text={"format": {"type": "json_schema", "name": "x"}}),
+            "input[1].text.format.schema",
+        ),
+        (updates(text=1), "input[1].text"),
+    ],
+)
+def test_a_faulty_configuration_is_refused_by_its_path(
+    client: Client, item: dict[str, Any], param: str
+) -> None:
+    (event,) = client.create(input=[user(), item])
+    assert event["error"]["param"] == param

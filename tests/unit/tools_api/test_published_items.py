@@ -27,6 +27,7 @@ WORKING: dict[str, dict[str, Any]] = {
     "apply_patch_call_output": {"call_id": "c", "status": "completed"},
     "tool_search_call": {"arguments": {}},
     "tool_search_output": {"tools": []},
+    "configuration_update": {"reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}},
     "additional_tools": {"role": "developer", "tools": []},
     "compaction": {"encrypted_content": "kw1w.AAAA.AAAA"},
     "compaction_trigger": {},
@@ -34,7 +35,7 @@ WORKING: dict[str, dict[str, Any]] = {
 }
 """By type, with the fields that one needs."""
 REFUSED = {
-    "configuration_update", "program", "program_output",
+    "program", "program_output",
 }  # fmt: skip
 """Named in the error. What is built is taken out here."""
 

@@ -93,6 +93,10 @@ def test_of_a_model_that_is_there_context_and_chat_format_are_told(tmp_path: Pat
             "qwen3_5_text: 2 layers of attention, 3 of gated delta nets, 185980 parameters",
         ),
         (
+            "granite-hybrid-tiny",
+            "granitemoehybrid: 1 layers of attention, 3 of Mamba-2, 146564 parameters",
+        ),
+        (
             "lfm2-tiny",
             "lfm2: 2 layers of attention, 3 of short convolutions, 184640 parameters",
         ),

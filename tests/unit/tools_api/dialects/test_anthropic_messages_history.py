@@ -159,11 +159,11 @@ REFUSED = [
     (user(result("21")), "messages[1].content[0].tool_use_id"),
     (user({"type": "tool_result"}), "messages[1].content[0].tool_use_id"),
     (assistant(result("21")), "messages[0].content[0].type"),
-    (assistant({"type": "server_tool_use"}), "messages[0].content[0].name"),
     (
-        assistant({"type": "server_tool_use", "name": "web_search", "id": "s", "input": {}}),
-        "messages[0].content[0].name",
+        assistant({"type": "server_tool_use", "name": "tool_search_tool_bm25", "input": {}}),
+        "messages[0].content[0].id",
     ),
+    (user({"type": "server_tool_use"}), "messages[1].content[0].type"),
     (
         assistant({"type": "tool_search_tool_result", "tool_use_id": "s", "content": []}),
         "messages[0].content[0].content",
