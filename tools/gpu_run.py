@@ -9,7 +9,7 @@ turn is written down as not run. Exit code 0 when every measurement gave its val
 
 Part 4 plays agents beside vLLM, whose interpreter is given (``tools.peer_wheels install`` makes
 it); its first measurement may take all of a part's time, so what is left is run by ``--only``. Part
-5 is for models with recurrent layers.
+5 is for models with recurrent layers, part 6 for a machine with two GPUs or more.
 
 ``--rehearse`` runs the same commands on small sizes, where there is no GPU under Triton's
 interpreter: every path is executed and every file written. No figure of a rehearsal counts.
@@ -161,6 +161,14 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
             200,
             *("--model", "random:qwen3.5-100m", "--sessions", "16", "--turns", "4"),
             rehearsed=(*("--model", "random:qwen3.5-tiny", "--sessions", "2", "--turns", "2"),),
+        ),
+    ),
+    "6": (
+        module(
+            "benchmarks.ranks",
+            420,
+            *("--json", "--device", "cuda", "--model", "random:qwen3-8b", "--dtype", "bfloat16"),
+            rehearsed=("--json", "--model", "random:qwen3-tiny-4", "--ranks", "2"),
         ),
     ),
 }

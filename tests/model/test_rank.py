@@ -98,8 +98,11 @@ async def started(config: EngineConfig) -> AsyncIterator[EngineProcess]:
         await engine.stop()
 
 
-def left_folders() -> set[Path]:
-    return set(Path("/tmp").glob("keepwarm-ranks-*"))
+@pytest.fixture(autouse=True)
+def meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where ranks make the folders that they meet in."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
 
 
 async def _one_rank(name: str) -> list[int]:
@@ -120,12 +123,11 @@ async def _ended(engine: EngineProcess, within_s: float) -> str:
         return str(died)
 
 
-async def _faults(capfd: pytest.CaptureFixture[str]) -> None:
-    before = left_folders()
+async def _faults(meeting: Path, capfd: pytest.CaptureFixture[str]) -> None:
     expected = [await _one_rank("a"), await _one_rank("bb")]
     async with started(TWO) as engine:
         assert engine.process_id is not None
-        assert left_folders() == before
+        assert not list(meeting.iterdir())
         assert await tokens_of(engine, "a") == expected[0]
         # One rank is killed in mid-turn.
         (other,) = others_of(engine.process_id)
@@ -145,13 +147,13 @@ async def _faults(capfd: pytest.CaptureFixture[str]) -> None:
         os.kill(leading, signal.SIGKILL)
         assert "killed by SIGKILL" in await _ended(engine, TOLD_S)
         await until(lambda: not lives(other))
-        assert left_folders() == before
+        assert not list(meeting.iterdir())
 
 
 def test_two_processes_answer_as_one_and_end_together_whichever_is_lost(
-    capfd: pytest.CaptureFixture[str],
+    meeting: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run: Coroutine[None, None, None] = _faults(capfd)
+    run: Coroutine[None, None, None] = _faults(meeting, capfd)
     asyncio.run(run)
 
 
@@ -188,14 +190,13 @@ async def _refused(config: EngineConfig) -> str:
     return str(refused.value)
 
 
-def test_a_model_that_cannot_be_cut_is_refused_in_one_line() -> None:
-    before = left_folders()
+def test_a_model_that_cannot_be_cut_is_refused_in_one_line(meeting: Path) -> None:
     said = asyncio.run(_refused(replace(TWO, tensor_parallel=3)))
     assert said == (
         "random:qwen3-tiny-4: --tensor-parallel 3 cannot be had: 4 heads are not a multiple of 3; "
         "what can be had: 2, 4"
     )
-    assert left_folders() == before
+    assert not list(meeting.iterdir())
 
 
 def test_one_rank_has_no_further_process_and_loads_nothing_of_ranks() -> None:
