@@ -119,6 +119,8 @@ class Turn:
         self._branch_id = ""
         self._queue_reported = begun is not None
         self._noted = (NOTHING, NOTHING)
+        self._steered: Boundary | None = None
+        """Where it is to end."""
 
     def start(self) -> TurnStep:
         """``response.created`` and the engine request; or, if the session's budget does not
