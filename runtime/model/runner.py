@@ -25,6 +25,7 @@ from runtime.model.layers import WeightBits
 from runtime.model.memory_plan import plan_memory
 from runtime.model.partition import Partition
 from runtime.model.rank_link import Followers, RankLink
+from runtime.model.recording_plan import recorded_chunks
 from runtime.model.state_pool import StatePool
 from runtime.model.step_buckets import Bucket
 from runtime.model.warm_up import chunks, draws
@@ -59,10 +60,11 @@ class ModelRunner:
         """
         Args:
             kv_dtype: how keys and values are kept: int8, fp8 or (None) as the model computes.
-            record: records steps of few tokens, now (``runtime.model.cuda_graphs``), which takes
-                a spare block; None runs every step as it comes.
+            record: records steps, now (``runtime.model.cuda_graphs``), which takes a spare
+                block; None runs every step as it comes.
             max_recorded_sequences: steps of more are not recorded.
-            max_step_tokens: steps of up to so many are warmed up where steps are recorded.
+            max_step_tokens: where steps are recorded, those of up to so many are, too, or they are
+                warmed up.
             progress: is told how many steps are recorded, and of how many.
         """
         self.model = model
@@ -93,6 +95,12 @@ class ModelRunner:
                 spare_block=num_blocks,
                 max_sequences=max_recorded_sequences,
                 record=record,
+                large_chunks=recorded_chunks(
+                    model.config,
+                    itemsize=model.dtype.itemsize,
+                    max_sequences=max_recorded_sequences,
+                    max_tokens=most,
+                ),
                 also=[
                     *(lambda step=step: self.run_as_it_comes(step, None) for step in steps),
                     *draws(model.config.vocab_size, model.device),

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import httpx
 import psutil
 import pytest
+from playwright.sync_api import expect
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -30,6 +31,7 @@ from sessions.journal.postgres import PostgresJournal
 from tests.e2e.conftest import OPTIONS
 from tests.support.clusters import Cluster, missing, running
 from tests.support.journals import assert_books_agree
+from tools.screenshots import browser, chromium, opened
 
 LACKS = missing()
 pytestmark = pytest.mark.skipif(bool(LACKS), reason=LACKS)
@@ -313,6 +315,27 @@ def test_servers_are_seen_in_a_list_on_a_page_and_behind_their_sessions(cluster:
     assert all(f"{each.address}  ready" in table for each in cluster.replicas)
     told = json.loads((cluster.folder / "targets.json").read_text())
     assert {each.address for each in cluster.replicas} <= set(told[0]["targets"])
+
+
+@pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
+def test_a_person_sees_the_servers_and_at_which_each_session_is(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        async with client(cluster) as own:
+            await own.session(name="looked at").respond("begin", **SHORT)
+
+    run(scenario())
+    one, two = cluster.replicas
+    with browser() as found:
+        page = opened(found, f"http://{one.address}", None)
+        page.goto("/dashboard#sessions?q=looked")
+        row = page.locator("tr[data-session='looked at']")
+        expect(row).to_contain_text(f"at {cluster.owners()['looked at']}", timeout=20_000)
+        page.locator("nav a", has_text="Cluster").click()
+        rows = page.locator("table.cluster tbody tr")
+        for each in (one, two):
+            mine = rows.filter(has_text=each.address)
+            expect(mine.locator(".chip")).to_have_text("ready", timeout=20_000)
+        expect(page.locator("#cluster-title")).to_contain_text(f"{cluster.name}, 2 ready")
 
 
 def test_an_engine_that_dies_behind_its_front_end_cuts_no_socket(cluster: Cluster) -> None:

@@ -41,6 +41,11 @@ class Chain:
     """``history`` goes back to the beginning."""
     owed: list[dict[str, Any]] = field(default_factory=list)
     """Outputs of calls up to ``head`` that go in front of the next turn's input."""
+    heard: list[dict[str, Any]] = field(default_factory=list)
+    """What was said to the response at ``head`` while it ran: the server has it, and puts it before
+    the next turn's input."""
+    heard_on: object = None
+    """The socket whose server it is."""
     ran: list[dict[str, Any]] = field(default_factory=list)
     """How the tools of these ran, for the server to show."""
     marks: list[Mark] = field(default_factory=list)
@@ -107,6 +112,7 @@ class Chain:
         self.history += [item for item in items if item.get("type") != "compaction_trigger"]
         self.history += [dict(item) for item in response.raw["output"]]
         self.owed.clear()
+        self.heard = []
         self.ran.clear()
         self.held, self.resumes = frozenset(), 0
         self.cut_from = (response.keepwarm.get("context") or {}).get("from") or self.cut_from
@@ -129,7 +135,7 @@ class Chain:
             raise ValueError(f"no turn of this session ended with the response {to!r}")
         number = heads.index(to)
         mark = self.marks[number]
-        self.owed = []
+        self.owed, self.heard = [], []
         for item in self.history[mark.length :]:
             if item.get("type") not in _OUTPUTS:
                 break
@@ -162,7 +168,8 @@ class Chain:
         fork = replace(
             self,
             history=list(self.history),
-            owed=list(self.owed),
+            owed=[*self.heard, *self.owed],
+            heard=[],
             ran=list(self.ran),
             marks=list(self.marks),
             late=dict(self.late),

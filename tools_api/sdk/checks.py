@@ -4,20 +4,12 @@ A mistake is one line that names what was given and says what to give instead. W
 knows (which models there are) is the server's to say.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tools_api.sdk.options import Budget
+from tools_api.sdk.options import Budget, meant
 
 _SCOPES = ("tree", "session", "turn")
-
-
-def meant(typed: str, known: Iterable[str]) -> str:
-    """``: is NAME meant?``, or nothing where no name is like what was typed."""
-    from difflib import get_close_matches  # here: what exists has no need of it
-
-    alike = get_close_matches(typed, sorted(known), n=1)
-    return f": is {alike[0]} meant?" if alike else ""
 
 
 def of_kind(what: str, value: object, kind: Any, instead: str) -> None:

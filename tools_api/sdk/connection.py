@@ -305,7 +305,8 @@ class Connection:
     async def _attempt(self, turn: Turn) -> TurnEvents:
         lanes, lane = await self._take_lane()
         try:
-            lanes.post(turn.frame(lane.name))
+            lanes.post(turn.frame(lane.name, lanes))
+            turn.steers.post = lanes.post
             turn.cancel = lambda: lanes.post(turn.cancel_frame(lane.name))
             while not turn.over:
                 async with asyncio.timeout(self._endpoint.event_timeout_s):
@@ -317,7 +318,7 @@ class Connection:
         except TimeoutError:
             raise self._endpoint.silent(turn) from None
         finally:
-            turn.cancel = None
+            turn.cancel = turn.steers.post = None
             lanes.leave(lane, turn)
 
     async def _take_lane(self) -> tuple[Lanes, Lane]:

@@ -56,8 +56,8 @@ DONE = _Done()
 class AsyncSession:
     """A chain of responses over an ``AsyncClient``. Made by ``AsyncClient.session``.
 
-    ``cancel``, ``fork``, ``rewind``, ``owe``, ``add_tools`` and ``remove_tools`` act at once;
-    ``await`` may stand before them.
+    ``steer``, ``cancel``, ``fork``, ``rewind``, ``owe``, ``add_tools`` and ``remove_tools`` act at
+    once; ``await`` may stand before them.
     """
 
     def __init__(self, connection: Connection, chain: Chain, equipment: Equipment) -> None:
@@ -309,6 +309,24 @@ class AsyncSession:
     def owe(self, outputs: Sequence[CallOutput]) -> Awaitable[None]:
         """Answer calls with the next turn, in front of its input."""
         self._chain.owed += wire_items(outputs)
+        return DONE
+
+    def steer(self, input: Input) -> Awaitable[None]:
+        """Say something to what the session does now: a text, or messages of the user. The response
+        that runs ends behind the item that it writes (at the next token outside a call with
+        ``keepwarm={"steer": "now"}``), and the turn goes on with one that has heard it; while tools
+        run it stands before their outputs. What comes too late is for the next turn.
+
+        Raises:
+            ValueError: the session does nothing now.
+        """
+        items = wire_items(input)
+        if self._run is not None:
+            self._run.steer(items)
+        elif self._turn is not None:
+            self._turn.steer(items)
+        else:
+            raise ValueError("nothing runs that could hear it: give it to respond or run")
         return DONE
 
     def cancel(self) -> Awaitable[None]:

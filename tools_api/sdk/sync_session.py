@@ -194,6 +194,15 @@ class Session:
         """Answer calls with the next turn, in front of its input."""
         self._inner.owe(outputs)
 
+    def steer(self, input: Input) -> None:
+        """Say something to what the session does now, from another thread; as
+        ``AsyncSession.steer``. Beside a turn in this thread: between the events of a stream."""
+
+        async def say() -> None:
+            await self._inner.steer(input)
+
+        self._portal.call(say())
+
     def cancel(self) -> None:
         """End what the session does now, from another thread: the turn on the server, and the
         tools of a run. The turn ends ``incomplete``, the run with a result whose status is

@@ -33,6 +33,7 @@ from tools_api.sdk.answers import (
     ToolFinished,
     ToolStarted,
     TurnRestarted,
+    TurnSteered,
     Warned,
 )
 from tools_api.sdk.chain import Chain
@@ -178,6 +179,13 @@ class Run:
         for task in self._done.tasks.values():
             task.cancel()
 
+    def steer(self, items: list[dict[str, Any]]) -> None:
+        """Say something to the turn that runs, or else to the next one."""
+        if self._turn is None:
+            self._chain.owed += items
+        else:
+            self._turn.steer(items)
+
     async def events(self, input: Input) -> RunEvents:
         """Play the run; the LoopResult comes last.
 
@@ -283,6 +291,8 @@ class Run:
                     self._take(event)
                     event = await self._hooks.response_of(event, self._occupancy.inside)
                     self._done.responses[-1] = event
+                elif isinstance(event, TurnSteered):
+                    self._done.responses.append(event.response)
                 elif isinstance(event, TurnRestarted):
                     self._drop()
                 if isinstance(event, FunctionCall) and self._may_start(event, last=last):

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from tools_api.sdk.checks import meant
+from tools_api.sdk.options import meant
 from tools_api.sdk.schemas import read_json, strict_schema
 from tools_api.sdk.tools import (
     DEFAULT_MAX_OUTPUT_BYTES,

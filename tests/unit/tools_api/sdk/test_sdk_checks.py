@@ -10,9 +10,9 @@ from tools_api.sdk.checks import (
     check_input,
     check_labels,
     check_name,
-    meant,
     of_kind,
 )
+from tools_api.sdk.options import meant
 
 MESSAGE = Message(role="user", content=(TextPart(type="input_text", text="x"),))
 
