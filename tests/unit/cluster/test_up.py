@@ -133,6 +133,6 @@ def test_why_replicas_do_not_start_is_one_line() -> None:
     said = "Traceback\n  File x\ncluster.x.ReplicaDidNotStart: keepwarm: error: no such model\n"
     replica = SimpleNamespace(message=said)
     failed = SimpleNamespace(message="", deployments={"replica": replica})
-    assert module._failure(failed) == "no such model"
+    assert module.failure_of(failed) == "no such model"
     silent = SimpleNamespace(message="", deployments={})
-    assert module._failure(silent) == "see Ray's log"
+    assert module.failure_of(silent) == "see Ray's log"
