@@ -256,7 +256,7 @@ class Deployment:
                     say(f"slot {each.slot or each.presence.wanted_slot}: {each.presence.address}")
             application = serve.status().applications.get(self._app)
             if application is not None and application.status == "DEPLOY_FAILED":
-                raise UpError(f"the replicas do not start: {_failure(application)}")
+                raise UpError(f"the replicas do not start: {failure_of(application)}")
             if len(new) >= told.replicas:
                 return
             time.sleep(LOOK_EVERY_S)
@@ -304,7 +304,7 @@ def names_of(member: Member) -> set[str]:
     return {member.owner, member.presence.address, str(member.slot)} - {"0"}
 
 
-def _failure(application: Any) -> str:
+def failure_of(application: Any) -> str:
     """The last line of what Serve says of replicas that do not start."""
     texts = [application.message, *(each.message for each in application.deployments.values())]
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]

@@ -164,6 +164,9 @@ def test_a_session_is_followed_through_tools_a_fork_and_its_budgets_end(
     expect(newest).to_contain_text("waiting for tools")
     expect(newest.locator(".calls code")).to_have_text("price")
     expect(newest.locator(".asked")).to_have_text("1 result of tools")
+    expect(newest.locator(".run")).to_have_text("price 50 ms failed")
+    expect(page.locator("tr[data-turn]").nth(1).locator(".run")).to_have_text("price 50 ms")
+    expect(page.locator("tr[data-turn]").nth(2).locator(".run")).to_have_count(0)
 
     async def beyond() -> None:
         async with agent(server.url, ACME) as who:

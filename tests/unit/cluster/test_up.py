@@ -122,6 +122,6 @@ def test_a_member_without_a_slot_is_not_meant_by_one() -> None:
 def test_why_replicas_do_not_start_is_one_line() -> None:
     replica = SimpleNamespace(message="Traceback\n  File x\nReplicaDidNotStart: no such model\n")
     failed = SimpleNamespace(message="", deployments={"replica": replica})
-    assert module._failure(failed) == "ReplicaDidNotStart: no such model"
+    assert module.failure_of(failed) == "ReplicaDidNotStart: no such model"
     silent = SimpleNamespace(message="", deployments={})
-    assert module._failure(silent) == "see Ray's log"
+    assert module.failure_of(silent) == "see Ray's log"
