@@ -18,7 +18,7 @@ from kernels.upload import upload
 from runtime.config import DeviceName, DTypeName, EngineConfig, Quantization
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.config import LoadError
-from runtime.model.cuda_graphs import CudaRecorder, Recorder, StepGraphs
+from runtime.model.cuda_graphs import AgreedRecorder, CudaRecorder, Recorder, StepGraphs
 from runtime.model.decoder import StepInputs
 from runtime.model.kv_pool import KVPool
 from runtime.model.layers import WeightBits
@@ -94,7 +94,7 @@ class ModelRunner:
                 self.pool,
                 spare_block=num_blocks,
                 max_sequences=max_recorded_sequences,
-                record=record,
+                record=record if ranks is None else AgreedRecorder(record, ranks.all_can),
                 large_chunks=recorded_chunks(
                     model.config,
                     itemsize=model.dtype.itemsize,
@@ -106,7 +106,6 @@ class ModelRunner:
                     *draws(model.config.vocab_size, model.device),
                 ],
                 progress=progress,
-                all_can=(lambda can: can) if ranks is None else ranks.all_can,
             )
 
     @property
