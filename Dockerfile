@@ -18,13 +18,14 @@ RUN python3 -m venv /opt/keepwarm
 COPY . /src
 # The torch build pinned for machines with a GPU brings triton; everything else is needed.
 RUN /opt/keepwarm/bin/pip install --no-cache-dir --disable-pip-version-check $PIP_OPTIONS \
-    -c /src/constraints.txt '/src[server,otel]'
+    -c /src/constraints.txt '/src[server,otel,postgres]'
 
 FROM ${BASE}
 # The compiler makes the CPU kernels for the processor that the container meets, at the first start;
-# the cache keeps them. Without it the server runs as well, slower at long contexts.
+# the cache keeps them. Without it the server runs as well, slower at long contexts. HAProxy is for
+# 'keepwarm cluster balance' (deploy/kubernetes), which is started in place of a server.
 RUN apt-get update \
- && apt-get install -y --no-install-recommends ca-certificates g++ python3 \
+ && apt-get install -y --no-install-recommends ca-certificates g++ haproxy python3 \
  && rm -rf /var/lib/apt/lists/*
 RUN useradd --system --uid 10001 --home-dir /var/cache/keepwarm --create-home keepwarm
 COPY --from=build /opt/keepwarm /opt/keepwarm

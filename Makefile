@@ -15,6 +15,8 @@
 # make sanitize runs the tests of the compiled CPU kernels, and wrong frames against an engine, with
 # AddressSanitizer in the kernels: some minutes, with a C++ compiler that has libasan.
 #
+# make release prepares a release of the commit that is checked out, and stops before publishing.
+#
 # Variables, on make's command line or in the environment:
 #   PYTHON       interpreter that makes .venv, 3.11 or newer (default: python3)
 #   PIP_OPTIONS  passed to every `pip install`. Use it where the choice of build is yours: where
@@ -31,7 +33,7 @@
 
 #
 # make gpu-wheels fetches into .gpu-wheels what a GPU machine with Python 3.12, torch and Triton
-# lacks to run tools/gpu_run.sh, and make gpu-rehearsal plays the three parts of that script on a
+# lacks to run tools/gpu_run.sh, and make gpu-rehearsal plays the five parts of that script on a
 # CPU, in an environment of its own (.venv-rehearsal): fifteen minutes. A GPU machine of our plans
 # has Python 3.12 and torch 2.11.0; REHEARSAL_PYTHON and REHEARSAL_TORCH play it with those:
 #   make gpu-rehearsal REHEARSAL_PYTHON=python3.12 REHEARSAL_TORCH=torch==2.11.0
@@ -52,7 +54,7 @@ KERNELS_VENV := .venv-kernels
 REHEARSAL_VENV := .venv-rehearsal
 MANIFESTS := pyproject.toml constraints.txt
 
-.PHONY: demo test test-all test-clients lint types ledger kernels gpu-wheels gpu-rehearsal sanitize clean
+.PHONY: demo test test-all test-clients lint types ledger kernels gpu-wheels gpu-rehearsal sanitize release clean
 
 demo: $(VENV)/.server
 	$(BIN)/keepwarm demo $(DEMO_OPTIONS)
@@ -101,10 +103,15 @@ gpu-wheels:
 	  --dest .gpu-wheels $(PIP_OPTIONS) -r gpu-wheels.txt
 
 gpu-rehearsal: $(REHEARSAL_VENV)/.ready
-	for part in 1 2 3; do PYTHON=$(REHEARSAL_VENV)/bin/python tools/gpu_run.sh $$part build/gpu-rehearsal-$$part --rehearse || exit 1; done
+	for part in 1 2 3 4 5; do PYTHON=$(REHEARSAL_VENV)/bin/python tools/gpu_run.sh $$part build/gpu-rehearsal-$$part --rehearse || exit 1; done
+
+# Wheel, source distribution, SBOM, notes and checksums of the commit that is checked out, in
+# dist/VERSION; nothing is published, PUBLISH.txt there says what is left to do.
+release: lint types
+	$(BIN)/python -m tools.release dist
 
 clean:
-	rm -rf $(VENV) $(KERNELS_VENV) $(REHEARSAL_VENV) .gpu-wheels .venv-clients .sanitize build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(KERNELS_VENV) $(REHEARSAL_VENV) .gpu-wheels .peer-wheels .peer-parts .venv-clients .sanitize build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamps say which extra is installed; they are older than a changed manifest, and then the
 # install runs again. The dev extra contains the server extra, so its stamp makes both.

@@ -27,6 +27,8 @@ Other engines are played on the same prompts where they are given (``benchmarks.
             which ``torchvision``, ``torchaudio`` and ``torchcodec`` were taken: those that pip
             finds are for another torch, and it runs without
 
+With ``--device cuda`` the ways are those of ``benchmarks.agent_loop_gpu``, beside vLLM on one card.
+
 Exit code 1: a bar is not met, or the time was over before all was played; else as in
 ``benchmarks.report``.
 """
@@ -44,6 +46,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.agent_loop_gpu import WAYS, run_on_gpu
 from benchmarks.loop_bars import RATIOS, Ratio, Record, has_amx, plays_of, ratio_bar, runs_of
 from benchmarks.loop_fleet import GAUGE, WARM_UP, Fleet, OutOfTime
 from benchmarks.loop_peers import PeerFailed
@@ -270,11 +273,14 @@ def options() -> argparse.ArgumentParser:
     found = parser(__doc__)
     add = found.add_argument
     add("--parts", nargs="+", choices=PARTS, default=USUAL_PARTS, help="default: all but load")
-    add("--rounds", type=int, default=5)
-    add("--model", default="random:qwen3-100m", help="random:qwen3-SIZE (default: %(default)s)")
+    add("--rounds", type=int, help="default: 5, with --device cuda 3")
+    add("--model", help="random:qwen3-SIZE; default: 100m, with --device cuda 8b")
     add("--before", type=Path, metavar="DIR", help="checkout of the commit to compare with")
     add("--llama-server", type=Path, metavar="FILE", help="llama.cpp's server")
     add("--vllm-python", type=Path, metavar="FILE", help="one that can import vLLM")
+    add("--device", choices=("cpu", "cuda"), default="cpu")
+    add("--way", choices=WAYS, default="ample", help="with --device cuda (default: %(default)s)")
+    add("--rehearse", action="store_true", help="with --device cuda: small, on the CPU, a stand-in")
     add("--sessions", type=int, default=8, help="of what the bars call s8")
     add("--turns", type=int, default=6)
     add("--single-turns", type=int, default=20, help="of the one session of s1")
@@ -289,7 +295,7 @@ def options() -> argparse.ArgumentParser:
     add("--kv-mib", type=int, default=1536, help="memory for KV of each server")
     add("--threads", type=int, help="of each server; default: all cores")
     add("--load-s", type=float, default=1200.0, help="of other load in part load")
-    add("--limit-s", type=float, default=3600.0, help="seconds that all may take together")
+    add("--limit-s", type=float, help="seconds that all may take; default: 3600, on a GPU 450")
     return found
 
 
@@ -328,10 +334,20 @@ def run(given: argparse.Namespace) -> int:
     return 1 if any(bar.met is False for bar in bars) else code
 
 
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "cpu": {"rounds": 5, "model": "random:qwen3-100m", "limit_s": 3600.0},
+    "cuda": {"rounds": 3, "model": "random:qwen3-8b", "limit_s": 450.0},
+}
+"""What is not given, by device."""
+
+
 def main(words: Sequence[str] | None = None) -> int:
     given = options().parse_args(words)
+    for name, value in DEFAULTS[given.device].items():
+        if getattr(given, name) is None:
+            setattr(given, name, value)
     try:
-        return run(given)
+        return run_on_gpu(given) if given.device == "cuda" else run(given)
     except DataMissing as error:
         return report_missing("agent_loop", error, (), as_json=given.json) or 2
 

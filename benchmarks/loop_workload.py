@@ -3,7 +3,8 @@
 Sessions share a system prompt. A session's turn is a tool's result as a user's message and an
 answer of a set length; its next turn begins as soon as this one has ended and its tool has run,
 whatever the others do. Every session has a socket of its own. Texts, lengths and the seeds of
-the answers follow from the workload's seed; the answers are sampled at temperature 1.
+the answers follow from the workload's seed; answers are sampled at temperature 1 unless who opens
+the sessions says otherwise.
 
 Knows the client's side only: not which server answers, nor what figures are good. Tools are
 pauses, no calls are written: random weights write no call of a set length.
@@ -50,6 +51,8 @@ class Workload:
     answer_tokens: tuple[int, int] = (32, 32)
     tool_s: float = 0.0
     """Between a turn's end and the session's next one."""
+    tool_most_s: float = 0.0
+    """Where it is more, a tool takes from ``tool_s`` to so long, each as the seed says."""
     stagger_s: float = 0.0
     """Between the beginnings of two sessions."""
     one_at_a_time: bool = False
@@ -115,6 +118,7 @@ class Played:
             "ttft_p50_ms": 1000 * percentile(first, 50),
             "ttft_p95_ms": 1000 * percentile(first, 95),
             "gap_p50_ms": 1000 * percentile(gaps, 50),
+            "gap_p95_ms": 1000 * percentile(gaps, 95),
             "gap_p99_ms": 1000 * percentile(gaps, 99),
             "latency_mean_s": float(np.mean(latencies)),
             "latency_p50_s": percentile(latencies, 50),
@@ -152,6 +156,25 @@ def plan_of(load: Workload, seed: int) -> Plan:
         system=system,
         sessions=tuple(tuple(turn() for _ in range(load.turns)) for _ in range(load.sessions)),
     )
+
+
+def pause_s(load: Workload, seed: int, session: int, turn: int) -> float:
+    """Seconds that the tool before a turn takes."""
+    source = random.Random(f"agent_loop/{load.texts}/{seed}/{session}/{turn}")
+    return source.uniform(load.tool_s, max(load.tool_s, load.tool_most_s))
+
+
+def needed_tokens(plan: Plan, overhead: int = 24) -> tuple[int, int]:
+    """Tokens of all sessions at their ends, nothing of them shared, and those of the longest.
+
+    Args:
+        overhead: at most what a chat format adds to a turn.
+    """
+    lengths = [
+        len(plan.system) + sum(len(turn.text) + turn.answer_tokens + overhead for turn in session)
+        for session in plan.sessions
+    ]
+    return sum(lengths), max(lengths)
 
 
 def letters(source: random.Random, count: int) -> str:
@@ -206,13 +229,13 @@ class SessionAgent:
                     )
 
 
-def own_agents(url: str, key: str | None) -> OpenAgent:
+def own_agents(url: str, key: str | None, *, temperature: float = 1.0) -> OpenAgent:
     """Sessions with a server of this project."""
 
     @asynccontextmanager
     async def agent(system: str) -> AsyncIterator[Agent]:
         async with AsyncClient(url, api_key=key, open_timeout_s=30.0) as client:
-            yield SessionAgent(client.session(instructions=system, temperature=1.0))
+            yield SessionAgent(client.session(instructions=system, temperature=temperature))
 
     return agent
 
@@ -231,7 +254,7 @@ async def play(agents: OpenAgent, load: Workload, seed: int) -> Played:
         async with agents(plan.system) as agent:
             for index, turn in enumerate(plan.sessions[number]):
                 if index:
-                    await asyncio.sleep(load.tool_s)
+                    await asyncio.sleep(pause_s(load, seed, number, index))
                 sessions[number].append(PlayedTurn(sent_s=time.perf_counter()))
                 await agent.play(turn, sessions[number][-1])
 

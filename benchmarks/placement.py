@@ -28,7 +28,9 @@ from benchmarks.report import Bar, parser, report
 
 SCENES = {
     "600_on_12": Scene(servers=12, sessions=600, seconds=2400.0, losses=3),
-    "100000_on_1000": Scene(servers=1000, sessions=100_000, seconds=1200.0, losses=100, per_host=8),
+    "100000_on_1000": Scene(
+        servers=1000, sessions=100_000, seconds=480.0, losses=100, per_host=4, round_s=2.0
+    ),
 }
 SMALL = {"60_on_4": Scene(servers=4, sessions=60, seconds=400.0)}
 POINTS = 100
@@ -51,7 +53,7 @@ def least_kv(world: World, key: str) -> int:
 
 def anywhere(world: World, key: str) -> int:
     """One of those that are open."""
-    return int(world.random.choice(np.flatnonzero(world.weights).tolist()))
+    return int(world.choices.choice(np.flatnonzero(world.weights).tolist()))
 
 
 class Ring:

@@ -12,20 +12,19 @@ import heapq
 import itertools
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from cluster.balancing import Balancer
+from cluster.haproxy_socket import Entry
 from cluster.watch import Watch
 from sessions.journal.members import NO_SLOT, Member, MemberLoad, MemberState, Presence
 from tests.support.fake_haproxy import FakeHaproxy
 
 DEAD_S = 2.0
-ROUND_S = 1.0
-"""Between two rounds of the balancer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +51,8 @@ class Scene:
     """Servers that die, one after the other in the third quarter."""
     per_host: int = 4
     """Servers of a host, which the rolling update replaces one after the other."""
+    round_s: float = 1.0
+    """Between two rounds of the balancer."""
     folders: bool = True
     """A replacement that was asked for finds the KV of who was there before."""
 
@@ -134,6 +135,45 @@ Place = Callable[["World", str], int]
 """The slot of a socket that has no home, of those that are open."""
 
 
+class Table(dict[str, int]):
+    """Homes by key, and keys by home."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys: dict[int, set[str]] = {}
+
+    def __setitem__(self, key: str, at: int) -> None:
+        self._keys.get(self.get(key, 0), set()).discard(key)
+        self._keys.setdefault(at, set()).add(key)
+        super().__setitem__(key, at)
+
+    def forget(self, at: int) -> None:
+        """Whose home is there has none."""
+        for key in self._keys.pop(at, ()):
+            del self[key]
+
+
+class TableHaproxy(FakeHaproxy):
+    """A HAProxy whose table is as quick as the program's."""
+
+    def __init__(self, num_slots: int) -> None:
+        super().__init__(num_slots)
+        self.homes: Table = Table()
+
+    def fill(self, backend: str, entries: Iterable[Entry]) -> None:
+        """See ``HaproxySocket``."""
+        for each in entries:
+            self.homes[each.key] = each.server_id
+
+    def do(self, command: str) -> None:
+        """See ``HaproxySocket``."""
+        if command.startswith("clear table"):
+            self.homes.forget(int(command.rpartition(" ")[2]))
+        else:
+            super().do(command)
+            self.done.clear()
+
+
 class World:
     """All of it; ``play`` runs it."""
 
@@ -156,9 +196,12 @@ class World:
         """
         self.scene = scene
         self.random = random.Random(seed)
+        self.choices = random.Random(seed)
+        """For policies: what happens to sessions does not depend on what is chosen."""
         self.now = 0.0
         self.sums: dict[str, Sums] = {}
         self._place = place
+        self._capacity = scene.capacity
         self._sticky = sticky
         self._remembers = remembers and sticky
         self._numbers = itertools.count(1)
@@ -167,7 +210,7 @@ class World:
         self._by_slot: dict[int, Process] = {}
         self._rows: dict[str, Member] = {}
         self._folders: dict[int, tuple[OrderedDict[str, int], int]] = {}
-        self.haproxy = FakeHaproxy(scene.servers)
+        self.haproxy = TableHaproxy(scene.servers)
         self.sockets = np.zeros(scene.servers + 1)
         self.kv = np.zeros(scene.servers + 1)
         """Tokens of the contexts of sessions whose socket is there, by slot."""
@@ -199,7 +242,7 @@ class World:
             self.at(self.now, lambda slot=row.slot: self._told(slot))
 
     def _beat(self) -> None:
-        capacity = self.scene.capacity
+        capacity = self._capacity
         for process in self._by_slot.values():
             said = Presence(
                 cluster="c", address=address(process.name), identity="m", state=process.state,
@@ -254,7 +297,7 @@ class World:
             self.weights[slot.number] = slot.weight if is_open else 0
         if self.now >= self.scene.think_s and int(self.now) % 10 == 0:
             self._look()
-        self.at(self.now + ROUND_S, self._round)
+        self.at(self.now + self.scene.round_s, self._round)
 
     def _look(self) -> None:
         there = [slot for slot in self._by_slot if self.weights[slot]]
@@ -309,7 +352,7 @@ class World:
             counted.moved += not known
         process.cache[agent.key] = agent.context
         process.used += agent.context - known
-        while process.used > self.scene.capacity and len(process.cache) > 1:
+        while process.used > self._capacity and len(process.cache) > 1:
             _, gone = process.cache.popitem(last=False)
             process.used -= gone
 

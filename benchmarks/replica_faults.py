@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.replica_parts import (
@@ -80,18 +80,41 @@ class Books:
 
 async def interrupted(cluster: Cluster, name: str, number: int, books: Books) -> float:
     """The seconds until the client heard again of its turn whose server got a signal."""
-    async with client(cluster.url) as own:
+    struck: list[int] = []
+
+    def strike() -> None:
+        struck.append(cluster.owner_of(name).process.pid)
+        os.kill(struck[0], number)
+
+    async def wake() -> None:
+        if number == signal.SIGSTOP:
+            os.kill(struck[0], signal.SIGCONT)
+            await asyncio.sleep(3.0)  # what it does when it wakes
+
+    return await struck_in_turn(cluster.url, name, strike, books, wake)
+
+
+async def nothing() -> None:
+    """Done between a turn that was struck and the next one."""
+
+
+async def struck_in_turn(
+    url: str,
+    name: str,
+    strike: Callable[[], None],
+    books: Books,
+    between: Callable[[], Awaitable[None]] = nothing,
+) -> float:
+    """The seconds until the client heard again of its turn in whose middle ``strike`` was done."""
+    async with client(url) as own:
         session = own.session(name=name)
         books.saw(name, await session.respond("hello", **SHORT))
         runs = asyncio.Event()
         turn = asyncio.create_task(told(session, runs))
         await runs.wait()
-        owner = await asyncio.to_thread(cluster.owner_of, name)
-        os.kill(owner.process.pid, number)
+        await asyncio.to_thread(strike)
         response, silent_s, _ = await turn
-        if number == signal.SIGSTOP:
-            os.kill(owner.process.pid, signal.SIGCONT)
-            await asyncio.sleep(3.0)  # what it does when it wakes
+        await between()
         books.saw(name, response, await session.respond("and now?", **SHORT))
     return silent_s
 
@@ -107,13 +130,20 @@ async def kills(cluster: Cluster, sizes: Sizes, answer: Answer) -> None:
         silent_s = await interrupted(cluster, f"killed {number}", signal.SIGKILL, books)
         took[parent_lives].append(silent_s)
     await asyncio.to_thread(replace_dead, cluster, sizes)
-    answer.figures["kill_front_end_s"] = {"parent_lives": took[True], "both": took[False]}
-    answer.bar("kill_front_end_s_p50", statistics.median(took[True]), "<=", 3.0)
-    answer.bar("kill_both_s_p50", statistics.median(took[False]), "<=", 4.5)
-    answer.bar("kill_worst_s", max(took[True] + took[False]), "<=", 15.0)
-    faults = await asyncio.to_thread(books.faults, cluster)
-    answer.figures["books"] = faults
-    answer.bar("books_faults", len(faults), "<=", 0)
+    await asyncio.to_thread(kill_bars, answer, took, books, cluster, "")
+
+
+def kill_bars(
+    answer: Answer, took: dict[bool, list[float]], books: Books, cluster: Cluster, prefix: str
+) -> None:
+    """The bars of kills: seconds by whether the parent lives, and the books."""
+    answer.figures[f"{prefix}kill_front_end_s"] = {"parent_lives": took[True], "both": took[False]}
+    answer.bar(f"{prefix}kill_front_end_s_p50", statistics.median(took[True]), "<=", 3.0)
+    answer.bar(f"{prefix}kill_both_s_p50", statistics.median(took[False]), "<=", 4.5)
+    answer.bar(f"{prefix}kill_worst_s", max(took[True] + took[False]), "<=", 15.0)
+    faults = books.faults(cluster)
+    answer.figures[f"{prefix}books"] = faults
+    answer.bar(f"{prefix}books_faults", len(faults), "<=", 0)
 
 
 async def stalls(cluster: Cluster, sizes: Sizes, answer: Answer) -> None:

@@ -5,10 +5,13 @@ import contextlib
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+
+from websockets.asyncio.client import ClientConnection, connect
 
 from benchmarks.report import Bar
 from cluster.haproxy import Haproxy, find_program
@@ -42,10 +45,23 @@ class Sizes:
     moved: int = 50
     echoes: int = 2000
     quota_s: float = 180.0
+    ray_kills: int = 10
+    updated: int = 16
+    """Sessions that are there as every server is replaced."""
 
 
 SMALL = Sizes(
-    replicas=2, sessions=4, turns=3, roots=8, kills=2, stalls=1, moved=4, echoes=200, quota_s=20.0
+    replicas=2,
+    sessions=4,
+    turns=3,
+    roots=8,
+    kills=2,
+    stalls=1,
+    moved=4,
+    echoes=200,
+    quota_s=20.0,
+    ray_kills=2,
+    updated=4,
 )
 
 
@@ -75,6 +91,22 @@ async def told(session: AsyncSession, runs: asyncio.Event) -> tuple[Response, fl
             runs.set()
     assert isinstance(event, Response)
     return event, silent_s, restarts
+
+
+@contextlib.asynccontextmanager
+async def open_sockets(url: str, count: int, name: str) -> AsyncIterator[list[ClientConnection]]:
+    """So many that say nothing, each of a session of its own."""
+    address = url.replace("http://", "ws://") + "/responses"
+    async with contextlib.AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(connect(f"{address}?session={quote(f'{name} {n}')}"))
+            for n in range(count)
+        ]
+
+
+def num_cut(opened: Sequence[ClientConnection]) -> int:
+    """How many are not open any more."""
+    return sum(each.close_code is not None for each in opened)
 
 
 def replace_dead(cluster: Cluster, sizes: Sizes, *options: str) -> None:

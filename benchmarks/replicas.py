@@ -1,6 +1,7 @@
 """Several servers behind HAProxy: what a cluster costs, keeps and loses.
 
     python -m benchmarks.replicas --json --parts placement,moves,kills,stalls,turns,carrier,quota
+    python -m benchmarks.replicas --json --parts ray_moves,ray_kills,ray_update
 
 Four servers of the shipped model with one thread each, on a PostgreSQL and behind an HAProxy that
 are made for the run. ``placement``: parts of prompts that came from the cache behind the first
@@ -10,24 +11,22 @@ and sockets of 60 sessions. ``moves``: sockets that a scale-up or a drain cut, a
 ``stalls``: seconds until a client hears of its turn again whose server got SIGKILL or SIGSTOP, and
 whether the books agree. ``turns``: one chain moved with each turn over one at home, medians.
 ``carrier``: an echo through HAProxy less one without, medians of five. ``quota``: what a tenant
-gets at all servers over what it gets at one. Nothing here is throughput: the machine has two cores.
-It has to be idle.
+gets at all servers over what it gets at one. ``ray_moves`` and ``ray_kills`` are the same on Ray
+Serve, with the time until a replacement serves over a server's own start; ``ray_update``: prompt
+tokens computed after all servers were replaced, with folders of KV over without. Nothing here is
+throughput: the machine has two cores. It has to be idle.
 """
 
 import argparse
 import asyncio
-import contextlib
 import os
 import signal
 import statistics
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import quote
 
 import psutil
-from websockets.asyncio.client import ClientConnection, connect
 
 from benchmarks.replica_costs import carrier, quota, turns
 from benchmarks.replica_faults import kills, stalls
@@ -38,14 +37,20 @@ from benchmarks.replica_parts import (
     Answer,
     Sizes,
     client,
+    num_cut,
+    open_sockets,
     replace_dead,
     told,
 )
+from benchmarks.replica_ray import ray_kills, ray_moves, ray_update
 from benchmarks.report import parser, report
 from cluster.replica_process import ReplicaProcess
 from tests.support.clusters import Cluster, missing, running
+from tests.support.ray_clusters import ray_missing
 
 PARTS = ("placement", "moves", "kills", "stalls", "turns", "carrier", "quota")
+RAY_PARTS = {"ray_moves": ray_moves, "ray_kills": ray_kills, "ray_update": ray_update}
+"""They need the extra ``cluster``, and are measured where they are asked for."""
 # Placement
 
 
@@ -99,20 +104,6 @@ async def placement(cluster: Cluster, sizes: Sizes, answer: Answer) -> None:
 # Scaling, draining, an engine's death
 
 
-@contextlib.asynccontextmanager
-async def sockets(cluster: Cluster, count: int, name: str) -> Any:
-    address = cluster.url.replace("http://", "ws://") + "/responses"
-    async with contextlib.AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(connect(f"{address}?session={quote(f'{name} {n}')}"))
-            for n in range(count)
-        ]
-
-
-def num_cut(opened: Sequence[ClientConnection]) -> int:
-    return sum(each.close_code is not None for each in opened)
-
-
 @dataclass(slots=True)
 class Drained:
     """What a drain did."""
@@ -127,7 +118,10 @@ class Drained:
 async def drain(cluster: Cluster, name: str, kill: bool) -> Drained:
     """One server leaves while sockets are open and turns run."""
     count = 4 * len(cluster.replicas)
-    async with sockets(cluster, count, f"{name} open") as opened, client(cluster.url) as own:
+    async with (
+        open_sockets(cluster.url, count, f"{name} open") as opened,
+        client(cluster.url) as own,
+    ):
         sessions = [own.session(name=f"{name} {number}") for number in range(count)]
         for each in sessions:
             await each.respond("hello", **SHORT)
@@ -156,7 +150,7 @@ async def drain(cluster: Cluster, name: str, kill: bool) -> Drained:
 
 
 async def moves(cluster: Cluster, sizes: Sizes, answer: Answer) -> None:
-    async with sockets(cluster, 16, "scale") as opened, client(cluster.url) as own:
+    async with open_sockets(cluster.url, 16, "scale") as opened, client(cluster.url) as own:
         events = [asyncio.Event() for _ in range(sizes.replicas * 4)]
         turns = [
             asyncio.create_task(told(own.session(name=f"scale {number}"), event))
@@ -175,7 +169,7 @@ async def moves(cluster: Cluster, sizes: Sizes, answer: Answer) -> None:
         faults = found.not_1012 + found.failed + found.idle_kept
         answer.bar(f"{name}_faults", faults, "<=", 0)
         await asyncio.to_thread(replace_dead, cluster, sizes, "--drain-notice-s", "10")
-    async with sockets(cluster, 4 * sizes.replicas, "engine") as opened:
+    async with open_sockets(cluster.url, 4 * sizes.replicas, "engine") as opened:
         struck = cluster.replicas[0]
         engine_of(struck).kill()
         await asyncio.to_thread(cluster.until, lambda: not cluster.serves(struck), "it is left")
@@ -219,6 +213,8 @@ def measure(parts: Sequence[str], sizes: Sizes) -> Answer:
             for part in (part for part in parts if part in IN_CLUSTER):
                 asyncio.run(IN_CLUSTER[part](cluster, sizes, answer))
                 replace_dead(cluster, sizes)
+    for part in (part for part in parts if part in RAY_PARTS):
+        RAY_PARTS[part](sizes, answer)
     if "quota" in parts:
         asyncio.run(quota(sizes, answer))
     answer.figures["load_after"] = os.getloadavg()
@@ -227,13 +223,15 @@ def measure(parts: Sequence[str], sizes: Sizes) -> Answer:
 
 def main(words: Sequence[str] | None = None) -> int:
     options: argparse.ArgumentParser = parser(__doc__)
-    options.add_argument("--parts", default=",".join(PARTS), help="of %(default)s")
+    options.add_argument(
+        "--parts", default=",".join(PARTS), help=f"of %(default)s,{','.join(RAY_PARTS)}"
+    )
     options.add_argument("--small", action="store_true", help="only to see that it runs")
     given = options.parse_args(words)
     parts = given.parts.split(",")
-    if unknown := set(parts) - set(PARTS):
+    if unknown := set(parts) - {*PARTS, *RAY_PARTS}:
         options.error(f"no such parts: {', '.join(sorted(unknown))}")
-    if lacks := missing():
+    if lacks := ray_missing() if set(parts) & RAY_PARTS.keys() else missing():
         print(lacks, file=sys.stderr)
         return report("replicas", {"missing": lacks}, [], as_json=given.json) or 2
     answer = measure(parts, SMALL if given.small else Sizes())

@@ -79,6 +79,7 @@ class Balancer:
         self._targets = targets
         self._save_at: float | None = 0.0
         """When the table is copied next; None: what was saved is to be filled in."""
+        self._table: Mapping[str, int] | None = None
         self._trouble: str | None = None
         self._left_out: tuple[str, ...] = ()
         self.carries = False
@@ -117,12 +118,13 @@ class Balancer:
             self._targets.write(each.member.presence.address for each in seen if each.fresh)
         slots = self._carrier.socket.slots(BACKEND)
         found = plan(BACKEND, seen, slots)
-        ids = {slot.number: slot.id for slot in slots}
+        ids, self._table = {slot.number: slot.id for slot in slots}, None
         if found.left_out and found.left_out != self._left_out:
             log.warning("there is no slot for members members=%s", ", ".join(found.left_out))
         self._left_out = found.left_out
         done = [step for step in found.steps if self._do(step, ids[step.slot])]
         told = [step.tells for step in done if step.tells is not None]
+        self._left.save()
         if found.slots or told:
             self._rows.write(found.slots, told)
 
@@ -143,15 +145,22 @@ class Balancer:
         those of them that went nowhere else."""
         if not (step.clears or step.opens):
             return
-        socket = self._carrier.socket
         if step.clears:
-            table = socket.table(BACKEND)
-            self._left.keep(step.slot, (each.key for each in table if each.server_id == server_id))
+            homes_there = (key for key, at in self._homes().items() if at == server_id)
+            self._left.keep(step.slot, homes_there)
         elif keys := self._left.take(step.slot):
-            elsewhere = {each.key for each in socket.table(BACKEND)}
+            elsewhere = self._homes()
             mine = [Entry(key=key, server_id=server_id) for key in keys if key not in elsewhere]
-            socket.fill(BACKEND, mine)
+            self._carrier.socket.fill(BACKEND, mine)
             log.info("slot=%d sessions come home sessions=%d", step.slot, len(mine))
+
+    def _homes(self) -> Mapping[str, int]:
+        """The table as it was in this round: server by key. Who comes meanwhile to one that drains
+        is cleared, and kept, in the next."""
+        if self._table is None:
+            found = self._carrier.socket.table(BACKEND)
+            self._table = {each.key: each.server_id for each in found}
+        return self._table
 
     def _mind_homes(self) -> None:
         """Copy the table now and then, or fill it where HAProxy is new."""

@@ -92,14 +92,15 @@ class ReplicaKeeper:
         self._clock = clock
         self._pause = pause
         self._lock: SlotLock | None = None
-        self._process: ReplicaProcess | None = None
+        self.process: ReplicaProcess | None = None
+        """None: there is none."""
         self._answered_at = 0.0
         self.slot = 0
 
     @property
     def address(self) -> str:
         """``HOST:PORT``; "" before it serves."""
-        return "" if self._process is None else self._process.address
+        return "" if self.process is None else self.process.address
 
     def start(self) -> str:
         """Wait for its turn, start it, and wait until the cluster sends it sessions; returns its
@@ -109,7 +110,7 @@ class ReplicaKeeper:
             ReplicaDidNotStart: there is none.
             JournalError: the database cannot be asked for a slot.
         """
-        with _turn(self._plan.folder / "starting"):
+        with start_turn(self._plan.folder / "starting"):
             found = take_first(order(range(1, MOST_SLOTS + 1), self._plan.kv_root), self._lock_of)
             if found is None:
                 raise ReplicaDidNotStart(f"all {MOST_SLOTS} slots are taken")
@@ -125,12 +126,12 @@ class ReplicaKeeper:
     def _start_process(self, kv_options: Sequence[str]) -> None:
         """A folder that is refused (full disk, another model's KV) costs warmth and no server."""
         try:
-            self._process = self._started(kv_options)
+            self.process = self._started(kv_options)
         except ReplicaDidNotStart as error:
             if not kv_options or "disk" not in str(error):
                 raise
             log.error("slot=%d starts cold reason=%s", self.slot, error)
-            self._process = self._started(self._cold())
+            self.process = self._started(self._cold())
         self._answered_at = self._clock()
 
     def _started(self, kv_options: Sequence[str]) -> ReplicaProcess:
@@ -159,10 +160,10 @@ class ReplicaKeeper:
         return ("--disk-kv-mib", "0")
 
     def _wait_until_ready(self) -> None:
-        assert self._process is not None
+        assert self.process is not None
         until = self._clock() + START_S
         while self._clock() < until:
-            if not self._process.lives:
+            if not self.process.lives:
                 raise ReplicaDidNotStart(f"it ended: see {self._plan.folder}")
             with contextlib.suppress(JournalError):
                 row = self._row()
@@ -191,7 +192,7 @@ class ReplicaKeeper:
     def check(self) -> None:
         """Raise ReplicaLost where it has ended, or has answered nothing for ``HANGS_S``: then it
         is killed."""
-        process = self._process
+        process = self.process
         if process is None or not process.lives:
             raise ReplicaLost("it has ended")
         if self._lock is not None:
@@ -215,19 +216,19 @@ class ReplicaKeeper:
 
     def reload(self) -> None:
         """Have it read its tenants file again."""
-        if self._process is not None and self._process.lives:
-            self._process.process.send_signal(signal.SIGHUP)
+        if self.process is not None and self.process.lives:
+            self.process.process.send_signal(signal.SIGHUP)
 
     def leave(self, timeout_s: float) -> None:
         """Let it drain and end; one that takes longer is killed."""
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is not None:
             process.drain(timeout_s)
         self._let_go()
 
     def end(self) -> None:
         """Kill it."""
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is not None:
             process.end()
         self._let_go()
@@ -252,7 +253,7 @@ def answers(address: str) -> bool:
 
 
 @contextlib.contextmanager
-def _turn(file: Path) -> Iterator[None]:
+def start_turn(file: Path) -> Iterator[None]:
     """Whose turn it is on this host; a holder that dies lets go."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -4,7 +4,8 @@ While a server drains, its sessions are cleared from the balancer's table, so th
 Its replacement stands in the same slot and may have its KV: those that went nowhere else meanwhile
 come home to it. A line of the file is a slot's number and a key.
 
-Always true: what was kept is given once; a file that cannot be read is none.
+Always true: what was kept is given once, as long as it was saved; a file that cannot be read is
+none.
 """
 
 import logging
@@ -21,12 +22,13 @@ MOST_KEYS = 100_000
 
 
 class LeftHomes:
-    """Of one cluster. Only the balancer's loop uses it."""
+    """Those of one cluster. Only the balancer's loop uses it."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         """``clock``: monotonic seconds."""
         self._path = path
         self._clock = clock
+        self._changed = False
         self._by_slot: dict[int, tuple[float, dict[str, None]]] = {}
         """When each slot was left, and the keys."""
         for slot, key in _read(path):
@@ -42,17 +44,21 @@ class LeftHomes:
                 kept[key] = None
         if len(kept) > before:
             self._by_slot[slot] = (now, kept)
-            self._write()
+            self._changed = True
 
     def take(self, slot: int) -> list[str]:
         """The keys that were kept for whoever comes to the slot, unless that is too long ago."""
         if slot not in self._by_slot:
             return []
         left_at_s, keys = self._by_slot.pop(slot)
-        self._write()
+        self._changed = True
         return list(keys) if self._clock() - left_at_s <= KEEP_S else []
 
-    def _write(self) -> None:
+    def save(self) -> None:
+        """Write the file, if anything has changed. A disk that is full costs the file alone."""
+        if not self._changed:
+            return
+        self._changed = False
         new = self._path.with_suffix(".new")
         lines = (f"{slot} {key}\n" for slot, (_, kept) in self._by_slot.items() for key in kept)
         try:

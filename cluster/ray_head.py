@@ -25,7 +25,7 @@ from pathlib import Path
 START_S = 60.0
 STOP_S = 30.0
 OBJECT_BYTES = 100_000_000
-"""Of Ray's store of objects, which nothing of ours is put into."""
+"""Ray's store of objects: nothing of ours is put into it."""
 _FILE, _TOKEN, _LOG = "ray.json", "ray.token", "ray.log"
 
 

@@ -15,6 +15,7 @@ from sessions.journal.members import Member, bell_of
 from sessions.journal.only_one import OnlyOne
 from sessions.journal.places import open_postgres
 from sessions.journal.postgres import PostgresJournal, connected
+from sessions.pages.cluster_rows import SILENT, member_row
 
 FORGET_MS = 3_600_000
 """Rows of members that have said nothing for so long are deleted."""
@@ -33,18 +34,21 @@ class MemberRows:
 
     def look(self) -> list[Member]:
         """All of the cluster, whoever balances it. Raises JournalError."""
+        return self.look_at()[0]
+
+    def look_at(self) -> tuple[list[Member], int]:
+        """The same, and the milliseconds of the database's clock, by which hearts beat."""
         try:
             journal = self._opened()
         except JournalAbsent:
-            return []
+            return [], 0
         with journal.reading() as cursor:
-            return members.of_cluster(cursor, self._cluster)
+            return members.of_cluster(cursor, self._cluster), journal.now_ms(cursor)
 
-    def now_ms(self) -> int:
-        """The database's clock, by which hearts beat. Raises JournalError."""
-        journal = self._opened()
-        with journal.reading() as cursor:
-            return journal.now_ms(cursor)
+    def living(self) -> list[Member]:
+        """Those whose heart was heard lately. Raises JournalError."""
+        found, now_ms = self.look_at()
+        return [each for each in found if member_row(each, now_ms)["state"] != SILENT]
 
     def read(self) -> list[Member] | None:
         """See ``Rows``."""

@@ -1,4 +1,4 @@
-"""What the servers of a cluster do, as their rows say: a table for people, JSON for programs.
+"""A cluster's servers, as their rows have them: a table for people, JSON for programs.
 
 No server is asked: a row has the figures of its server's last heartbeat. A server that was not
 heard for a while is called silent, whatever it said last.
@@ -11,7 +11,7 @@ from typing import Any
 
 from cluster.rows import MemberRows
 from sessions.journal.members import NO_SLOT
-from sessions.pages.cluster_rows import member_row
+from sessions.pages.cluster_rows import cluster_rows
 
 _TITLES = {
     "address": "ADDRESS",
@@ -34,10 +34,7 @@ def look(journal: str, cluster: str) -> list[dict[str, Any]]:
         JournalError: the database cannot be asked.
     """
     with closing(MemberRows(journal, cluster)) as rows:
-        members = rows.look()
-        now_ms = rows.now_ms() if members else 0
-    found = [member_row(each, now_ms) for each in members]
-    return sorted(found, key=lambda row: (row["slot"] or 1 << 30, row["address"]))
+        return cluster_rows(*rows.look_at())
 
 
 def as_json(found: Sequence[dict[str, Any]]) -> str:

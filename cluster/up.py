@@ -11,6 +11,7 @@ nobody else may read it.
 
 import contextlib
 import fcntl
+import importlib.util
 import json
 import logging
 import os
@@ -42,7 +43,7 @@ class Deployed:
     """Everything that Serve is told of one cluster."""
 
     plan: Mapping[str, Any]
-    """What a replica is made from (``RayReplica``)."""
+    """A replica is made from it (``RayReplica``)."""
     drain_s: float
     """How long a replica may take to end."""
     replicas: int
@@ -82,7 +83,7 @@ class Deployment:
             os.close(lock)
 
     def found(self) -> Deployed:
-        """What was deployed last. Raises UpError: nothing was."""
+        """The last that was deployed. Raises UpError: nothing was."""
         try:
             told = json.loads((self._folder / _FILE).read_text())
             return Deployed(**told | {"leaving": tuple(told["leaving"])})
@@ -229,7 +230,7 @@ class Deployment:
     def _rows(self, told: Deployed) -> list[Member]:
         rows = MemberRows(told.plan["journal"], self._cluster)
         try:
-            return rows.look()
+            return rows.living()
         except JournalError as error:
             raise UpError(str(error)) from error
         finally:
@@ -255,15 +256,17 @@ class Deployment:
                     say(f"slot {each.slot or each.presence.wanted_slot}: {each.presence.address}")
             application = serve.status().applications.get(self._app)
             if application is not None and application.status == "DEPLOY_FAILED":
-                raise UpError(f"the replicas do not start: {_failure(application)}")
+                raise UpError(f"the replicas do not start: {failure_of(application)}")
             if len(new) >= told.replicas:
                 return
             time.sleep(LOOK_EVERY_S)
 
 
 def need_ray() -> None:
-    """Raise ModuleNotFoundError where Ray Serve is not installed."""
-    import ray.serve  # noqa: F401
+    """Raise ModuleNotFoundError where Ray is not installed. It is not imported: what it reads of
+    the environment as it is imported is not there yet."""
+    if importlib.util.find_spec("ray") is None:
+        raise ModuleNotFoundError("No module named 'ray'", name="ray")
 
 
 def serve_options(told: Deployed) -> dict[str, Any]:
@@ -301,7 +304,7 @@ def names_of(member: Member) -> set[str]:
     return {member.owner, member.presence.address, str(member.slot)} - {"0"}
 
 
-def _failure(application: Any) -> str:
+def failure_of(application: Any) -> str:
     """The last line of what Serve says of replicas that do not start."""
     texts = [application.message, *(each.message for each in application.deployments.values())]
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]

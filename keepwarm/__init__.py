@@ -57,6 +57,7 @@ _HOMES = {
     "TurnFailed": "tools_api.sdk.failures",
     "TurnOptions": "tools_api.sdk.options",
     "TurnRestarted": "tools_api.sdk.answers",
+    "TurnSteered": "tools_api.sdk.answers",
     "Usage": "tools_api.sdk.answers",
     "Warned": "tools_api.sdk.answers",
     "__version__": "tools_api.version",
@@ -70,7 +71,9 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     """Load a public name from its module (PEP 562)."""
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        alike = import_module("difflib").get_close_matches(name, __all__, n=1)
+        hint = f"; is {alike[0]} meant?" if alike else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -26,6 +26,7 @@ from tools_api.sdk.answers import (
     ToolFinished,
     ToolStarted,
     TurnRestarted,
+    TurnSteered,
     Usage,
     Warned,
 )
@@ -102,6 +103,7 @@ __all__ = [
     "TurnFailed",
     "TurnOptions",
     "TurnRestarted",
+    "TurnSteered",
     "Usage",
     "Warned",
     "__version__",

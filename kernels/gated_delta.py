@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernels.dispatch import triton_kernels
 from kernels.native_arguments import DeltaArgs, DeltaFoldArgs
 from kernels.native_library import NativeLibrary, native_library
 from kernels.upload import upload
@@ -64,8 +65,8 @@ class DeltaInputs:
     """[T, V, value_dim]"""
     decays: Tensor
     """[T, V]: logarithms, at most 0."""
-    betas: Tensor
-    """[T, V]"""
+    betas: Tensor | None
+    """[T, V]; None: values are taken up as they are (``kernels.mamba2``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +135,10 @@ def gated_delta_reference(inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows
         state, span = matrices[slot].clone(), rows.tokens(sequence)
         for token in range(span.start, span.stop):
             state = state * inputs.decays[token].exp()[:, None, None]
-            known = (state * keys[token][:, :, None]).sum(1)
-            difference = (inputs.values[token] - known) * inputs.betas[token][:, None]
+            difference = inputs.values[token]
+            if inputs.betas is not None:
+                known = (state * keys[token][:, :, None]).sum(1)
+                difference = (difference - known) * inputs.betas[token][:, None]
             state = state + keys[token][:, :, None] * difference[:, None, :]
             corrected[token] = difference
             mixed[token] = (state * queries[token][:, :, None]).sum(1)
@@ -156,13 +159,18 @@ def gated_delta(
         due: by what these matrices are taken on first, as by ``fold_rings``; None: they are where
             the step begins.
     """
+    gpu = triton_kernels("delta", matrices)
+    if gpu is not None and gpu.takes(rows):
+        few: DeltaOutputs = gpu.gated_delta(inputs, matrices, rows, due)
+        return few
     library = _compiled(matrices)
     if library is None:
         if due is not None:
             fold_rings_reference(*_of_layer(due))
         return gated_delta_chunked(inputs, matrices, rows)
-    given = (inputs.queries, inputs.keys, inputs.values, inputs.decays, inputs.betas)
-    queries, keys, values, decays, betas = (each.contiguous() for each in given)
+    given = (inputs.queries, inputs.keys, inputs.values, inputs.decays)
+    queries, keys, values, decays = (each.contiguous() for each in given)
+    betas = None if inputs.betas is None else inputs.betas.contiguous()
     mixed, corrected = torch.empty_like(values), torch.empty_like(values)
     handed = matrices.new_empty(len(rows.handed), *matrices.shape[1:])
     places = np.zeros((2, len(rows.slots)), dtype=np.int64)
@@ -174,7 +182,7 @@ def gated_delta(
             keys=keys.data_ptr(),
             values=values.data_ptr(),
             decays=decays.data_ptr(),
-            betas=betas.data_ptr(),
+            betas=None if betas is None else betas.data_ptr(),
             matrices=matrices.data_ptr(),
             slots=rows.slots.ctypes.data,
             starts=rows.starts.ctypes.data,
@@ -245,23 +253,27 @@ def _chunk(
     """Mix the tokens of one chunk, in ``state`` [V, key_dim, value_dim] before them."""
     keys, values = inputs.keys[span], inputs.values[span]
     heads, shared = values.shape[1], values.shape[1] // keys.shape[1]
-    decays, betas = inputs.decays[span], inputs.betas[span].T[:, :, None]
+    decays = inputs.decays[span]
     by_head = keys.transpose(0, 1).contiguous()
     queries = inputs.queries[span].transpose(0, 1).contiguous()
     reach = decays.T.cumsum(1)
     between = reach[:, :, None] - reach[:, None, :]
     lower = torch.ones_like(between[0]).tril().bool()
     between = between.masked_fill(~lower, -torch.inf).exp()
-    alike = (by_head @ by_head.mT).repeat_interleave(shared, 0)
     seen = (queries @ by_head.mT).repeat_interleave(shared, 0)
     before = reach.exp()[:, :, None]
     grouped = state.view(keys.shape[1], shared, *state.shape[1:])
-    known = before * (by_head[:, None] @ grouped).view(heads, len(keys), -1)
     old = before * (queries[:, None] @ grouped).view(heads, len(keys), -1)
-    system = (betas * between * alike).tril(-1)
-    system = system + torch.eye(len(keys), dtype=system.dtype, device=system.device)
-    wanted = betas * (values.transpose(0, 1) - known)
-    found = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+    found = values.transpose(0, 1)
+    if inputs.betas is not None:
+        betas = inputs.betas[span].T[:, :, None]
+        alike = (by_head @ by_head.mT).repeat_interleave(shared, 0)
+        known = before * (by_head[:, None] @ grouped).view(heads, len(keys), -1)
+        system = (betas * between * alike).tril(-1)
+        system = system + torch.eye(len(keys), dtype=system.dtype, device=system.device)
+        found = torch.linalg.solve_triangular(
+            system, betas * (found - known), upper=False, unitriangular=True
+        )
     mixed[span] = (old + (between * seen) @ found).transpose(0, 1)
     corrected[span] = found.transpose(0, 1)
     return _Factors(keys=keys, corrected=corrected[span], decays=decays)
@@ -311,6 +323,10 @@ def fold_rings(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
         rings: of those that run.
         spans: which, and how far.
     """
+    gpu = triton_kernels("delta", matrices)
+    if gpu is not None:
+        gpu.fold_rings(matrices, rings, spans)
+        return None
     library = _compiled(matrices)
     if library is None:
         return fold_rings_reference(matrices, rings, spans)

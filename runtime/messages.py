@@ -248,6 +248,8 @@ class StepStats:
     evicted_blocks_delta: int = 0
     """Blocks whose KV was evicted from all tiers."""
     mask_s_delta: float = 0.0
+    rank_wait_s_delta: float = 0.0
+    """Seconds of steps in which sums with other ranks were made and waited for."""
     ahead_held_delta: int = 0
     """Steps begun before the last one's tokens were known that held as they were begun."""
     ahead_second_passes_delta: int = 0
@@ -394,3 +396,5 @@ class EngineInfo:
     """Where the front end finds the tokenizer; a folder on this machine."""
     model_type: str = ""
     """Family, as in config.json: the front end chooses the chat format by it."""
+    ranks: int = 1
+    """Processes that compute the model together."""

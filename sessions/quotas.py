@@ -106,7 +106,8 @@ class Quotas:
         """
         self._tenants = tenants
         self._clock = clock
-        self._cluster = cluster
+        self.cluster = cluster
+        """Its name; None: this server stands alone."""
         self.num_servers = 1
         """Servers that draw on the buckets, as far as is known."""
         self._stocks: dict[tuple[str, str], _Stock] = {}
@@ -162,7 +163,7 @@ class Quotas:
 
     def _wait_s(self, tenant: str, kind: str, limit: int, least: float) -> float:
         """When a turn may begin as far as this limit says; 0: now."""
-        if self._cluster is None:
+        if self.cluster is None:
             return self._bucket(tenant, kind, limit).wait_s(limit, least)
         stock, now = self._stock(tenant, kind), self._clock()
         if stock.level >= least:
@@ -177,7 +178,7 @@ class Quotas:
         limit = self._limits(tenant)[kind]
         if limit is None:
             return
-        if self._cluster is None:
+        if self.cluster is None:
             self._bucket(tenant, kind, limit).level -= amount
             return
         stock = self._stock(tenant, kind)
@@ -187,7 +188,7 @@ class Quotas:
             stock.level -= amount
 
     def _left(self, tenant: str, kind: str, limit: int) -> float:
-        if self._cluster is None:
+        if self.cluster is None:
             return self._bucket(tenant, kind, limit).level
         stock = self._stock(tenant, kind)
         return stock.level + (limit if stock.left is None else stock.left)
@@ -199,7 +200,7 @@ class Quotas:
         asked for, or is known to be in vain."""
         found = []
         for kind, limit in self._limits(tenant).items():
-            if limit is None or self._cluster is None:
+            if limit is None or self.cluster is None:
                 continue
             stock = self._stock(tenant, kind)
             if stock.level < _LEAST[kind] and self._clock() >= stock.empty_until_s:
@@ -239,7 +240,7 @@ class Quotas:
                 stock.alone = _Bucket(max(part, 1.0), now)
 
     def _draw(self, kind: str, limit: int, amount: float, debt: float) -> Draw:
-        cluster = self._cluster or ""
+        cluster = self.cluster or ""
         return Draw(cluster=cluster, kind=kind, limit=limit, amount=amount, debt=debt)
 
     def part_of(self, most: int | None) -> int | None:

@@ -125,6 +125,23 @@ class CallParser:
         events, self._events = self._events, []
         return events
 
+    @property
+    def inside_call(self) -> bool:
+        """What was read last belongs to a call, or may: its opener, its name, what closes it."""
+        if self._channels is not None:
+            return self._channels.inside_call
+        syntax = self._syntax
+        if self._state == "between" and syntax is not None:
+            return syntax.closer is not None or not syntax.repeats_opener
+        return self._state not in ("text", "reasoning")
+
+    def opens(self, special: str) -> bool:
+        """Whether a special token ends a text and opens something else."""
+        if self._channels is not None:
+            return self._channels.opens(special)
+        opener = None if self._syntax is None else self._syntax.opener
+        return special == opener or (self._thinking and special == self._think[0])
+
     def finish(self) -> list[ParsedEvent]:
         """The output has ended; close what is open."""
         if self._channels is not None:

@@ -420,21 +420,54 @@ def shell_command(
     return _event(f"response.shell_call_command.{what}", seq, stream_id, **at, **told)
 
 
+def steer_accepted(seq: int, id_: str, response_id: str, stream_id: str | None = None) -> Event:
+    """The input is the server's, and not heard yet; ``id_`` is its own from now on."""
+    steer = {"id": id_, "previous_response_id": response_id}
+    return _event("response.steer.accepted", seq, stream_id, steer=steer)
+
+
+def steer_pending(
+    seq: int,
+    id_: str,
+    response_id: str,
+    required_input: Sequence[Event],
+    stream_id: str | None = None,
+) -> Event:
+    """The response ended with calls: the input waits for the request that brings their outputs,
+    of which ``required_input`` has the stubs."""
+    return _event(
+        "response.steer.pending",
+        seq,
+        stream_id,
+        steer={"id": id_, "previous_response_id": response_id},
+        reason="waiting_for_required_input",
+        required_input=list(required_input),
+    )
+
+
 def steer_failed(
-    seq: int, request: SteerRequest, code: str, message: str, stream_id: str | None = None
+    seq: int,
+    request: SteerRequest,
+    code: str,
+    message: str,
+    stream_id: str | None = None,
+    *,
+    id_: str | None = None,
 ) -> Event:
     """Hands the input back: the client may put it into its next ``response.create``.
 
     Args:
         seq: next number of the target response, 0 when there is none.
         code: ``steering_not_supported``, ``response_not_found`` and so on.
+        id_: of one that had been accepted.
     """
+    steer = {"input": request.input, "previous_response_id": request.previous_response_id}
     return _event(
         "response.steer.failed",
         seq,
         stream_id,
         error={"type": "invalid_request_error", "code": code, "message": message},
-        steer={"input": request.input, "previous_response_id": request.previous_response_id},
+        steer=steer if id_ is None else {"id": id_} | steer,
     )
 
 

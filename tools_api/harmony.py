@@ -104,6 +104,15 @@ class ChannelParser:
         events, self._events = self._events, []
         return events
 
+    @property
+    def inside_call(self) -> bool:
+        """A call is open, or a header that may open one."""
+        return self._at == "call" or (self._at == "header" and bool(self._header.strip()))
+
+    def opens(self, special: str) -> bool:
+        """Whether a special token begins another message."""
+        return special in (START, CHANNEL)
+
     def finish(self) -> list[ParsedEvent]:
         """The output has ended; close what is open. A header that was cut is no text."""
         if self._has_channel and _BEGUN_HEADER.fullmatch(self._header):

@@ -86,6 +86,10 @@ class Limits:
     """Distinct named lanes; the default lane is not counted and names are not released."""
     max_active_responses: int = 16
     """Responses that run at once; further ones wait."""
+    max_pending_steers: int = 16
+    """Inputs of ``response.steer`` that wait for one response; one more is refused."""
+    max_steer_bytes: int = 64 * 1024
+    """Bytes of the frame of one, and of all that wait for one response."""
     max_waiting_responses: int = 256
     """Creates that wait in the lanes of a connection; one more is ``server_is_overloaded``."""
     max_held_per_connection: int = 64 * MIB

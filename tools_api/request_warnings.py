@@ -47,6 +47,7 @@ _PARTS: tuple[tuple[str, str, tuple[object, ...], str], ...] = (
     ("prompt_cache_options", "mode", ("implicit",), "every prefix is cached by itself"),
     ("prompt_cache_options", "ttl", (), "KV is kept as long as there is room, by its use"),
     ("stream_options", "include_obfuscation", (False,), "events are not padded"),
+    ("stream_options", "reasoning_summary_delivery", (), "no summaries are written"),
 )
 """Field, key in it, values that need no warning, and why the others do nothing."""
 _MAX_NAMED = 8

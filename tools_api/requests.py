@@ -212,6 +212,8 @@ class KeepwarmOptions(VendorModel):
     sampling: SamplingOptions = SamplingOptions()
     compaction: CompactionOptions = CompactionOptions()
     context: ContextOptions | None = None
+    steer: Literal["item", "now"] = "item"
+    """Where the turn ends when it is steered: behind the item that it writes, or at once."""
     lenient: bool = False
     """Schema keywords that cannot be enforced are checked afterwards instead of refused."""
     request_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None

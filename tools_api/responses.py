@@ -13,7 +13,7 @@ from tools_api.requests import CreateRequest
 from tools_api.tools import wire_tools
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed"]
-IncompleteReason = Literal["max_output_tokens", "content_filter"]
+IncompleteReason = Literal["max_output_tokens", "content_filter", "steered"]
 FailureCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt", "output_invalid"]
 """The members of the SDK's closed enum that fit a text server."""
 

@@ -108,9 +108,9 @@ def up(given: Given) -> int:
         if most < values["replicas"]:
             raise OptionError(f"{values.label('max_replicas')} is less than --replicas")
         try:
-            host = private_address(values["node_address"])
+            host = private_address(values["node_host"])
         except RayHeadError as error:
-            raise OptionError(f"{values.label('node_address')} {error}") from error
+            raise OptionError(f"{values.label('node_host')} {error}") from error
         wait_s = drain_s(words, name, journal, host, root)
         plan = {
             "cluster": name,
@@ -128,7 +128,7 @@ def up(given: Given) -> int:
             turns_per_replica=values["turns_per_replica"],
             cpus=values["cpus"],
             gpus=values["gpus"],
-            ray=values["ray_address"],
+            ray=values["ray"],
         )
         return _told(name, lambda found: found.up(wanted, host, click.echo))
 

@@ -1,8 +1,9 @@
 """Settings of the commands ``keepwarm cluster``, one table of a configuration file."""
 
 from sessions.command.settings import Setting
-from sessions.journal.members import MOST_SLOTS
 
+MOST_SERVERS = 256
+"""As many as a balancer has slots."""
 _SHARED = (
     Setting(
         name="journal",
@@ -60,7 +61,7 @@ _UP = (
         prefix="CLUSTER_",
         kind="whole",
         default=1,
-        bounds=(1, MOST_SLOTS),
+        bounds=(1, MOST_SERVERS),
         help="so many servers, at least",
     ),
     Setting(
@@ -68,7 +69,7 @@ _UP = (
         prefix="CLUSTER_",
         kind="whole",
         default=0,
-        bounds=(0, MOST_SLOTS),
+        bounds=(0, MOST_SERVERS),
         help="as many as are wanted, up to so many; 0: always --replicas",
     ),
     Setting(
@@ -104,14 +105,14 @@ _UP = (
         help="GPUs that Ray gives a server",
     ),
     Setting(
-        name="node_address",
+        name="node_host",
         prefix="CLUSTER_",
         default="127.0.0.1",
         metavar="ADDRESS",
         help="this machine's, of a private network: Ray and the servers are reached there",
     ),
     Setting(
-        name="ray_address",
+        name="ray",
         prefix="CLUSTER_",
         default="",
         metavar="HOST:PORT",

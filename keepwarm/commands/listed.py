@@ -10,6 +10,7 @@ COMMANDS = {
     "sessions": "Show what is in a journal, and take things out of it.",
     "cluster": "Put HAProxy before several servers that share a journal.",
     "keys": "Make keys, and the rows that stand for them in a tenants file.",
+    "clients": "Print the configuration of Codex, Claude Code and others for a server.",
     "top": "Watch a server's sessions in the terminal.",
     "config": "Show every option and where its value comes from.",
 }

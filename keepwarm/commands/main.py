@@ -6,7 +6,9 @@ Always true: a failure that a person can mend is one line on standard error, and
 status is 2 where what was typed is at fault and 1 where it is not.
 """
 
+import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import cast
 
@@ -57,8 +59,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     except click.UsageError as error:
         path = "keepwarm" if error.ctx is None else error.ctx.command_path
-        message = error.format_message().rstrip(".")
-        _complain(f"{message}. See '{path} --help'.")
+        message = error.format_message().rstrip(".") + _meant(error)
+        end = "" if message.endswith("?") else "."
+        _complain(f"{message}{end} See '{path} --help'.")
         return 2
     except click.ClickException as error:
         _complain(error.format_message())
@@ -73,6 +76,17 @@ def main(words: Sequence[str] | None = None) -> int:
         _complain(f"{error.strerror or error}{where}")
         return 1
     return int(status or 0)
+
+
+def _meant(error: click.UsageError) -> str:
+    """The command like the one that was typed, where there is none of that name and nothing else
+    says so."""
+    found = re.fullmatch(r"No such command '(.*)'\.?", error.format_message())
+    if found is None or error.ctx is None or not isinstance(error.ctx.command, click.Group):
+        return ""
+    known = error.ctx.command.list_commands(error.ctx)
+    alike = get_close_matches(found[1], known, n=1)
+    return f". Did you mean {alike[0]!r}?" if alike else ""
 
 
 def _group() -> click.Group:

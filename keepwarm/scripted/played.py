@@ -83,8 +83,10 @@ class ScriptedEvents:
             self.log.append(self._events.in_progress(self._brief))
 
     def write(self, most: int) -> Counts:
-        """Write the model's output, ``most`` tokens of it; returns how many it was. The last item
-        of a turn that is held stays open."""
+        """Write the model's output, ``most`` tokens of it; returns how many it was.
+
+        The last item of a turn that is held stays open.
+        """
         counts, answer = [0, 0], self.answer
         for number, part in enumerate(answer.parts):
             left = most - sum(counts)

@@ -180,6 +180,10 @@ class ScriptedServer:
                         return
             except ApiError as error:
                 socket.deliver(encode(error.event()))
+            except Exception as error:  # or nobody would hear of it
+                self.failures.append(error)
+                said = f"the scripted server failed: {type(error).__name__}: {error}"
+                socket.deliver(encode(ApiError(said, code="script_failed").event()))
 
     def _create(self, socket: ScriptedSocket, request: CreateRequest) -> None:
         lane, id_ = request.stream_id, request.keepwarm.request_id
@@ -267,6 +271,9 @@ class ScriptedServer:
             assert self._answers is not None
             try:
                 answer = turn_of(next(self._answers))
+            except TypeError as error:
+                self.failures.append(error)
+                raise ApiError(str(error), code="script_failed") from error
             except StopIteration:
                 said = f"the script has {self._asked - 1} answers, and turn {self._asked} was asked"
                 raise ApiError(f"{said}: give it one more", code="script_ended") from None

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from keepwarm.top.app import Top
+from keepwarm.top.cluster_app import ClusterTop
 from keepwarm.top.feed import Feed
 
 URL_VARIABLE = "KEEPWARM_URL"
@@ -42,10 +43,15 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--every", type=float, default=2.0, metavar="SECONDS", help="between two looks; default: 2"
     )
+    made.add_argument(
+        "--cluster",
+        action="store_true",
+        help="the servers of its cluster instead; needs an operator's key where there are keys",
+    )
     return made
 
 
-def top(words: Sequence[str], environment: Mapping[str, str]) -> Top:
+def top(words: Sequence[str], environment: Mapping[str, str]) -> Top | ClusterTop:
     """Run ``keepwarm top WORDS``. Ends the program with status 2 for options that make no sense."""
     options = parser()
     arguments = options.parse_args(words)
@@ -56,6 +62,8 @@ def top(words: Sequence[str], environment: Mapping[str, str]) -> Top:
         feed = Feed(url, arguments.api_key or environment.get(KEY_VARIABLE) or None)
     except ValueError as error:
         options.error(f"--url: {error}")
+    if arguments.cluster:
+        return ClusterTop(feed, every_s=arguments.every)
     return Top(feed, every_s=arguments.every)
 
 

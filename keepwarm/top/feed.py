@@ -110,6 +110,33 @@ class Snapshot:
         return _number(self.totals.get(name))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRow:
+    """One server of a cluster."""
+
+    address: str
+    state: str
+    slot: int
+    """0: it has none."""
+    sockets: int
+    sessions: int
+    kv: float
+    """The part of its KV cache that requests hold, 0 to 1."""
+    hit_ratio: float | None
+    running: int
+    waiting: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSnapshot:
+    """A cluster at one moment."""
+
+    cluster: str
+    """Its name; "" where the server that was asked stands in none."""
+    servers: tuple[ServerRow, ...]
+
+
 class Feed:
     """One server, asked as often as ``read`` is called."""
 
@@ -138,6 +165,10 @@ class Feed:
             return snapshot
         metrics = self._get("/metrics").decode(errors="replace")
         return replace(snapshot, first_tokens=first_token_buckets(metrics))
+
+    def read_cluster(self) -> ClusterSnapshot:
+        """Ask the server for those of its cluster; as ``read``."""
+        return read_cluster(self._get("/cluster.json"))
 
     def _get(self, path: str) -> bytes:
         request = urllib.request.Request(self.address + path, headers=self.headers)
@@ -174,6 +205,24 @@ def read_sessions(body: bytes) -> Snapshot:
         engine=_mapping(engine) if engine is not None else None,
         num_sessions=int(_number(told.get("num_sessions"))),
         rows=tuple(_row(_mapping(row)) for row in _list(told.get("sessions"))),
+    )
+
+
+def read_cluster(body: bytes) -> ClusterSnapshot:
+    """Read ``/cluster.json``.
+
+    Raises:
+        FeedError: it is something else.
+    """
+    try:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise FeedError("/cluster.json is not JSON: is this a keepwarm server?") from error
+    if not isinstance(told, dict) or not isinstance(told.get("servers"), list):
+        raise FeedError("/cluster.json has no servers: is this a keepwarm server?")
+    return ClusterSnapshot(
+        cluster=printable(str(told.get("cluster") or "")),
+        servers=tuple(_server(_mapping(row)) for row in told["servers"]),
     )
 
 
@@ -214,6 +263,22 @@ def _row(raw: Mapping[str, Any]) -> SessionRow:
         budget_left=_amounts(raw.get("budget_left")),
         idle_s=_number(raw.get("idle_s")),
         budgets=tuple(_budget(_mapping(each)) for each in _list(raw.get("budgets"))),
+    )
+
+
+def _server(raw: Mapping[str, Any]) -> ServerRow:
+    ratio = raw.get("hit_ratio")
+    return ServerRow(
+        address=printable(str(raw.get("address", ""))),
+        state=printable(str(raw.get("state", ""))),
+        slot=int(_number(raw.get("slot"))),
+        sockets=int(_number(raw.get("sockets"))),
+        sessions=int(_number(raw.get("sessions"))),
+        kv=_number(raw.get("kv")),
+        hit_ratio=None if ratio is None else _number(ratio),
+        running=int(_number(raw.get("running"))),
+        waiting=int(_number(raw.get("waiting"))),
+        version=printable(str(raw.get("version", ""))),
     )
 
 

@@ -164,12 +164,8 @@ void gather(const DeltaArgs* args, int64_t first, int64_t count, int64_t key_hea
 }
 
 // The products of row i, each by what the decays behind its key have left.
-void weigh(const float* reach, int64_t i, float* between, float* seen) {
-  for (int64_t j = 0; j <= i; ++j) {
-    float weight = exponential(reach[i] - reach[j]);
-    between[j] *= weight;
-    seen[j] *= weight;
-  }
+void weigh(const float* reach, int64_t i, float* products) {
+  for (int64_t j = 0; j <= i; ++j) products[j] *= exponential(reach[i] - reach[j]);
 }
 
 // A decay that leaves nothing forgets what was there, whatever it was.
@@ -187,10 +183,14 @@ void chunk(const DeltaArgs* args, int64_t first, int64_t count, int64_t head, co
   const float* keys = own.rows.data();
   const float* queries = keys + count * key_dim;
   const float* decays = args->decays + first * args->value_heads + head;
-  const float* betas = args->betas + first * args->value_heads + head;
+  const bool corrects = args->betas != nullptr;
+  const float* betas = corrects ? args->betas + first * args->value_heads + head : nullptr;
   float *known = own.known.data(), *mixed = known + count * value_dim, *found = own.found.data();
   // the matrix is gone through once for keys and queries
-  multiply({keys, key_dim}, {matrix, value_dim}, known, value_dim, 2 * count, value_dim, key_dim, 0);
+  if (corrects)
+    multiply({keys, key_dim}, {matrix, value_dim}, known, value_dim, 2 * count, value_dim, key_dim, 0);
+  else
+    multiply({queries, key_dim}, {matrix, value_dim}, mixed, value_dim, count, value_dim, key_dim, 0);
   Rows transposed{own.transposed.data(), kChunk}, above{found, value_dim};
   float reach[kChunk], last = 0;
   for (int64_t i = 0; i < count; ++i) reach[i] = last += decays[i * args->value_heads];
@@ -199,24 +199,30 @@ void chunk(const DeltaArgs* args, int64_t first, int64_t count, int64_t head, co
   for (int64_t low = 0; low < count; low += kRows) {
     int64_t rows = std::min(kRows, count - low);
     int64_t columns = std::min(kChunk, (low + rows + kWide - 1) / kWide * kWide);
-    multiply({keys + low * key_dim, key_dim}, transposed, between, kChunk, rows, columns, key_dim, 0);
+    if (corrects)
+      multiply({keys + low * key_dim, key_dim}, transposed, between, kChunk, rows, columns, key_dim, 0);
     multiply({queries + low * key_dim, key_dim}, transposed, seen, kChunk, rows, columns, key_dim, 0);
     float *out = found + low * value_dim, *mix = mixed + low * value_dim;
     for (int64_t r = 0; r < rows; ++r) {
-      weigh(reach, low + r, between + r * kChunk, seen + r * kChunk);
+      if (corrects) weigh(reach, low + r, between + r * kChunk);
+      weigh(reach, low + r, seen + r * kChunk);
       float before = std::exp(reach[low + r]);
-      scale_by(before, known + (low + r) * value_dim, value_dim);
+      if (corrects) scale_by(before, known + (low + r) * value_dim, value_dim);
       scale_by(before, mix + r * value_dim, value_dim);
     }
-    multiply({between, kChunk}, above, out, value_dim, rows, value_dim, low, 0);
+    if (corrects) multiply({between, kChunk}, above, out, value_dim, rows, value_dim, low, 0);
     multiply({seen, kChunk}, above, mix, value_dim, rows, value_dim, low, 1);
     Rows group{out, value_dim};
     for (int64_t r = 0; r < rows; ++r, out += value_dim, mix += value_dim) {
       const float* value = args->values + value_at + (low + r) * value_stride;
       const float* before = known + (low + r) * value_dim;
-      float beta = betas[(low + r) * args->value_heads];
-      multiply({between + r * kChunk + low, 0}, group, out, value_dim, 1, value_dim, r, 1);
-      for (int64_t v = 0; v < value_dim; ++v) out[v] = beta * (value[v] - before[v] - out[v]);
+      if (corrects) {
+        float beta = betas[(low + r) * args->value_heads];
+        multiply({between + r * kChunk + low, 0}, group, out, value_dim, 1, value_dim, r, 1);
+        for (int64_t v = 0; v < value_dim; ++v) out[v] = beta * (value[v] - before[v] - out[v]);
+      } else {
+        std::memcpy(out, value, value_dim * sizeof(float));
+      }
       multiply({seen + r * kChunk + low, 0}, group, mix, value_dim, 1, value_dim, r + 1, 1);
     }
   }

@@ -23,7 +23,7 @@ struct DeltaArgs {
   const float* keys;       // the same
   const float* values;     // [tokens, value_heads, value_dim]
   const float* decays;     // [tokens, value_heads], logarithms
-  const float* betas;      // the same
+  const float* betas;      // the same; null: values are taken up as they are
   const float* matrices;   // of one layer, slots slot_stride apart; changed by due alone
   const int64_t* slots;    // [sequences]
   const int64_t* starts;   // [sequences + 1]

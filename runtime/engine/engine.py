@@ -374,6 +374,7 @@ class Engine:
             decode_tokens_delta=emitted,
             preemptions_delta=counters.preemptions,
             mask_s_delta=self.computation.take_mask_s(),
+            rank_wait_s_delta=self.computation.take_rank_wait_s(),
             ahead_held_delta=ahead.held,
             ahead_second_passes_delta=ahead.second_passes,
             ahead_dropped_delta=ahead.dropped,

@@ -107,6 +107,10 @@ class StepComputation:
         if self.lookahead is not None:
             self.lookahead.nothing_runs()
 
+    def take_rank_wait_s(self) -> float:
+        """Seconds that sums with other ranks took since this was asked last."""
+        return self._runner.take_rank_wait_s()
+
     def close(self) -> None:
         """End what computes the steps elsewhere."""
         self._runner.close()

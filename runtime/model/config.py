@@ -6,6 +6,7 @@ checkpoint's ``config.json`` to a ``ModelConfig`` leads ``runtime.model.hf_confi
 Always true: a ``ModelConfig`` that exists describes a decoder that can be built.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -213,7 +214,73 @@ class GatedDelta:
         return maps + self.channels * self.taps + 2 * self.value_heads + self.value_dim
 
 
-Recurrent = ShortConv | GatedDelta
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba2:
+    """A state space of scalar decays behind a causal convolution over the last few tokens (Mamba-2,
+    ``kernels.mamba2``): a mixer that keeps a matrix for each head, and the inputs of the last
+    ``taps - 1`` tokens."""
+
+    heads: int
+    head_dim: int
+    groups: int
+    """Of neighbouring heads, that share what goes into a matrix and what reads it."""
+    state_dim: int
+    taps: int
+    """Tokens that an output of the convolution sees, its own included."""
+    conv_bias: bool = True
+    bias: bool = False
+    """On both projections."""
+    least_step: float = 0.0
+    """Steps are held within these."""
+    most_step: float = math.inf
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "head_dim", "groups", "state_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
+        if self.heads % self.groups:
+            raise ValueError(f"{self.heads} heads are not in {self.groups} equal groups")
+        if not 2 <= self.taps <= MOST_TAPS:
+            raise ValueError(f"a convolution over {self.taps} tokens, 2 to {MOST_TAPS} are served")
+        if not 0 <= self.least_step <= self.most_step:
+            raise ValueError(f"steps within {self.least_step} and {self.most_step}")
+
+    @property
+    def size(self) -> int:
+        """Numbers of a token in all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution: heads, what goes into matrices, what reads them."""
+        return self.size + 2 * self.groups * self.state_dim
+
+    @property
+    def key_heads(self) -> int:
+        return self.groups
+
+    @property
+    def value_heads(self) -> int:
+        return self.heads
+
+    @property
+    def key_dim(self) -> int:
+        return self.state_dim
+
+    @property
+    def value_dim(self) -> int:
+        return self.head_dim
+
+    def num_parameters(self, hidden: int) -> int:
+        maps = hidden * (self.size + self.channels + self.heads) + self.size * hidden
+        biases = (self.size + self.channels + self.heads + hidden) * self.bias
+        convolution = self.channels * (self.taps + self.conv_bias)
+        return maps + biases + convolution + 3 * self.heads + self.size
+
+
+OfMatrices = GatedDelta | Mamba2
+"""Mixers that keep a matrix for each head."""
+Recurrent = ShortConv | OfMatrices
 Mixer = Attention | Recurrent
 
 Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
@@ -238,6 +305,22 @@ class Gated:
 
     def num_parameters(self, hidden: int) -> int:
         return 3 * hidden * self.size + (2 * self.size + hidden) * self.bias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plain:
+    """An MLP without a gate: its inner values are squared where they are above 0, else nothing
+    (So et al. 2021, arXiv:2109.08668)."""
+
+    size: int
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"intermediate_size is {self.size}, at least 1 is needed")
+
+    def num_parameters(self, hidden: int) -> int:
+        return 2 * hidden * self.size + (self.size + hidden) * self.bias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,8 +364,8 @@ class Experts:
     """MLPs of which each token takes a few (mixture of experts)."""
 
     router: Router
-    each: Gated
-    shared: Gated | None = None
+    each: Gated | Plain
+    shared: Gated | Plain | None = None
     """One more that every token takes."""
     shared_gate: bool = False
     """The expert that every token takes is weighed by a sigmoid of its own (Qwen2-MoE)."""
@@ -310,17 +393,22 @@ both."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A mixer, then a feed-forward, each added to the sum of all before."""
+    """A mixer, then a feed-forward, each added to the sum of all before; or one of them."""
 
-    mixer: Mixer
-    feed_forward: Gated | Experts
+    mixer: Mixer | None
+    feed_forward: Gated | Plain | Experts | None
     norms: Norms = "before"
     residual_scale: float = 1.0
     """Multiplies what is added."""
 
+    def __post_init__(self) -> None:
+        if self.mixer is None and self.feed_forward is None:
+            raise ValueError("a layer of nothing")
+
     def num_parameters(self, hidden: int) -> int:
-        norms = (4 if self.norms == "both" else 2) * hidden
-        return norms + self.mixer.num_parameters(hidden) + self.feed_forward.num_parameters(hidden)
+        halves = [half for half in (self.mixer, self.feed_forward) if half is not None]
+        norms = (2 if self.norms == "both" else 1) * hidden
+        return sum(norms + half.num_parameters(hidden) for half in halves)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
-"""Steps of few tokens, recorded when the model is loaded and replayed.
+"""Steps, recorded when the model is loaded and replayed.
 
-A step of few tokens is a few hundred small launches, which cost more than their work. The model
+A step is a few hundred launches, which cost a host more than their work where tokens are few, and
+half of it where they are a thousand. The model
 runs on buffers that stay where they are, so what was recorded once serves every step that fits
 (``runtime.model.step_buckets`` says which). All is recorded, and so all kernels are compiled,
 before the first turn: no turn ever waits for a recording. A step that fits nowhere runs as it
@@ -29,6 +30,7 @@ from runtime.model.decoder import Decoder, StepInputs
 from runtime.model.kv_pool import KVPool
 from runtime.model.step_buckets import (
     Bucket,
+    RecordedSizes,
     StepArrays,
     buckets_up_to,
     padded,
@@ -143,13 +145,13 @@ class StepGraphs:
         pool: KVPool,
         *,
         spare_block: int,
-        max_sequences: int,
+        sizes: RecordedSizes,
         record: Recorder,
         also: Iterable[Callable[[], object]] = (),
         progress: Callable[[int, int], None] = lambda done, of: None,
         all_can: Callable[[bool], bool] = lambda this_can: this_can,
     ) -> None:
-        """Record what steps of up to ``max_sequences`` need.
+        """Record what steps of these sizes need.
 
         Args:
             spare_block: a block of ``pool`` that nobody else uses.
@@ -165,24 +167,29 @@ class StepGraphs:
         self._on_triton = wants_triton(pool.blocks.device)
         self.counts = GraphCounts()
         self.steps: dict[Bucket, _RecordedStep] = {}
-        wanted = buckets_up_to(max_sequences)
+        before = _reserved_bytes(pool)
+        wanted = [*buckets_up_to(sizes.max_sequences), *sizes.large_chunks]
         if not self._on_triton:
             wanted = list(dict.fromkeys(_unshared(bucket) for bucket in wanted))
         with torch.inference_mode():
             made = [self._made(bucket) for bucket in wanted]
             if self._on_triton:
-                kinds = [self._made(bucket).dry_run for bucket in unrecorded_kinds(max_sequences)]
+                unrecorded = unrecorded_kinds(sizes.max_sequences)
+                kinds = [self._made(bucket).dry_run for bucket in unrecorded]
                 others: list[Callable[[], object]] = [*kinds, *also]
                 compile_kernels([*(step.dry_run for step in made), *others])
                 if pool.blocks.is_cuda:
                     _call_once(others)
-            for number, step in enumerate(made, 1):
+            # The largest first: those behind it find room in the memory that it has taken.
+            for number, step in enumerate(sorted(made, key=_cost_of, reverse=True), 1):
                 self._record(step, record)
                 progress(number, len(wanted))
         if len(self.steps) < len(wanted):
             missing = len(wanted) - len(self.steps)
             log.warning("recordings failed=%d of=%d: such steps run slower", missing, len(wanted))
-        self._order: Many[Bucket] = tuple(self.steps)
+        self._order: Many[Bucket] = tuple(sorted(self.steps, key=Bucket.cost))
+        taken = (_reserved_bytes(pool) - before) >> 20
+        log.info("recordings=%d large_chunks=%d mib=%d", len(made), len(sizes.large_chunks), taken)
 
     @property
     def num_graphs(self) -> int:
@@ -219,7 +226,7 @@ class StepGraphs:
             log.exception("replay failed sequences=%d: it is not tried again", bucket.sequences)
             self.counts.failed += 1
             del self.steps[bucket]
-            self._order = tuple(self.steps)
+            self._order = tuple(known for known in self._order if known != bucket)
             self._count_eager(needed)
             return None
         self._count_replayed(needed)
@@ -320,6 +327,15 @@ class _RecordedStep:
             ),
         )
         return self._decoder.forward(inputs, self._pool)
+
+
+def _cost_of(step: _RecordedStep) -> tuple[int, ...]:
+    return step.bucket.cost()
+
+
+def _reserved_bytes(pool: KVPool) -> int:
+    """Device memory that torch has taken from the system; 0 on a CPU, where nothing is kept."""
+    return torch.cuda.memory_reserved() if pool.blocks.is_cuda else 0
 
 
 def _unshared(bucket: Bucket) -> Bucket:

@@ -14,14 +14,14 @@ from torch import Tensor
 from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
-from runtime.model.config import Attention, GatedDelta, LogitShaping, ModelConfig
-from runtime.model.delta_mixer import DeltaMixer
+from runtime.model.config import Attention, LogitShaping, ModelConfig
 from runtime.model.embedding import Embedding
-from runtime.model.feed_forward import GatedMlp, load_feed_forward
+from runtime.model.feed_forward import FeedForward, GatedMlp, load_feed_forward
 from runtime.model.kv_pool import KVPool
 from runtime.model.layers import MapLoader, Matrix, WeightBits, WeightSource, in_tiles
-from runtime.model.mixer import AttentionMixer, ConvMixer
+from runtime.model.mixer import AttentionMixer
 from runtime.model.product_choice import ProductChoice
+from runtime.model.recurrent_mixers import RecurrentMixer, load_recurrent
 from runtime.model.rotary import RotaryTable, Rotation
 from runtime.model.state_pool import StateStep
 
@@ -61,28 +61,30 @@ class DecoderLayer:
             return loader.source.tensor(f"{prefix}.{name}.weight", (hidden,)) if there else None
 
         before, after = spec.norms in ("before", "both"), spec.norms in ("after", "both")
+        mixes, feeds = spec.mixer is not None, spec.feed_forward is not None
         self._mixer_norms = (
-            norm("input_layernorm", there=before),
-            norm("after_mixer_norm", there=after),
+            norm("input_layernorm", there=before and mixes),
+            norm("after_mixer_norm", there=after and mixes),
         )
-        self._mixer: AttentionMixer | ConvMixer | DeltaMixer
+        self._mixer: AttentionMixer | RecurrentMixer | None = None
         if isinstance(spec.mixer, Attention):
             self._mixer = AttentionMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
-        elif isinstance(spec.mixer, GatedDelta):
-            self._mixer = DeltaMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
-        else:
-            self._mixer = ConvMixer(spec.mixer, prefix, hidden, loader)
+        elif spec.mixer is not None:
+            self._mixer = load_recurrent(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
         self._mlp_norms = (
-            norm("post_attention_layernorm", there=before),
-            norm("after_mlp_norm", there=after),
+            norm("post_attention_layernorm", there=before and feeds),
+            norm("after_mlp_norm", there=after and feeds),
         )
-        self._feed_forward = load_feed_forward(spec.feed_forward, prefix, hidden, loader)
+        self._feed_forward: FeedForward | None = None
+        if spec.feed_forward is not None:
+            self._feed_forward = load_feed_forward(spec.feed_forward, prefix, hidden, loader)
         self._rank_sum = loader.rank_sum
 
     @property
     def step_bytes(self) -> int:
         """Bytes of weights, norms aside, that a step of one token reads."""
-        return self._mixer.step_bytes + self._feed_forward.step_bytes
+        halves = (self._mixer, self._feed_forward)
+        return sum(half.step_bytes for half in halves if half is not None)
 
     @property
     def scale(self) -> float | None:
@@ -125,22 +127,34 @@ class DecoderLayer:
         pool: KVPool,
     ) -> tuple[Tensor, Tensor]:
         """The layer's own contribution, and the sum of all before it; both [T, hidden]."""
-        normed, residual = self._into(delta, residual, self._mixer_norms[0])
-        if not isinstance(self._mixer, AttentionMixer):
-            assert inputs.states is not None
-            mixed = self._mixer(normed, inputs.states, self._index)
-        else:
-            mixed = self._mixer(
+        if self._mixer is not None:
+            normed, residual = self._into(delta, residual, self._mixer_norms[0])
+            mixed = self._mixed(self._mixer, normed, inputs, rotation, pool)
+            delta = self._out_of(self._of_all_ranks(mixed), self._mixer_norms[1])
+        if self._feed_forward is not None:
+            normed, residual = self._into(delta, residual, self._mlp_norms[0])
+            added = self._of_all_ranks(self._feed_forward(normed))
+            delta = self._out_of(added, self._mlp_norms[1])
+        return delta, residual
+
+    def _mixed(
+        self,
+        mixer: AttentionMixer | RecurrentMixer,
+        normed: Tensor,
+        inputs: StepInputs,
+        rotation: Rotation,
+        pool: KVPool,
+    ) -> Tensor:
+        if isinstance(mixer, AttentionMixer):
+            return mixer(
                 normed,
                 rotation=rotation,
                 blocks=pool.layer(self._index),
                 slots=inputs.slots,
                 layout=inputs.layout,
             )
-        mixed = self._out_of(self._of_all_ranks(mixed), self._mixer_norms[1])
-        normed, residual = self._into(mixed, residual, self._mlp_norms[0])
-        added = self._of_all_ranks(self._feed_forward(normed))
-        return self._out_of(added, self._mlp_norms[1]), residual
+        assert inputs.states is not None
+        return mixer(normed, inputs.states, self._index)
 
     def _of_all_ranks(self, part: Tensor) -> Tensor:
         return part if self._rank_sum is None else self._rank_sum(part)

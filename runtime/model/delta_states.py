@@ -1,4 +1,4 @@
-"""The matrices of gated delta layers within the slots of states, and the factors to go back by.
+"""The matrices of gated delta or Mamba-2 layers within the slots of states, and their factors.
 
 Knows slots, rings and places in them, as ``runtime.model.state_pool`` counts them. Always true:
 what is read of a slot's matrices is at the position that the pool calls committed. In a step each
@@ -22,7 +22,7 @@ from kernels.gated_delta import (
     fold_rings,
     gated_delta,
 )
-from runtime.model.config import GatedDelta
+from runtime.model.config import OfMatrices
 
 
 class DeltaStates:
@@ -33,7 +33,7 @@ class DeltaStates:
         rings: how many, and how many tokens each has.
     """
 
-    def __init__(self, spec: GatedDelta, matrices: Tensor, rings: tuple[int, int]) -> None:
+    def __init__(self, spec: OfMatrices, matrices: Tensor, rings: tuple[int, int]) -> None:
         layers = matrices.shape[1]
         self._matrices = matrices
         sizes = (
@@ -124,12 +124,12 @@ class DeltaStep:
             self.matrices[self.moved_slots] = torch.stack(self.moved, dim=1)
 
 
-def delta_bytes(spec: GatedDelta, itemsize: int) -> int:
+def delta_bytes(spec: OfMatrices, itemsize: int) -> int:
     """Bytes of the matrices of one layer."""
     return spec.value_heads * spec.key_dim * spec.value_dim * itemsize
 
 
-def factor_bytes(spec: GatedDelta, itemsize: int) -> int:
+def factor_bytes(spec: OfMatrices, itemsize: int) -> int:
     """Bytes of the factors of one token and layer."""
     keys, values = spec.key_heads * spec.key_dim, spec.value_heads * spec.value_dim
     return (keys + values + spec.value_heads) * itemsize

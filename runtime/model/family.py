@@ -28,6 +28,7 @@ class TensorNames:
     or, unless a checkpoint keeps them one by one, outputs first, gates before ups (Qwen3.5)."""
     norms_from_zero: bool = False
     """Norms are kept less 1 (Gemma)."""
+    embedding: str = "model.embed_tokens"
     last_norm: str = "model.norm"
     """The norm before the output projection."""
     predicts_more: bool = False

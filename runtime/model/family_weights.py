@@ -28,6 +28,7 @@ _PREFIXES = (
     ("model.language_model.", ""),
     ("language_model.model.", "language_model."),
     ("model.text_model.", ""),
+    ("backbone.", ""),
 )
 """Where the text part's tensors are, and its output projection."""
 
@@ -94,7 +95,7 @@ class FamilyWeights:
         self._checkpoint = checkpoint
         self._names = names
         self._config = config
-        self._prefix, self._head_prefix = _text_prefix(checkpoint)
+        self._prefix, self._head_prefix = _text_prefix(checkpoint, names.embedding)
         together = (*names.fused, *names.by_head)
         self._fused = {part: fused for fused, parts in together for part in parts}
         self._read: set[str] = set()
@@ -132,6 +133,8 @@ class FamilyWeights:
         if within is None:
             if name == "model.norm.weight":
                 name = f"{self._names.last_norm}.weight"
+            elif name == "model.embed_tokens.weight":
+                name = f"{self._names.embedding}.weight"
             return self._whole(name, wanted)
         layer, rest = int(within[1]), within[2]
         expert = _OF_EXPERT.fullmatch(rest)
@@ -233,7 +236,8 @@ class FamilyWeights:
         if within is None or expert is None:
             return False
         stack = "down_proj" if expert[2] == "down" else "gate_up_proj"
-        return self._named(f"model.layers.{within[1]}.mlp.experts.{stack}") in self._checkpoint
+        name = self._in_layer(int(within[1]), f"mlp.experts.{stack}")
+        return self._named(name) in self._checkpoint
 
     def _of_outputs_first(self, layer: int, expert: re.Match[str], wanted: "_Wanted") -> Tensor:
         """One expert's matrix; gates lie before ups."""
@@ -244,7 +248,7 @@ class FamilyWeights:
         low = wanted.shape[0] if which == "up" else 0
         stack = "down_proj" if which == "down" else "gate_up_proj"
         return self._checkpoint.tensor(
-            self._noted(f"model.layers.{layer}.mlp.experts.{stack}"),
+            self._noted(self._in_layer(layer, f"mlp.experts.{stack}")),
             (experts.router.num_experts, halves * wanted.shape[0], wanted.shape[1]),
             wide=wanted.wide,
             part=wanted.within(lambda whole: whole[index, low : low + wanted.shape[0]]),
@@ -302,9 +306,10 @@ class FamilyWeights:
         return f"{further[0]}*"
 
 
-def _text_prefix(checkpoint: NamedTensors) -> tuple[str, str]:
+def _text_prefix(checkpoint: NamedTensors, embedding: str) -> tuple[str, str]:
+    own = embedding.removeprefix("model.")
     for prefixes in _PREFIXES:
-        if f"{prefixes[0]}embed_tokens.weight" in checkpoint:
+        if f"{prefixes[0]}{own}.weight" in checkpoint:
             return prefixes
     return _PREFIXES[0]
 
@@ -324,4 +329,7 @@ def _rows(config: ModelConfig, layer: int, module: str) -> int:
         of_part = {"q": key, "k": key, "v": value, "z": value, "b": heads, "a": heads}
         return of_part[module.removeprefix("linear_attn.in_proj_")]
     mlp = spec.feed_forward
+    assert mlp is not None
+    if isinstance(mlp, Experts) and mlp.shared is not None and ".shared_expert." in module:
+        return mlp.shared.size
     return mlp.each.size if isinstance(mlp, Experts) else mlp.size

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from kernels.activation import clamped_swiglu, gelu_tanh_mul, silu_mul
 from kernels.grouped_matmul import grouped_matmul, multiplies_grouped, sorted_by_expert
-from runtime.model.config import Experts, Gated
+from runtime.model.config import Experts, Gated, Plain
 from runtime.model.layers import Linear, MapLoader, WeightSource, biases_of, weights_of
 from runtime.model.router import ExpertRouter
 
@@ -29,7 +29,7 @@ class FeedForward(Protocol):
 
 
 def load_feed_forward(
-    spec: Gated | Experts,
+    spec: Gated | Plain | Experts,
     prefix: str,
     hidden: int,
     loader: MapLoader,
@@ -40,21 +40,28 @@ def load_feed_forward(
         LoadError: see ``WeightSource.tensor``.
     """
     name = f"{prefix}.mlp"
-    if isinstance(spec, Gated):
-        return GatedMlp(spec, name, hidden, loader)
+    if not isinstance(spec, Experts):
+        return _load_mlp(spec, name, hidden, loader)
     router = ExpertRouter(spec.router, name, hidden, loader.source)
     experts: FeedForward
-    if loader.bits == 16 and not loader.coded and multiplies_grouped(router.weight):
+    stacks = isinstance(spec.each, Gated) and multiplies_grouped(router.weight)
+    if loader.bits == 16 and not loader.coded and stacks:
         experts = GroupedExpertMlp(spec, name, router, loader.source)
     else:
         experts = ExpertMlp(spec, name, router, loader)
     if spec.shared is None:
         return experts
-    shared = GatedMlp(spec.shared, f"{name}.shared_expert", hidden, loader)
+    shared = _load_mlp(spec.shared, f"{name}.shared_expert", hidden, loader)
     gate = None
     if spec.shared_gate:
         gate = loader.source.tensor(f"{name}.shared_expert_gate.weight", (1, hidden))
     return SharedExpertMlp(experts, shared, gate)
+
+
+def _load_mlp(spec: Gated | Plain, name: str, hidden: int, loader: MapLoader) -> FeedForward:
+    if isinstance(spec, Gated):
+        return GatedMlp(spec, name, hidden, loader)
+    return PlainMlp(spec, name, hidden, loader)
 
 
 def _gate(spec: Gated, gate_up: Tensor) -> Tensor:
@@ -84,6 +91,18 @@ class GatedMlp:
         return self._gate_up, self._down
 
 
+class PlainMlp:
+    """down(max(up(x), 0) ** 2)"""
+
+    def __init__(self, spec: Plain, name: str, hidden: int, loader: MapLoader) -> None:
+        self._up = loader.linear([f"{name}.up_proj"], [spec.size], hidden, bias=spec.bias)
+        self._down = loader.linear([f"{name}.down_proj"], [hidden], spec.size, bias=spec.bias)
+        self.step_bytes = self._up.num_bytes + self._down.num_bytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._down(functional.relu(self._up(x)).square())
+
+
 class ExpertMlp:
     """A sum of the experts that a token takes, weighted."""
 
@@ -93,7 +112,7 @@ class ExpertMlp:
         self._count = spec.router.num_experts
         hidden = router.weight.shape[1]
         self._experts = {
-            index: GatedMlp(spec.each, f"{name}.experts.{index}", hidden, loader)
+            index: _load_mlp(spec.each, f"{name}.experts.{index}", hidden, loader)
             for index in spec.held
         }
         one = self._experts[spec.held[0]].step_bytes
@@ -120,9 +139,10 @@ class GroupedExpertMlp:
     def __init__(
         self, spec: Experts, name: str, router: ExpertRouter, source: WeightSource
     ) -> None:
-        self._spec = spec
         self._router = router
         each, like = spec.each, router.like
+        assert isinstance(each, Gated)
+        self._spec, self._each = spec, each
         hidden, size, count = router.weight.shape[1], each.size, len(spec.held)
         self._gate_up = like.new_empty(count, 2 * size, hidden)
         self._down = like.new_empty(count, hidden, size)
@@ -151,7 +171,7 @@ class GroupedExpertMlp:
         if self._biases is not None:
             own = (picked[order] - held.start).clamp(0, len(held) - 1)
             gate_up += self._biases[0][own]
-        gated = _gate(self._spec.each, gate_up)
+        gated = _gate(self._each, gate_up)
         each = torch.arange(len(order), device=x.device)
         down = grouped_matmul(gated, self._down, each, starts)
         if self._biases is not None:
@@ -167,7 +187,7 @@ class GroupedExpertMlp:
 class SharedExpertMlp:
     """Experts, and beside them one MLP that every token takes."""
 
-    def __init__(self, experts: FeedForward, shared: GatedMlp, gate: Tensor | None) -> None:
+    def __init__(self, experts: FeedForward, shared: FeedForward, gate: Tensor | None) -> None:
         """``gate`` [1, hidden]: the shared one is weighed by the sigmoid of its product."""
         self._experts = experts
         self._shared = shared

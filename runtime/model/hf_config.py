@@ -18,6 +18,7 @@ from runtime.model.dense_families import DENSE_FAMILIES
 from runtime.model.expert_families import EXPERT_FAMILIES
 from runtime.model.family import Family
 from runtime.model.hybrid_families import HYBRID_FAMILIES
+from runtime.model.mamba_families import MAMBA_FAMILIES
 from runtime.model.quantisation import read_quantisation
 
 FAMILIES: dict[str, Family] = {
@@ -25,6 +26,7 @@ FAMILIES: dict[str, Family] = {
     **EXPERT_FAMILIES,
     **HYBRID_FAMILIES,
     **DELTA_FAMILIES,
+    **MAMBA_FAMILIES,
 }
 
 _TEXT_PART = {

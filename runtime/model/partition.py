@@ -14,9 +14,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runtime.model.config import Attention, Experts, Gated, Layer, LoadError, ModelConfig
+from runtime.model.config import Attention, Experts, Gated, Layer, LoadError, ModelConfig, Plain
 from runtime.model.sources import ModelSource
 
+_Mlp = Gated | Plain
 MOST_RANKS = 64
 _OF_LAYER = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\.(.+)")
 
@@ -159,11 +160,11 @@ def _layer(layer: Layer, partition: Partition) -> Layer:
     if not isinstance(mixer, Attention):
         raise ValueError(f"layers of {type(mixer).__name__} cannot be cut yet")
     attention, feed_forward = _attention(mixer, partition), layer.feed_forward
-    cut: Gated | Experts
+    cut: Gated | Plain | Experts | None
     if isinstance(feed_forward, Experts):
         cut = _experts(feed_forward, partition)
     else:
-        cut = _gated(feed_forward, partition)
+        cut = None if feed_forward is None else _mlp(feed_forward, partition)
     return replace(layer, mixer=attention, feed_forward=cut)
 
 
@@ -179,15 +180,15 @@ def _attention(mixer: Attention, partition: Partition) -> Attention:
     return replace(mixer, heads=mixer.heads // ranks, kv_heads=max(1, mixer.kv_heads // ranks))
 
 
-def _gated(mlp: Gated, partition: Partition) -> Gated:
+def _mlp(mlp: _Mlp, partition: Partition) -> _Mlp:
     _check_divides(mlp.size, partition.ranks, "columns of the feed-forward")
     return replace(mlp, size=mlp.size // partition.ranks)
 
 
 def _experts(experts: Experts, partition: Partition) -> Experts:
-    shared = None if experts.shared is None else _gated(experts.shared, partition)
+    shared = None if experts.shared is None else _mlp(experts.shared, partition)
     if not partition.whole_experts:
-        return replace(experts, each=_gated(experts.each, partition), shared=shared)
+        return replace(experts, each=_mlp(experts.each, partition), shared=shared)
     count = experts.router.num_experts
     _check_divides(count, partition.ranks, "experts")
     each = count // partition.ranks

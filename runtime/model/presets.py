@@ -14,7 +14,9 @@ from runtime.model.config import (
     Layer,
     LoadError,
     LogitShaping,
+    Mamba2,
     ModelConfig,
+    Plain,
     RopeConfig,
     Router,
     ShortConv,
@@ -50,6 +52,11 @@ _GROUPED_EXPERTS = Experts(
     ),
     each=Gated(size=32),
     shared=Gated(size=32),
+)
+
+
+_MAMBA_TINY = Mamba2(
+    heads=4, head_dim=12, groups=2, state_dim=16, taps=4, conv_bias=False, least_step=0.001
 )
 
 
@@ -310,6 +317,43 @@ PRESETS: dict[str, ModelConfig] = {
         ),
         max_context_tokens=8192,
         tie_embeddings=True,
+        shaping=_SHAPING,
+    ),
+    "granite-hybrid-tiny": ModelConfig(
+        model_type="granitemoehybrid",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(
+                mixer=Attention(heads=4, kv_heads=2, head_dim=16, rope=None, scale=0.2)
+                if attends
+                else Mamba2(heads=4, head_dim=12, groups=2, state_dim=16, taps=4),
+                feed_forward=Gated(size=96),
+                residual_scale=0.6,
+            )
+            for attends in (False, False, True, False)
+        ),
+        max_context_tokens=8192,
+        tie_embeddings=True,
+        embedding_scale=2.0,
+        logit_divisor=1.5,
+        shaping=_SHAPING,
+    ),
+    "nemotron-h-tiny": ModelConfig(
+        model_type="nemotron_h",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            Layer(mixer=_MAMBA_TINY, feed_forward=None),
+            Layer(mixer=None, feed_forward=Plain(size=96)),
+            Layer(mixer=Attention(heads=4, kv_heads=2, head_dim=16, rope=None), feed_forward=None),
+            Layer(
+                mixer=None,
+                feed_forward=replace(_GROUPED_EXPERTS, each=Plain(size=32), shared=Plain(size=48)),
+            ),
+            Layer(mixer=_MAMBA_TINY, feed_forward=None),
+        ),
+        max_context_tokens=8192,
         shaping=_SHAPING,
     ),
     "qwen3-100m": ModelConfig(

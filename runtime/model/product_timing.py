@@ -124,8 +124,10 @@ def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:
     """(outputs, inputs) of the linear maps of one layer; of experts, of one."""
     hidden = config.hidden_size
     attending = [each for each in config.layers if isinstance(each.mixer, Attention)]
-    layer = next((each for each in attending if isinstance(each.feed_forward, Experts)), None)
-    mixer, mlp = config.attention[0], (layer or attending[0]).feed_forward
+    beside = [each.feed_forward for each in (*attending, *config.layers)]
+    found = [mlp for mlp in beside if mlp is not None]
+    experts = [mlp for mlp in found[: len(attending)] if isinstance(mlp, Experts)]
+    mixer, mlp = config.attention[0], (experts or found)[0]
     size = mlp.each.size if isinstance(mlp, Experts) else mlp.size
     return [
         (mixer.query_size + 2 * mixer.kv_size, hidden),

@@ -80,5 +80,7 @@ def _deviation(name: str, shape: tuple[int, ...]) -> float:
         return 0.1
     if name.endswith("A_log"):
         return 1.5
+    if name.endswith(".skip"):
+        return 1.0
     gain = 2.0 if "embed" in name or "lm_head" in name else 1.0
     return gain / math.sqrt(shape[-1])

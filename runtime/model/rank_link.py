@@ -51,6 +51,11 @@ class RankLink(Protocol):
         """The others, where this one leads."""
         ...
 
+    @property
+    def num_sums(self) -> int:
+        """Sums that were made since the start."""
+        ...
+
     def rank_sum(self, part: Tensor) -> Tensor:
         """The sum of what all ranks have computed, [tokens, hidden], the same on each."""
         ...

@@ -44,10 +44,13 @@ class RankSum:
         self._kind = kind
         self._clock = clock
         self._waited_s = 0.0
+        self.count = 0
+        """Sums that were made."""
 
     def __call__(self, part: Tensor) -> Tensor:
         """[tokens, hidden] -> the same; ``part`` may be overwritten."""
         began = self._clock()
+        self.count += 1
         if self._kind == "exact":
             total = in_rank_order(self._group.gathered(part))
         else:

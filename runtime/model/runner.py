@@ -25,8 +25,9 @@ from runtime.model.layers import WeightBits
 from runtime.model.memory_plan import plan_memory
 from runtime.model.partition import Partition
 from runtime.model.rank_link import Followers, RankLink
+from runtime.model.recording_plan import recorded_chunks
 from runtime.model.state_pool import StatePool
-from runtime.model.step_buckets import Bucket
+from runtime.model.step_buckets import Bucket, RecordedSizes
 from runtime.model.warm_up import chunks, draws
 from runtime.model.weights import LoadedModel, free_memory_bytes, load_model
 
@@ -59,10 +60,11 @@ class ModelRunner:
         """
         Args:
             kv_dtype: how keys and values are kept: int8, fp8 or (None) as the model computes.
-            record: records steps of few tokens, now (``runtime.model.cuda_graphs``), which takes
-                a spare block; None runs every step as it comes.
+            record: records steps, now (``runtime.model.cuda_graphs``), which takes a spare
+                block; None runs every step as it comes.
             max_recorded_sequences: steps of more are not recorded.
-            max_step_tokens: steps of up to so many are warmed up where steps are recorded.
+            max_step_tokens: where steps are recorded, those of up to so many are, too, or they are
+                warmed up.
             progress: is told how many steps are recorded, and of how many.
         """
         self.model = model
@@ -91,7 +93,15 @@ class ModelRunner:
                 model.decoder,
                 self.pool,
                 spare_block=num_blocks,
-                max_sequences=max_recorded_sequences,
+                sizes=RecordedSizes(
+                    max_sequences=max_recorded_sequences,
+                    large_chunks=recorded_chunks(
+                        model.config,
+                        itemsize=model.dtype.itemsize,
+                        max_sequences=max_recorded_sequences,
+                        max_tokens=most,
+                    ),
+                ),
                 record=record,
                 also=[
                     *(lambda step=step: self.run_as_it_comes(step, None) for step in steps),
@@ -235,6 +245,7 @@ def load_runner(
     device = resolve_device(config.device)
     if ranks is not None:
         device = device_of(ranks.partition, device)
+        _warn_of_cores(ranks.partition, device)
     check_quantization(config.quantization, device)
     model = load_model(
         config.model,
@@ -286,6 +297,12 @@ def device_of(partition: Partition, device: torch.device) -> torch.device:
     own = torch.device("cuda", partition.rank)
     torch.cuda.set_device(own)
     return own
+
+
+def _warn_of_cores(partition: Partition, device: torch.device) -> None:
+    cores = available_cores()
+    if partition.leads and device.type == "cpu" and partition.ranks > cores:
+        log.warning("--tensor-parallel %d on %d cores: ranks take turns", partition.ranks, cores)
 
 
 def share_of_free(free_bytes: int, device: torch.device, config: EngineConfig) -> int:

@@ -24,7 +24,7 @@ from kernels.gated_delta import DeltaRows, DeltaSpans
 from kernels.short_conv import ConvRows
 from kernels.upload import upload
 from runtime.model.batch import NO_STATE, IntArray
-from runtime.model.config import GatedDelta, LoadError, ModelConfig, Recurrent
+from runtime.model.config import LoadError, ModelConfig, OfMatrices, Recurrent
 from runtime.model.delta_states import DeltaStates, DeltaStep, delta_bytes, factor_bytes
 
 RING: Final = 32
@@ -67,7 +67,7 @@ class StatePool:
                 num_rings, layers, RING, spec.channels, dtype=dtype, device=device
             )
             """[rings, layers, RING, channels]: the last inputs of running sequences."""
-            if isinstance(spec, GatedDelta):
+            if isinstance(spec, OfMatrices):
                 size = spec.value_heads, spec.key_dim, spec.value_dim
                 self._deltas = DeltaStates(
                     spec, rest.view(num_slots + 1, layers, *size), (num_rings, RING)
@@ -278,7 +278,7 @@ def state_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
 
 def _layer_bytes(spec: Recurrent, itemsize: int) -> int:
     window = (spec.taps - 1) * spec.channels * itemsize
-    return window + (delta_bytes(spec, itemsize) if isinstance(spec, GatedDelta) else 0)
+    return window + (delta_bytes(spec, itemsize) if isinstance(spec, OfMatrices) else 0)
 
 
 def ring_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
@@ -286,7 +286,7 @@ def ring_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     total = 0
     for spec in config.recurrent:
         total += spec.channels * dtype.itemsize
-        if isinstance(spec, GatedDelta):
+        if isinstance(spec, OfMatrices):
             total += factor_bytes(spec, state_dtype(dtype).itemsize)
     return RING * total
 

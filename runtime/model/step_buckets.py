@@ -29,10 +29,18 @@ _MOST_WASTE = 4
 """A step runs in a recording of at most this many times its tokens."""
 _VERIFIED_TOKENS = 256
 _CHUNKS = (32, 128, 256)
+_LARGE_CHUNKS = tuple(range(384, 2049, 128))
+"""Products take as long as whole tiles of 128 rows, so that finer ones would save nothing."""
+_LARGE_WASTE = 1.5
+"""A step of a large chunk runs in a recording of at most this many times its tokens: the device
+is busy with them, and padding is no longer free."""
 _MOST_SHARERS = 64
 """Prefixes of more sequences are cut up as those of so many."""
 _BESIDE = (2, 8, 64)
 """Sequences of the recorded steps in which one computes a chunk."""
+_BESIDE_LARGE = ((8, MAX_DECODE_QUERIES), (64, 8))
+"""The same for large chunks, beside which a few rows more take no time, with the widest decode that
+there is room for: a prompt of 9 to 32 tokens counts as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +96,24 @@ class Bucket:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSizes:
+    """The sizes of steps that are recorded."""
+
+    max_sequences: int
+    """Steps of up to so many that decode."""
+    large_chunks: Sequence[Bucket] = ()
+    """Steps with chunks of many tokens, as far as their memory allows
+    (``runtime.model.recording_plan``)."""
+
+
 def smallest(recorded: Sequence[Bucket], step: Bucket) -> Bucket | None:
     """The first of ``recorded``, which are in the order of their cost, that is for ``step``."""
     for bucket in recorded:
         if bucket.tokens > _MOST_WASTE * step.tokens:
             return None
-        if bucket.holds(step):
+        large = bucket.chunk > _CHUNKS[-1]
+        if bucket.holds(step) and not (large and bucket.chunk > _LARGE_WASTE * step.tokens):
             return bucket
     return None
 
@@ -129,14 +149,31 @@ def _verifications(counts: Iterable[int]) -> Iterable[Bucket]:
 def _chunks(counts: Iterable[int]) -> Iterable[Bucket]:
     for count in counts:
         for chunk in _CHUNKS if count in _BESIDE else ():
-            yield Bucket(
-                sequences=count,
-                tokens=count + chunk,
-                logits=count,
-                decode_width=decode_width(8 if chunk > MAX_DECODE_QUERIES else chunk),
-                chunk=chunk if chunk > MAX_DECODE_QUERIES else 0,
-                shared=True,
-            )
+            yield _chunk(count, chunk, 8 if chunk > MAX_DECODE_QUERIES else chunk)
+
+
+def _chunk(count: int, chunk: int, few: int) -> Bucket:
+    return Bucket(
+        sequences=count,
+        tokens=count + chunk,
+        logits=count,
+        decode_width=decode_width(few),
+        chunk=chunk if chunk > MAX_DECODE_QUERIES else 0,
+        shared=True,
+    )
+
+
+def large_chunks(max_sequences: int, max_tokens: int) -> list[Bucket]:
+    """The sizes that steps with a chunk of more than 256 tokens are recorded in, up to
+    ``max_tokens`` a step, in the order of cost."""
+    most = max(max_tokens, 0)
+    chunks = [chunk for chunk in _LARGE_CHUNKS if chunk - 128 < most]
+    largest = 1 << (max_sequences - 1).bit_length()
+    counts = [
+        (min(count, largest), few) for count, few in _BESIDE_LARGE if count == 8 or largest > 8
+    ]
+    every = [_chunk(count, chunk, few) for count, few in counts for chunk in chunks]
+    return sorted(every if most > _CHUNKS[-1] else [], key=Bucket.cost)
 
 
 def unrecorded_kinds(max_sequences: int) -> list[Bucket]:

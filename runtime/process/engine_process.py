@@ -45,6 +45,7 @@ from runtime.process.watchdog import (
     load_period_s,
     period_s,
     process_work,
+    ranks_work,
 )
 
 log = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ class EngineProcess:
                 ``engine_command``.
         """
         self._config = config
+        self._work = process_work if config.tensor_parallel == 1 else ranks_work
         self._clock = clock
         self._command = command or engine_command()
         self._process: subprocess.Popen[bytes] | None = None
@@ -141,7 +143,7 @@ class EngineProcess:
         watch = LoadWatch(
             hung_after_s=self._config.load_hung_after_s,
             limit_s=self._config.load_limit_s,
-            work=partial(process_work, process.pid),
+            work=partial(self._work, process.pid),
             busy=partial(group_is_busy, process.pid),
             clock=self._clock,
         )
@@ -165,7 +167,7 @@ class EngineProcess:
             self._watch = Watch(
                 hung_after_s=self._config.hung_after_s,
                 step_limit_s=self._config.step_limit_s,
-                work=partial(process_work, process.pid),
+                work=partial(self._work, process.pid),
                 clock=self._clock,
             )
             self._watching = asyncio.create_task(self._look_after(self._watch))

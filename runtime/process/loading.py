@@ -2,12 +2,10 @@
 
 import logging
 import time
-import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 from radix_cache.cache import PrefixCache
 from radix_cache.config import CacheConfig
@@ -33,6 +31,7 @@ from runtime.model.rank_link import RankLink
 from runtime.model.runner import ModelRunner, load_runner
 from runtime.offload.below_plan import BelowPlan
 from runtime.offload.opening import KVTiers, open_tiers
+from runtime.process.one_line import in_one_line
 from runtime.process.rank_processes import RankProcesses
 from runtime.process.startup_profile import measured_table
 from runtime.process.stored_profile import StoredProfile
@@ -47,7 +46,6 @@ _GRAMMAR_CACHE_BYTES = 256 * 1024 * 1024
 _DRAFT_INDEX_BYTES = 256 * 1024 * 1024
 _DRAFT_MEMORY_BYTES = 32 * 1024 * 1024
 _RESCUE_SHARE = 1.0
-_SAID_CHARS = 400
 
 
 class EngineLoadError(LoadError):
@@ -107,7 +105,8 @@ def load_engine(
     except (LoadError, TokenizerError) as error:
         raise EngineLoadError(str(error)) from error
     except Exception as error:  # a file that nobody has thought of, or memory that ran out
-        raise EngineLoadError(_in_one_line(config.model, error)) from error
+        said = f"{config.model!r} cannot be loaded: {in_one_line(error)}"
+        raise EngineLoadError(said) from error
     finally:
         undo.close()
     log.info("engine ready model=%s load_s=%.2f", model.name, engine.info.load_s)
@@ -120,16 +119,6 @@ def _lead(others: RankProcesses, config: EngineConfig, enters: Callable[[str], N
 
     enters("starting the other ranks")
     return lead(others, config, enters)
-
-
-def _in_one_line(model: str, error: Exception) -> str:
-    """An unexpected error in one line, with the place where it happened: there is no traceback."""
-    code, line = "?", 0
-    for frame, number in traceback.walk_tb(error.__traceback__):
-        code, line = frame.f_code.co_filename, number
-    place = f"{Path(code).parent.name}/{Path(code).name}, line {line}"
-    said = " ".join(str(error).split())[:_SAID_CHARS]
-    return f"{model!r} cannot be loaded: {type(error).__name__} in {place}: {said}"
 
 
 def assemble(
@@ -305,6 +294,7 @@ def _info(
         load_s=load_s,
         tokenizer_folder=str(model.tokenizer_folder),
         model_type=model.model_type,
+        ranks=config.tensor_parallel,
     )
 
 

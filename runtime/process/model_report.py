@@ -5,13 +5,17 @@ Headers alone are read. What is free is what is free now: beside a server that r
 
 from dataclasses import dataclass
 
+import torch
+
 from runtime.config import EngineConfig
-from runtime.model.config import LoadError
-from runtime.model.memory_plan import plan_memory
-from runtime.model.runner import BITS, check_quantization, resolve_device, resolve_dtype
-from runtime.model.sources import check_context, find_source
+from runtime.model.config import LoadError, ModelConfig
+from runtime.model.memory_plan import plan_memory, weight_bytes
+from runtime.model.partition import part_of
+from runtime.model.runner import BITS, check_quantization, device_of, resolve_device, resolve_dtype
+from runtime.model.sources import ModelSource, check_context, find_source
 from runtime.model.weights import check_memory, check_stored, contents_of, free_memory_bytes
 from runtime.offload.below_plan import plan_below
+from runtime.process.rank_processes import check_ranks, partition_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,8 @@ class ModelReport:
     host_states: int = 0
     """Slots for states in host memory, and on disk."""
     disk_states: int = 0
+    ranks: int = 1
+    """Processes that have equal parts; the memory told of is each one's."""
 
 
 def model_report(config: EngineConfig) -> ModelReport:
@@ -65,14 +71,16 @@ def _report(config: EngineConfig) -> ModelReport:
     check_context(config.model, found.config, config.max_context_tokens)
     bits = BITS[config.quantization]
     check_quantization(config.quantization, device)
-    check_memory(config.model, found.config, dtype, device, bits)
+    part, sharing = _part(config, found, device)
+    check_memory(config.model, part, dtype, device, bits, sharing=sharing)
     contents = contents_of(found, dtype, bits)
     check_stored(found.config, found.folder or found.tokenizer_folder, contents, device)
-    free = free_memory_bytes(device)
-    left = max(0, free - contents.held_bytes)
-    plan = plan_memory(config, found.config, dtype=dtype, device=device, free_bytes=lambda: left)
+    held = contents.held_bytes if part is found.config else weight_bytes(part, dtype, bits)
+    free = free_memory_bytes(device) // sharing
+    left = max(0, free - held)
+    plan = plan_memory(config, part, dtype=dtype, device=device, free_bytes=lambda: left)
     below = plan_below(config, plan.states, plan.block_bytes)
-    windows = [mixer.window for mixer in found.config.attention if mixer.window is not None]
+    windows = [mixer.window for mixer in part.attention if mixer.window is not None]
     tokens = plan.num_blocks * config.block_size
     token_bytes = plan.block_bytes // config.block_size
     return ModelReport(
@@ -80,7 +88,7 @@ def _report(config: EngineConfig) -> ModelReport:
         left=contents.left,
         dtype=str(dtype).removeprefix("torch."),
         device=device.type,
-        weight_bytes=contents.held_bytes,
+        weight_bytes=held,
         free_bytes=free,
         kv_bytes=plan.kv_bytes,
         token_bytes=token_bytes,
@@ -93,4 +101,18 @@ def _report(config: EngineConfig) -> ModelReport:
         windowed_share=len(windows) / len(found.config.attention),
         host_states=below.host_states,
         disk_states=below.disk_states,
+        ranks=config.tensor_parallel,
     )
+
+
+def _part(
+    config: EngineConfig, found: ModelSource, device: torch.device
+) -> tuple[ModelConfig, int]:
+    """What one rank has, and how many have the device's memory together."""
+    ranks = config.tensor_parallel
+    if ranks == 1:
+        return found.config, 1
+    check_ranks(config)
+    partition = partition_of(config, 0)
+    device_of(partition, device)
+    return part_of(config.model, found.config, partition), ranks if device.type == "cpu" else 1

@@ -36,6 +36,7 @@ from runtime.model.runner import ModelRunner, load_runner
 from runtime.process import frames, rank_frames
 from runtime.process.frame_socket import receive_exactly, receive_frame
 from runtime.process.frames import FrameError
+from runtime.process.one_line import in_one_line
 from runtime.process.rank_files import files_digest
 from runtime.process.rank_frames import (
     RankBlocks,
@@ -60,7 +61,6 @@ log = logging.getLogger(__name__)
 
 _DEATH_SIGNAL: Final = 1
 """Linux's prctl(2), PR_SET_PDEATHSIG."""
-_SAID_CHARS = 400
 
 Heard = TypeVar("Heard")
 Meet = Callable[[Path, EngineConfig, Partition], RankGroup]
@@ -112,6 +112,11 @@ class FollowingRank:
         if not 2 <= told <= own:
             raise FrameError(f"{told} blocks where there is room for {own}")
         return told
+
+    @property
+    def num_sums(self) -> int:
+        """See ``RankLink.num_sums``."""
+        return self._sum.count
 
     def rank_sum(self, part: Tensor) -> Tensor:
         """See ``RankLink.rank_sum``."""
@@ -234,18 +239,12 @@ def main() -> int:
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return 0
         except Exception as error:
-            reason = _in_one_line(error)
-            if not isinstance(error, LoadError):
-                log.exception("this rank ends")
+            reason = str(error) if isinstance(error, LoadError) else in_one_line(error)
+            log.error("this rank ends: %s", reason)
             with contextlib.suppress(OSError):
                 connection.sendall(rank_frames.encode(RankFault(reason=reason)))
             return 1
     return 0
-
-
-def _in_one_line(error: Exception) -> str:
-    said = " ".join(str(error).split())[:_SAID_CHARS]
-    return said if isinstance(error, LoadError) else f"{type(error).__name__}: {said}"
 
 
 if __name__ == "__main__":

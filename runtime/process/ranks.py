@@ -46,6 +46,8 @@ MEETING = "meeting the other ranks"
 """The stage of another rank that is about to meet the others."""
 MET = "waiting for the other ranks to meet"
 """And of one that has; not before all have may the place where they do be gone."""
+_DEAD_S = 0.02
+"""For a look at a process that may be dead."""
 _ENDS_S = 2.0
 """For another rank that has been told to end; then it is killed."""
 
@@ -162,6 +164,11 @@ class LeadingRank:
 
     # Steps
 
+    @property
+    def num_sums(self) -> int:
+        """See ``RankLink.num_sums``."""
+        return 0 if self._sum is None else self._sum.count
+
     def rank_sum(self, part: Tensor) -> Tensor:
         """See ``RankLink.rank_sum``."""
         assert self._sum is not None
@@ -227,7 +234,7 @@ class LeadingRank:
         except frames.FrameError as error:
             return f"rank {peer.rank} said something that is no message: {error}"
         if isinstance(message, RankFault):
-            return f"rank {peer.rank}: {message.reason}"
+            return self._killed() or f"rank {peer.rank}: {message.reason}"
         with self._state.news:
             if isinstance(message, Loading):
                 peer.stage = message.stage
@@ -236,6 +243,15 @@ class LeadingRank:
             else:
                 return f"rank {peer.rank} said {type(message).__name__}"
             self._state.news.notify_all()
+        return None
+
+    def _killed(self) -> str | None:
+        """Another rank that was killed, in words: those that were waiting for it fail as well, and
+        may say so first."""
+        for peer in self._peers:
+            with suppress(subprocess.TimeoutExpired):
+                if peer.process.wait(_DEAD_S) < 0:
+                    return f"rank {peer.rank} {peer.ending()}"
         return None
 
     def _note(self, lost: str) -> None:

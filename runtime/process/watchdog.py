@@ -60,6 +60,25 @@ def process_work(process_id: int) -> ProcessWork | None:
         return None
 
 
+def ranks_work(process_id: int) -> ProcessWork | None:
+    """The same of a process and those that its main thread has started, together: of all ranks of
+    a model. One that has ended takes its share with it, which is no work."""
+    try:
+        told = Path(f"/proc/{process_id}/task/{process_id}/children").read_text()
+    except OSError:
+        told = ""
+    own = process_work(process_id)
+    if own is None:
+        return None
+    found = [own, *(process_work(int(child)) for child in told.split())]
+    works = [work for work in found if work is not None]
+    return ProcessWork(
+        processor_s=sum(work.processor_s for work in works),
+        page_reads=sum(work.page_reads for work in works),
+        bytes_read=sum(work.bytes_read for work in works),
+    )
+
+
 def _bytes_read(process_id: int) -> int:
     try:
         return int(Path(f"/proc/{process_id}/io").read_text().split()[1])  # rchar, the first line

@@ -8,7 +8,7 @@ What headers of weights and the device have to do with it is asked of a process 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runtime.model.config import Experts, GatedDelta, ModelConfig, ShortConv
+from runtime.model.config import Experts, GatedDelta, Mamba2, ModelConfig, ShortConv
 from runtime.model.sources import ModelSource
 from sessions.command.finding import Finding
 from sessions.command.options import ServeOptions
@@ -16,7 +16,7 @@ from sessions.command.preflight import fault_of_context, fault_of_model, known_s
 from sessions.command.settings import OptionError
 from sessions.command.speech import Speech, speech_of
 
-_RECURRENT = {ShortConv: "short convolutions", GatedDelta: "gated delta nets"}
+_RECURRENT = {ShortConv: "short convolutions", GatedDelta: "gated delta nets", Mamba2: "Mamba-2"}
 _SESSION_TOKENS = (8192, 32768)
 """Lengths of sessions that are told of, beside the whole context."""
 
@@ -115,7 +115,8 @@ def memory(report: Mapping[str, Any]) -> Finding:
     context, tokens = report["context"], report["tokens"]
     lengths = [each for each in _SESSION_TOKENS if each < context] + [context]
     sessions = [f"{_sessions(report, each)} of {each} tokens" for each in lengths]
-    words = [
+    words = [f"of each of {report['ranks']} ranks"] if report["ranks"] > 1 else []
+    words += [
         f"weights take {_size(report['weight_bytes'])} in {report['dtype']}, "
         f"{_size(report['free_bytes'])} are free on {report['device']}",
         f"KV takes {_size(report['token_bytes'])} a token, {_size(report['kv_bytes'])} in all for "

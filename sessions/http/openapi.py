@@ -8,6 +8,7 @@ Always true: every route of the table is in the document, and no other.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,9 +19,10 @@ from sessions.http.front_door import Access, Route
 from sessions.http.message import REQUEST_ID, HttpResponse, json_response
 from tools_api.dialects.answer_schemas import answer_schemas
 from tools_api.dialects.request_schemas import ref, request_schemas, text_schema
-from tools_api.version import __version__
 
 VERSION = "3.1.0"
+API_VERSION = "1"
+"""As in the paths. Which program it is nobody is told without a key."""
 _JSON, _EVENTS, _CSV = "application/json", "text/event-stream", "text/csv; charset=utf-8"
 _PLAIN, _HTML = "text/plain; charset=utf-8", "text/html; charset=utf-8"
 _WITH_BODY = frozenset({"POST"})
@@ -75,6 +77,33 @@ _OPERATIONS: dict[tuple[str, str], Operation] = {
     ("/v1/responses/{id}/input_items", "GET"): Operation(
         summary="All that the model read", answer="ItemList", query=_PAGE | {"order": "asc, desc"}
     ),
+    ("/v1/responses/{id}/calls", "GET"): Operation(
+        summary="The calls of a response, each with its state", answer="CallList"
+    ),
+    ("/v1/responses/{id}/calls", "POST"): Operation(
+        summary="Decide about a call", body="CallDecision", answer="CallState"
+    ),
+    ("/v1/sessions/{name}", "GET"): Operation(summary="Where a session stands", answer="Session"),
+    ("/v1/conversations", "POST"): Operation(
+        summary="Make a conversation", body="NewConversation", answer="Conversation"
+    ),
+    ("/v1/conversations/{id}", "GET"): Operation(summary="Show it", answer="Conversation"),
+    ("/v1/conversations/{id}", "POST"): Operation(
+        summary="Change its metadata", body="ChangedConversation", answer="Conversation"
+    ),
+    ("/v1/conversations/{id}", "DELETE"): Operation(
+        summary="Delete it", answer="DeletedConversation"
+    ),
+    ("/v1/conversations/{id}/items", "GET"): Operation(
+        summary="Its items", answer="ItemList", query=_PAGE | {"order": "asc, desc"}
+    ),
+    ("/v1/conversations/{id}/items", "POST"): Operation(
+        summary="Add items", body="AddedItems", answer="ItemList"
+    ),
+    ("/v1/conversations/{id}/items/{id}", "GET"): Operation(summary="One of them", answer="Item"),
+    ("/v1/conversations/{id}/items/{id}", "DELETE"): Operation(
+        summary="Take one out", answer="Conversation"
+    ),
     ("/v1/chat/completions", "POST"): Operation(
         summary="A turn", body="CreateChatCompletion", answer="ChatCompletion", others=(_EVENTS,)
     ),
@@ -123,18 +152,30 @@ class OpenApi:
         return self._answer
 
 
+def shown_path(path: str) -> str:
+    """A route's path with a name of its own for each pair of braces."""
+    counts: Counter[str] = Counter()
+
+    def named(found: re.Match[str]) -> str:
+        counts[found[1]] += 1
+        number = counts[found[1]]
+        return found[0] if number == 1 else f"{{{found[1]}_{number}}}"
+
+    return re.sub(r"{(\w+)}", named, path)
+
+
 def document(routes: Sequence[Route]) -> dict[str, Any]:
     """The whole document."""
     paths: dict[str, Any] = {}
     for route in sorted(routes, key=lambda each: each.path):
-        paths[route.path] = {
+        paths[shown_path(route.path)] = {
             method.lower(): _operation(route, method) for method in sorted(set(route.methods))
         }
     return {
         "openapi": VERSION,
         "info": {
             "title": "Keepwarm",
-            "version": __version__,
+            "version": API_VERSION,
             "description": "What fields mean stands in docs/protocol.md of the source.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
@@ -179,7 +220,7 @@ def _name(path: str, method: str) -> str:
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
-    return [_parameter(name, "path", "") for name in re.findall(r"{(\w+)}", path)]
+    return [_parameter(name, "path", "") for name in re.findall(r"{(\w+)}", shown_path(path))]
 
 
 def _query_parameters(known: Operation | None) -> list[dict[str, Any]]:

@@ -15,7 +15,8 @@ from types import MappingProxyType
 
 import xxhash
 
-from sessions.journal import rows
+from sessions.journal import calls, rows
+from sessions.journal.conversations import CONVERSATION
 from sessions.journal.errors import JournalError, JournalInUse, contradiction
 from sessions.journal.ownership import DEAD_MS
 from sessions.journal.rows import Row
@@ -50,6 +51,10 @@ TABLES: Mapping[str, CopiedTable] = MappingProxyType(
             columns=rows.RESERVATION, key="tenant, response_id", sealed=True
         ),
         "item": CopiedTable(columns=rows.ITEM, key=rows.ITEM),
+        "call_state": CopiedTable(
+            columns=calls.COLUMNS, key="tenant, response_id, call_id", sealed=True
+        ),
+        "conversation": CopiedTable(columns=CONVERSATION, key="tenant, id", sealed=True),
         "curve": CopiedTable(columns=CURVE, key="width_s, tenant, number, server", sealed=True),
         "session_label": CopiedTable(
             columns="name, value, tenant, session", key="name, value, tenant, session"

@@ -10,7 +10,7 @@ from typing import Protocol
 from sessions.durable.call_states import CallState
 from sessions.durable.conversations import Conversation
 from sessions.journal.listing import ListAsked, ListedSession, ListPlace
-from sessions.journal.members import Heard, Presence
+from sessions.journal.members import Heard, Member, Presence
 from sessions.journal.records import (
     SessionRecord,
     SpendTotal,
@@ -39,6 +39,14 @@ class Owner(Protocol):
             ClusterRefused: it serves something else.
             AddressTaken: another one is there; it may be dead, and then is so a moment later.
         """
+        ...
+
+    def members(self, cluster: str) -> tuple[list[Member], int]:
+        """The servers of a cluster, the dead ones too, and the database's time in milliseconds."""
+        ...
+
+    def addresses(self) -> dict[str, str]:
+        """Where servers that stand in a cluster are reached, by their names."""
         ...
 
     def draw(self, tenant: str, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
@@ -227,10 +235,6 @@ class Journal(Protocol):
 
     def last_turns(self, tenant: str, session: str, most: int) -> tuple[int, list[StoredTurn]]:
         """How many rows a session has, and the newest of them, the latest first."""
-        ...
-
-    def session_names(self, tenant: str | None, most: int) -> list[tuple[str, str]]:
-        """Tenant and name of so many sessions, as ``sessions``."""
         ...
 
     def sessions(self, tenant: str | None = None) -> list[SessionRecord]:

@@ -25,7 +25,7 @@ from sessions.journal import members, request_ids, shares
 from sessions.journal.batch import Batch, drop_empty, sessions_with_reservations
 from sessions.journal.draws import draw
 from sessions.journal.errors import AddressTaken, ClusterRefused, JournalBusy
-from sessions.journal.members import Heard, Presence
+from sessions.journal.members import Heard, Member, Presence
 from sessions.journal.records import SessionRecord, TurnRecord
 from sessions.journal.rows import SessionRow
 from sessions.journal.shares import Share, Want
@@ -237,6 +237,16 @@ class Ownership:
                     )
             members.bury(cursor, cluster, address)  # whoever was there has ended
             members.beat(cursor, journal.owner, now_ms, presence)
+
+    def members(self, cluster: str) -> tuple[list[Member], int]:
+        """See ``Owner``."""
+        with self.journal.reading() as cursor:
+            return members.of_cluster(cursor, cluster), self.now_ms(cursor)
+
+    def addresses(self) -> dict[str, str]:
+        """See ``Owner``."""
+        with self.journal.reading() as cursor:
+            return members.addresses(cursor)
 
     def draw(self, tenant: str, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
         """See ``Owner``. It waits for no disk: a power cut gives a few turns back."""

@@ -391,13 +391,6 @@ class SqlJournal(SqlTables):
             raise contradiction(f"session {session!r} lacks some of its turns")
         return total, [rows.read_turn(each) for each in found]
 
-    def session_names(self, tenant: str | None, most: int) -> list[tuple[str, str]]:
-        """See ``Journal``."""
-        where, parameters = ("", ()) if tenant is None else ("WHERE tenant = ?", (tenant,))
-        sql = f"SELECT tenant, name FROM session {where} ORDER BY updated_ms DESC, name LIMIT ?"
-        with self.reading() as cursor:
-            return [(row[0], row[1]) for row in cursor.execute(sql, (*parameters, most)).fetchall()]
-
     def sessions(self, tenant: str | None = None) -> list[SessionRecord]:
         """See ``Journal``."""
         where, parameters = ("", ()) if tenant is None else ("WHERE tenant = ?", (tenant,))

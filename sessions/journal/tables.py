@@ -123,7 +123,7 @@ _SUMS = (
     "cost BIGINT NOT NULL, saved BIGINT NOT NULL"
 )
 """Columns of sums of usage."""
-VERSION = 10
+VERSION = 11
 """The version of the tables and of what their rows hold; no other is read."""
 FIRST_EPOCH = 1
 

@@ -1,4 +1,4 @@
-"""Sessions and turns of the journal, for the page: also what memory has forgotten.
+"""Turns of the journal, for the page: also what memory has forgotten.
 
 Read beside the event loop, page by page, only when somebody asks. A tenant is shown its own; of
 turns their accounts are told here, their items at ``/dashboard/items/{id}``. However much there is,
@@ -17,18 +17,15 @@ from sessions.http.message import HttpResponse, http_error, json_response
 from sessions.journal.encoding import decode_header, decode_links, decode_turn
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
-from sessions.journal.kept_budgets import budgets_kept
 from sessions.journal.records import StoredTurn
-from sessions.pages.rows import budget_row, tokens
+from sessions.pages.rows import tokens
 from sessions.pages.said import turn_words
-from sessions.pages.session_list import MAX_PAGE, PAGE_ROWS, read_query
+from tools_api import errors
 from tools_api.errors import ApiError
 
 log = logging.getLogger(__name__)
 
 MAX_TURNS_SHOWN = 200
-MAX_SESSIONS = (MAX_PAGE + 1) * PAGE_ROWS
-"""So many, the latest, are searched and can be shown: as many as pages can be asked for."""
 
 Beside = Callable[[str, Callable[[], dict[str, Any]]], Awaitable[dict[str, Any]]]
 """Makes a call on the journal beside the event loop, when it is the tenant's turn."""
@@ -42,8 +39,8 @@ class Archive:
         self._beside = beside
 
     async def show(self, call: Call) -> HttpResponse:
-        """``GET``: a page of sessions, the latest first, or with ``name`` one session's turns, or
-        with ``items`` what was said in a turn of the own tenant.
+        """``GET``: with ``name`` a session's turns, with ``items`` what was said in a turn of the
+        own tenant.
 
         Raises:
             ApiError: there is no journal, it cannot be read, or a parameter makes no sense.
@@ -61,9 +58,7 @@ class Archive:
             own = tenant == principal.tenant
             work = partial(session_turns, journal, tenant, name, own=own)
         else:
-            query = read_query(call.request)
-            owner = None if principal.operator else principal.tenant
-            work = partial(session_page, journal, owner, query.search, query.page)
+            raise errors.missing_parameter("name")
         try:
             return json_response(await self._beside(principal.tenant, work))
         except (JournalError, ApiError):
@@ -71,29 +66,6 @@ class Archive:
             raise http_error(
                 HTTPStatus.SERVICE_UNAVAILABLE, "The journal cannot be read just now."
             ) from None
-
-
-def session_page(journal: Journal, owner: str | None, search: str, page: int) -> dict[str, Any]:
-    """Sessions of one tenant (None: of all) whose name holds ``search``, one page of them; of the
-    latest ``MAX_SESSIONS``."""
-    names = journal.session_names(owner, MAX_SESSIONS + 1)
-    found = [each for each in names[:MAX_SESSIONS] if search in each[1].casefold()]
-    first = page * PAGE_ROWS
-    shown = [journal.session(*each) for each in found[first : first + PAGE_ROWS]]
-    rows = [
-        {
-            "session": each.name,
-            "tenant": each.tenant,
-            "turns": each.account.turns,
-            "active_at": each.updated_s or None,
-            "budgets": list(map(budget_row, budgets_kept(journal, each))),
-            **_spent(each.account.usage, each.account.cost, each.account.saved),
-        }
-        for each in shown
-        if each is not None  # deleted meanwhile
-    ]
-    more = len(names) > MAX_SESSIONS
-    return {"total": len(found), "page": page, "rows": rows, "more": more}
 
 
 def session_turns(journal: Journal, tenant: str, name: str, *, own: bool) -> dict[str, Any]:

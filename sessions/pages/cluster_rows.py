@@ -4,6 +4,7 @@
 Always true: a row is made of what its server said last and of how long ago that was.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from sessions.journal.members import Member, MemberState
@@ -13,6 +14,15 @@ SILENT = "silent"
 """The state of a server that was not heard for so long that others may take its sessions."""
 _LEAVING_MS = 30_000
 """One that drains may be silent for longer."""
+GONE_MS = 60_000
+"""Without a slot, one that is silent for longer is not told of any more."""
+
+
+def cluster_rows(members: Iterable[Member], now_ms: int) -> list[dict[str, Any]]:
+    """The servers by slot, those without one last; ``now_ms`` as for ``member_row``."""
+    shown = [each for each in members if each.slot or now_ms - each.heartbeat_ms <= GONE_MS]
+    rows = [member_row(each, now_ms) for each in shown]
+    return sorted(rows, key=lambda row: (row["slot"] or 1 << 30, row["address"]))
 
 
 def member_row(member: Member, now_ms: int) -> dict[str, Any]:

@@ -147,6 +147,7 @@ class Metrics(Watcher):
         self._waiting = self._gauge("turns_waiting", "Turns waiting for admission.")
         self._sessions = self._gauge("engine_sessions", "Sessions whose tokens the engine holds.")
         self._capacity = self._gauge("kv_capacity_tokens", "Tokens the KV pool can hold.")
+        self._ranks = self._gauge("engine_ranks", "Processes that compute the model together.")
         blocks = self._gauge("kv_blocks", "KV blocks, by state.", "state")
         self._blocks_series = [blocks.labels(state) for state in _BLOCK_STATES]
         self._usage = self._gauge(
@@ -181,6 +182,9 @@ class Metrics(Watcher):
             "grammar_errors", "Grammars that were refused or gave up, by stage.", "stage"
         )
         self._mask = self._counter("grammar_mask_seconds", "Time spent on filling grammar masks.")
+        self._rank_wait = self._counter(
+            "engine_rank_wait_seconds", "Time of steps in sums with other ranks, waits included."
+        )
 
     def _forward_passes(self) -> None:
         self._ahead = self._counter(
@@ -250,6 +254,7 @@ class Metrics(Watcher):
     def engine_ready(self, info: EngineInfo) -> None:
         self._up.set(1)
         self._capacity.set(info.kv_capacity_tokens)
+        self._ranks.set(info.ranks)
         self._info.clear()
         self._info.labels(info.model_name, info.device, info.dtype).set(1)
 
@@ -309,6 +314,7 @@ class Metrics(Watcher):
         _add(self._preemptions, stats.preemptions_delta)
         _add(self._evicted, stats.evicted_blocks_delta)
         _add(self._mask, stats.mask_s_delta)
+        _add(self._rank_wait, stats.rank_wait_s_delta)
         self._tiers_changed(stats)
         self._states.step_finished(stats)
         self.memory.engine_told(stats.memory_bytes)

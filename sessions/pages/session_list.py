@@ -131,33 +131,6 @@ def grouped(sessions: list[Session]) -> list[Session]:
     return list(ordered.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """Where a session stands on a page."""
-
-    session: Session
-    under: str | None
-    """The nearest one that it is a part of, of those before it."""
-    indent: int
-    """How many of them stand above it."""
-
-
-def placed(ordered: list[Session]) -> list[Placed]:
-    """The sessions that ``grouped`` has put in order, in their places: a session stands deeper than
-    what it is a part of, and no deeper than that says, whoever of its line is on another page."""
-    here = _by_name(ordered)
-    found: dict[int, Placed] = {}
-    for each in ordered:
-        above = _nearest(each, here)
-        over = None if above is None else found.get(id(above))
-        found[id(each)] = Placed(
-            session=each,
-            under=None if over is None else over.session.name,
-            indent=0 if over is None else over.indent + 1,
-        )
-    return list(found.values())
-
-
 def _by_name(sessions: list[Session]) -> dict[tuple[str, str], Session]:
     return {(each.tenant, each.name): each for each in sessions}
 

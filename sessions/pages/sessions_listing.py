@@ -92,7 +92,7 @@ class SessionsListing:
         if self._journal is None:
             return json_response(self._live_page(query))
         live = self._look(query)
-        work = partial(listed_page, self._journal, query, live)
+        work = partial(listed_page, self._journal, query, live, servers=call.principal.operator)
         return json_response(self._with_live(await self._read(call.principal, work)))
 
     async def show_one(self, call: Call) -> HttpResponse:
@@ -251,8 +251,13 @@ def _about(query: SessionsQuery, session: Session) -> bool:
 # Of the journal
 
 
-def listed_page(journal: Journal, query: SessionsQuery, live: _Live) -> dict[str, Any]:
+def listed_page(
+    journal: Journal, query: SessionsQuery, live: _Live, *, servers: bool = False
+) -> dict[str, Any]:
     """A page of rows: of sessions that the journal does not have yet name and tenant alone.
+
+    Args:
+        servers: say of each session which server of a cluster has it.
 
     Raises:
         ApiError: the cursor is none of this query's.
@@ -268,6 +273,9 @@ def listed_page(journal: Journal, query: SessionsQuery, live: _Live) -> dict[str
     if (after is None) if asked.order == "recent" else not more:
         new = [{"tenant": t, "session": n} for t, n in live.new if (t, n) not in there]
     rows = [journal_row(journal, each) for each in shown]
+    if servers and journal.ownership is not None and (at := journal.ownership.addresses()):
+        for row, each in zip(rows, shown, strict=True):
+            row["server"] = at.get(each.record.owner)
     return {
         "rows": [*new, *rows] if asked.order == "recent" else [*rows, *new],
         "matching": None if matching is None else matching + len(set(live.new) - there),

@@ -24,7 +24,7 @@ from sessions.pages.past import LEVELS, NOTHING, Curves, PastCurves
 from sessions.pages.recorder import WHOLE
 from sessions.pages.rows import budget_row, live_row, logged_row, miss_rows
 from sessions.pages.said import turn_words
-from sessions.pages.session_list import Found, ListQuery, find, grouped, placed
+from sessions.pages.session_list import Found, ListQuery, find, grouped
 from sessions.pages.tenant_rows import TenantRows
 from sessions.pages.turn_log import SessionLog
 from sessions.quotas import Quotas
@@ -84,6 +84,7 @@ class Views:
         self._wall_clock = wall_clock
         self._past = past
         self._tenant_rows = TenantRows(dashboard, quotas)
+        self._cluster = None if quotas is None else quotas.cluster
         self._long_curves: dict[tuple[Principal, str], tuple[Curves, float, Parts]] = {}
         self._kept: dict[tuple[Principal, Wish], tuple[float, Parts]] = {}
         self._lists: dict[tuple[str | None, ListQuery], tuple[float, Found]] = {}
@@ -114,6 +115,7 @@ class Views:
             "tenant": principal.tenant,
             "priced": board.store.priced({principal.tenant, *tenants}),
             "journal": self._past is not None,
+            "cluster": self._cluster if principal.operator else None,
         }
         frame = {
             "server": orjson.dumps(server),
@@ -164,12 +166,9 @@ class Views:
     def _sessions(self, principal: Principal, query: ListQuery) -> dict[str, bytes]:
         owner = None if principal.operator else principal.tenant
         found = self._found(owner, query)
-        shown = placed(grouped(found.sessions))
         rows = {
-            _name("s", each.session.tenant, each.session.name): orjson.dumps(
-                self._row(each.session) | {"under": each.under, "indent": each.indent}
-            )
-            for each in shown
+            _name("s", each.tenant, each.name): orjson.dumps(self._row(each))
+            for each in grouped(found.sessions)
         }
         counts = {"total": found.total, "matching": found.matching, "page": query.page}
         return {

@@ -25,9 +25,9 @@ from sessions.turns.reading import Read, read_frame
 from sessions.turns.running import Running
 from sessions.turns.service import Service
 from sessions.turns.turn import Turn
-from tools_api import errors, events
+from tools_api import errors
 from tools_api.errors import ApiError
-from tools_api.events import CancelTurn, ResumeTurn, SteerRequest, encode
+from tools_api.events import CancelTurn, ResumeTurn, SteerRequest
 from tools_api.requests import CreateRequest
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,8 @@ class Connection:
     @property
     def held(self) -> list[object]:
         """All that is kept for requests: nothing is left once each has been answered."""
-        return [*self._jobs.held, *self._lanes.held, *self._following.logs]
+        steers = self._running.steering.held
+        return [*self._jobs.held, *self._lanes.held, *self._following.logs, *steers]
 
     @property
     def num_active(self) -> int:
@@ -136,7 +137,7 @@ class Connection:
         elif isinstance(event, CancelTurn):
             self._cancel(event)
         elif isinstance(event, SteerRequest):
-            self._refuse_steering(event)
+            self._running.steering.steer(event, num_bytes)
         return self._effects()
 
     def turn_changed(self, log: EventLog) -> Effects:
@@ -202,19 +203,24 @@ class Connection:
         ``server_is_overloaded``, then the socket closes with 1012."""
         self._draining = True
         self._close_with = SERVICE_RESTART
+        self._running.steering.drain(shutting_down())
         for job in self._jobs:
             if job.turn is None or job.ahead:
                 self._end_early(job, EarlyEnd.DRAINING)
         for lane, waiting in self._drop_waiting():
             content = waiting.content
             error = content if isinstance(content, ApiError) else shutting_down()
-            self._running.send_error(error, lane.stream_id)
+            if waiting.steers:
+                self._running.steering.drop(waiting, lane.stream_id, error.message)
+            else:
+                self._running.send_error(error, lane.stream_id)
         return self._effects()
 
     def close(self) -> Effects:
         """The client is gone: cancel its turns and forget what was local to it. Idempotent."""
         if not self._closed:
             self._closed = True
+            self._running.steering.close()
             self._drop_waiting()
             self._following.close()
             for job in self._jobs:
@@ -260,23 +266,6 @@ class Connection:
         for _, waiting in dropped:
             _let_go(waiting)
         return dropped
-
-    def _refuse_steering(self, request: SteerRequest) -> None:
-        job = self._jobs.of_response(request.previous_response_id)
-        number, stream_id = 0, None
-        if job is not None and job.followed is not None:
-            number, stream_id = job.followed.events.take_number(), job.lane.stream_id
-        failed = events.steer_failed(
-            number,
-            request,
-            "steering_not_supported",
-            "This server does not steer running responses.",
-            stream_id,
-        )
-        if job is None or job.turn is None:
-            self._out.frames.append(encode(failed))
-        else:
-            self._following.publish(job, [encode(failed)])
 
     def _cancel(self, asked: CancelTurn) -> None:
         """Protocol 7.7: the lane's turn, or a turn of the tenant by its id, wherever it runs."""

@@ -24,6 +24,7 @@ from sessions.turns.compacting import Recasting
 from sessions.turns.effects import EngineOutputs, Outbox, Question, SessionTurn
 from sessions.turns.lanes import Lane, Waiting
 from sessions.turns.sharing import Bounded
+from sessions.turns.submissions import Submission
 from sessions.turns.turn import Turn, TurnStep
 from tools_api import errors
 from tools_api.errors import ApiError
@@ -112,6 +113,10 @@ class Job:
     """No request of a client: a context is recast while the client's tools run."""
     private: bool = False
     """``ahead`` alone: nobody can continue it once the connection is gone."""
+    steers: tuple[Submission, ...] = ()
+    """Input that was accepted while the turn ran: it is heard once that has ended."""
+    heard: tuple[Submission, ...] = ()
+    """Such input of the response that this request continues: it begins with that."""
     displaced: bool = False
     """The lane has been answered: a newer request follows the turn."""
 

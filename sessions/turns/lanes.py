@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 from sessions.durable.weights import MemoryHold
 from sessions.turns.reading import PrecomputedRequest
+from sessions.turns.submissions import Submission
 from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.events import ResumeTurn
@@ -67,6 +68,11 @@ class Lanes(Generic[Request]):
         lane.waiting.append((next(self._arrivals), request))
         self.num_waiting += 1
 
+    def add_first(self, lane: Lane[Request], request: Request) -> None:
+        """Before all that waits, in this lane and in others."""
+        lane.waiting.appendleft((-1, request))
+        self.num_waiting += 1
+
     def next(self) -> tuple[Lane[Request], Request] | None:
         """Take the longest waiting request that may run, and mark its lane active."""
         if not self.num_waiting or self.num_active >= self._max_active:
@@ -115,6 +121,8 @@ class Waiting:
     """The results of reading it."""
     hold: MemoryHold | None = None
     """The hold of a create: the memory it takes until it is answered."""
+    steers: tuple[Submission, ...] = ()
+    """Of a create that the server makes itself: it begins with them."""
 
 
 def place(

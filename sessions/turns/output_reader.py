@@ -105,6 +105,16 @@ class OutputReader:
         else:
             self._logprobs.add(None if found is None else self._wire_logprob(found), text)
 
+    @property
+    def inside_call(self) -> bool:
+        """As ``CallParser.inside_call``."""
+        return self._parser.inside_call
+
+    def opens(self, token: int) -> bool:
+        """Whether a token would end a text and open something else."""
+        special = self._tokenizer.special_text(token)
+        return special is not None and self._parser.opens(special)
+
     def before_reasoning(self, tokens: Iterable[int], most: int) -> int:
         """How many of the next tokens come before reasoning would be more than ``most`` tokens
         in all."""

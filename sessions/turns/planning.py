@@ -141,8 +141,7 @@ def plan_turn(
     options = template_options(model, request)
     whole = _whole_context(request, lineage, model, options, tenant)
     prompt = _prompt(whole, request, model, options)
-    context = prompt.context
-    request, grammar = _with_tools(request, context, grammar, service)
+    request, grammar = _with_tools(request, prompt.context, grammar, service)
     private = not request.store or (lineage.parent is not None and lineage.parent.private)
     checks = turn_checks(request)
     return TurnPlan(
@@ -155,17 +154,17 @@ def plan_turn(
         model=request.model or model.name,
         previous_response_id=lineage.parent.id if lineage.parent is not None else None,
         continued=whole.parent,
-        parent=context.parent,
-        rebuilt=_rebuilt(whole, context),
+        parent=prompt.context.parent,
+        rebuilt=_rebuilt(whole, prompt.context),
         forks=_forks(request, lineage),
-        header=context.header,
-        input_items=context.items,
+        header=prompt.context.header,
+        input_items=prompt.context.items,
         input_ids=prompt.ids,
         tail=prompt.tail,
-        open_calls=context.open_calls,
-        digest=context.digest,
-        left_out=context.left_out,
-        cut=context is not whole,
+        open_calls=prompt.context.open_calls,
+        digest=prompt.context.digest,
+        left_out=prompt.context.left_out,
+        cut=prompt.context is not whole,
         due=prompt.due,
         **_output_bound(request, prompt, service),
         grammar=grammar,
@@ -200,8 +199,8 @@ def _configured(
     service: Service,
     tenant: str,
 ) -> tuple[CreateRequest, GrammarSpec | None]:
-    """The request as the updates in its history have it, and its grammar then; both as they are
-    where there are none. Raises as ``_whole_context``."""
+    """The request as the updates in its history have it, with its grammar; both as they are where
+    there are none. Raises as ``_whole_context``."""
     held = None if lineage.parent is None else lineage.parent.entry
     own = lineage.items
     kinds = set(map(type, own))
@@ -212,8 +211,7 @@ def _configured(
     links = [(*link.input_items, *link.output_items) for link in chain(held)]
     items = [item for link in reversed(links) for item in expanded(link)]
     asked = configured(request, (*items, *expanded(own)), service.limits)
-    same = asked is request
-    return asked, grammar if same else grammar_of(asked, service.read_context)
+    return asked, grammar if asked is request else grammar_of(asked, service.read_context)
 
 
 def _idle_s(session: Session | None, now: float) -> float | None:

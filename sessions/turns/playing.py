@@ -20,6 +20,7 @@ from sessions.turns.following import Following
 from sessions.turns.jobs import EndedEarly, Job, Jobs
 from sessions.turns.memory import Memory
 from sessions.turns.service import Service
+from sessions.turns.submissions import Boundary
 from sessions.turns.turn import Turn, TurnStep
 from tools_api.events import encode
 
@@ -88,6 +89,15 @@ class Playing:
             self._take(job, turn, output)
         if job.question is not None and (job.stalled or job.ending is not None):
             self._jobs.answer(job.question.id, None)
+
+    def steer(self, job: Job, how: Boundary) -> None:
+        """Have the job's turn end at its next safe boundary, at once where it stands at one."""
+        turn = job.turn
+        assert turn is not None
+        if turn.steer(how) and job.stalled is None:
+            self.carry_out(job, turn.end_steered(self._service.clock()))
+            if job.question is not None:
+                self._jobs.answer(job.question.id, None)
 
     def _take(self, job: Job, turn: Turn, output: SequenceOutput) -> None:
         now = self._service.clock()

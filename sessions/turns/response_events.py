@@ -125,6 +125,11 @@ class ResponseEvents:
         """Before it is in progress; one in the background waits then."""
         return "queued" if self._response.request.background else "in_progress"
 
+    @property
+    def is_open(self) -> bool:
+        """An item is being written."""
+        return self._open is not None
+
     def compacting(self, item: Compaction) -> list[Event]:
         """An item is being made that stands for what was said before it."""
         index, zero = len(self.items), item.to_wire() | {"encrypted_content": ""}

@@ -51,6 +51,7 @@ from sessions.turns.reading import PrecomputedRequest, grammar_of
 from sessions.turns.references import Whole, digested
 from sessions.turns.searching import Searching
 from sessions.turns.service import Service
+from sessions.turns.steering import Steering
 from sessions.turns.summing_up import SummingUp
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import TurnPlan
@@ -107,6 +108,16 @@ class Running:
             asking=self._asking,
         )
         self._searching = Searching(service=service, playing=self.playing, asking=self._asking)
+        self.steering = Steering(
+            connection_id=connection_id,
+            tenant=tenant,
+            service=service,
+            jobs=jobs,
+            lanes=lanes,
+            following=following,
+            outbox=outbox,
+            playing=self.playing,
+        )
         self._ahead = Ahead(
             service=service, jobs=jobs, summing_up=self._summing_up, asking=self._asking
         )
@@ -130,20 +141,29 @@ class Running:
                 grammar = self._check(job)
                 if job.request.references:
                     await self._find_items(job, memory, grammar)
+                if (request := self.steering.heard_by(job)) is not None:
+                    await self._take_input(job, request, grammar, brought=0)
                 while not await self._in_session(job, memory, grammar):
                     pass
         except EndedEarly as early:
-            if (refusal := early.refusal()) is not None:
-                self.send_error(refusal, job.lane.stream_id)
+            self._refuse(job, early.refusal())
         except ApiError as error:
-            self.send_error(error, job.lane.stream_id)
+            self._refuse(job, error)
         except Exception:
             if job.turn is not None:
                 raise
             log.exception("request failed connection=%s", self._id)
-            self.send_error(errors.internal_error(), job.lane.stream_id)
+            self._refuse(job, errors.internal_error())
         finally:
             self._let_go(job, followed)
+
+    def _refuse(self, job: Job, error: ApiError | None) -> None:
+        """Answer a request that was not begun; None: nobody is there."""
+        self.steering.not_begun(job)
+        if error is not None and job.frame.steers:
+            self.steering.refused(job, error.message)
+        elif error is not None:
+            self.send_error(error, job.lane.stream_id)
 
     def _let_go(self, job: Job, followed: EventLog | None) -> None:
         """Let go of its id, unless a turn began with it, of its memory, and of its lane, which may
@@ -200,8 +220,14 @@ class Running:
 
     async def _find_items(self, job: Job, memory: Memory, grammar: GrammarSpec | None) -> None:
         """Put the items to which the request refers where it refers to them."""
-        frame = job.frame
         request, brought = await memory.with_items(job.request)
+        await self._take_input(job, request, grammar, brought=brought)
+
+    async def _take_input(
+        self, job: Job, request: CreateRequest, grammar: GrammarSpec | None, *, brought: int
+    ) -> None:
+        """Go on with the request, to whose input so many bytes were added."""
+        frame = job.frame
         if frame.hold is not None:
             frame.hold.resize(frame.hold.num_bytes + brought)
         frame.num_bytes += brought
@@ -360,12 +386,14 @@ class Running:
             job.turn = turn = Turn(
                 plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id
             )
+            self.steering.begun(job)
             if job.recasting is not None:
                 job.turn = turn = await self._summing_up.recast(job, memory, turn, session)
             ending = await self.playing.play(job, memory, turn)
             turn, ending = await self._searching.go_on(job, memory, turn, ending, session)
             ending = await self._record(job, turn, ending)
             self._tell_end(job, turn, ending)
+            self.steering.settle(job, ending)
         finally:
             entry = None if ending is None else ending.outcome.entry
             open_calls = None if entry is None else bool(entry.open_calls)

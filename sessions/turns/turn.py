@@ -31,19 +31,23 @@ from sessions.durable.renderer import Renderer
 from sessions.durable.reservation import Reservation
 from sessions.durable.transcript import Entry, Tail, chain_ids, roll_all
 from sessions.durable.turn_stats import TurnClock, TurnStats, wire_usage
+from sessions.turns.boundaries import is_boundary, read_to_boundary
 from sessions.turns.commits import Outcome
 from sessions.turns.miss_account import account, prompt_of
 from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import ResponseEvents
 from sessions.turns.service import Service
+from sessions.turns.submissions import Boundary
 from sessions.turns.turn_plan import Begun, TurnPlan
 from sessions.turns.usage_facts import tool_runs
 from tools_api.built_in_items import BuiltInCall
 from tools_api.errors import ApiError
 from tools_api.events import Event
 from tools_api.items import Call, Compaction, Item, Message
-from tools_api.responses import FailureCode, ResponseObject
+from tools_api.responses import FailureCode, IncompleteReason, ResponseObject
 
+STEERED = "steered"
+"""Why a turn ended that its client wanted to interrupt."""
 _MAX_ATTEMPTS = 4
 """Engine requests for one turn; the engine forgets a base or evicts a prefix rarely twice."""
 _ENDING_UNKNOWN = (
@@ -63,6 +67,9 @@ class TurnStep:
 class Turn:
     """Runs a plan once."""
 
+    request_id = ""
+    """The id of the engine request that is open; outputs of earlier ones are to be dropped."""
+
     def __init__(
         self,
         plan: TurnPlan,
@@ -74,8 +81,6 @@ class Turn:
     ) -> None:
         """``events``: of the response, where some of them were told before this plan was made."""
         self.plan = plan
-        self.request_id = ""
-        """The id of the engine request that is open; outputs of earlier ones are to be dropped."""
         self._service = service
         self._ledger = ledger
         self._branches = service.store.branches
@@ -114,6 +119,9 @@ class Turn:
         self._branch_id = ""
         self._queue_reported = begun is not None
         self._noted = (NOTHING, NOTHING)
+        """What is held now, and that with what was consumed before."""
+        self._steered: Boundary | None = None
+        """Where it is to end."""
 
     def start(self) -> TurnStep:
         """``response.created`` and the engine request; or, if the session's budget does not
@@ -171,11 +179,12 @@ class Turn:
             if len(self._reader.tokens) + len(output.new_tokens) > self._reservation.ask_at:
                 kept = self._reservation.within_budget(output, self._reader)
             self._clock.token(now)
-            self._stats.add(kept)
             stopped = kept is output and output.finish is FinishReason.STOP_STRING
-            step.events += self.events.write(
-                self._reader.read(kept.new_tokens, kept.logprobs, stopped=stopped)
-            )
+            told = self._read(kept, step, stopped=stopped)
+            self._stats.add(told)
+            if told is not kept:
+                self._end_steered(step, now, in_engine=output.finish is None)
+                return step
             if kept is not output:
                 self._stop_at_budget(output, step, now)
                 return step
@@ -183,6 +192,19 @@ class Turn:
             self._clock.end(now)
             self._finish(output, step)
         return step
+
+    def _read(self, output: SequenceOutput, step: TurnStep, *, stopped: bool) -> SequenceOutput:
+        """Read a step's tokens; returns the part up to where the turn is to end, the same object
+        where that is all of it."""
+        if self._steered is None:
+            pieces = self._reader.read(output.new_tokens, output.logprobs, stopped=stopped)
+            step.events += self.events.write(pieces)
+            return output
+        told, written = read_to_boundary(
+            self._steered, output, self._reader, self.events, stopped=stopped
+        )
+        step.events += written
+        return told
 
     def fail(self, reason: str, message: str, now: float) -> TurnStep:
         """End with ``response.failed`` for a reason outside the turn, cancelling it in the
@@ -207,6 +229,18 @@ class Turn:
         self.events.close("incomplete", step.events)
         self._leave_engine()
         self._end(step, "cancelled", "cancelled")
+        return step
+
+    def steer(self, how: Boundary) -> bool:
+        """It is to end at its next safe boundary, with what there is; whether it stands at one, so
+        that ``end_steered`` may be called."""
+        self._steered = how
+        return is_boundary(how, self._reader, self.events)
+
+    def end_steered(self, now: float) -> TurnStep:
+        """End here, at a boundary."""
+        step = TurnStep()
+        self._end_steered(step, now, in_engine=True)
         return step
 
     def cancel(self, now: float) -> TurnStep:
@@ -359,6 +393,9 @@ class Turn:
     def _complete(self, step: TurnStep) -> None:
         step.events += self.events.write(self._reader.finish())
         self.events.close("completed", step.events)
+        self._end_whole(step)
+
+    def _end_whole(self, step: TurnStep) -> None:
         self._stats.stop = self._reader.stop
         violation = self.plan.checks.violation(self.events.items)
         if violation is not None:
@@ -416,6 +453,21 @@ class Turn:
         self._cut_short(step, context=context)
         return step
 
+    def _end_steered(self, step: TurnStep, now: float, *, in_engine: bool) -> None:
+        """``in_engine``: it has not ended there by itself. Calls that were made are the client's
+        to answer, so that the turn is complete with them."""
+        self._clock.end(now)
+        if in_engine:
+            step.requests.append(CancelRequest(request_id=self.request_id))
+            self._leave_engine()
+        cut = self._steered == "now"
+        step.events += self.events.write(self._reader.finish(), cut=cut)
+        self.events.close("incomplete" if cut else "completed", step.events)
+        if any(isinstance(item, Call) and item.status == "completed" for item in self.events.items):
+            self._end_whole(step)
+        else:
+            self._end(step, "incomplete", STEERED)
+
     def _stop_at_budget(self, output: SequenceOutput, step: TurnStep, now: float) -> None:
         """Not all of a step's tokens are within the budget: the turn ends with the last one
         that is."""
@@ -455,7 +507,7 @@ class Turn:
             self.events.terminal(
                 "completed" if status == "completed" else "incomplete",
                 usage=wire_usage(usage),
-                incomplete_reason="max_output_tokens" if status == "incomplete" else None,
+                incomplete_reason=_incomplete_reason(status, reason),
                 completed_at=int(self._service.wall_clock()),
                 keepwarm=self._stats.full(usage, reason),
                 cache_diagnostics=self._cache_diagnostics(),
@@ -588,6 +640,13 @@ def _events(plan: TurnPlan, service: Service, stream_id: str | None) -> Response
         max_output_tokens=request.max_output_tokens,
     )
     return ResponseEvents(response, stream_id=stream_id, new_id=service.new_id)
+
+
+def _incomplete_reason(status: str, reason: str | None) -> IncompleteReason | None:
+    """One that was cancelled has none: the published types have none for it."""
+    if status != "incomplete":
+        return None
+    return "steered" if reason == STEERED else "max_output_tokens"
 
 
 def _default_limit(tokens: int) -> str:

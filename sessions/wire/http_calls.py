@@ -25,11 +25,12 @@ from sessions.turns.recollection import journal_error
 from sessions.wire.http_responses import StoredResponses
 from sessions.wire.journal_desk import JournalDesk
 from tools_api import errors
+from tools_api.built_in_items import CALL_TYPES
 from tools_api.call_decisions import CallDecision, read_decision
 from tools_api.limits import Limits
 from tools_api.wire import parse_json
 
-_CALLS = ("function_call", "custom_tool_call")
+_CALLS = frozenset({"function_call", "custom_tool_call", *CALL_TYPES})
 MAX_BODY_BYTES = 8 << 20
 Change = Callable[[CallState], CallState]
 

@@ -88,7 +88,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.address = ""
         """Address of the client; behind a balancer as that told it with the last request."""
-        self._peer = ""
+        self._peer, self._request_id = "", ""
         self._group = ""
         """Whose time its bytes are parsed in: its last request's tenant's, before that its
         address's."""
@@ -98,8 +98,6 @@ class HttpConnection(asyncio.Protocol):
         self._request: HttpRequest | None = None
         self._admission: Admission | None = None
         """The admission of the request whose body is being read, or that is being answered."""
-        self._request_id = ""
-        """Of the request that is being read or answered; empty: there is none."""
         self._for_page: tuple[tuple[str, str], ...] = ()
         """Header fields that let the page which asks read the answer."""
         self._body, self._dropped = bytearray(), 0

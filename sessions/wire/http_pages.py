@@ -21,6 +21,7 @@ LISTED, MAX_LISTED = 20, 1000
 
 DESCRIPTIONS = {
     "/": "this page; as JSON with Accept: application/json",
+    "/cluster.json": "the servers of the cluster, for operators",
     "/dashboard": "sessions, cache and money, for people",
     "/health": "whether the server lives",
     "/healthz": "the same",

@@ -21,6 +21,7 @@ from sessions.http.message import HttpResponse
 from sessions.http.openapi import OpenApi
 from sessions.pages.archive import Archive, Beside
 from sessions.pages.assets import Assets
+from sessions.pages.cluster_page import ClusterPage
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.live import LivePages
 from sessions.pages.metrics import CONTENT_TYPE, Metrics
@@ -59,6 +60,7 @@ def routes(
         *_dashboard_routes(live, _archive(hub, service)),
         _sessions_route(hub, dashboard, service),
         _usage_route(hub, service),
+        _cluster_route(hub, service),
         *api.routes(),
     ]
     openapi = OpenApi()
@@ -141,6 +143,14 @@ def _usage_route(hub: Hub, service: Service) -> Route:
     report = UsageReport(journal, _beside(hub), wall_clock=service.wall_clock)
     return Route(
         path="/v1/usage", access=Access.TENANT, for_browsers=True, calls={"GET": report.show}
+    )
+
+
+def _cluster_route(hub: Hub, service: Service) -> Route:
+    ownership = None if service.commits is None else service.commits.journal.ownership
+    page = ClusterPage(service.quotas.cluster, ownership, _beside(hub))
+    return Route(
+        path="/cluster.json", access=Access.OPERATOR, for_browsers=True, calls={"GET": page.show}
     )
 
 

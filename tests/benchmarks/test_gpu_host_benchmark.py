@@ -13,6 +13,7 @@ def test_preparing_is_timed_over_steps_that_were_replayed(
     monkeypatch.setattr(gpu_host, "REPEATS", 4)
     monkeypatch.setattr(gpu_host, "TURNS", 4)
     assert prepare_s(shared=shared) > 0
+    assert prepare_s(shared=shared, chunk=1024) > 0
 
 
 def test_without_triton_launches_have_no_value(

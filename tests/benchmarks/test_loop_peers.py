@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import loop_fleet
 from benchmarks.loop_fleet import Fleet
-from benchmarks.loop_peers import Peer, PeerFailed, _free_port, _serving
+from benchmarks.loop_peers import Peer, PeerFailed, free_port, serving
 from benchmarks.loop_workload import PlannedTurn, PlayedTurn, Workload
 
 HEALTHY = """
@@ -28,7 +28,7 @@ for _ in range(int(sys.argv[1])):
 
 
 async def test_a_peer_that_is_gone_has_failed() -> None:
-    url = f"http://127.0.0.1:{_free_port()}"
+    url = f"http://127.0.0.1:{free_port()}"
     peer = Peer(kind="vllm", url=url, model="m", runs=lambda: False)
     async with peer.agent("system") as agent:
         with pytest.raises(PeerFailed, match="vllm: ConnectError"):
@@ -38,13 +38,13 @@ async def test_a_peer_that_is_gone_has_failed() -> None:
 
 
 def test_a_server_that_ends_is_told_from_one_that_runs(tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     asked_once = [sys.executable, "-c", HEALTHY, 1, port]
-    with _serving(asked_once, port, log=tmp_path / "log") as runs:
+    with serving(asked_once, port, log=tmp_path / "log") as runs:
         until_s = time.monotonic() + 20.0
         while runs():
             assert time.monotonic() < until_s
-    with _serving([sys.executable, "-c", HEALTHY, 9, port], port, log=tmp_path / "log") as runs:
+    with serving([sys.executable, "-c", HEALTHY, 9, port], port, log=tmp_path / "log") as runs:
         assert runs()
 
 

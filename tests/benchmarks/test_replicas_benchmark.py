@@ -3,11 +3,12 @@
 import pytest
 
 from benchmarks.replica_parts import SMALL, Answer, Sizes
-from benchmarks.replicas import IN_CLUSTER, PARTS, main
+from benchmarks.replicas import IN_CLUSTER, PARTS, RAY_PARTS, main
 
 
 def test_every_part_is_played_and_no_other() -> None:
     assert set(PARTS) == {*IN_CLUSTER, "quota"}
+    assert not set(PARTS) & RAY_PARTS.keys()
 
 
 def test_a_part_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ One cluster for all tests; each leaves two servers that are ready.
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from urllib.parse import quote
 import httpx
 import psutil
 import pytest
+from playwright.sync_api import expect
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -29,6 +31,7 @@ from sessions.journal.postgres import PostgresJournal
 from tests.e2e.conftest import OPTIONS
 from tests.support.clusters import Cluster, missing, running
 from tests.support.journals import assert_books_agree
+from tools.screenshots import browser, chromium, opened
 
 LACKS = missing()
 pytestmark = pytest.mark.skipif(bool(LACKS), reason=LACKS)
@@ -262,6 +265,77 @@ def test_a_rolling_update_fails_no_turn(cluster: Cluster) -> None:
     for number, count in enumerate(counts):
         assert len(books(cluster, f"rolling {number}")) == count
     a_fresh_pair(cluster)
+
+
+def test_idle_sessions_of_a_server_that_left_come_home_to_the_next_one_in_its_slot(
+    cluster: Cluster,
+) -> None:
+    async def scenario() -> None:
+        async with client(cluster) as own:
+            for n in range(6):
+                await own.session(name=f"left {n}").respond("begin", **SHORT)
+        leaver = cluster.replicas[0]
+        before = {name: at for name, at in cluster.owners().items() if name.startswith("left")}
+        slot = cluster.rows()[leaver.address].slot
+        assert await asyncio.to_thread(leaver.drain, 60) == 0
+        cluster.replicas.remove(leaver)
+        new = await asyncio.to_thread(cluster.start, "--cluster-slot", str(slot), log="in its slot")
+        await asyncio.to_thread(cluster.until, lambda: cluster.serves(new), "it serves")
+        assert cluster.rows()[new.address].slot == slot
+        async with client(cluster) as own:
+            for n in reversed(range(6)):
+                await own.session(name=f"left {n}").respond("again", **SHORT)
+        homes = {leaver.address: new.address}
+        after = {name: at for name, at in cluster.owners().items() if name.startswith("left")}
+        assert after == {name: homes.get(at, at) for name, at in before.items()}
+        assert sum(at == leaver.address for at in before.values()) == 3
+
+    run(scenario())
+
+
+def test_servers_are_seen_in_a_list_on_a_page_and_behind_their_sessions(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        async with client(cluster) as own:
+            await own.session(name="seen").respond("begin", **SHORT)
+        one, two = (each.address for each in cluster.replicas)
+        async with httpx.AsyncClient(base_url=f"http://{one}") as http:
+            page = (await http.get("/cluster.json")).json()
+            listed = (await http.get("/sessions.json?list=1&q=seen")).json()["rows"]
+        assert page["cluster"] == cluster.name
+        ready = {each["address"] for each in page["servers"] if each["state"] == "ready"}
+        assert ready == {one, two}
+        assert [each["server"] for each in listed] == [cluster.owners()["seen"]]
+
+    run(scenario())
+    table = subprocess.run(
+        [sys.executable, "-m", "keepwarm", "cluster", "status",
+         "--journal", cluster.database.address, "--cluster", cluster.name],
+        capture_output=True, text=True, check=True, env=cluster.environment(),
+    ).stdout  # fmt: skip
+    assert all(f"{each.address}  ready" in table for each in cluster.replicas)
+    told = json.loads((cluster.folder / "targets.json").read_text())
+    assert {each.address for each in cluster.replicas} <= set(told[0]["targets"])
+
+
+@pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
+def test_a_person_sees_the_servers_and_at_which_each_session_is(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        async with client(cluster) as own:
+            await own.session(name="looked at").respond("begin", **SHORT)
+
+    run(scenario())
+    one, two = cluster.replicas
+    with browser() as found:
+        page = opened(found, f"http://{one.address}", None)
+        page.goto("/dashboard#sessions?q=looked")
+        row = page.locator("tr[data-session='looked at']")
+        expect(row).to_contain_text(f"at {cluster.owners()['looked at']}", timeout=20_000)
+        page.locator("nav a", has_text="Cluster").click()
+        rows = page.locator("table.cluster tbody tr")
+        for each in (one, two):
+            mine = rows.filter(has_text=each.address)
+            expect(mine.locator(".chip")).to_have_text("ready", timeout=20_000)
+        expect(page.locator("#cluster-title")).to_contain_text(f"{cluster.name}, 2 ready")
 
 
 def test_an_engine_that_dies_behind_its_front_end_cuts_no_socket(cluster: Cluster) -> None:

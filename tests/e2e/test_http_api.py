@@ -380,8 +380,6 @@ def test_counting_makes_no_turn_and_no_session_and_refuses_what_a_turn_would() -
         (b"{}", "missing_required_parameter"),
         (b'{"input": "x", "stream": "yes"}', "invalid_type"),
         (b'{"input": [{"type": "input_image"}]}', "unsupported_parameter"),
-        (b'{"input": "x", "background": true}', "unsupported_parameter"),
-        (b'{"input": "x", "conversation": "c"}', "unsupported_parameter"),
     ],
 )
 def test_a_bad_body_is_refused_and_the_connection_goes_on(content: bytes, code: str) -> None:

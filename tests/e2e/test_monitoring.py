@@ -200,7 +200,9 @@ def prometheus(target: str, folder: Path) -> Iterator[httpx.Client]:
     """The shipped configuration, only faster, with the key, and pointed at ``target``."""
     program = needs("prometheus")
     config = (FOLDER / "prometheus.yml").read_text(encoding="utf-8")
-    config = config.replace("_interval: 15s", "_interval: 1s").replace("127.0.0.1:8080", target)
+    config = config.replace("_interval: 15s", "_interval: 1s")
+    labelled = f'["{target}"]\n        labels: {{cluster: tests}}'  # as a balance would tell it
+    config = config.replace('["127.0.0.1:8080"]', labelled)
     config = re.sub(r"# (authorization:|  credentials_file)", r"\1", config)
     (folder / "prometheus.yml").write_text(config, encoding="utf-8")
     (folder / "operator.key").write_text(KEY, encoding="utf-8")

@@ -24,9 +24,11 @@ from keepwarm import (
     Message,
     Response,
     Retries,
+    TextDelta,
     Tool,
     ToolContext,
     TurnFailed,
+    TurnSteered,
     tool,
 )
 from keepwarm.demo.agent import INSTRUCTIONS, MAX_OUTPUT_TOKENS
@@ -267,3 +269,28 @@ def test_a_result_of_fifty_megabytes_does_not_strand_the_session(server: ChildSe
         with suppress(ApiError):  # 16 kB are more tokens than this model's context has
             session.run("go", tool_choice="required")
         assert session.respond("and now?", tool_choice="none").usage.output_tokens > 0
+
+
+async def test_a_session_is_steered_while_it_speaks(server: ChildServer) -> None:
+    """Both ends have the same transcript, and nothing that was said is there twice."""
+    async with AsyncClient(server.url) as client:
+        session = client.session(keepwarm={"steer": "now"})
+        steered: list[Response] = []
+        said = 0
+        async for event in session.stream_turn("Count.", max_output_tokens=600):
+            if isinstance(event, TextDelta) and not steered:
+                said += 1
+                if said == 3:
+                    await session.steer("Stop.")
+            elif isinstance(event, TurnSteered):
+                steered.append(event.response)
+            elif isinstance(event, Response):
+                last = event
+        assert [each.incomplete_reason for each in steered] == ["steered"]
+        assert last.raw["previous_response_id"] == steered[0].id
+        items = [item async for item in session.items()]
+        asked = [item.text for item in items if isinstance(item, Message) and item.role == "user"]
+        assert asked == ["Count.", "Stop."]
+        assert last.usage.cached_tokens > 0
+        with pytest.raises(ValueError, match="nothing runs"):
+            session.steer("x")

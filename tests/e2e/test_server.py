@@ -22,12 +22,17 @@ from tools_api.limits import Limits
 ACME_KEY, BOSS_KEY = "key-of-acme", "key-of-boss"
 ACME = ApiKey.of(ACME_KEY, tenant="acme")
 BOSS = ApiKey.of(BOSS_KEY, tenant="boss", role=Role.OPERATOR)
-PUBLIC = {"/", "/health", "/healthz", "/readyz"}
+PUBLIC = {"/", "/health", "/healthz", "/openapi.json", "/readyz"}
 NOT_FOUND = {
     "/dashboard/journal",
     "/v1/usage",
     "/v1/responses/{id}",
+    "/v1/responses/{id}/calls",
     "/v1/responses/{id}/input_items",
+    "/v1/conversations/{id}",
+    "/v1/conversations/{id}/items",
+    "/v1/conversations/{id}/items/{id}",
+    "/v1/sessions/{name}",
     "/v1/models/{name}",
     "/dashboard/assets/{id}",
     "/dashboard/items/{id}",

@@ -3,6 +3,7 @@
 On a CPU "recording" is calling: what is tested is the choice, the padding and the buffers.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -137,6 +138,44 @@ def test_steps_of_drafts_and_chunks_are_the_plain_ones(
     assert replayed(recording) == before + 1
 
 
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3-moe-tiny", "gemma3-tiny", "gpt-oss-tiny"])
+@pytest.mark.parametrize("counts", [(257,), (700, 1, 1), (300, 200, 9, 1), (1024,)])
+def test_steps_of_large_chunks_are_the_plain_ones(family: str, counts: tuple[int, ...]) -> None:
+    """Logits and all that was written, the step before padded otherwise than this one."""
+    model = load_model(f"random:{family}", dtype=torch.float64, device=CPU)
+    plain = ModelRunner(model, num_blocks=160, block_size=16)
+    recording = ModelRunner(
+        model,
+        num_blocks=160,
+        block_size=16,
+        record=CallingRecorder(),
+        max_recorded_sequences=8,
+        max_step_tokens=1024,
+    )
+    assert recording.graphs is not None
+    assert max(bucket.chunk for bucket in recording.graphs.steps) == 1024
+    rng = np.random.default_rng(len(counts))
+    firsts = np.cumsum([0, *(count // 16 + 4 for count in counts)])
+    tables = [np.arange(at, end, dtype=np.int32) for at, end in itertools.pairwise(firsts)]
+    for runner in (recording, plain):
+        runner.pool.blocks.fill_(torch.nan)
+    for start, of_step in ((0, [20] * len(counts)), (20, list(counts))):
+        step = [
+            SequenceInput(
+                tokens=rng.integers(0, 256, count, dtype=np.int32),
+                start=start,
+                block_table=table,
+                num_logits=1,
+            )
+            for count, table in zip(of_step, tables, strict=True)
+        ]
+        found, expected = recording.run(step), plain.run(step)
+        assert torch.allclose(found, expected, rtol=1e-11, atol=1e-11)
+    own = recording.pool.blocks[:, :, :160]
+    assert torch.isclose(own, plain.pool.blocks, rtol=0, atol=1e-11, equal_nan=True).all()
+    assert (counted(recording).replayed_chunks, counted(recording).eager_chunks) == (1, 0)
+
+
 def test_float32_steps_whose_kernels_read_the_buffers_agree_as_well() -> None:
     recording, plain, _ = runners("qwen3-tiny", dtype=torch.float32)
     rng = np.random.default_rng(0)
@@ -252,12 +291,13 @@ def test_chunks_of_prompts_are_counted_apart() -> None:
 
 
 def test_a_recording_that_works_serves_where_a_smaller_one_failed() -> None:
+    made = runners("qwen3-tiny", most=4)[2].recorded
     model = load_model("random:qwen3-tiny", dtype=torch.float64, device=CPU)
     recording = ModelRunner(
         model,
         num_blocks=NUM_BLOCKS,
         block_size=16,
-        record=FailingRecorder({1}, replays=False),
+        record=FailingRecorder({made}, replays=False),  # the smallest comes last
         max_recorded_sequences=4,
     )
     recording.pool.blocks.fill_(torch.nan)

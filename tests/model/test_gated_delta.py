@@ -29,9 +29,16 @@ Way = Callable[[DeltaInputs, torch.Tensor, DeltaRows], DeltaOutputs]
 
 
 def drawn(
-    shape: tuple[int, int, int, int], tokens: int, forgets: float, dtype: torch.dtype, seed: int
+    shape: tuple[int, int, int, int],
+    tokens: int,
+    forgets: float,
+    dtype: torch.dtype,
+    seed: int,
+    *,
+    corrects: bool = True,
 ) -> tuple[DeltaInputs, torch.Tensor]:
-    """Of some tokens; and six matrices, within larger slots."""
+    """Of some tokens; and six matrices, within larger slots. Without ``corrects`` values are taken
+    up as they are."""
     key_heads, value_heads, key_dim, value_dim = shape
     generator = torch.Generator().manual_seed(seed)
 
@@ -48,12 +55,12 @@ def drawn(
     )
     matrices = normal(6, 2, value_heads, key_dim, value_dim).to(dtype)[:, 1]
     own = {each.name: getattr(inputs, each.name).to(dtype) for each in fields(inputs)}
-    return DeltaInputs(**own), matrices
+    return DeltaInputs(**own | ({} if corrects else {"betas": None})), matrices
 
 
 def part(inputs: DeltaInputs, low: int, high: int) -> DeltaInputs:
-    own = {each.name: getattr(inputs, each.name)[low:high] for each in fields(inputs)}
-    return DeltaInputs(**own)
+    own = {each.name: getattr(inputs, each.name) for each in fields(inputs)}
+    return DeltaInputs(**{n: None if t is None else t[low:high] for n, t in own.items()})
 
 
 def alone(low: int, high: int, *, slot: int = 0, handed: int | None = None) -> DeltaRows:
@@ -68,7 +75,9 @@ def alone(low: int, high: int, *, slot: int = 0, handed: int | None = None) -> D
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("shape", "forgets"), CASES)
 @pytest.mark.parametrize("way", [gated_delta_chunked, gated_delta])
+@pytest.mark.parametrize("corrects", [True, False])
 def test_every_way_of_computing_is_the_one_token_by_token(
+    corrects: bool,
     way: Way,
     shape: tuple[int, int, int, int],
     forgets: str,
@@ -76,7 +85,7 @@ def test_every_way_of_computing_is_the_one_token_by_token(
     request: pytest.FixtureRequest,
 ) -> None:
     seed = request.config.getoption("--seed")
-    inputs, matrices = drawn(shape, 180, FORGETS[forgets], dtype, seed)
+    inputs, matrices = drawn(shape, 180, FORGETS[forgets], dtype, seed, corrects=corrects)
     before = matrices.clone()
     several = DeltaRows(
         slots=np.array([4, 0, 5, 2]),
@@ -101,14 +110,15 @@ def test_every_way_of_computing_is_the_one_token_by_token(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("corrects", [True, False])
 def test_a_state_that_is_cut_at_multiples_of_a_chunk_has_the_bits_of_a_whole_run(
-    dtype: torch.dtype, request: pytest.FixtureRequest
+    corrects: bool, dtype: torch.dtype, request: pytest.FixtureRequest
 ) -> None:
     """Each step hands its state out 32 tokens before its end, and the next one begins with that
     state, taken on by factors."""
     seed = request.config.getoption("--seed")
     end = 5 * CHUNK
-    inputs, matrices = drawn(SHAPES[-1], end, 0.05, dtype, seed)
+    inputs, matrices = drawn(SHAPES[-1], end, 0.05, dtype, seed, corrects=corrects)
     whole = gated_delta_chunked(inputs, matrices, alone(0, end, handed=end - FOLD))
     for cuts in ((1,), (2, 3), (1, 2, 4)):
         bounds = [0, *(cut * CHUNK for cut in cuts), end]

@@ -42,8 +42,12 @@ from tests.support.executors import Later
 from tests.support.reference import ReferenceModel
 
 _ASKED = os.environ.get("KEEPWARM_HYBRID_OPERATIONS")
-OPERATIONS = {"lfm2-tiny": int(_ASKED or 3000), "qwen3.5-tiny": int(_ASKED or 80)}
-"""The reference of gated delta layers goes token by token: the short form plays few."""
+OPERATIONS = {
+    "lfm2-tiny": int(_ASKED or 3000),
+    "qwen3.5-tiny": int(_ASKED or 80),
+    "granite-hybrid-tiny": int(_ASKED or 80),
+}
+"""The references of layers of matrices go token by token: the short form plays few."""
 ENOUGH = 3000
 """Of which every kind occurs."""
 SEED = int(os.environ.get("KEEPWARM_HYBRID_SEED", "0"))
@@ -462,8 +466,10 @@ SOON = (_one_token_early, _window_not_copied, _factors_of_another_token)
     [
         *(("lfm2-tiny", mutant) for mutant in MUTANTS),
         *(
-            pytest.param("qwen3.5-tiny", mutant, marks=[] if mutant in SOON else pytest.mark.slow)
+            pytest.param(model, mutant, marks=[] if soon else pytest.mark.slow)
+            for model in ("qwen3.5-tiny", "granite-hybrid-tiny")
             for mutant in (*MUTANTS, _factors_of_another_token)
+            for soon in [mutant in SOON and model == "qwen3.5-tiny"]
         ),
     ],
 )

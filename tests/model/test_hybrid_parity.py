@@ -22,6 +22,8 @@ CLASSES = {
     "qwen3_next": "Qwen3Next",
     "qwen3_5_text": "Qwen3_5Text",
     "qwen3_5_moe_text": "Qwen3_5MoeText",
+    "granitemoehybrid": "GraniteMoeHybrid",
+    "nemotron_h": "NemotronH",
 }
 DELTA = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 
@@ -60,7 +62,66 @@ def delta_rule(
 
 
 def fields(family: str, shape: Shape) -> dict[str, Any]:
+    if family == "granitemoehybrid":
+        return mamba_fields(shape)
+    if family == "nemotron_h":
+        return nemotron_fields(shape)
     return delta_fields(family, shape) if family in DELTA else conv_fields(family, shape)
+
+
+def nemotron_fields(shape: Shape) -> dict[str, Any]:
+    kinds = ["linear_attention", "moe", "full_attention", "mlp", "linear_attention"]
+    return {
+        "layers_block_type": kinds[: shape.layers] + ["moe"] * shape.tied,
+        "head_dim": shape.head_dim,
+        "mlp_bias": shape.tied,
+        "mamba_num_heads": 6,
+        "mamba_head_dim": 10 + shape.layers,
+        "n_groups": {4: 2, 3: 1, 5: 3}[shape.layers],
+        "ssm_state_size": 10,
+        "conv_kernel": 4 - shape.tied,
+        "use_conv_bias": shape.layers != 3,
+        "use_bias": shape.layers == 5,
+        "time_step_min": 0.3,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_group": 2,
+        "topk_group": 1 + shape.tied,
+        "moe_intermediate_size": 24,
+        "moe_shared_expert_intermediate_size": 20,
+        "routed_scaling_factor": 1.7,
+        "norm_topk_prob": not shape.tied,
+        "tie_word_embeddings": False,
+    }
+
+
+def mamba_fields(shape: Shape) -> dict[str, Any]:
+    attends = {1, shape.layers - 1}
+    heads = 3 * shape.kv_heads + (shape.layers == 4) * 3
+    return {
+        "layer_types": [
+            "full_attention" if each in attends else "linear_attention"
+            for each in range(shape.layers)
+        ],
+        "rope_parameters": shape.rope,
+        "position_embedding_type": "rope" if shape.layers == 3 else None,
+        "attention_bias": shape.tied,
+        "mamba_n_heads": heads if shape.layers != 3 else 5,
+        "mamba_n_groups": {4: 2, 3: 1, 5: 3}[shape.layers],
+        "mamba_d_state": 10,
+        "mamba_d_conv": 4 - shape.tied,
+        "mamba_conv_bias": shape.layers != 3,
+        "mamba_proj_bias": False,
+        "mamba_chunk_size": 32,
+        "shared_intermediate_size": 40,
+        "num_local_experts": 0 if shape.tied else 7,
+        "num_experts_per_tok": 3,
+        "time_step_limit": (0.01, 2.0) if shape.layers == 5 else (0.0, float("inf")),
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.3,
+        "logits_scaling": 2.0,
+    }
 
 
 def delta_fields(family: str, shape: Shape) -> dict[str, Any]:
@@ -119,6 +180,8 @@ def random_model(family: str, shape: Shape, seed: int) -> transformers.PreTraine
     given = {**shape.fields, **fields(family, shape)}
     if family == "qwen3_5_moe_text":
         del given["intermediate_size"]
+    if family == "nemotron_h":
+        del given["num_hidden_layers"]
     config = getattr(transformers, f"{name}Config")(**given)
     config._experts_implementation = "eager"
     config._attn_implementation = "eager"

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from runtime.model.runner import load_runner
 from runtime.process.model_report import model_report
 from tests.support.architecture import ROOT
 from tests.support.quantised_folders import FORMATS, edit_config, write_folder
+from tests.support.thread_ranks import thread_ranks
 
 
 @pytest.mark.parametrize("name", ["random:qwen3-tiny", "random:gemma3-tiny", "random:lfm2-tiny"])
@@ -27,6 +28,25 @@ def test_room_for_tokens_is_what_a_runner_has(name: str) -> None:
     assert report.weight_bytes == runner.model.config.num_parameters * 4
     assert report.state_slots == (None if runner.states is None else runner.states.num_slots)
     assert report.context == runner.model.config.max_context_tokens
+
+
+def test_room_of_two_ranks_is_what_each_has() -> None:
+    config = EngineConfig(
+        model="random:qwen3-tiny-4",
+        kv_cache_bytes=1 << 20,
+        dtype="float32",
+        device="cpu",
+        threads=1,
+        tensor_parallel=2,
+    )
+    report, runner = model_report(config), load_runner(config, ranks=thread_ranks(config))
+    one = model_report(replace(config, tensor_parallel=1))
+    assert report.fault is None
+    assert (report.ranks, one.ranks) == (2, 1)
+    assert report.tokens == runner.num_blocks * 16 == 2 * one.tokens
+    assert report.token_bytes * 2 == one.token_bytes
+    assert report.weight_bytes == runner.model.config.num_parameters * 4 < one.weight_bytes
+    runner.close()
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -59,6 +79,7 @@ def test_what_is_knowingly_left_is_told_by_kind_and_not_counted(tmp_path: Path) 
     ("own", "said"),
     [
         ({"quantization": "int8"}, "quantised already"),
+        ({"tensor_parallel": 2}, "such matrices cannot be cut yet"),
         ({"max_context_tokens": 513}, "512"),
         ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype int8 is"),
         ({"num_blocks": None, "kv_cache_bytes": 1 << 16, "block_size": 256}, "at least 2 are"),

@@ -152,6 +152,7 @@ class Cluster:
     def another_balance(self, *options: str) -> subprocess.Popen[str]:
         words = ["--journal", self.database.address, "--cluster", self.name]
         bind = ["--bind", f"127.0.0.1:{self.port}"]
+        bind += ["--file-sd", str(self.folder / "targets.json")]
         with (self.folder / "balance.log").open("a") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "keepwarm", "cluster", "balance", *words, *bind, *options],

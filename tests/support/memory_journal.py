@@ -259,9 +259,6 @@ class MemoryJournal:
         turns = self.session_turns(tenant, session)
         return len(turns), turns[::-1][:most]
 
-    def session_names(self, tenant: str | None, most: int) -> list[tuple[str, str]]:
-        return [(record.tenant, record.name) for record in self.sessions(tenant)[:most]]
-
     def sessions(self, tenant: str | None = None) -> list[SessionRecord]:
         names = list(self._tenants) if tenant is None else [tenant]
         found = [record for name in names for record in self._tenant(name).sessions.values()]

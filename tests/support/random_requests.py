@@ -111,6 +111,7 @@ class _Draw:
                 "compaction": lambda: {"ahead": self.maybe(0.5)},
                 "labels": lambda: self.one((None, {}, {self.text(): self.text()}, {"team": "red"})),
                 "on_disconnect": lambda: self.one(("cancel", "continue", None)),
+                "steer": lambda: self.one(("item", "now", None)),
             },
         )
 

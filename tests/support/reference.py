@@ -18,10 +18,13 @@ from torch import Tensor
 from runtime.messages import SamplingParams
 from runtime.model.config import (
     Attention,
+    Experts,
     Gated,
     GatedDelta,
     Layer,
+    Mamba2,
     ModelConfig,
+    Plain,
     RopeConfig,
     Router,
     ShortConv,
@@ -68,6 +71,8 @@ class ReferenceModel:
                     (self._mixer, "input_layernorm", "after_mixer_norm"),
                     (self._feed_forward, "post_attention_layernorm", "after_mlp_norm"),
                 ):
+                    if (layer.mixer if half == self._mixer else layer.feed_forward) is None:
+                        continue
                     y = x if layer.norms == "after" else self._norm(f"{name}.{before}", x)
                     y = half(layer, name, y)
                     y = y if layer.norms == "before" else self._norm(f"{name}.{after}", y)
@@ -108,6 +113,7 @@ class ReferenceModel:
         kinds = {
             ShortConv: self._convolution,
             GatedDelta: self._gated_delta,
+            Mamba2: self._mamba2,
             Attention: self.attention,
         }
         return kinds[type(layer.mixer)](layer, prefix, x)
@@ -149,6 +155,41 @@ class ReferenceModel:
         output = output / (output.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt()
         output = (output * scale).flatten(1) * gates / (1 + (-gates).exp())
         return self._linear(f"{name}.out_proj", output, x.shape[1], False)
+
+    def _mamba2(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
+        spec, name, tokens = layer.mixer, f"{prefix}.mamba", len(x)
+        shared = spec.groups * spec.state_dim
+        rows = [spec.size, spec.size, shared, shared, spec.heads]
+        gates, *inputs, steps = self._linear(f"{name}.in_proj", x, sum(rows), spec.bias).split(
+            rows, 1
+        )
+        inputs = torch.cat(inputs, 1)
+        taps = self._get(f"{name}.conv1d.weight", spec.channels, 1, spec.taps)
+        mixed = torch.zeros_like(inputs)
+        for back in range(min(tokens, spec.taps)):
+            mixed[back:] += inputs[: tokens - back] * taps[:, 0, spec.taps - 1 - back]
+        if spec.conv_bias:
+            mixed = mixed + self._get(f"{name}.conv1d.bias", spec.channels)
+        mixed = mixed / (1 + (-mixed).exp())
+        values, into, out_of = mixed.split(rows[1:4], 1)
+        steps = (1 + (steps + self._get(f"{name}.dt_bias", spec.heads)).exp()).log()
+        steps = steps.clamp(spec.least_step, spec.most_step)
+        kept = (-self._get(f"{name}.A_log", spec.heads).exp() * steps).exp()
+        values = values.view(tokens, spec.heads, spec.head_dim)
+        group_of = torch.arange(spec.heads) // (spec.heads // spec.groups)
+        into, out_of = (y.view(tokens, spec.groups, -1)[:, group_of] for y in (into, out_of))
+        matrix = x.new_zeros(spec.heads, spec.head_dim, spec.state_dim)
+        output = torch.zeros_like(values)
+        for at in range(tokens):
+            taken = torch.einsum("hp,hn->hpn", steps[at, :, None] * values[at], into[at])
+            matrix = kept[at, :, None, None] * matrix + taken
+            output[at] = torch.einsum("hpn,hn->hp", matrix, out_of[at])
+        output = output + self._get(f"{name}.skip", spec.heads)[:, None] * values
+        output = output.flatten(1) * gates / (1 + (-gates).exp())
+        groups = output.view(tokens, spec.groups, -1)
+        groups = groups / (groups.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt()
+        output = groups.flatten(1) * self._get(f"{name}.gated_norm.scale", spec.size)
+        return self._linear(f"{name}.out_proj", output, x.shape[1], spec.bias)
 
     def _convolution(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
         spec, name = layer.mixer, f"{prefix}.conv"
@@ -209,7 +250,7 @@ class ReferenceModel:
 
     def _feed_forward(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
         spec, name = layer.feed_forward, f"{prefix}.mlp"
-        if isinstance(spec, Gated):
+        if not isinstance(spec, Experts):
             return self._gated(name, x, spec)
         weights = self._routed(f"{name}.gate", spec.router, x)
         total = torch.zeros_like(x)
@@ -246,7 +287,11 @@ class ReferenceModel:
             rows.append(row)
         return torch.tensor(rows, dtype=torch.float64)
 
-    def _gated(self, name: str, x: Tensor, spec: Gated) -> Tensor:
+    def _gated(self, name: str, x: Tensor, spec: Gated | Plain) -> Tensor:
+        if isinstance(spec, Plain):
+            inner = self._linear(f"{name}.up_proj", x, spec.size, spec.bias)
+            inner = torch.where(inner > 0, inner * inner, 0.0)
+            return self._linear(f"{name}.down_proj", inner, self.config.hidden_size, spec.bias)
         gate = self._linear(f"{name}.gate_proj", x, spec.size, spec.bias)
         up = self._linear(f"{name}.up_proj", x, spec.size, spec.bias)
         if spec.activation == "clamped_swiglu":

@@ -45,6 +45,18 @@ def answer_schemas() -> dict[str, Schema]:
                 "usage": ref("Usage"),
             }
         ),
+        "CallList": _list(ANY_OBJECT, response_id=TEXT, session=_MAYBE_TEXT),
+        "CallState": _call_state(),
+        "Session": _all(
+            {"object": {"const": "session"}, "name": TEXT, "head": _MAYBE_TEXT, "turns": WHOLE}
+        ),
+        "Conversation": _all(
+            {"id": TEXT, "object": {"const": "conversation"}, "created_at": WHOLE}
+            | {"metadata": {"type": "object", "additionalProperties": TEXT}}
+        ),
+        "DeletedConversation": _all(
+            {"id": TEXT, "object": {"const": "conversation.deleted"}, "deleted": FLAG}
+        ),
         "ChatCompletion": _completion(),
         "Message": _message(),
         "MessageTokens": _all({"input_tokens": WHOLE}),
@@ -128,6 +140,13 @@ def _response() -> Schema:
         ("keepwarm", "prompt_cache_options", "prompt_cache_diagnostics"), ANY_OBJECT
     )
     return closed(always | sometimes, always)
+
+
+def _call_state() -> Schema:
+    always: dict[str, Schema] = {"call_id": TEXT, "state": TEXT}
+    decided: dict[str, Schema] = {"by": TEXT, "key": TEXT, "reason": TEXT, "decided_at": _NUMBER}
+    begun: dict[str, Schema] = {"holder": TEXT, "begun_at": _NUMBER, "output": TEXT}
+    return closed(always | decided | begun, always)
 
 
 def _completion() -> Schema:

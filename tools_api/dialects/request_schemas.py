@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import create_model
 from pydantic.json_schema import models_json_schema
 
+from tools_api.call_decisions import CallDecision
 from tools_api.dialects import anthropic_messages_request as messages
 from tools_api.dialects import chat_completions_request as chat
 from tools_api.docstrings import field_docstrings
@@ -47,7 +48,15 @@ _INTERNAL = frozenset(
 """Fields of ``CreateRequest`` that no client writes so."""
 _NESTED: tuple[type[WireModel], ...] = (
     *(Bounds, RequestBudget, SamplingOptions, CompactionOptions, ContextOptions, ToolReport),
-    *(KeepwarmOptions, CacheOptions, ContextManagement, ReasoningConfig, TextConfig, TextFormat),
+    *(
+        CallDecision,
+        KeepwarmOptions,
+        CacheOptions,
+        ContextManagement,
+        ReasoningConfig,
+        TextConfig,
+        TextFormat,
+    ),
 )
 
 
@@ -115,7 +124,11 @@ def request_schemas() -> dict[str, Schema]:
     found = _of_models() | _BY_HAND
     create = found.pop("CreateRequest")
     fields: dict[str, Schema] = create["properties"]
+    items, metadata = array(ref("Item")), fields["metadata"]
     return found | {
+        "NewConversation": closed({"items": one_of(items, _NULL), "metadata": metadata}),
+        "ChangedConversation": closed({"metadata": metadata}, ["metadata"]),
+        "AddedItems": closed({"items": items}, ["items"]),
         "CreateResponse": _create_response(fields),
         "CreateChatCompletion": _chat_completion(fields, found["SamplingOptions"]),
         "CreateMessage": _message(fields, found["SamplingOptions"], counted=False),

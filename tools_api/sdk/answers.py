@@ -143,6 +143,13 @@ class TurnRestarted:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSteered:
+    """What was said to the turn is heard: ``response`` ended there, and another one goes on."""
+
+    response: Response
+
+
 StreamEvent = (
     TextDelta
     | ReasoningDelta
@@ -152,6 +159,7 @@ StreamEvent = (
     | CustomToolCall
     | BuiltInCall
     | TurnRestarted
+    | TurnSteered
     | Response
 )
 """Events that one turn yields. A call comes when it is complete; the last event is always the

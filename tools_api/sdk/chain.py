@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tools_api.sdk.answers import Response, SessionStats
-from tools_api.sdk.options import TurnOptions, wire_options
+from tools_api.sdk.late_tools import items_for, restricted, wire_tool
+from tools_api.sdk.options import AnyTool, TurnOptions, wire_options
 
 MOST_REPORTS = 64
 """Calls of which a turn tells how their tools ran."""
@@ -40,6 +41,11 @@ class Chain:
     """``history`` goes back to the beginning."""
     owed: list[dict[str, Any]] = field(default_factory=list)
     """Outputs of calls up to ``head`` that go in front of the next turn's input."""
+    heard: list[dict[str, Any]] = field(default_factory=list)
+    """What was said to the response at ``head`` while it ran: the server has it, and puts it before
+    the next turn's input."""
+    heard_on: object = None
+    """The socket whose server it is."""
     ran: list[dict[str, Any]] = field(default_factory=list)
     """How the tools of these ran, for the server to show."""
     marks: list[Mark] = field(default_factory=list)
@@ -49,6 +55,10 @@ class Chain:
     """The response before the newest cut, which has all that was said."""
     held: frozenset[str] = frozenset()
     """Ids of the calls of ``head`` that are begun and ended at the server (``held_turns``)."""
+    late: dict[str, AnyTool] = field(default_factory=dict)
+    """Tools that were added, by name: the history defines them, or the next turn does."""
+    removed: frozenset[str] = frozenset()
+    """Names of tools that are not to be called any more."""
     resumes: int = 0
     """Turns behind ``head`` that failed."""
     is_fork: bool = False
@@ -75,14 +85,22 @@ class Chain:
 
         Raises:
             TypeError: an option that ``TurnOptions`` does not have.
+            ValueError: the choice names a tool that was removed.
         """
         wire = {"type": "response.create"} | wire_options(self.defaults, options)
         wire["input"] = items
         if self.head is not None:
             wire["previous_response_id"] = self.head
+        if self.removed:
+            tools = [*wire.get("tools", ()), *map(wire_tool, self.late.values())]
+            wire["tool_choice"] = restricted(wire.get("tool_choice"), tools, self.removed)
         if self.is_fork:
             wire["keepwarm"] = {**wire.get("keepwarm", {}), "fork": True}
         return wire
+
+    def before_input(self) -> list[dict[str, Any]]:
+        """The items that go in front of the next turn's input."""
+        return self.owed + items_for(self.late, self.history)
 
     def advance(self, items: list[dict[str, Any]], response: Response) -> None:
         """Move behind ``response``, which answered ``items``."""
@@ -94,6 +112,7 @@ class Chain:
         self.history += [item for item in items if item.get("type") != "compaction_trigger"]
         self.history += [dict(item) for item in response.raw["output"]]
         self.owed.clear()
+        self.heard = []
         self.ran.clear()
         self.held, self.resumes = frozenset(), 0
         self.cut_from = (response.keepwarm.get("context") or {}).get("from") or self.cut_from
@@ -116,7 +135,7 @@ class Chain:
             raise ValueError(f"no turn of this session ended with the response {to!r}")
         number = heads.index(to)
         mark = self.marks[number]
-        self.owed = []
+        self.owed, self.heard = [], []
         for item in self.history[mark.length :]:
             if item.get("type") not in _OUTPUTS:
                 break
@@ -149,9 +168,11 @@ class Chain:
         fork = replace(
             self,
             history=list(self.history),
-            owed=list(self.owed),
+            owed=[*self.heard, *self.owed],
+            heard=[],
             ran=list(self.ran),
             marks=list(self.marks),
+            late=dict(self.late),
         )
         fork.stats, fork.is_fork = SessionStats(), self.head is not None
         if self.name is not None:

@@ -16,7 +16,7 @@ from typing import Any, Self, Unpack
 
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.connection import Connection, Endpoint
-from tools_api.sdk.environment import key_of, server_of, warn_of_strays
+from tools_api.sdk.environment import KEY_VARIABLE, key_of, server_of, warn_of_strays
 from tools_api.sdk.hooks import Hooks
 from tools_api.sdk.options import Budget, TurnOptions
 from tools_api.sdk.session import AsyncSession, equipped, new_session
@@ -64,6 +64,7 @@ class AsyncClient:
             address,
             label=label,
             api_key=key_of(api_key),
+            key_label=KEY_VARIABLE if api_key is None else "api_key",
             open_timeout_s=open_timeout_s,
             event_timeout_s=event_timeout_s,
         )

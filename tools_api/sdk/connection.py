@@ -50,13 +50,14 @@ class Endpoint:
         *,
         label: str = "base_url",
         api_key: str | None = None,
+        key_label: str = "api_key",
         open_timeout_s: float = 5.0,
         event_timeout_s: float = 600.0,
     ) -> None:
         """
         Args:
             base_url: as stock clients take it, e.g. ``http://127.0.0.1:8080/v1``.
-            label: how whoever gave it knows it.
+            label, key_label: how whoever gave address and key knows them.
 
         Raises:
             ValueError: it is no address.
@@ -77,7 +78,8 @@ class Endpoint:
         self._base_url = base_url.rstrip("/")
         self._usual_url = f"{scheme}://{rest.partition('/')[0]}/v1"
         if api_key is not None and not api_key.isprintable():
-            raise ValueError("api_key has characters that no key has: a line break at its end?")
+            said = "has characters that no key has: a line break at its end?"
+            raise ValueError(f"{key_label} {said}")
         self.headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self.open_timeout_s = open_timeout_s
         self.event_timeout_s = event_timeout_s
@@ -303,7 +305,8 @@ class Connection:
     async def _attempt(self, turn: Turn) -> TurnEvents:
         lanes, lane = await self._take_lane()
         try:
-            lanes.post(turn.frame(lane.name))
+            lanes.post(turn.frame(lane.name, lanes))
+            turn.steers.post = lanes.post
             turn.cancel = lambda: lanes.post(turn.cancel_frame(lane.name))
             while not turn.over:
                 async with asyncio.timeout(self._endpoint.event_timeout_s):
@@ -315,7 +318,7 @@ class Connection:
         except TimeoutError:
             raise self._endpoint.silent(turn) from None
         finally:
-            turn.cancel = None
+            turn.cancel = turn.steers.post = None
             lanes.leave(lane, turn)
 
     async def _take_lane(self) -> tuple[Lanes, Lane]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools_api.items import FunctionCall
+from tools_api.items import CustomToolCall, FunctionCall
 from tools_api.sdk.answers import AnyCall, CallRecord
 from tools_api.sdk.chain import Chain
 from tools_api.sdk.failures import ConnectionLost, Refused
@@ -119,9 +119,10 @@ class HeldTurns:
 
     def _sort(self, each: PendingCall, todo: Todo) -> None:
         found = self._runner.tool_of(each.call)
-        if each.state == "ended":
+        written = isinstance(each.call, FunctionCall | CustomToolCall)
+        if each.state == "ended" and written:
             self._owe(each.call, each.output or "")
-        elif each.state == "rejected":
+        elif each.state == "rejected" and written:
             reason = f": {each.reason}" if each.reason else ""
             self._owe(each.call, refusal_text(f"the call was not approved{reason}"))
         elif found is None or not isinstance(each.call, FunctionCall):

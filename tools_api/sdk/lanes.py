@@ -133,7 +133,8 @@ class Lanes:
             lanes = [lane for lane in self._taken.values() if not lane.answered]
         for lane in lanes:
             lane.answered = True
-            lane.ended = lane.ended or ends_turn(event)
+            # A turn that was steered goes on with another response.
+            lane.ended = ends_turn(event) or (lane.ended and event["type"] != "response.created")
             if lane.name not in self._abandoned:
                 lane.events.put_nowait(event)
             elif lane.ended:

@@ -129,6 +129,14 @@ def _names_threshold(wire: Mapping[str, Any]) -> bool:
     return named or bool((wire.get("keepwarm") or {}).get("context"))
 
 
+def meant(typed: str, known: Iterable[str]) -> str:
+    """``: is NAME meant?``, or nothing where no name is like what was typed."""
+    from difflib import get_close_matches  # here: what exists has no need of it
+
+    alike = get_close_matches(typed, sorted(known), n=1)
+    return f": is {alike[0]} meant?" if alike else ""
+
+
 def check_options(options: Mapping[str, Any]) -> None:
     """Whether all ``options`` exist.
 
@@ -137,10 +145,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     """
     known = TurnOptions.__optional_keys__
     if unknown := sorted(options.keys() - known):
-        from difflib import get_close_matches  # here: an option that exists has no need of it
-
-        alike = [name for typed in unknown for name in get_close_matches(typed, sorted(known), n=1)]
-        hint = f": is {' or '.join(alike)} meant?" if alike else ""
+        hints = [hint for typed in unknown if (hint := meant(typed, known))]
+        hint = hints[0] if hints else ""
         raise TypeError(f"unknown turn options {unknown}{hint}")
 
 

@@ -20,8 +20,15 @@ def strict_schema(model: Any) -> dict[str, Any]:
 
     Args:
         model: a pydantic model, or any type that pydantic has a JSON schema for.
+
+    Raises:
+        TypeError: it is none.
     """
-    return _strict(pydantic.TypeAdapter(model).json_schema())
+    try:
+        return _strict(pydantic.TypeAdapter(model).json_schema())
+    except pydantic.errors.PydanticUserError as error:
+        said = str(error).splitlines()[0]
+        raise TypeError(f"{model!r} is no type that has a JSON schema: {said}") from error
 
 
 def json_format(model: Any) -> dict[str, Any]:

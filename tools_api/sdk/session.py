@@ -15,9 +15,11 @@ from typing import Any, TypeVar, Unpack, overload
 from tools_api.items import CallOutput, Item
 from tools_api.sdk.answers import LoopResult, Response, SessionStats, StreamEvent
 from tools_api.sdk.chain import Chain
+from tools_api.sdk.checks import check_budget, check_labels, check_name, of_kind
 from tools_api.sdk.connection import Connection
 from tools_api.sdk.held_turns import refuse_unstored
 from tools_api.sdk.hooks import NO_HOOKS, Hooks
+from tools_api.sdk.late_tools import brought, name_of, refuse_other
 from tools_api.sdk.occupancy import Occupancy
 from tools_api.sdk.open_calls import OpenCalls, PendingCall
 from tools_api.sdk.options import (
@@ -54,7 +56,8 @@ DONE = _Done()
 class AsyncSession:
     """A chain of responses over an ``AsyncClient``. Made by ``AsyncClient.session``.
 
-    ``cancel``, ``fork``, ``rewind`` and ``owe`` act at once; ``await`` may stand before them.
+    ``steer``, ``cancel``, ``fork``, ``rewind``, ``owe``, ``add_tools`` and ``remove_tools`` act at
+    once; ``await`` may stand before them.
     """
 
     def __init__(self, connection: Connection, chain: Chain, equipment: Equipment) -> None:
@@ -262,9 +265,68 @@ class AsyncSession:
         """
         return AsyncSession(self._connection, self._chain.before_cut(), self._equipment)
 
+    def add_tools(self, tools: Sequence[AnyTool]) -> Awaitable[None]:
+        """Let the model call these too, from the next turn on, also of a run that goes on. They are
+        defined where they come, so that all that was said before stays warm. One that is there
+        already changes nothing; of one that was added before the newest definition counts.
+
+        Raises:
+            TypeError, ValueError: something is no tool, has the name of another one that the
+                session had from its beginning, or wants what the session does not have.
+        """
+        header = self._chain.defaults.get("tools", ())
+        new = refuse_other(listed_tools(tools), header)
+        late = {**self._chain.late, **new}
+        functions = [tool for tool in (*header, *late.values()) if isinstance(tool, Tool)]
+        self._equipment.check(functions)
+        refuse_unstored(functions, self._equipment, self._chain.defaults)
+        self._chain.removed -= {name_of(tool) for tool in listed_tools(tools)}
+        self._chain.late = late
+        return DONE
+
+    def remove_tools(self, names: Sequence[str]) -> Awaitable[None]:
+        """Keep the model from calling these tools, from the next turn on; what was said before
+        stays warm. Calls that are open are run and answered as ever.
+
+        Raises:
+            ValueError: the session has no tool of that name.
+        """
+        names = [names] if isinstance(names, str) else names
+        known = {name_of(tool) for tool in self._chain.defaults.get("tools", ())}
+        known |= self._chain.late.keys()
+        for name in names:
+            if name not in known:
+                there = ", ".join(sorted(known)) or "none"
+                raise ValueError(f"the session has no tool {name!r}; it has {there}")
+        told = brought(self._chain.history)
+        for name in names:
+            if name in self._chain.late and name not in told:
+                del self._chain.late[name]  # nobody has read of it yet
+            else:
+                self._chain.removed |= {name}
+        return DONE
+
     def owe(self, outputs: Sequence[CallOutput]) -> Awaitable[None]:
         """Answer calls with the next turn, in front of its input."""
         self._chain.owed += wire_items(outputs)
+        return DONE
+
+    def steer(self, input: Input) -> Awaitable[None]:
+        """Say something to what the session does now: a text, or messages of the user. The response
+        that runs ends behind the item that it writes (at the next token outside a call with
+        ``keepwarm={"steer": "now"}``), and the turn goes on with one that has heard it; while tools
+        run it stands before their outputs. What comes too late is for the next turn.
+
+        Raises:
+            ValueError: the session does nothing now.
+        """
+        items = wire_items(input)
+        if self._run is not None:
+            self._run.steer(items)
+        elif self._turn is not None:
+            self._turn.steer(items)
+        else:
+            raise ValueError("nothing runs that could hear it: give it to respond or run")
         return DONE
 
     def cancel(self) -> Awaitable[None]:
@@ -331,6 +393,9 @@ class AsyncSession:
         if "model" in self._chain.defaults:
             inherited["model"] = self._chain.defaults["model"]
         chain = Chain(defaults={**inherited, **defaults})
+        check_name(name)
+        check_budget(budget)
+        check_labels(labels)
         child_name = name or f"{self._known_name()[:200]}.{uuid.uuid4().hex[:12]}"
         chain.set_keepwarm(
             session=child_name,
@@ -421,6 +486,9 @@ def new_session(
     defaults: TurnOptions,
 ) -> AsyncSession:
     """The session that ``client.session`` gives; its arguments are explained there."""
+    check_name(name)
+    check_budget(budget)
+    check_labels(labels)
     chain = Chain(defaults=defaults, head=head, complete=head is None)
     whole = None if budget is None else wire_budget(budget)
     own = None if labels is None else dict(labels)
@@ -435,7 +503,15 @@ def equipped(
     max_parallel_tools: int = DEFAULT_MAX_PARALLEL_TOOLS,
     hooks: Hooks | None = None,
 ) -> Equipment:
-    """A session's arguments for its tools and hooks."""
+    """A session's arguments for its tools and hooks.
+
+    Raises:
+        TypeError: one is of another kind.
+    """
+    asked = "a function of the call and its arguments"
+    of_kind("approve", approve, Callable, asked)
+    of_kind("hooks", hooks, Hooks, "Hooks(before_turn=...)")
+    of_kind("max_parallel_tools", max_parallel_tools, int, "a whole number")
     return Equipment(
         context=context, approve=approve, max_parallel=max_parallel_tools, hooks=hooks or NO_HOOKS
     )

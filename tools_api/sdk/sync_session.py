@@ -180,9 +180,28 @@ class Session:
         """
         return Session(self._portal, self._inner.before_compaction())
 
+    def add_tools(self, tools: Sequence[AnyTool]) -> None:
+        """Let the model call these too, from the next turn on, also of a run that goes on; all that
+        was said before stays warm. Errors as for ``AsyncSession.add_tools``."""
+        self._inner.add_tools(tools)
+
+    def remove_tools(self, names: Sequence[str]) -> None:
+        """Keep the model from calling these tools, from the next turn on; what was said before
+        stays warm. Errors as for ``AsyncSession.remove_tools``."""
+        self._inner.remove_tools(names)
+
     def owe(self, outputs: Sequence[CallOutput]) -> None:
         """Answer calls with the next turn, in front of its input."""
         self._inner.owe(outputs)
+
+    def steer(self, input: Input) -> None:
+        """Say something to what the session does now, from another thread; as
+        ``AsyncSession.steer``. Beside a turn in this thread: between the events of a stream."""
+
+        async def say() -> None:
+            await self._inner.steer(input)
+
+        self._portal.call(say())
 
     def cancel(self) -> None:
         """End what the session does now, from another thread: the turn on the server, and the

@@ -12,7 +12,7 @@ also after an error, a cancel or Ctrl-C.
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -33,6 +33,7 @@ from tools_api.sdk.answers import (
     ToolFinished,
     ToolStarted,
     TurnRestarted,
+    TurnSteered,
     Warned,
 )
 from tools_api.sdk.chain import Chain
@@ -103,8 +104,8 @@ class Plan:
         if self.max_repairs < 0:
             raise ValueError(f"max_repairs {self.max_repairs} is below 0")
 
-    def turn_options(self, number: int) -> TurnOptions:
-        """The options of turn ``number``."""
+    def turn_options(self, number: int, *, late: bool = False) -> TurnOptions:
+        """The options of turn ``number``. ``late``: the history has brought tools as well."""
         if callable(self.tool_choice):
             choice = self.tool_choice(number)
         else:
@@ -112,6 +113,7 @@ class Plan:
         options = cast(TurnOptions, dict(self.options))
         if self.tools:
             options["tools"] = self.tools
+        if self.tools or late:
             options["tool_choice"] = choice
         if self.output_type is not None:
             options["text"] = json_format(self.output_type)
@@ -121,15 +123,6 @@ class Plan:
     def functions(self) -> list[Tool]:
         """The tools that can be run here."""
         return [tool for tool in self.tools if isinstance(tool, Tool)]
-
-    @property
-    def left_to_caller(self) -> set[str]:
-        """Names of tools that are definitions alone."""
-        raw = [tool for tool in self.tools if not isinstance(tool, Tool)]
-        return {
-            str(tool.get("name") if isinstance(tool, Mapping) else getattr(tool, "name", None))
-            for tool in raw
-        }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,7 +161,9 @@ class Run:
         self._connection = connection
         self._chain = chain
         self._plan = plan
-        self._runner = ToolRunner(plan.functions, equipment)
+        late = [tool for tool in chain.late.values() if isinstance(tool, Tool)]
+        self._functions = [*plan.functions, *late]
+        self._runner = ToolRunner(self._functions, equipment)
         self._held = HeldTurns(calls, chain, self._runner, equipment)
         self._hooks = equipment.hooks
         self._occupancy = occupancy
@@ -183,6 +178,13 @@ class Run:
             self._turn.ask_to_cancel()
         for task in self._done.tasks.values():
             task.cancel()
+
+    def steer(self, items: list[dict[str, Any]]) -> None:
+        """Say something to the turn that runs, or else to the next one."""
+        if self._turn is None:
+            self._chain.owed += items
+        else:
+            self._turn.steer(items)
 
     async def events(self, input: Input) -> RunEvents:
         """Play the run; the LoopResult comes last.
@@ -253,7 +255,7 @@ class Run:
     async def _go_on(self, input: Input) -> RunEvents:
         """Run what may run of a held turn that was left; then either calls wait, or all are
         answered."""
-        todo = await self._held.todo(self._plan.functions)
+        todo = await self._held.todo(self._functions)
         if todo is None:
             return
         if todo.waiting and has_input(input):
@@ -273,7 +275,9 @@ class Run:
             await self._held.stand(todo)
 
     async def _play_turn(self, input: Input, number: int, *, last: bool) -> RunEvents:
-        options = self._plan.turn_options(number)
+        late = self._chain.late.values()
+        self._runner.know(tool for tool in late if isinstance(tool, Tool))
+        options = self._plan.turn_options(number, late=bool(late))
         input = await self._hooks.input_of(input, self._occupancy.inside)
         if self._done.cancelled:
             return
@@ -287,6 +291,8 @@ class Run:
                     self._take(event)
                     event = await self._hooks.response_of(event, self._occupancy.inside)
                     self._done.responses[-1] = event
+                elif isinstance(event, TurnSteered):
+                    self._done.responses.append(event.response)
                 elif isinstance(event, TurnRestarted):
                     self._drop()
                 if isinstance(event, FunctionCall) and self._may_start(event, last=last):
@@ -304,23 +310,14 @@ class Run:
     def _take(self, response: Response) -> None:
         """A turn has ended: what of it has to be answered, and by whom."""
         self._done.responses.append(response)
-        others = self._plan.left_to_caller
-        calls = [call for call in response.output if isinstance(call, Call)]
-        calls = [call for call in calls if call.status != "incomplete"]
-        calls = [
-            call
-            for call in calls
-            if not (isinstance(call, BuiltInCall) and call.execution == "server")
-        ]
+        others = _left_to_caller([*self._plan.tools, *self._chain.late.values()])
+        calls = [call for call in response.output if isinstance(call, Call) and _to_answer(call)]
         self._held.take(calls)
         for call in calls:
-            if (
-                self._held.waits(call)
-                or not isinstance(call, FunctionCall)
-                or call.full_name in others
-            ):
+            elsewhere = not isinstance(call, FunctionCall) or call.full_name in others
+            if elsewhere or self._held.waits(call):
                 self._done.waiting.append(call)
-            else:
+            elif isinstance(call, FunctionCall):
                 self._done.open.append(call)
 
     def _has_calls(self) -> bool:
@@ -443,6 +440,21 @@ class Run:
             value=done.value,
             cancelled=done.cancelled,
         )
+
+
+def _left_to_caller(tools: Iterable[AnyTool]) -> set[str]:
+    """Names of those that are definitions alone."""
+    raw = [tool for tool in tools if not isinstance(tool, Tool)]
+    return {
+        str(tool.get("name") if isinstance(tool, Mapping) else getattr(tool, "name", None))
+        for tool in raw
+    }
+
+
+def _to_answer(call: Call) -> bool:
+    """Whether the model waits for its output: it is whole, and the server has not run it."""
+    ran = isinstance(call, BuiltInCall) and call.execution == "server"
+    return call.status != "incomplete" and not ran
 
 
 def _unfinished(task: asyncio.Task[CallRecord] | None, reason: str) -> str:

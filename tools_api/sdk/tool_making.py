@@ -4,6 +4,7 @@ Knows nothing of how a tool is run. Loads all of pydantic, which a client withou
 own has no need of.
 """
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from tools_api.sdk.options import meant
 from tools_api.sdk.schemas import read_json, strict_schema
 from tools_api.sdk.tools import (
     DEFAULT_MAX_OUTPUT_BYTES,
@@ -54,8 +56,13 @@ def tool(
         conduct: how it is to be run, the fields of ``Conduct``.
 
     Raises:
-        TypeError: an argument has no type or cannot be passed by name.
+        TypeError: an argument has no type or cannot be passed by name; it is no function; an
+            option does not exist.
     """
+    known = [field.name for field in dataclasses.fields(Conduct)]
+    for option in conduct:
+        if option not in known:
+            raise TypeError(f"tool has no option {option!r}{meant(option, known)}")
     settled = Conduct(**conduct)
     if function is not None:
         return _made(function, name, settled)
@@ -63,6 +70,9 @@ def tool(
 
 
 def _made(function: Callable[..., Any], name: str | None, conduct: Conduct) -> Tool:
+    if not inspect.isroutine(function):
+        kind = type(function).__name__
+        raise TypeError(f"a tool is made of a function, not of one of type {kind}")
     shown = name or function.__name__
     if not re.fullmatch(r"[\w.-]{1,64}", shown):
         raise ValueError(f"{shown!r} cannot be a tool's name: letters, digits, _ and -, up to 64")

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,7 +77,7 @@ class ToolRunner:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         equipment.check(tools)
-        self._tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
+        self._tools = {tool.name: tool for tool in tools}
         self._equipment = equipment
         self._room = asyncio.Semaphore(equipment.max_parallel)
         self._waits = Retries(first_wait_s=0.1, longest_wait_s=2.0)
@@ -89,6 +89,10 @@ class ToolRunner:
         """Whether the call may run before its turn has ended."""
         found = self._tools.get(call.full_name)
         return found is not None and found.conduct.may_start_early
+
+    def know(self, tools: Iterable[Tool]) -> None:
+        """Run calls of these too."""
+        self._tools |= {tool.name: tool for tool in tools}
 
     def tool_of(self, call: AnyCall) -> Tool | None:
         """The tool that a call names; None: there is none here."""

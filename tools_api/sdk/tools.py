@@ -9,7 +9,7 @@ Always true: a tool has effects unless it was declared ``read_only`` or ``idempo
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_origin
 
 from tools_api.items import FunctionCall
 from tools_api.sdk.options import Defined
@@ -120,6 +120,7 @@ class Tool:
             TypeError: the function wants another type.
         """
         wanted = None if self._context is None else self._context[1]
+        wanted = get_origin(wanted) or wanted
         if isinstance(wanted, type) and not isinstance(value, wanted):
             raise TypeError(
                 f"tool {self.name} wants a context of type {wanted.__name__}, the session "

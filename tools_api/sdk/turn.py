@@ -27,11 +27,14 @@ from tools_api.sdk.answers import (
     StreamEvent,
     TextDelta,
     TurnRestarted,
+    TurnSteered,
     Usage,
 )
 from tools_api.sdk.chain import MOST_REPORTS, Chain
+from tools_api.sdk.checks import check_input
 from tools_api.sdk.failures import ConnectionLost, Refused, TurnFailed
 from tools_api.sdk.options import Input, TurnOptions, wire_items
+from tools_api.sdk.steers import Steers
 
 _LEFT = "client_disconnected"
 """Why a turn failed that its server ended when the connection was lost."""
@@ -68,6 +71,13 @@ class Traits:
 class Turn:
     """One request of a chain and its answers. The chain moves on when the turn has ended."""
 
+    started = False
+    """The server has sent an event of this turn."""
+    over = False
+    """The server has sent the last event of this turn."""
+    response: Response | None = None
+    """How it ended, if it did not fail."""
+
     def __init__(
         self,
         chain: Chain,
@@ -80,10 +90,15 @@ class Turn:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """``request_id``: that of another process too, which asks for the same turn."""
+        check_input(input)
         self._chain = chain
-        self._items = chain.owed + wire_items(input)
+        own = chain.before_input() + wire_items(input)
+        self._heard = chain.heard
+        """Items that the server has, and puts before ``own``."""
+        self._items = [*chain.heard, *own]
         self._ran = chain.ran[:MOST_REPORTS]
-        self._request = chain.request(self._items, options)
+        self._options = options
+        self._request = chain.request(own, options)
         if not generate:
             self._request["generate"] = False
         self._traits = traits or Traits()
@@ -99,15 +114,15 @@ class Turn:
         self._resumed = False
         self._shared_id, self._ids = request_id, 0
         self._request_id = self._new_request_id()
-        self.started = False
-        """The server has sent an event of this turn."""
-        self.over = False
-        """The server has sent the last event of this turn."""
-        self.response: Response | None = None
-        """How it ended, if it did not fail."""
         self.span_above: AgentSpan | None = None
         """The run's, for whoever traces; the server's span lies beneath ``span``."""
         self.span: AgentSpan | None = None
+        self.steers = Steers()
+        self._socket: object = None
+        self._ended: Mapping[str, Any] | None = None
+        """The last response, while something that was said to it is not answered."""
+        self._before: Response | None = None
+        """The response that was steered, until the next one begins."""
         self.cancel: Callable[[], None] | None = None
         """Ends the turn on the server; None while it is not on its way there, or was told."""
 
@@ -121,9 +136,13 @@ class Turn:
         """The request, without the fields that make it run once."""
         return self._request
 
-    def frame(self, stream_id: str | None = None) -> str:
-        """The request to send now, in the lane ``stream_id``."""
+    def frame(self, stream_id: str | None = None, socket: object = None) -> str:
+        """The request to send now, in the lane ``stream_id`` of a socket."""
         lane = {} if stream_id is None else {"stream_id": stream_id}
+        if self._heard and not self.started and socket is not self._chain.heard_on:
+            self._request["input"], self._heard = self._items, []  # the server had it there alone
+        self._socket, self._ended = socket, None
+        self.steers.lost()
         self.over, self._cancel_id = False, None
         self._resumed = self.started
         self._sent_at = self._sent_at if self.started else self._clock()
@@ -159,6 +178,13 @@ class Turn:
         if cancel is not None:
             cancel()
 
+    def steer(self, items: list[dict[str, Any]]) -> None:
+        """Say something to the turn while it runs; what nobody hears is for the next one."""
+        if self.over:
+            self._chain.owed += items
+        else:
+            self.steers.say(items, None if self._resumed else self._response_id)
+
     def receive(self, event: Mapping[str, Any]) -> list[StreamEvent]:
         """Take one server event; what it means to a user, nothing for one that came before.
 
@@ -170,6 +196,9 @@ class Turn:
         if kind == "error":
             self.over = True
             raise _refusal(event)
+        if kind.startswith("response.steer."):
+            self.steers.take(kind, event["steer"])
+            return list(self._settle())
         found: list[StreamEvent] = []
         if kind == "response.created":
             found += self._begin(event["response"]["id"])
@@ -187,6 +216,9 @@ class Turn:
         self._cancel_id = response_id
         if known == response_id:
             return ()
+        if not self._resumed:
+            self.steers.begun(response_id)
+        self._before = None
         self._last_number = -1
         return () if known is None else self._restart("the server had lost it")
 
@@ -202,8 +234,8 @@ class Turn:
     def _read(self, kind: str, event: Mapping[str, Any]) -> Iterable[StreamEvent]:
         match kind:
             case "response.completed" | "response.incomplete" | "response.failed":
-                self.over = True
-                return self._end(event["response"])
+                self._ended = event["response"]
+                return self._settle()
             case "response.output_item.added":
                 self._first_output_at = self._first_output_at or self._clock()
                 return _call_started(event["item"])
@@ -221,14 +253,53 @@ class Turn:
                     return (item,)
         return ()
 
-    def _end(self, raw: dict[str, Any]) -> Iterable[StreamEvent]:
+    def _settle(self) -> Iterable[StreamEvent]:
+        """End the turn, once all that was said to it is answered."""
+        if self._before is not None and self.steers.came_back:
+            self._chain.owed += self.steers.take_unheard()
+            self.over, self.response = True, self._before
+            return (self._before,)
+        if self._ended is None or self.steers.unanswered:
+            return ()
+        ended, self._ended = self._ended, None
+        self.over = True
+        return self._end(ended)
+
+    def _end(self, raw: Mapping[str, Any]) -> Iterable[StreamEvent]:
         response = self._response(raw)
+        heard, unheard = self.steers.take_accepted(), self.steers.take_unheard()
         if response.status == "failed":
+            self._chain.owed += heard + unheard
             raise TurnFailed(response)
         missed = self._missed(response) if self._resumed else []
         self._chain.advance(self._items, response)
         self.response = response
+        calls = any(
+            isinstance(item, Call) and item.status == "completed" for item in response.output
+        )
+        if heard and not response.cancelled and not calls:
+            self._chain.owed += unheard
+            return (*missed, *self._succeeded(response, heard))
+        if heard and not response.cancelled:
+            self._chain.heard, self._chain.heard_on = heard, self._socket
+        else:
+            self._chain.owed += heard
+        self._chain.owed += unheard
         return (*missed, response)
+
+    def _succeeded(self, response: Response, heard: list[dict[str, Any]]) -> Iterable[StreamEvent]:
+        """The server makes the response that hears what was said to this one; should the socket be
+        lost it is asked for."""
+        self.over = self.started = False
+        self._before, self._response_id, self._items = response, None, heard
+        self._request = self._chain.request(heard, self._options)
+        self._request_id = self._new_request_id()
+        self._last_number, self._first_output_at = -1, None
+        self._text.clear()
+        self._calls.clear()
+        self._tried.clear()
+        self.steers.expect(heard)
+        return (TurnSteered(response=response),)
 
     def _missed(self, response: Response) -> list[StreamEvent]:
         """The events that a stream would have told, of which only the end came."""
@@ -243,7 +314,7 @@ class Turn:
                 missed += (*_call_started(call.to_wire()), call)
         return missed
 
-    def _response(self, raw: dict[str, Any]) -> Response:
+    def _response(self, raw: Mapping[str, Any]) -> Response:
         first = self._first_output_at
         return Response(
             id=raw["id"],

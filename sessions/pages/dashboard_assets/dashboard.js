@@ -8,13 +8,14 @@ import { REASONS, count, dollars, duration, many, percent } from "./format.js";
 import { comeBack, enterPlace, takePlace, watchPlace } from "./place.js";
 import { Stream } from "./stream.js";
 import * as cache from "./cache.js";
+import * as cluster from "./cluster.js";
 import * as curves from "./curves.js";
 import * as session from "./session.js";
 import * as sessions from "./sessions.js";
 import * as tenants from "./tenants.js";
 import * as usage from "./usage.js";
 
-const VIEWS = { sessions, session, usage, curves, cache, tenants };
+const VIEWS = { sessions, session, usage, curves, cache, tenants, cluster };
 const STATES = {
   live: null,
   lost: ["connection lost, trying again", "bad"],
@@ -55,7 +56,7 @@ function show() {
       else link.removeAttribute("aria-current");
     }
     document.title = name === "session" ? `${query.get("name")} · Keepwarm` : "Keepwarm";
-    byId("summary").hidden = ["session", "usage"].includes(name);
+    byId("summary").hidden = ["session", "usage", "cluster"].includes(name);
   }
   shown.query = query;
   stream.watch({ view: name, ...VIEWS[name].wish(query) });
@@ -97,6 +98,7 @@ function header(server) {
   facts = [...told, "v" + server.version].join(" · ");
   uptime();
   for (const part of document.querySelectorAll("[data-operator]")) part.hidden = !server.operator;
+  for (const part of document.querySelectorAll("[data-cluster]")) part.hidden = !server.operator || !server.cluster;
   const reasons = Object.entries(server.not_ready).map(([part, reason]) => `${part}: ${reason}`);
   if (server.engine_up && reasons.length) status("not ready", "bad", reasons.join("; "));
   else status(server.engine_up ? "engine up" : "engine restarting", server.engine_up ? "good" : "bad");

@@ -225,12 +225,13 @@ function row(first) {
 function place(data, name, link) {
   name.className = data.indent ? "child" : "";
   name.style.setProperty("--indent", Math.min(data.indent, 16));
-  const told = JSON.stringify([data.indent > 0, data.parent, data.labels]);
+  const told = JSON.stringify([data.indent > 0, data.parent, data.labels, data.server]);
   if (name.dataset.told === told) return; // a link that has the focus keeps it
   name.dataset.told = told;
   for (const part of [...name.childNodes]) if (part !== link) part.remove();
   if (data.parent !== null && data.indent) link.before(el("span", { class: "dim", title: `sub-agent of ${data.parent}` }, "↳ "));
   else if (data.parent !== null) name.append(el("small", { class: "of" }, "sub-agent of ", el("a", { href: sessionLink(data.tenant, data.parent) }, data.parent)));
+  if (data.server) name.append(el("small", { class: "of" }, `at ${data.server}`));
   const labels = Object.entries(data.labels ?? {});
   if (labels.length) name.append(el("small", { class: "of marks" }, ...labels.map(([key, value]) => el("span", { class: "label" }, `${key}:${value}`))));
 }

@@ -61,7 +61,7 @@ class Kept:
     @property
     def words(self) -> list[str]:
         """The command line of the server."""
-        process = self.keeper._process
+        process = self.keeper.process
         assert process is not None
         return list(process.process.args)  # type: ignore[arg-type]
 
@@ -90,7 +90,7 @@ def test_it_starts_in_the_lowest_free_slot_and_is_ready_when_its_row_says_so(kep
 
 def test_a_death_is_buried_and_told(kept: Kept) -> None:
     kept.keeper.start()
-    process = kept.keeper._process
+    process = kept.keeper.process
     assert process is not None
     process.process.kill()
     assert kept.died.wait(20)
@@ -103,7 +103,7 @@ def test_one_that_answers_nothing_for_long_is_killed_and_buried(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept.keeper.start()
-    process = kept.keeper._process
+    process = kept.keeper.process
     assert process is not None
     process.process.send_signal(signal.SIGSTOP)
     answer = [True]
@@ -161,7 +161,7 @@ def test_two_of_one_host_start_one_after_the_other(tmp_path: Path) -> None:
     order: list[str] = []
 
     def start(name: str) -> None:
-        with module._turn(tmp_path / "starting"):
+        with module.start_turn(tmp_path / "starting"):
             order.append(f"{name} begins")
             order.append(f"{name} ends")
 

@@ -14,9 +14,11 @@ def test_what_was_kept_is_given_once_also_to_the_next_balance(tmp_path: Path) ->
     left.keep(1, ["aa", "bb"])
     left.keep(1, ["bb", "cc"])
     left.keep(2, ["dd"])
+    left.save()
     again = LeftHomes(tmp_path / "left", clock)
     assert again.take(1) == ["aa", "bb", "cc"]
     assert again.take(1) == []
+    again.save()
     assert LeftHomes(tmp_path / "left", clock).take(1) == []
     assert LeftHomes(tmp_path / "left", clock).take(2) == ["dd"]
 
@@ -39,6 +41,7 @@ def test_a_file_that_is_another_is_none_and_a_full_disk_costs_the_file_alone(
     assert LeftHomes(file, FakeClock(0.0)).take(1) == ["cc"]
     nowhere = LeftHomes(tmp_path / "no folder" / "left", FakeClock(0.0))
     nowhere.keep(1, ["aa"])
+    nowhere.save()
     assert "cannot be saved" in caplog.text
     assert nowhere.take(1) == ["aa"]
 

@@ -137,6 +137,8 @@ class World:
     clock: FakeClock = field(default_factory=lambda: FakeClock(0.0))
     rows: dict[str, Member] = field(default_factory=dict)
     alive: dict[str, MemberState] = field(default_factory=dict)
+    wants: dict[str, int] = field(default_factory=dict)
+    """Slots that servers ask for when they join."""
     away: bool = False
     losses: list[str] = field(default_factory=list)
     loses_writes: bool = False
@@ -164,7 +166,7 @@ class World:
         for owner, state in self.alive.items():
             if self.away:
                 continue
-            old = self.rows.get(owner, member(owner))
+            old = self.rows.get(owner, member(owner, slot=self.wants.get(owner, NO_SLOT)))
             said = replace(old.presence, state=state)
             now_ms = round(self.clock.now_s * 1000) + 1
             self.rows[owner] = replace(old, presence=said, heartbeat_ms=now_ms)
@@ -197,6 +199,7 @@ class World:
 
 ACTS = st.one_of(
     st.tuples(st.just("start"), st.sampled_from("12345")),
+    st.tuples(st.just("start in"), st.sampled_from(["11", "21", "22", "33", "43", "54"])),
     st.tuples(st.just("ready"), st.sampled_from("12345")),
     st.tuples(st.just("drain"), st.sampled_from("12345")),
     st.tuples(st.just("die"), st.sampled_from("12345")),
@@ -221,13 +224,21 @@ def play(world: World, balancer: Balancer, act: str, what: str) -> Balancer:
     match act:
         case "start":
             world.alive.setdefault(what, STARTING)
+        case "start in" if what[0] not in world.alive:
+            taken = {row.slot for row in world.rows.values()} | set(world.wants.values())
+            if int(what[1]) not in taken:  # its keeper has the slot's lock
+                world.wants[what[0]] = int(what[1])
+            world.alive[what[0]] = STARTING
         case "ready" | "drain" if what in world.alive:
             draining = world.alive[what] is DRAINING
             world.alive[what] = DRAINING if draining or act == "drain" else READY
         case "die":
             world.alive.pop(what, None)
-        case "leave" if world.alive.pop(what, None) is not None and not world.away:
-            world.rows.pop(what, None)
+            world.wants.pop(what, None)
+        case "leave" if world.alive.pop(what, None) is not None:
+            world.wants.pop(what, None)
+            if not world.away:
+                world.rows.pop(what, None)
         case "wait":
             world.pass_time(balancer, float(what))
         case "away":

@@ -1,6 +1,7 @@
 """What Serve is told of a cluster, kept in a file, one command at a time."""
 
 import contextlib
+import fcntl
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
@@ -92,8 +93,10 @@ def test_who_has_left_is_not_told_for_ever(tmp_path: Path) -> None:
 
 
 def test_one_command_is_at_work_at_a_time(tmp_path: Path) -> None:
-    with Offline(tmp_path)._alone(), pytest.raises(UpError, match="another command is at work"):
-        Offline(tmp_path).up(TOLD, "127.0.0.1", print)
+    with (tmp_path / "up.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(UpError, match="another command is at work"):
+            Offline(tmp_path).up(TOLD, "127.0.0.1", print)
 
 
 def test_a_ray_that_is_gone_is_said_and_not_started_by_who_only_changes(tmp_path: Path) -> None:
@@ -119,6 +122,6 @@ def test_a_member_without_a_slot_is_not_meant_by_one() -> None:
 def test_why_replicas_do_not_start_is_one_line() -> None:
     replica = SimpleNamespace(message="Traceback\n  File x\nReplicaDidNotStart: no such model\n")
     failed = SimpleNamespace(message="", deployments={"replica": replica})
-    assert module._failure(failed) == "ReplicaDidNotStart: no such model"
+    assert module.failure_of(failed) == "ReplicaDidNotStart: no such model"
     silent = SimpleNamespace(message="", deployments={})
-    assert module._failure(silent) == "see Ray's log"
+    assert module.failure_of(silent) == "see Ray's log"

@@ -101,7 +101,18 @@ BUILT: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
     (events.shell_command, ("delta",), {"output_index": 0, "command_index": 1, "text": "l"}),
     (events.shell_command, ("done",), {"output_index": 0, "command_index": 1, "text": "ls"}),
     (events.compacting, (), {"item_id": "cmp_1", "output_index": 0}),
+    (events.steer_accepted, ("steer_1", "resp_1"), {}),
+    (
+        events.steer_pending,
+        (
+            "steer_1",
+            "resp_1",
+            [{"type": "function_call_output", "call_id": "call_1", "name": "f"}],
+        ),
+        {},
+    ),
     (events.steer_failed, (STEER, "steering_not_supported", "No."), {}),
+    (events.steer_failed, (STEER, "response_not_active", "No."), {"id_": "steer_1"}),
 ]
 
 

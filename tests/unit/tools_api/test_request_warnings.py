@@ -57,6 +57,10 @@ def test_what_works_is_not_named(fields: dict[str, Any]) -> None:
         ({"image": {}}, "image: no effect"),
         ({"access_programs": {}}, "access_programs: no effect"),
         ({"background_options": {}}, "background_options: no effect"),
+        (
+            {"stream_options": {"reasoning_summary_delivery": "sequential_cutoff"}},
+            "stream_options.reasoning_summary_delivery: no effect",
+        ),
         ({"prompt_cache_retention": "24h"}, "prompt_cache_retention: no effect"),
         ({"prompt_cache_options": {"ttl": "12h"}}, "prompt_cache_options.ttl: no effect"),
         ({"prompt_cache_options": {"mode": "explicit"}}, "prompt_cache_options.mode: no effect"),

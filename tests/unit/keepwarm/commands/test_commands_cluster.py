@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from keepwarm.commands.cluster_settings import MOST_SERVERS
 from keepwarm.commands.main import main
+from sessions.journal.members import MOST_SLOTS
 
 URL = "postgresql:///none"
 
@@ -68,7 +70,7 @@ def _ray(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ([*UP, "--replicas", "0"], "--replicas 0 is not in 1..256"),
         ([*UP, "--replicas", "4", "--max-replicas", "2"], "--max-replicas is less than --replicas"),
-        ([*UP, "--node-address", "8.8.8.8"], "is not of a private network"),
+        ([*UP, "--node-host", "8.8.8.8"], "is not of a private network"),
         ([*UP, "--", "--port", "1"], "--port is given to each server"),
         ([*UP, "--", "--thread", "1"], "No such option"),
         ([*UP, "--kv-folder", "/x"], "--disk-kv-folder is given, but --disk-kv-mib is 0"),
@@ -104,3 +106,7 @@ def test_without_ray_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(["cluster", *words]) == 1
     assert "pip install 'keepwarm[cluster]'" in capsys.readouterr().err
+
+
+def test_a_cluster_has_as_many_servers_as_its_balancer_has_slots() -> None:
+    assert MOST_SERVERS == MOST_SLOTS

@@ -10,6 +10,7 @@ from runtime.model.step_buckets import (
     PREFIX_GROUPS,
     Bucket,
     buckets_up_to,
+    large_chunks,
     padded,
     padded_prefixes,
     smallest,
@@ -23,7 +24,7 @@ def batch(*counts: int, logits: int = 1) -> StepBatch:
             SequenceInput(
                 tokens=np.arange(count, dtype=np.int32),
                 start=40,
-                block_table=np.arange(index * 40, index * 40 + 40, dtype=np.int32),
+                block_table=np.arange(index * 140, index * 140 + 140, dtype=np.int32),
                 num_logits=min(logits, count),
             )
             for index, count in enumerate(counts)
@@ -74,6 +75,36 @@ def test_chunks_beside_decodes_have_one_too(chunk: int, decodes: int) -> None:
     found = smallest(buckets_up_to(64), need)
     assert found is not None
     assert found.holds(need)
+
+
+@pytest.mark.parametrize("decodes", [0, 1, 7, 8, 63])
+def test_every_large_chunk_of_a_step_has_one_with_little_waste(decodes: int) -> None:
+    recorded = sorted([*buckets_up_to(64), *large_chunks(64, 2048)], key=Bucket.cost)
+    for tokens in [*range(258 + decodes, 2048, 5), 2048]:
+        need = Bucket.of(batch(tokens - decodes, *[1] * decodes), shared=True)
+        found = smallest(recorded, need)
+        assert found is not None
+        assert found.holds(need)
+        assert found.chunk <= 1.5 * tokens
+        if tokens > 512:
+            assert found.chunk - need.chunk <= 128
+    short = Bucket.of(batch(500, 20, *[1] * min(decodes, 6)), shared=False)
+    assert smallest(recorded, short) is not None
+    several = Bucket.of(batch(300, 200, 150, 1), shared=False)
+    assert smallest(recorded, several) == Bucket(
+        sequences=64, tokens=704, logits=64, decode_width=8, chunk=640, shared=True
+    )
+
+
+def test_no_larger_chunks_are_recorded_than_a_step_may_have() -> None:
+    assert large_chunks(64, 256) == large_chunks(64, 0) == []
+    assert {bucket.chunk for bucket in large_chunks(64, 300)} == {384}
+    assert max(bucket.chunk for bucket in large_chunks(64, 2048)) == 2048
+    assert {bucket.sequences for bucket in large_chunks(1, 2048)} == {1}
+    assert len(large_chunks(256, 2048)) == 28
+    odd = Bucket(sequences=8, tokens=2056, logits=8, decode_width=8, chunk=2048, shared=True)
+    assert smallest([odd], Bucket.of(batch(1300), shared=False)) is None
+    assert smallest([odd], Bucket.of(batch(1400), shared=False)) == odd
 
 
 def test_what_is_too_large_for_any_or_would_waste_too_much_has_none() -> None:

@@ -25,6 +25,7 @@ from runtime.process.watchdog import (
     load_period_s,
     period_s,
     process_work,
+    ranks_work,
 )
 from tests.support.clock import FakeClock
 
@@ -407,3 +408,23 @@ def test_a_load_pulse_stops_when_nobody_listens_and_the_next_stage_is_not_begun(
         pulse.enters("a stage")
     pulse.end()
     assert not [thread for thread in threading.enumerate() if thread.name == "load-pulse"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at Linux's processes")
+def test_the_work_of_ranks_is_that_of_all_their_processes() -> None:
+    """And a process that has ended takes its share with it, and breaks nothing."""
+    program = "import time; time.process_time_ns()\nwhile time.process_time() < 0.3: pass\ninput()"
+    before = ranks_work(os.getpid())
+    assert before is not None
+    with subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE) as child:
+        while True:
+            own, alone = ranks_work(os.getpid()), process_work(child.pid)
+            assert own is not None
+            assert alone is not None
+            if alone.processor_s >= 0.3:
+                break
+        assert own.processor_s - before.processor_s >= 0.2
+        assert child.stdin is not None
+        child.stdin.close()
+    assert ranks_work(os.getpid()) is not None
+    assert ranks_work(2**22 + 1) is None

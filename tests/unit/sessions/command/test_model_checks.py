@@ -33,6 +33,7 @@ REPORT = {
     "disk_states": 0,
     "window_tokens": 0,
     "windowed_share": 0.0,
+    "ranks": 1,
 }
 
 
@@ -92,6 +93,10 @@ def test_of_a_model_that_is_there_context_and_chat_format_are_told(tmp_path: Pat
             "qwen3_5_text: 2 layers of attention, 3 of gated delta nets, 185980 parameters",
         ),
         (
+            "granite-hybrid-tiny",
+            "granitemoehybrid: 1 layers of attention, 3 of Mamba-2, 146564 parameters",
+        ),
+        (
             "lfm2-tiny",
             "lfm2: 2 layers of attention, 3 of short convolutions, 184640 parameters",
         ),
@@ -108,6 +113,7 @@ def test_a_family_is_told_with_what_its_layers_are_made_of(name: str, told: str)
         ({}, "ok", "sessions that fit: 8 of 8192 tokens, 2 of 32768 tokens, 1 of 40960 tokens"),
         ({"context": 8192}, "ok", "sessions that fit: 8 of 8192 tokens"),
         ({"context": 512}, "ok", "sessions that fit: 128 of 512 tokens"),
+        ({"ranks": 2}, "ok", "of each of 2 ranks; weights take 28 GiB"),
         ({"state_slots": 5}, "ok", "sessions that fit: 5 of 8192 tokens, 2 of 32768 tokens"),
         ({"host_tokens": 999}, "ok", "host memory holds 999 tokens more"),
         ({"state_slots": 5, "state_bytes": 61 << 20}, "ok", "5 states of 61 MiB each"),

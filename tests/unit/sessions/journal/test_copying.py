@@ -20,6 +20,8 @@ from sessions.journal.tables import Cursor
 from sessions.journal.view import SqliteView
 from tests.support.journal_load import drawn_turns
 from tests.support.journals import record, reservation
+from tests.unit.sessions.journal.test_calls import begun_by
+from tests.unit.sessions.journal.test_journal_conversations import ONE
 from tests.unit.sessions.journal.test_journal_sqlite import opened
 
 OPTIONS = b'{"session":[{"output":40},{}],"parent":"s1","labels":{"team":"a"}}'
@@ -37,6 +39,10 @@ def drawn(path: Path, seed: int, commits: int = 40) -> SqliteJournal:
     journal.keep_samples([Sample(width_s=MINUTE_S, number=1, tenant="", body=b"curve")])
     journal.hide("t", f"r{seed}_0")
     journal.delete_session("t", "s3")
+    turns = [turn for each in journal.sessions() for turn in journal.session_turns("t", each.name)]
+    said = next(turn.response_id for turn in turns if turn.continuable)
+    assert journal.change_call("t", said, "c", begun_by("a")) is not None
+    assert journal.put_conversation("t", ONE, version=None)
     return journal
 
 

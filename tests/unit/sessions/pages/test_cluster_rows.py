@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sessions.journal.members import Member, MemberLoad, MemberState, Presence
-from sessions.pages.cluster_rows import member_row
+from sessions.pages.cluster_rows import cluster_rows, member_row
 
 SAID = Presence(cluster="c", address="10.0.0.1:80", identity="m", state=MemberState.READY)
 
@@ -26,6 +26,19 @@ def test_who_is_not_heard_is_silent_whatever_it_said(
 ) -> None:
     member = Member(owner="a", heartbeat_ms=10_000, presence=replace(SAID, state=state))
     assert member_row(member, 10_000 + ago_ms)["state"] == shown
+
+
+def test_servers_stand_by_slot_and_the_dead_are_forgotten() -> None:
+    found = [
+        Member(owner=name, heartbeat_ms=at, slot=slot, presence=replace(SAID, address=name))
+        for name, at, slot in [("b", 100_000, 0), ("a", 39_000, 0), ("c", 1, 7), ("d", 99_000, 2)]
+    ]
+    rows = cluster_rows(found, 100_000)
+    assert [(each["server"], each["state"]) for each in rows] == [
+        ("d", "ready"),
+        ("c", "silent"),
+        ("b", "ready"),
+    ]
 
 
 def test_ratios_are_between_0_and_1_and_absent_where_nothing_was_asked() -> None:

@@ -172,6 +172,7 @@ def test_a_step_sets_gauges_and_adds_deltas() -> None:
         preemptions_delta=1,
         evicted_blocks_delta=2,
         mask_s_delta=0.25,
+        rank_wait_s_delta=0.125,
         branches=5,
     )
     metrics.step_finished(stats)
@@ -188,6 +189,7 @@ def test_a_step_sets_gauges_and_adds_deltas() -> None:
     assert found["keepwarm_preemptions_total"] == 2
     assert found["keepwarm_evicted_blocks_total"] == 4
     assert found["keepwarm_grammar_mask_seconds_total"] == 0.5
+    assert found["keepwarm_engine_rank_wait_seconds_total"] == 0.25
     assert found["keepwarm_engine_step_seconds_sum"] == pytest.approx(1.0)
     assert found["keepwarm_engine_step_seconds_count"] == 4
     assert found["keepwarm_engine_step_prefill_tokens_count"] == 2
@@ -210,6 +212,7 @@ def test_a_dead_engine_runs_nothing_until_it_is_replaced() -> None:
     found = values(metrics)
     assert found["keepwarm_engine_up"] == found["keepwarm_engine_restarts_total"] == 1
     assert found["keepwarm_kv_capacity_tokens"] == 4096
+    assert found["keepwarm_engine_ranks"] == 1
     assert found["keepwarm_engine_info{device=cpu}{dtype=float32}{model=tiny}"] == 1
 
 

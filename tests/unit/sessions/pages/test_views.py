@@ -234,19 +234,3 @@ def test_a_tenants_budget_is_a_part_of_its_own_so_that_rows_stay_as_they_are() -
     page = board.seen(ACME, "session", session="lead")
     assert page["tenant_budgets"]["acme"]["left"] == {"output": 70}
     assert [each["left"] for each in page["account"]["budgets"]] == [{"output": 50}]
-
-
-def test_rows_say_under_whom_they_stand_on_their_page() -> None:
-    board = Board()
-    lead, coder, tester = (board.store.session("acme", n) for n in ("lead", "coder", "tester"))
-    coder.parent, tester.parent = lead, coder
-    for name in ("tester", "coder", "lead"):
-        board.ended("acme", name)
-    seen = board.seen(ACME)
-    rows = [seen[name] for name in seen["order"]]
-    places = [(row["session"], row["under"], row["indent"]) for row in rows]
-    assert places == [("lead", None, 0), ("coder", "lead", 1), ("tester", "coder", 2)]
-    seen = board.seen(ACME, query=ListQuery(search="tester"))
-    (row,) = (seen[name] for name in seen["order"])
-    assert (row["parent"], row["under"], row["indent"]) == ("coder", None, 0)
-    assert seen["pages"] == 1

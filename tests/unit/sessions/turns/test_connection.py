@@ -189,16 +189,17 @@ def test_a_request_error_carries_its_lane(client: Client) -> None:
     assert error["stream_id"] == "b"
 
 
-def test_steering_is_refused_with_the_targets_number(rig: Rig, client: Client) -> None:
+def test_steering_is_told_with_the_targets_number(rig: Rig, client: Client) -> None:
     (created,) = client.create(input="hi", stream_id="b")
-    (failed,) = client.send(
-        type="response.steer", previous_response_id=created["response"]["id"], input="faster"
-    )
-    assert failed["error"]["code"] == "steering_not_supported"
-    assert failed["steer"]["input"] == "faster"
-    assert (failed["sequence_number"], failed["stream_id"]) == (1, "b")
+    id_ = created["response"]["id"]
+    (failed,) = client.send(type="response.steer", previous_response_id=id_, input=[])
+    (accepted,) = client.send(type="response.steer", previous_response_id=id_, input="faster")
+    assert (failed["error"]["code"], failed["steer"]["input"]) == ("invalid_input", [])
+    assert [event["sequence_number"] for event in (failed, accepted)] == [1, 2]
+    assert failed["stream_id"] == accepted["stream_id"] == "b"
     rig.reply("x" + END)
-    assert [event["sequence_number"] for event in client.events] == list(range(10))
+    numbers = [event["sequence_number"] for event in client.events]
+    assert numbers == [*range(11), 0], "the next response has heard it"
 
 
 def test_steering_without_a_target_is_refused_too(client: Client) -> None:

@@ -359,7 +359,7 @@ def test_a_followed_turn_can_be_cancelled_by_its_lane(rig: Rig) -> None:
 def test_a_refused_steering_is_an_event_like_the_others(rig: Rig) -> None:
     first = rig.connect()
     (created,) = first.create(**CREATE)
-    steer = {"previous_response_id": created["response"]["id"], "input": "faster"}
+    steer = {"previous_response_id": created["response"]["id"], "input": []}
     first.send(type="response.steer", **steer)
     play(rig, STEPS)
     again = rig.connect()

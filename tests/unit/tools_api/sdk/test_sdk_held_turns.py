@@ -5,6 +5,7 @@ others but the server.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,9 +23,9 @@ from keepwarm import (
     Warned,
     tool,
 )
+from keepwarm.scripted.server import URL
 from keepwarm.testing import AskedTurn, ScriptedServer, call, cut, fail
 from tools_api.sdk.held_turns import has_input
-from tools_api.sdk.open_calls import OpenCalls
 
 
 class Shop:
@@ -146,7 +147,7 @@ async def test_a_call_that_was_begun_and_not_ended_is_told_and_not_run() -> None
     async with process(server, shop) as session:
         (waiting,) = (await session.run("go")).waiting
         await session.approve(waiting.call_id)
-        await _begun(session, waiting.call_id)
+        await begun(server, session, waiting.call_id)
     async with process(server, shop) as other:
         events = [event async for event in other.stream()]
         assert events[-1].status == "waiting"  # type: ignore[union-attr]
@@ -166,19 +167,19 @@ async def test_a_tool_that_may_run_twice_is_run_again() -> None:
         (waiting,) = (await session.run("go")).waiting
         assert shop.paid == [], "it may start early, but not before somebody approves"
         await session.approve(waiting.call_id)
-        await _begun(session, waiting.call_id)
+        await begun(server, session, waiting.call_id)
     async with process(server, shop, tools=tools) as other:
         assert (await other.run()).text == "paid 5"
     assert shop.paid == [5]
 
 
-async def _begun(session: AsyncSession, call_id: str) -> None:
+async def begun(server: ScriptedServer, session: AsyncSession, call_id: str) -> None:
     """Begin a call as a process does that is killed behind it."""
-    calls = OpenCalls(session._connection, session._chain)
-    assert await calls.begin(call_id, needs_approval=True, again=False)
-    assert not await OpenCalls(session._connection, session._chain).begin(
-        call_id, needs_approval=True, again=False
-    )
+    for holder, expected in (("killed", 200), ("late", 409)):
+        body = {"call_id": call_id, "decision": "begin", "holder": holder}
+        path = f"{URL}/responses/{session.head}/calls"
+        status, _ = await server.ask(path, {}, json.dumps(body).encode(), timeout_s=1)
+        assert status == expected
 
 
 async def test_an_input_is_refused_while_calls_wait() -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from keepwarm import AsyncClient, ConnectionLost, Retries
+from keepwarm import ConnectionLost, Retries
 from tests.unit.tools_api.sdk.test_sdk_transcript import serving
+from tools_api.sdk.connection import Connection, Endpoint
 from tools_api.sdk.failures import Refused
 from tools_api.sdk.transport import WebTransport
 
@@ -24,9 +25,8 @@ async def test_an_answer_is_given_whatever_its_status() -> None:
 @pytest.mark.parametrize("body", [b"<html>", b"{", b""])
 async def test_an_answer_without_json_is_a_lost_connection(body: bytes) -> None:
     with serving(lambda path, query: (200, body)) as (url, _):
-        async with AsyncClient(url) as client:
-            with pytest.raises(ConnectionLost, match="answered with no JSON"):
-                await client.session()._connection.ask("/x")
+        with pytest.raises(ConnectionLost, match="answered with no JSON"):
+            await Connection(Endpoint(url), Retries()).ask("/x")
 
 
 @pytest.mark.parametrize(("status", "asked_times"), [(503, 4), (429, 4), (404, 1), (500, 1)])
@@ -40,11 +40,9 @@ async def test_what_may_be_said_twice_is_asked_again_while_nobody_has_time(
 
     told = b'{"error": {"message": "no", "code": null, "keepwarm": {"retry_after_ms": 2500}}}'
     with serving(lambda path, query: (status, told)) as (url, asked):
-        async with AsyncClient(url, retries=Retries(tries=3)) as client:
-            connection = client.session()._connection
-            connection._sleep = sleep
-            with pytest.raises(Refused) as caught:
-                await connection.ask_patiently("/x")
+        connection = Connection(Endpoint(url), Retries(tries=3), sleep=sleep)
+        with pytest.raises(Refused) as caught:
+            await connection.ask_patiently("/x")
     assert (caught.value.status, caught.value.retry_after_s) == (status, 2.5)
     assert len(asked[::2]) == asked_times
     assert waits == [2.5] * (asked_times - 1)
