@@ -119,7 +119,9 @@ class Turn:
         self._branch_id = ""
         self._queue_reported = begun is not None
         self._noted = (NOTHING, NOTHING)
-        self._steered: Boundary | None = None
+        """What is held now, and that with what was consumed before."""
+        self._paused = False
+        self.steered: Boundary | None = None
         """Where it is to end."""
 
     def start(self) -> TurnStep:
@@ -195,12 +197,12 @@ class Turn:
     def _read(self, output: SequenceOutput, step: TurnStep, *, stopped: bool) -> SequenceOutput:
         """Read a step's tokens; returns the part up to where the turn is to end, the same object
         where that is all of it."""
-        if self._steered is None:
+        if self.steered is None:
             pieces = self._reader.read(output.new_tokens, output.logprobs, stopped=stopped)
             step.events += self.events.write(pieces)
             return output
         told, written = read_to_boundary(
-            self._steered, output, self._reader, self.events, stopped=stopped
+            self.steered, output, self._reader, self.events, stopped=stopped
         )
         step.events += written
         return told
@@ -233,13 +235,13 @@ class Turn:
     def steer(self, how: Boundary) -> bool:
         """It is to end at its next safe boundary, with what there is; whether it stands at one, so
         that ``end_steered`` may be called."""
-        self._steered = how
-        return is_boundary(how, self._reader, self.events)
+        self.steered = how
+        return not self._paused and is_boundary(how, self._reader, self.events)
 
     def end_steered(self, now: float) -> TurnStep:
         """End here, at a boundary."""
         step = TurnStep()
-        self._end_steered(step, now, in_engine=True)
+        self._end_steered(step, now, in_engine=bool(self.request_id))
         return step
 
     def cancel(self, now: float) -> TurnStep:
@@ -416,7 +418,7 @@ class Turn:
 
     def _pause(self, step: TurnStep) -> None:
         """A part of the turn has ended; another follows."""
-        entry = self._entry()
+        entry, self._paused = self._entry(), True
         if self._claim is not None:
             self._branches.place(self._claim, entry, len(entry.header.ids) + entry.num_tokens)
             self._claim = None
@@ -459,10 +461,10 @@ class Turn:
         if in_engine:
             step.requests.append(CancelRequest(request_id=self.request_id))
             self._leave_engine()
-        cut = self._steered == "now"
+        cut = self.steered == "now"
         step.events += self.events.write(self._reader.finish(), cut=cut)
         self.events.close("incomplete" if cut else "completed", step.events)
-        if any(isinstance(item, Call) and item.status == "completed" for item in self.events.items):
+        if self.searches or any(map(_is_clients, self.events.items)):
             self._end_whole(step)
         else:
             self._end(step, "incomplete", STEERED)
@@ -646,6 +648,13 @@ def _incomplete_reason(status: str, reason: str | None) -> IncompleteReason | No
     if status != "incomplete":
         return None
     return "steered" if reason == STEERED else "max_output_tokens"
+
+
+def _is_clients(item: Item) -> bool:
+    """Whether it is a call that was made, and that the client answers."""
+    if not isinstance(item, Call) or item.status != "completed":
+        return False
+    return not (isinstance(item, BuiltInCall) and item.execution == "server")
 
 
 def _default_limit(tokens: int) -> str:
