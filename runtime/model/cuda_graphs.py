@@ -82,6 +82,25 @@ class CudaRecorder:
         return replay
 
 
+class AgreedRecorder:
+    """Records what every rank of a model can record; what one cannot, none has."""
+
+    def __init__(self, record: Recorder, all_can: Callable[[bool], bool]) -> None:
+        """``all_can``: whether all ranks have made a recording, by whether this one has."""
+        self._record = record
+        self._all_can = all_can
+
+    def __call__(self, call: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        try:
+            replay = self._record(call)
+        except Exception:
+            self._all_can(False)
+            raise
+        if not self._all_can(True):
+            raise RuntimeError("another rank could not record this step")
+        return replay
+
+
 @dataclass(slots=True)
 class GraphCounts:
     """Forward passes, by how they ran; those with a chunk of a prompt apart."""
@@ -149,7 +168,6 @@ class StepGraphs:
         record: Recorder,
         also: Iterable[Callable[[], object]] = (),
         progress: Callable[[int, int], None] = lambda done, of: None,
-        all_can: Callable[[bool], bool] = lambda this_can: this_can,
     ) -> None:
         """Record what steps of these sizes need.
 
@@ -157,10 +175,7 @@ class StepGraphs:
             spare_block: a block of ``pool`` that nobody else uses.
             also: what else is launched in service; compiled with the steps, and called once.
             progress: is told how many are recorded, and of how many, after each.
-            all_can: whether every rank of the model has made a recording, by whether this one has;
-                what one has not is dropped on all.
         """
-        self._all_can = all_can
         self._decoder = decoder
         self._pool = pool
         self._spare_block = spare_block
@@ -200,15 +215,13 @@ class StepGraphs:
         return _RecordedStep(self._decoder, self._pool, bucket, self._spare_block)
 
     def _record(self, made: "_RecordedStep", record: Recorder) -> None:
-        recorded = True
         try:
             made.record(record)
         except Exception:
             if not self.counts.failed:
                 log.exception("recording failed sequences=%d", made.bucket.sequences)
             self.counts.failed += 1
-            recorded = False
-        if self._all_can(recorded):
+        else:
             self.steps[made.bucket] = made
 
     def forward(self, batch: StepBatch, tokens: Tensor | None = None) -> Tensor | None:

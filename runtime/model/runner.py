@@ -18,7 +18,7 @@ from kernels.upload import upload
 from runtime.config import DeviceName, DTypeName, EngineConfig, Quantization
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.config import LoadError
-from runtime.model.cuda_graphs import CudaRecorder, Recorder, StepGraphs
+from runtime.model.cuda_graphs import AgreedRecorder, CudaRecorder, Recorder, StepGraphs
 from runtime.model.decoder import StepInputs
 from runtime.model.kv_pool import KVPool
 from runtime.model.layers import WeightBits
@@ -102,13 +102,12 @@ class ModelRunner:
                         max_tokens=most,
                     ),
                 ),
-                record=record,
+                record=record if ranks is None else AgreedRecorder(record, ranks.all_can),
                 also=[
                     *(lambda step=step: self.run_as_it_comes(step, None) for step in steps),
                     *draws(model.config.vocab_size, model.device),
                 ],
                 progress=progress,
-                all_can=(lambda can: can) if ranks is None else ranks.all_can,
             )
 
     @property

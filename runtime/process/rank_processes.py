@@ -27,7 +27,7 @@ from runtime.model.sources import find_source
 from runtime.process import frames, rank_frames
 from runtime.process.rank_frames import RankRoom, RankStart
 
-SAYS_S = 1.0
+SAYS_S = 3.0
 """For the news of a rank's end, where its silence was noticed first."""
 
 

@@ -108,7 +108,7 @@ class LeadingRank:
         self._group = group()
         self._serve(False)
         self._wait(lambda peer: peer.stage == MET)
-        self._tell(rank_frames.encode(RankMet()))
+        self._tell_who_load(rank_frames.encode(RankMet()))
         self._sum = RankSum(self._group, sum_kind(self._config, self.partition))
 
     def products(self, own: ProductChoice | None) -> ProductChoice | None:
@@ -117,7 +117,7 @@ class LeadingRank:
         told = RankProducts()
         if own is not None:
             told = RankProducts(few=own.few, many=own.many, from_rows=own.from_rows)
-        self._tell(rank_frames.encode(told))
+        self._tell_who_load(rank_frames.encode(told))
         return own
 
     def blocks(self, own: int) -> int:
@@ -133,7 +133,7 @@ class LeadingRank:
                 )
         least = min(own, *(room.num_blocks for room in rooms))
         self._serve(True)
-        self._tell(rank_frames.encode(RankBlocks(num_blocks=least)))
+        self._tell_who_load(rank_frames.encode(RankBlocks(num_blocks=least)))
         return least
 
     def _wait(self, is_there: Callable[[Peer], bool]) -> None:
@@ -209,6 +209,13 @@ class LeadingRank:
     def take_wait_s(self) -> float:
         """See ``RankLink.take_wait_s``."""
         return 0.0 if self._sum is None else self._sum.take_wait_s()
+
+    def _tell_who_load(self, message: bytes) -> None:
+        """Raises LoadError: one of them is gone, and why."""
+        try:
+            self._tell(message)
+        except OSError as error:
+            raise LoadError(str(self.broken(error))) from error
 
     def _tell(self, message: bytes) -> None:
         for peer in self._peers:

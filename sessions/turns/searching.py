@@ -92,6 +92,9 @@ class Searching:
         job.turn = following
         if refusal is not None:
             self._playing.carry_out(job, following.refuse(refusal))
+        elif job.early is None and turn.steered is not None:
+            following.steer(turn.steered)
+            self._playing.carry_out(job, following.end_steered(self._service.clock()))
         elif job.early is None and plan.max_output < 1:
             self._playing.carry_out(job, following.out_of_room(context=plan.context_limited))
         return following
@@ -130,7 +133,7 @@ def unread(turn: Turn, entry: Entry, outputs: tuple[Item, ...]) -> TurnPlan:
     """The plan of a part that nothing is computed for."""
     plan = turn.plan
     options, renderer = plan.options, turn.renderer
-    ids, tail = renderer.input(outputs, entry.tail, generate=False, options=options)
+    ids, tail = renderer.input(outputs, entry.tail, generate=True, options=options)
     begun = turn.begun(entry, outputs, ids)
     return _behind(plan, entry, begun, outputs, ids=ids, tail=tail)
 

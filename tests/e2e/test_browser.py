@@ -41,7 +41,7 @@ from tests.support.desk import (
     write_keys,
 )
 from tools.dashboard_load import agent, forking, play, tool_loop
-from tools.screenshots import browser, chromium, opened
+from tools.screenshots import chromium, opened
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
 
@@ -66,12 +66,6 @@ def server(keys_file: Path) -> Iterator[ChildServer]:
         keys = {"acme": ACME, "globex": GLOBEX}
         in_thread(lambda: play(serving.url, dict(keys), tool_s=0.02))
         yield serving
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture

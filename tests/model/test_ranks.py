@@ -23,6 +23,7 @@ from runtime.model.config import LoadError
 from runtime.model.rank_link import RunnerBroken
 from runtime.model.runner import ModelRunner, load_runner
 from runtime.model.sources import DEFAULT_MODEL
+from runtime.model.step_buckets import Bucket
 from runtime.process import ranks as ranks_module
 from tests.support.engine_driver import EngineDriver, Result
 from tests.support.thread_ranks import thread_ranks
@@ -239,29 +240,28 @@ def test_rank_0_that_fails_alone_in_a_step_breaks_the_runner(
 
 
 class StandIn:
-    """In place of a recorder: calls, and notes which recording was played on which thread."""
+    """In place of a recorder: calls, and notes which recording was played, and by rank 0 or not."""
 
-    def __init__(self, fails: int, played: list[tuple[bool, int]]) -> None:
-        """``fails``: the number of the recording that another rank than rank 0 cannot make."""
+    def __init__(self, fails: int, played: list[tuple[bool, Bucket]]) -> None:
+        """``fails``: another rank than rank 0 cannot record steps of so many tokens."""
         self._fails = fails
         self._played = played
-        self._made = 0
 
     def __call__(self, call: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        self._made += 1
-        number, leads = self._made, threading.current_thread() is threading.main_thread()
-        if number == self._fails and not leads:
+        bucket: Bucket = call.__self__.bucket  # type: ignore[attr-defined]
+        leads = threading.current_thread() is threading.main_thread()
+        if bucket.tokens == self._fails and not leads:
             raise RuntimeError("operation not permitted when stream is capturing")
 
         def replay() -> Tensor:
-            self._played.append((leads, number))
+            self._played.append((leads, bucket))
             return call()
 
         return replay
 
 
 def recording(
-    monkeypatch: pytest.MonkeyPatch, played: list[tuple[bool, int]], *, fails: int = 0
+    monkeypatch: pytest.MonkeyPatch, played: list[tuple[bool, Bucket]], *, fails: int = 0
 ) -> ModelRunner:
     """Two ranks with recorded steps."""
     monkeypatch.setattr(runner_module, "_records", lambda model, *, quantised: True)
@@ -284,32 +284,35 @@ def decodes(count: int) -> list[SequenceInput]:
 def test_a_recording_that_one_rank_cannot_make_is_dropped_on_all(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    played: list[tuple[bool, int]] = []
+    played: list[tuple[bool, Bucket]] = []
     plain = loaded(config_of("random:qwen3-tiny-4", 1))
-    runner = recording(monkeypatch, played, fails=1)  # that of one decode
+    runner = recording(monkeypatch, played, fails=1)
     assert runner.graphs is not None
     assert all(bucket.tokens > 1 for bucket in runner.graphs.steps)
     expected = plain.run(decodes(1))
     torch.testing.assert_close(runner.run(decodes(1)), expected, rtol=FINE, atol=FINE)
     runner.close()
-    assert caplog.text.count("recording failed") == 1
+    assert caplog.text.count("recording failed") == 2  # by both
+    assert "another rank could not record this step" in caplog.text
 
 
 def test_the_recording_that_rank_0_names_is_played_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever another rank would choose: sums of other sizes would be of other rows."""
-    played: list[tuple[bool, int]] = []
+    played: list[tuple[bool, Bucket]] = []
     plain = loaded(config_of("random:qwen3-tiny-4", 1))
     runner = recording(monkeypatch, played)
     graphs = runner.graphs
     assert graphs is not None
-    assert graphs.steps.pop(graphs._order[0]).bucket.tokens == 1
-    graphs._order = tuple(graphs.steps)
+    one = graphs._order[0]
+    assert one.tokens == 1
+    del graphs.steps[one]
+    graphs._order = graphs._order[1:]
     for count in (1, 2, 4, 1):
         expected = plain.run(decodes(count))
         torch.testing.assert_close(runner.run(decodes(count)), expected, rtol=FINE, atol=FINE)
     runner.close()
-    assert [number for leads, number in played if leads] == [
-        number for leads, number in played if not leads
+    assert [bucket for leads, bucket in played if leads] == [
+        bucket for leads, bucket in played if not leads
     ]
-    assert (True, 1) not in played
+    assert (True, one) not in played
     assert graphs.counts.replayed == 4

@@ -24,6 +24,9 @@ TOOLS = [
 ]
 
 
+ENDS = ("response.completed", "response.incomplete", "response.failed")
+
+
 def asks(words: str = "how warm is a city") -> str:
     return call("tool_search", json.dumps({"query": words})) + END
 
@@ -296,6 +299,35 @@ def test_a_client_that_leaves_between_two_parts_leaves_nothing_open(rig: Rig) ->
     assert report.usage.output_tokens == len(token_ids(asks()))
     assert not rig.store.branches.running_ids
     assert not rig.store.branches.places
+
+
+@pytest.mark.parametrize("when", ["in the search", "between", "behind it"])
+@pytest.mark.parametrize("how", ["item", "now"])
+def test_it_can_be_steered_in_any_part(rig: Rig, client: Client, when: str, how: str) -> None:
+    created = client.create(input="hi", tools=TOOLS, keepwarm={"steer": how})[0]
+    id_ = created["response"]["id"]
+    opener = "<tool_call>"
+    if when == "in the search":
+        rig.emit(opener)
+        client.send(type="response.steer", previous_response_id=id_, input="faster")
+        rig.reply(asks().removeprefix(opener))
+    elif when == "between":
+        rig.checks_pass = False
+        rig.reply(asks())
+        client.send(type="response.steer", previous_response_id=id_, input="faster")
+        rig.checks_pass = True
+        rig.verdict(None)
+    else:
+        rig.reply(asks())
+        client.send(type="response.steer", previous_response_id=id_, input="faster")
+    ended = [event["response"] for event in client.events if event["type"] in ENDS]
+    assert kinds(ended[0])[:2] == ["tool_search_call", "tool_search_output"]
+    assert rig.engine.last.request_id in rig.engine.open, "its successor hears it"
+    assert "faster" in spelled(rig.engine.last.new_tokens.tolist())
+    assert names_bound(rig) == ["c", "tool_search", "weather"]
+    rig.reply("ok" + END)
+    assert client.response["previous_response_id"] == id_
+    assert not rig.store.branches.running_ids
 
 
 def test_tools_that_are_too_many_for_the_context_end_the_turn() -> None:
