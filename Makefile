@@ -33,7 +33,7 @@
 
 #
 # make gpu-wheels fetches into .gpu-wheels what a GPU machine with Python 3.12, torch and Triton
-# lacks to run tools/gpu_run.sh, and make gpu-rehearsal plays the three parts of that script on a
+# lacks to run tools/gpu_run.sh, and make gpu-rehearsal plays the five parts of that script on a
 # CPU, in an environment of its own (.venv-rehearsal): fifteen minutes. A GPU machine of our plans
 # has Python 3.12 and torch 2.11.0; REHEARSAL_PYTHON and REHEARSAL_TORCH play it with those:
 #   make gpu-rehearsal REHEARSAL_PYTHON=python3.12 REHEARSAL_TORCH=torch==2.11.0
@@ -103,7 +103,7 @@ gpu-wheels:
 	  --dest .gpu-wheels $(PIP_OPTIONS) -r gpu-wheels.txt
 
 gpu-rehearsal: $(REHEARSAL_VENV)/.ready
-	for part in 1 2 3; do PYTHON=$(REHEARSAL_VENV)/bin/python tools/gpu_run.sh $$part build/gpu-rehearsal-$$part --rehearse || exit 1; done
+	for part in 1 2 3 4 5; do PYTHON=$(REHEARSAL_VENV)/bin/python tools/gpu_run.sh $$part build/gpu-rehearsal-$$part --rehearse || exit 1; done
 
 # Wheel, source distribution, SBOM, notes and checksums of the commit that is checked out, in
 # dist/VERSION; nothing is published, PUBLISH.txt there says what is left to do.
@@ -111,7 +111,7 @@ release: lint types
 	$(BIN)/python -m tools.release dist
 
 clean:
-	rm -rf $(VENV) $(KERNELS_VENV) $(REHEARSAL_VENV) .gpu-wheels .venv-clients .sanitize build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(KERNELS_VENV) $(REHEARSAL_VENV) .gpu-wheels .peer-wheels .peer-parts .venv-clients .sanitize build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamps say which extra is installed; they are older than a changed manifest, and then the
 # install runs again. The dev extra contains the server extra, so its stamp makes both.

@@ -96,7 +96,7 @@ def gpu_loads(*, rehearse: bool) -> dict[str, Workload]:
     tools = Workload(
         texts="tools16",
         sessions=16,
-        turns=8,
+        turns=5,
         result_tokens=(20, 2000),
         answer_tokens=(8, 128),
         tool_s=1.0,
@@ -105,8 +105,8 @@ def gpu_loads(*, rehearse: bool) -> dict[str, Workload]:
     loads = {
         "s1": Workload(texts="one", sessions=1, turns=20),
         "s16_tools": tools,
-        "s64_tools": replace(tools, texts="tools64", sessions=64, turns=5),
-        "s64_half": replace(tools, texts="half64", sessions=64, turns=5),
+        "s64_tools": replace(tools, texts="tools64", sessions=64, turns=3),
+        "s64_half": replace(tools, texts="half64", sessions=64, turns=4),
     }
     if not rehearse:
         return loads

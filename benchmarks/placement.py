@@ -29,7 +29,7 @@ from benchmarks.report import Bar, parser, report
 SCENES = {
     "600_on_12": Scene(servers=12, sessions=600, seconds=2400.0, losses=3),
     "100000_on_1000": Scene(
-        servers=1000, sessions=100_000, seconds=800.0, losses=100, per_host=8, round_s=2.0
+        servers=1000, sessions=100_000, seconds=480.0, losses=100, per_host=4, round_s=2.0
     ),
 }
 SMALL = {"60_on_4": Scene(servers=4, sessions=60, seconds=400.0)}

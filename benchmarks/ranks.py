@@ -7,7 +7,9 @@
 ``plan_bytes``: the message of a step of eight decodes at 2,000 tokens. ``sums_per_layer``: in such
 a step. ``one_rank_over_before``: a step of a model that one rank computes, by ``forward`` and as it
 was called before there were ranks, in turns. Seconds of a step and the share of sums in them have
-no bar: four ranks on two cores show that the order is right, not how long it takes.
+no bar: four ranks on two cores show that the order is right, not how long it takes. ``--device
+cuda``: over NCCL, on as many GPUs as there are; ``one_rank_over_before`` compares recorded steps
+with others there, and says nothing.
 """
 
 import statistics
@@ -18,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks.report import Bar, parser, report
 from runtime.config import EngineConfig
@@ -42,12 +45,12 @@ BARS = {
 
 
 @contextmanager
-def loaded(model: str, ranks: int, dtype: str) -> Iterator[ModelRunner]:
+def loaded(model: str, ranks: int, dtype: str, device: str) -> Iterator[ModelRunner]:
     """Rank 0's runner; the others are processes."""
     config = EngineConfig(
         model=model,
         dtype=dtype,  # type: ignore[arg-type]
-        device="cpu",
+        device=device,  # type: ignore[arg-type]
         threads=1,
         tensor_parallel=ranks,
         block_size=BLOCK,
@@ -89,7 +92,7 @@ def step_figures(runner: ModelRunner) -> dict[str, float]:
     seconds, waited = [], 0.0
     for _ in range(STEPS):
         began = time.perf_counter()
-        runner.forward(batch)
+        runner.forward(batch)[0, 0].item()  # waits for the device
         seconds.append(time.perf_counter() - began)
         waited += runner.take_rank_wait_s()
     layers = STEPS * runner.model.config.num_layers
@@ -107,22 +110,22 @@ def one_rank_over_before(runner: ModelRunner) -> float:
         taken: dict[bool, list[float]] = {True: [], False: []}
         for number in range(2 * STEPS):
             began = time.perf_counter()
-            if number % 2:
-                runner.forward(batch)
-            else:
-                runner.run_as_it_comes(batch, None)
+            step = runner.forward if number % 2 else runner.run_as_it_comes
+            step(batch, None)[0, 0].item()
             taken[bool(number % 2)].append(time.perf_counter() - began)
         ratios.append(statistics.median(taken[True]) / statistics.median(taken[False]))
     return statistics.median(ratios)
 
 
-def measure(model: str, ranks: list[int], dtype: str) -> tuple[dict[str, Any], dict[str, float]]:
+def measure(
+    model: str, ranks: list[int], dtype: str, device: str
+) -> tuple[dict[str, Any], dict[str, float]]:
     """Figures of each number of ranks, and the values that bars are put to."""
     figures: dict[str, Any] = {}
     values: dict[str, float] = {}
     whole_kv = whole_weights = 0
     for count in [1, *ranks]:
-        with loaded(model, count, dtype) as runner:
+        with loaded(model, count, dtype, device) as runner:
             weights = runner.model.config.num_parameters
             figures[f"{count}"] = step_figures(runner) | {
                 "weights": weights,
@@ -146,8 +149,11 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--model", default=MODEL)
     options.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
     options.add_argument("--dtype", default="float32")
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments = options.parse_args(argv)
-    figures, values = measure(arguments.model, arguments.ranks, arguments.dtype)
+    there = torch.cuda.device_count() if arguments.device == "cuda" else max(arguments.ranks)
+    ranks = [count for count in arguments.ranks if count <= there]
+    figures, values = measure(arguments.model, ranks, arguments.dtype, arguments.device)
     figures["weights_per_rank"] = {
         name.rpartition("_")[2]: value for name, value in values.items() if "weights_per" in name
     }

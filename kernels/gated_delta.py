@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernels.dispatch import triton_kernels
 from kernels.native_arguments import DeltaArgs, DeltaFoldArgs
 from kernels.native_library import NativeLibrary, native_library
 from kernels.upload import upload
@@ -158,6 +159,10 @@ def gated_delta(
         due: by what these matrices are taken on first, as by ``fold_rings``; None: they are where
             the step begins.
     """
+    gpu = triton_kernels("delta", matrices)
+    if gpu is not None and gpu.takes(rows):
+        few: DeltaOutputs = gpu.gated_delta(inputs, matrices, rows, due)
+        return few
     library = _compiled(matrices)
     if library is None:
         if due is not None:
@@ -318,6 +323,10 @@ def fold_rings(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
         rings: of those that run.
         spans: which, and how far.
     """
+    gpu = triton_kernels("delta", matrices)
+    if gpu is not None:
+        gpu.fold_rings(matrices, rings, spans)
+        return None
     library = _compiled(matrices)
     if library is None:
         return fold_rings_reference(matrices, rings, spans)

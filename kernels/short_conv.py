@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernels.dispatch import triton_kernels
 from kernels.native_arguments import ShortConvArgs
 from kernels.native_library import native_library
 from kernels.upload import upload
@@ -95,6 +96,10 @@ def short_conv_reference(
 
 def short_conv(inputs: Tensor, weights: ConvWeights, windows: Tensor, rows: ConvRows) -> Tensor:
     """See ``short_conv_reference``."""
+    gpu = triton_kernels("short_conv", inputs) if windows.dtype == torch.float32 else None
+    if gpu is not None:
+        mixed: Tensor = gpu.short_conv(inputs, weights, windows, rows)
+        return mixed
     library = native_library(inputs.dtype) if inputs.device.type == "cpu" else None
     if library is None or windows.dtype != torch.float32:
         return short_conv_chunked(inputs, weights, windows, rows)

@@ -33,6 +33,9 @@ from kernels.triton_decode import (
     decode_join_kernel,
     decode_split_kernel,
 )
+from kernels.triton_delta import COLUMNS_EACH as COLUMNS_OF_MATRICES
+from kernels.triton_delta import WARPS as WARPS_OF_MATRICES
+from kernels.triton_delta import delta_few_kernel, delta_fold_kernel
 from kernels.triton_elementwise import (
     COLUMNS_EACH,
     add_rms_norm_kernel,
@@ -61,6 +64,7 @@ from kernels.triton_sampling import (
     sum_kernel,
     weigh_kernel,
 )
+from kernels.triton_short_conv import CHANNELS_EACH, short_conv_kernel
 from kernels.triton_split_plan import (
     MIN_TILES,
     PROGRAMS,
@@ -76,6 +80,10 @@ REGISTERS = 65536
 """Registers of one multiprocessor."""
 HEAD_COUNTS = {"qwen3-0.6b": (16, 8), "qwen3-8b": (32, 8), "one-to-one": (8, 8)}
 """(heads, kv heads) with head_dim 128."""
+RECURRENT_SIZES = {
+    "qwen3.5-35b": {"KEY_HEADS": 16, "VALUE_HEADS": 32, "KEY_DIM": 128, "VALUE_DIM": 128},
+    "mamba-2": {"KEY_HEADS": 8, "VALUE_HEADS": 64, "KEY_DIM": 128, "VALUE_DIM": 64},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +184,7 @@ def builds() -> Iterator[Build]:
     )
     yield from _sampling(151936)
     yield from _coded()
+    yield from _recurrent()
     for block in (FEW_ROWS, MANY_ROWS):
         yield Build(
             name=f"grouped_matmul {block} rows",
@@ -194,6 +203,57 @@ def builds() -> Iterator[Build]:
             },
             num_warps=4,
             needs="HGMMA" if block >= 64 else "LDGSTS",
+        )
+
+
+def _recurrent() -> Iterator[Build]:
+    """Steps of few tokens and commits of gated delta nets and of Mamba-2, and their convolution."""
+    spans = _pointers("i64", "rings", "committed", "counts")
+    rings = _pointers("fp32", "ring_keys", "ring_corrected", "ring_decays")
+    for name, sizes in RECURRENT_SIZES.items():
+        constants = sizes | {
+            "RING": 32,
+            "BLOCK_K": triton.next_power_of_2(sizes["KEY_DIM"]),
+            "BLOCK_V": COLUMNS_OF_MATRICES,
+        }
+        for due in (True, False):
+            yield Build(
+                name=f"delta_few {name}{' due' if due else ''}",
+                kernel=delta_few_kernel,
+                types=_pointers("fp32", "queries", "keys", "values", "decays", "betas", "matrices")
+                | _pointers("i64", "slots", "starts")
+                | _pointers("fp32", "mixed", "corrected")
+                | rings
+                | spans
+                | {"matrix_stride": "i64"}
+                | dict.fromkeys(
+                    ("ring_keys_stride", "ring_corrected_stride", "ring_decays_stride"), "i64"
+                ),
+                constants=constants | {"CORRECTS": name != "mamba-2", "DUE": due},
+                num_warps=WARPS_OF_MATRICES,
+            )
+        yield Build(
+            name=f"delta_fold {name}",
+            kernel=delta_fold_kernel,
+            types=_pointers("fp32", "matrices")
+            | {"slots_ptr": "*i64"}
+            | rings
+            | spans
+            | {"matrix_stride": "i64"},
+            constants=constants | {"LAYERS": 30},
+            num_warps=WARPS_OF_MATRICES,
+        )
+    for taps in (3, 4):
+        yield Build(
+            name=f"short_conv {taps} taps",
+            kernel=short_conv_kernel,
+            types=_pointers("bf16", "inputs")
+            | _pointers("fp32", "taps", "bias", "windows")
+            | _pointers("i64", "slots", "starts", "sequence_of")
+            | _pointers("bf16", "output")
+            | {"channels": "i32", "window_stride": "i64"},
+            constants={"TAPS": taps, "BIAS": taps == 4, "BLOCK": CHANNELS_EACH},
+            num_warps=4,
         )
 
 

@@ -1,11 +1,15 @@
 """Questions for a GPU, in parts of at most eight minutes, rehearsed on a CPU.
 
-    tools/gpu_run.sh PART OUT_DIR [--rehearse] [--only NAME ...]
+    tools/gpu_run.sh PART OUT_DIR [--rehearse] [--only NAME ...] [--vllm-python FILE]
 
 Each measurement is a process of its own with a time limit: one that dies, hangs or finds a wrong
 value costs its own time and no other's. Its line goes to OUT_DIR/results.jsonl as soon as it has
 ended, what it said to OUT_DIR/log.txt. A part ends before its eight minutes: what did not get its
 turn is written down as not run. Exit code 0 when every measurement gave its value.
+
+Part 4 plays agents beside vLLM, whose interpreter is given (``tools.peer_wheels install`` makes
+it); its first measurement may take all of a part's time, so what is left is run by ``--only``. Part
+5 is for models with recurrent layers, part 6 for a machine with two GPUs or more.
 
 ``--rehearse`` runs the same commands on small sizes, where there is no GPU under Triton's
 interpreter: every path is executed and every file written. No figure of a rehearsal counts.
@@ -20,7 +24,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +47,8 @@ class Measurement:
     """The command of a rehearsal; None: the same with ``--rehearse``."""
     interpreted: bool = True
     """A rehearsal runs Triton's kernels in its interpreter; a server would take too long."""
+    beside_peer: bool = False
+    """Is given the peer's interpreter, where there is one."""
 
 
 def benchmark(part: str, limit_s: float) -> Measurement:
@@ -63,9 +69,28 @@ def module(name: str, limit_s: float, *options: str, rehearsed: Sequence[str] = 
     )
 
 
+def agent_loop(way: str, limit_s: float) -> Measurement:
+    """Agents in a loop beside the peer, one of the ways of ``benchmarks.agent_loop_gpu``. It ends
+    itself ten seconds before its time is over."""
+    program = (sys.executable, "-m", "benchmarks.agent_loop")
+    command = (*program, "--device", "cuda", "--json", "--way", way)
+    return Measurement(
+        name=f"agent_loop_{way}",
+        command=(*command, "--limit-s", str(limit_s - 10)),
+        limit_s=limit_s,
+        rehearsed=(*command, "--rehearse", "--rounds", "1"),
+        interpreted=False,
+        beside_peer=True,
+    )
+
+
 SERVER = "tools.gpu_server"
 _DEMO = (sys.executable, "-m", "keepwarm", "demo")
 _TESTS = (sys.executable, "-m", "pytest", "-q", "tests/gpu")
+_RECURRENT_TESTS = (
+    *(*_TESTS, "tests/model/test_gated_delta.py", "tests/model/test_short_conv.py"),
+    *("-k", "delta or conv or mamba", "-W", "default"),
+)
 PARTS: dict[str, tuple[Measurement, ...]] = {
     "1": (
         module("tools.gpu_versions", 60),
@@ -119,6 +144,33 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
             ),
         ),
     ),
+    "4": (
+        agent_loop("ample", PART_S),
+        agent_loop("half", 300),
+        agent_loop("defaults", 300),
+    ),
+    "5": (
+        Measurement(
+            name="recurrent_tests",
+            command=(*_RECURRENT_TESTS, "-n", "12"),
+            limit_s=120,
+            rehearsed=_RECURRENT_TESTS,
+        ),
+        module(
+            SERVER,
+            200,
+            *("--model", "random:qwen3.5-100m", "--sessions", "16", "--turns", "4"),
+            rehearsed=(*("--model", "random:qwen3.5-tiny", "--sessions", "2", "--turns", "2"),),
+        ),
+    ),
+    "6": (
+        module(
+            "benchmarks.ranks",
+            420,
+            *("--json", "--device", "cuda", "--model", "random:qwen3-8b", "--dtype", "bfloat16"),
+            rehearsed=("--json", "--model", "random:qwen3-tiny-4", "--ranks", "2"),
+        ),
+    ),
 }
 
 
@@ -131,16 +183,30 @@ def main(
     options.add_argument("out", type=Path, metavar="OUT_DIR")
     options.add_argument("--rehearse", action="store_true")
     options.add_argument("--only", nargs="+", metavar="NAME", help="these measurements of the part")
+    options.add_argument("--vllm-python", type=Path, metavar="FILE", help="the peer's, for part 4")
     chosen = options.parse_args(arguments)
     measurements = {measurement.name: measurement for measurement in PARTS[chosen.part]}
     names = chosen.only or list(measurements)
     if unknown := set(names) - set(measurements):
         options.error(f"part {chosen.part} has {', '.join(measurements)}, not {min(unknown)}")
-    wanted = [measurements[name] for name in names]
+    wanted = [beside(measurements[name], chosen.vllm_python) for name in names]
     chosen.out.mkdir(parents=True, exist_ok=True)
     good = run(wanted, chosen.out, rehearse=chosen.rehearse, clock=clock)
     pack_cache(chosen.out)
     return 0 if good else 1
+
+
+def beside(measurement: Measurement, peer: Path | None) -> Measurement:
+    """The measurement with the peer's interpreter, if it takes one."""
+    if peer is None or not measurement.beside_peer:
+        return measurement
+    more = ("--vllm-python", str(peer.absolute()))
+    rehearsed = measurement.rehearsed
+    return replace(
+        measurement,
+        command=(*measurement.command, *more),
+        rehearsed=None if rehearsed is None else (*rehearsed, *more),
+    )
 
 
 def run(

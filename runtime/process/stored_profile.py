@@ -67,6 +67,7 @@ def facts_of(runner: ModelRunner, config: EngineConfig) -> dict[str, str]:
     """The facts on which the time of a step depends."""
     model = runner.model
     on_gpu = model.device.type == "cuda"
+    several = config.tensor_parallel > 1
     return {
         "processor": torch.cuda.get_device_name(model.device) if on_gpu else processor(),
         "threads": str(torch.get_num_threads()),
@@ -78,4 +79,4 @@ def facts_of(runner: ModelRunner, config: EngineConfig) -> dict[str, str]:
         "kv": f"{config.kv_cache_dtype} in blocks of {config.block_size}",
         "model": hashlib.sha256(repr(model.config).encode()).hexdigest(),
         "products": repr(model.decoder.choice),
-    }
+    } | ({"ranks": str(config.tensor_parallel)} if several else {})

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.agent_loop import main
+from benchmarks.agent_loop import main, options
 from benchmarks.agent_loop_gpu import (
     PEER,
     RATIOS,
@@ -31,6 +31,7 @@ from benchmarks.loop_stand_in import StandIn, StandInServer, handler_of
 from benchmarks.loop_transcript import ChatTranscript
 from benchmarks.loop_workload import Played, Workload, needed_tokens, pause_s, plan_of, play
 from benchmarks.report import DataMissing
+from tools.gpu_run import PARTS
 
 VOCAB = 272
 LOADS = {name: load for name, load in gpu_loads(rehearse=True).items() if name != "s64_half"}
@@ -234,6 +235,14 @@ def test_a_rehearsal_plays_our_own_server_beside_the_stand_in(
     assert mine["digests"] == theirs["digests"]
     assert mine["prompt_tokens"] == theirs["prompt_tokens"]
     assert 0 < mine["computed_tokens"][0] < mine["prompt_tokens"]
+
+
+def test_agents_beside_the_peer_end_themselves_before_they_are_ended() -> None:
+    assert {measurement.name for measurement in PARTS["4"]} == {f"agent_loop_{way}" for way in WAYS}
+    for measurement in PARTS["4"]:
+        given = options().parse_args(measurement.command[3:])
+        assert given.limit_s < measurement.limit_s
+        assert options().parse_args((measurement.rehearsed or ())[3:]).rehearse
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")

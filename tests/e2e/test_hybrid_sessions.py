@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -75,3 +76,22 @@ def test_slots_and_what_is_kept_in_them_are_in_the_metrics(serving: ChildServer)
     assert found['keepwarm_state_snapshots_taken_total{kind="header"}'] >= 1
     assert 'keepwarm_missed_tokens_total{cause="state_missing"}' in found
     assert "keepwarm_state_slot_waits_total" in found
+
+
+def test_a_restart_finds_the_states_of_sessions_with_their_keys_and_values(tmp_path: Path) -> None:
+    """Few blocks on the device, so that the first session's are in host memory before."""
+    options = ["--model", "random:lfm2-tiny", "--threads", "1", "--max-running", "2"]
+    options += ["--num-blocks", "80", "--state-slots", "3", "--host-kv-mib", "8"]
+    options += ["--disk-kv-mib", "16", "--disk-kv-folder", str(tmp_path / "kv")]
+    options += ["--journal", str(tmp_path / "journal")]
+    with child_server(options, log=tmp_path / "log") as server, Client(server.url) as client:
+        sessions = [client.session() for _ in range(3)]
+        last = [said(session, "once upon a time " * 20) for session in sessions]
+        for number, session in enumerate(sessions):
+            response = said(session, "and then?")
+            assert recomputed(last[number], response) == 0, number
+            last[number] = response
+    with child_server(options, log=tmp_path / "log") as server, Client(server.url) as client:
+        for before in last:
+            response = said(client.session(head=before.id), "and in the end?")
+            assert recomputed(before, response) == 0

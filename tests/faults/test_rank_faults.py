@@ -24,29 +24,31 @@ TOLD_S = 5.0
 
 
 @pytest.fixture(scope="module")
-def ranked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
+def meeting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where ranks make the folders that they meet in."""
+    return tmp_path_factory.mktemp("meeting")
+
+
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory: pytest.TempPathFactory, meeting: Path) -> Iterator[Faulty]:
     folder = tmp_path_factory.mktemp("ranked")
-    with faulty_server(folder, "--tensor-parallel", str(RANKS)) as server:
-        yield server
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(meeting))
+        with faulty_server(folder, "--tensor-parallel", str(RANKS)) as server:
+            yield server
 
 
 def others(faulty: Faulty) -> list[psutil.Process]:
     return faulty.children("runtime.process.rank")
 
 
-def left() -> tuple[set[Path], set[Path]]:
-    """Folders where ranks meet, and shared memory."""
-    return set(Path("/tmp").glob("keepwarm-ranks-*")), set(Path("/dev/shm").glob("*"))
-
-
 def harm_one(faulty: Faulty, rng: random.Random, number: signal.Signals, phase: str) -> Outcome:
     """One of the other ranks is harmed; what must hold of processes whatever was done."""
-    before, harmed = left(), others(faulty)
+    harmed = others(faulty)
     assert len(harmed) == RANKS - 1
     outcome = play(faulty, phase, lambda _: rng.choice(harmed).send_signal(number))
     until(lambda: not any(_lives(process) for process in harmed))
     assert len(others(faulty)) == RANKS - 1
-    assert left() == before
     assert len([line for line in outcome.lines if "engine died" in line]) == 1, outcome.lines
     return outcome
 
@@ -58,7 +60,9 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def test_a_rank_that_is_killed_ends_the_engine_and_every_session_goes_on(ranked: Faulty) -> None:
+def test_a_rank_that_is_killed_ends_the_engine_and_every_session_goes_on(
+    ranked: Faulty, meeting: Path
+) -> None:
     """KEEPWARM_RANK_KILLS times, at random phases of a turn; KEEPWARM_RANKS: so many ranks."""
     rng = random.Random(SEED)
     for number in range(KILLS):
@@ -67,9 +71,10 @@ def test_a_rank_that_is_killed_ends_the_engine_and_every_session_goes_on(ranked:
         (told,) = [line for line in outcome.lines if "engine ends, to be replaced" in line]
         assert re.search(r"rank \d+ was killed by SIGKILL", told), (SEED, number, phase, told)
         assert outcome.recovery_s - outcome.load_s <= TOLD_S, (SEED, number, phase, outcome)
+        assert not list(meeting.iterdir())
 
 
-def test_a_rank_that_is_stopped_is_found_as_a_hung_engine_is(ranked: Faulty) -> None:
+def test_a_rank_that_is_stopped_is_found_as_a_hung_engine_is(ranked: Faulty, meeting: Path) -> None:
     """KEEPWARM_RANK_STOPS times. One that nobody waits for hangs nobody, so a turn runs."""
     rng = random.Random(SEED)
     for number in range(STOPS):
@@ -78,3 +83,4 @@ def test_a_rank_that_is_stopped_is_found_as_a_hung_engine_is(ranked: Faulty) -> 
         assert [line for line in outcome.lines if "it hung: no sign of life" in line], outcome
         spare_s = outcome.recovery_s - outcome.load_s - HUNG_AFTER_S
         assert spare_s <= TOLD_S, (SEED, number, phase, outcome)
+        assert not list(meeting.iterdir())

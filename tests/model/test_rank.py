@@ -5,6 +5,7 @@ One that is stopped is in ``tests/faults/test_rank_faults.py``.
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,13 +15,20 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from runtime.config import EngineConfig
 from runtime.messages import SamplingParams
+from runtime.model.runner import load_runner
 from runtime.process.engine_process import EngineDied, EngineProcess, EngineStartError
+from runtime.process.frames import FrameError
+from runtime.process.rank import follow
+from runtime.process.step_channel import StepOrder, encode_end, encode_step, read_order
 from tests.support.inline_engine import InlineEngine
+from tests.support.rank_groups import NoGroup
 from tests.support.requests import make_request
+from tests.support.step_orders import LIMITS, order_of, random_batch, reader, spoil
 
 ONE = EngineConfig(
     model="random:qwen3-tiny-4",
@@ -32,6 +40,7 @@ ONE = EngineConfig(
 )
 TWO = replace(ONE, tensor_parallel=2)
 TOLD_S = 5.0
+NOTHING = np.empty(0, dtype=np.int64)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at Linux's processes")
 
@@ -89,8 +98,11 @@ async def started(config: EngineConfig) -> AsyncIterator[EngineProcess]:
         await engine.stop()
 
 
-def left_folders() -> set[Path]:
-    return set(Path("/tmp").glob("keepwarm-ranks-*"))
+@pytest.fixture(autouse=True)
+def meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where ranks make the folders that they meet in."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
 
 
 async def _one_rank(name: str) -> list[int]:
@@ -111,12 +123,11 @@ async def _ended(engine: EngineProcess, within_s: float) -> str:
         return str(died)
 
 
-async def _faults(capfd: pytest.CaptureFixture[str]) -> None:
-    before = left_folders()
+async def _faults(meeting: Path, capfd: pytest.CaptureFixture[str]) -> None:
     expected = [await _one_rank("a"), await _one_rank("bb")]
     async with started(TWO) as engine:
         assert engine.process_id is not None
-        assert left_folders() == before
+        assert not list(meeting.iterdir())
         assert await tokens_of(engine, "a") == expected[0]
         # One rank is killed in mid-turn.
         (other,) = others_of(engine.process_id)
@@ -136,14 +147,41 @@ async def _faults(capfd: pytest.CaptureFixture[str]) -> None:
         os.kill(leading, signal.SIGKILL)
         assert "killed by SIGKILL" in await _ended(engine, TOLD_S)
         await until(lambda: not lives(other))
-        assert left_folders() == before
+        assert not list(meeting.iterdir())
 
 
 def test_two_processes_answer_as_one_and_end_together_whichever_is_lost(
-    capfd: pytest.CaptureFixture[str],
+    meeting: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run: Coroutine[None, None, None] = _faults(capfd)
+    run: Coroutine[None, None, None] = _faults(meeting, capfd)
     asyncio.run(run)
+
+
+def test_a_living_rank_refuses_what_no_step_can_be_and_writes_only_what_it_is_told() -> None:
+    """300 spoilt messages to one loaded part, which goes on with a whole one behind each."""
+    runner = load_runner(replace(ONE, num_blocks=LIMITS.num_blocks, block_size=LIMITS.block_size))
+    blocks, rng, refused = runner.pool.blocks, random.Random(7), 0
+    limits = replace(LIMITS, max_context_tokens=runner.model.config.max_context_tokens)
+    for _ in range(300):
+        data = bytearray(encode_step(order_of(random_batch(rng))))
+        spoil(rng, data)
+        said = bytes(data) + encode_end()
+        blocks.zero_()
+        try:
+            order = read_order(reader(said), limits, 0)
+            told = order.batch.slots if isinstance(order, StepOrder) else NOTHING
+        except (FrameError, EOFError):
+            told = NOTHING
+        written = set((told // LIMITS.block_size).tolist())
+        try:
+            follow(runner, reader(said), NoGroup())
+        except (FrameError, EOFError, KeyError):  # perhaps what lies behind a step
+            refused += 1
+        touched = blocks.flatten(3).abs().sum(dim=(0, 1, 3)).nonzero().flatten().tolist()
+        assert set(touched) <= written
+    assert refused > 100
+    whole = encode_step(order_of(random_batch(rng)))
+    follow(runner, reader(whole + encode_end()), NoGroup())
 
 
 async def _refused(config: EngineConfig) -> str:
@@ -152,14 +190,13 @@ async def _refused(config: EngineConfig) -> str:
     return str(refused.value)
 
 
-def test_a_model_that_cannot_be_cut_is_refused_in_one_line() -> None:
-    before = left_folders()
+def test_a_model_that_cannot_be_cut_is_refused_in_one_line(meeting: Path) -> None:
     said = asyncio.run(_refused(replace(TWO, tensor_parallel=3)))
     assert said == (
         "random:qwen3-tiny-4: --tensor-parallel 3 cannot be had: 4 heads are not a multiple of 3; "
         "what can be had: 2, 4"
     )
-    assert left_folders() == before
+    assert not list(meeting.iterdir())
 
 
 def test_one_rank_has_no_further_process_and_loads_nothing_of_ranks() -> None:

@@ -52,6 +52,7 @@ def test_its_name_follows_what_times_depend_on(tmp_path: Path) -> None:
     runner = load_runner(config)
     facts = facts_of(runner, config)
     assert set(facts) >= {"processor", "threads", "dtype", "model", "kernels", "products"}
+    assert facts_of(runner, replace(config, tensor_parallel=2)) == facts | {"ranks": "2"}
     first = StoredProfile.of(runner, config)
     other_config = replace(config, dtype="float64")
     other = StoredProfile.of(load_runner(other_config), other_config)

@@ -39,3 +39,10 @@ class Groups:
     def sums(self, parts: list[Tensor], kind: SumKind) -> list[Tensor]:
         """Of one part a rank, as each rank has it."""
         return self.on_all(lambda rank: RankSum(self.groups[rank], kind)(parts[rank].clone()))
+
+
+class NoGroup(RankGroup):
+    """For a rank that nobody sums with."""
+
+    def __init__(self) -> None:
+        super().__init__(None, 1)

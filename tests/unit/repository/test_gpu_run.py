@@ -90,8 +90,21 @@ def test_rehearsals_interpret_kernels_and_servers_do_not() -> None:
     assert environment(interpreted=True)["TRITON_INTERPRET"] == "1"
     assert "KEEPWARM_KERNELS" not in environment(interpreted=False)
     servers = [m for part in PARTS.values() for m in part if m.name == "gpu_server"]
-    assert len(servers) == 2
+    assert len(servers) == 3
     assert not any(m.interpreted for m in servers)
+
+
+def test_the_peers_interpreter_goes_to_those_that_are_measured_beside_it() -> None:
+    peer = Path("/peer/bin/python")
+    for part, measurements in PARTS.items():
+        for measurement in measurements:
+            given = gpu_run.beside(measurement, peer)
+            assert (given != measurement) == (part == "4")
+            assert gpu_run.beside(measurement, None) == measurement
+            if part == "4":
+                assert given.command[-2:] == ("--vllm-python", str(peer))
+                assert given.rehearsed is not None
+                assert given.rehearsed[-2:] == given.command[-2:]
 
 
 def test_measurements_can_be_chosen_by_name(

@@ -1,0 +1,1 @@
+"""Agents of other frameworks, unmodified, on one ``keepwarm serve``: each file one of them."""

@@ -1,0 +1,292 @@
+"""Steps of few tokens by the gated delta rule and by Mamba-2, and matrices taken on, in Triton.
+
+What ``kernels.gated_delta`` says, token by token: a program has some columns of one head's matrix
+in registers, takes them on by what the ring has for them, writes them back, and goes on with the
+step's tokens, whose matrices nobody writes. So a decode reads and writes each matrix once, and a
+step that begins where the matrix stands only reads it.
+Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
+"""
+
+from typing import Any, Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.gated_delta import (
+    DeltaDue,
+    DeltaInputs,
+    DeltaOutputs,
+    DeltaRings,
+    DeltaRows,
+    DeltaSpans,
+)
+from kernels.launching import launch
+from kernels.upload import upload
+
+MOST_TOKENS: Final = 33
+"""Of a sequence: a token and the longest draft. More are for products of matrices."""
+COLUMNS_EACH: Final = 32
+WARPS: Final = 4
+
+
+@triton.jit
+def _taken_on(
+    state,
+    keys_ptr,
+    corrected_ptr,
+    decays_ptr,
+    committed,
+    count,
+    head,
+    k,
+    v,
+    RING: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    VALUE_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+):
+    """Columns ``v`` of a head's matrix behind ``count`` tokens of its ring."""
+    key_head = head // (VALUE_HEADS // KEY_HEADS)
+    for index in range(count):
+        place = (committed + index) % RING
+        decay = tl.load(decays_ptr + place * VALUE_HEADS + head)
+        key = tl.load(
+            keys_ptr + (place * KEY_HEADS + key_head) * KEY_DIM + k, mask=k < KEY_DIM, other=0.0
+        )
+        added = tl.load(
+            corrected_ptr + (place * VALUE_HEADS + head) * VALUE_DIM + v,
+            mask=v < VALUE_DIM,
+            other=0.0,
+        )
+        state = state * tl.exp(decay) + key[:, None] * added[None, :]
+    return state
+
+
+@triton.jit
+def delta_few_kernel(
+    queries_ptr,
+    keys_ptr,
+    values_ptr,
+    decays_ptr,
+    betas_ptr,
+    matrices_ptr,
+    slots_ptr,
+    starts_ptr,
+    mixed_ptr,
+    corrected_ptr,
+    ring_keys_ptr,
+    ring_corrected_ptr,
+    ring_decays_ptr,
+    rings_ptr,
+    committed_ptr,
+    counts_ptr,
+    matrix_stride,
+    ring_keys_stride,
+    ring_corrected_stride,
+    ring_decays_stride,
+    RING: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    VALUE_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    CORRECTS: tl.constexpr,
+    DUE: tl.constexpr,
+):
+    """One sequence, one head, BLOCK_V columns. Grid: (sequences, heads, tiles of columns)."""
+    sequence, head = tl.program_id(0), tl.program_id(1)
+    key_head = head // (VALUE_HEADS // KEY_HEADS)
+    k = tl.arange(0, BLOCK_K)
+    v = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
+    known = (k < KEY_DIM)[:, None] & (v < VALUE_DIM)[None, :]
+    slot = tl.load(slots_ptr + sequence)
+    place = slot * matrix_stride + head * KEY_DIM * VALUE_DIM
+    cells = matrices_ptr + place + k[:, None] * VALUE_DIM + v[None, :]
+    state = tl.load(cells, mask=known, other=0.0)
+    if DUE:
+        count = tl.load(counts_ptr + sequence)
+        ring = tl.load(rings_ptr + sequence)
+        state = _taken_on(
+            state,
+            ring_keys_ptr + ring * ring_keys_stride,
+            ring_corrected_ptr + ring * ring_corrected_stride,
+            ring_decays_ptr + ring * ring_decays_stride,
+            tl.load(committed_ptr + sequence),
+            count,
+            head,
+            k,
+            v,
+            RING,
+            KEY_HEADS,
+            VALUE_HEADS,
+            KEY_DIM,
+            VALUE_DIM,
+        )
+        tl.store(cells, state, mask=known & (count > 0))
+    for token in range(tl.load(starts_ptr + sequence), tl.load(starts_ptr + sequence + 1)):
+        of_key = (token * KEY_HEADS + key_head) * KEY_DIM + k
+        of_value = (token * VALUE_HEADS + head) * VALUE_DIM + v
+        key = tl.load(keys_ptr + of_key, mask=k < KEY_DIM, other=0.0)
+        query = tl.load(queries_ptr + of_key, mask=k < KEY_DIM, other=0.0)
+        added = tl.load(values_ptr + of_value, mask=v < VALUE_DIM, other=0.0)
+        state = state * tl.exp(tl.load(decays_ptr + token * VALUE_HEADS + head))
+        if CORRECTS:
+            there = tl.sum(state * key[:, None], 0)
+            added = (added - there) * tl.load(betas_ptr + token * VALUE_HEADS + head)
+        state = state + key[:, None] * added[None, :]
+        tl.store(corrected_ptr + of_value, added, mask=v < VALUE_DIM)
+        tl.store(mixed_ptr + of_value, tl.sum(state * query[:, None], 0), mask=v < VALUE_DIM)
+
+
+@triton.jit
+def delta_fold_kernel(
+    matrices_ptr,
+    slots_ptr,
+    ring_keys_ptr,
+    ring_corrected_ptr,
+    ring_decays_ptr,
+    rings_ptr,
+    committed_ptr,
+    counts_ptr,
+    matrix_stride,
+    LAYERS: tl.constexpr,
+    RING: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    VALUE_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):
+    """One sequence, one head of one layer, BLOCK_V columns. Grid: (sequences, layers * heads,
+    tiles of columns)."""
+    sequence, within = tl.program_id(0), tl.program_id(1)
+    layer, head = within // VALUE_HEADS, within % VALUE_HEADS
+    k = tl.arange(0, BLOCK_K)
+    v = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
+    count = tl.load(counts_ptr + sequence)
+    known = (k < KEY_DIM)[:, None] & (v < VALUE_DIM)[None, :] & (count > 0)
+    place = tl.load(slots_ptr + sequence) * matrix_stride + within * KEY_DIM * VALUE_DIM
+    cells = matrices_ptr + place + k[:, None] * VALUE_DIM + v[None, :]
+    ring = (tl.load(rings_ptr + sequence) * LAYERS + layer) * RING
+    state = _taken_on(
+        tl.load(cells, mask=known, other=0.0),
+        ring_keys_ptr + ring * KEY_HEADS * KEY_DIM,
+        ring_corrected_ptr + ring * VALUE_HEADS * VALUE_DIM,
+        ring_decays_ptr + ring * VALUE_HEADS,
+        tl.load(committed_ptr + sequence),
+        count,
+        head,
+        k,
+        v,
+        RING,
+        KEY_HEADS,
+        VALUE_HEADS,
+        KEY_DIM,
+        VALUE_DIM,
+    )
+    tl.store(cells, state, mask=known)
+
+
+def takes(rows: DeltaRows) -> bool:
+    """Whether a step is of few tokens for each sequence, and hands out no matrix."""
+    counts = rows.starts[1:] - rows.starts[:-1]
+    return not rows.handed and bool((counts <= MOST_TOKENS).all())
+
+
+def gated_delta(
+    inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows, due: DeltaDue | None
+) -> DeltaOutputs:
+    """See ``kernels.gated_delta.gated_delta``, of a step that ``takes`` says yes to."""
+    device = matrices.device
+    given = (inputs.queries, inputs.keys, inputs.values, inputs.decays)
+    queries, keys, values, decays = (each.contiguous() for each in given)
+    betas = decays if inputs.betas is None else inputs.betas.contiguous()
+    mixed, corrected = torch.empty_like(values), torch.empty_like(values)
+    outputs = DeltaOutputs(
+        mixed=mixed, corrected=corrected, handed=matrices.new_empty(0, *matrices.shape[1:])
+    )
+    if not len(rows.slots):
+        return outputs
+    slots = upload(rows.slots, device)
+    rings, spans, strides = _of_due(due, matrices, slots)
+    sizes = _sizes(matrices, keys.shape[1])
+    launch(delta_few_kernel, (len(rows.slots), sizes["VALUE_HEADS"], _tiles(matrices)))(
+        queries,
+        keys,
+        values,
+        decays,
+        betas,
+        matrices,
+        slots,
+        upload(rows.starts, device),
+        mixed,
+        corrected,
+        *rings,
+        *spans,
+        matrices.stride(0),
+        *strides,
+        RING=1 if due is None else due.rings.keys.shape[2],
+        CORRECTS=inputs.betas is not None,
+        DUE=due is not None,
+        **sizes,
+    )
+    return outputs
+
+
+def _of_due(
+    due: DeltaDue | None, matrices: Tensor, slots: Tensor
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[int, ...]]:
+    """A layer's rings, the spans and how far rings are apart; where nothing is due, what is never
+    read."""
+    if due is None:
+        return (matrices,) * 3, (slots,) * 3, (0,) * 3
+    kept = due.rings.keys, due.rings.corrected, due.rings.decays
+    of_layer = tuple(each[:, due.layer] for each in kept)
+    return of_layer, _uploaded(due.spans, matrices.device), tuple(e.stride(0) for e in of_layer)
+
+
+def _uploaded(spans: DeltaSpans, device: torch.device) -> tuple[Tensor, ...]:
+    return tuple(upload(each, device) for each in (spans.rings, spans.committed, spans.counts))
+
+
+def fold_rings(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
+    """See ``kernels.gated_delta.fold_rings``."""
+    if not len(spans.slots):
+        return
+    sizes, device = _sizes(matrices, rings.keys.shape[3]), matrices.device
+    layers = matrices.shape[1]
+    grid = len(spans.slots), layers * sizes["VALUE_HEADS"], _tiles(matrices)
+    launch(delta_fold_kernel, grid)(
+        matrices,
+        upload(spans.slots, device),
+        rings.keys,
+        rings.corrected,
+        rings.decays,
+        *_uploaded(spans, device),
+        matrices.stride(0),
+        LAYERS=layers,
+        RING=rings.keys.shape[2],
+        **sizes,
+    )
+
+
+def _sizes(matrices: Tensor, key_heads: int) -> dict[str, Any]:
+    heads, key_dim, value_dim = matrices.shape[-3:]
+    return {
+        "KEY_HEADS": key_heads,
+        "VALUE_HEADS": heads,
+        "KEY_DIM": key_dim,
+        "VALUE_DIM": value_dim,
+        "BLOCK_K": triton.next_power_of_2(key_dim),
+        "BLOCK_V": COLUMNS_EACH,
+        "num_warps": WARPS,
+    }
+
+
+def _tiles(matrices: Tensor) -> int:
+    return int(triton.cdiv(matrices.shape[-1], COLUMNS_EACH))

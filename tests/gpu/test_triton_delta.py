@@ -1,0 +1,126 @@
+"""Triton's steps of few tokens and commits of the delta rule against their references."""
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.dispatch import triton_kernels
+from kernels.gated_delta import (
+    DeltaDue,
+    DeltaInputs,
+    DeltaRings,
+    DeltaRows,
+    DeltaSpans,
+    fold_rings,
+    fold_rings_reference,
+    gated_delta,
+    gated_delta_reference,
+)
+
+LIMIT = 1e-5
+RING, LAYERS, SLOTS = 8, 2, 5
+SHAPES = [(1, 1, 5, 7), (2, 4, 16, 40)]
+"""Heads of keys, of values, numbers of a key, of a value."""
+
+
+@pytest.fixture(autouse=True)
+def _triton_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
+
+
+def drawn(
+    shape: tuple[int, int, int, int], tokens: int, *, corrects: bool, device: torch.device
+) -> tuple[DeltaInputs, torch.Tensor, DeltaRings]:
+    key_heads, heads, key_dim, value_dim = shape
+    generator = torch.Generator().manual_seed(tokens)
+
+    def normal(*size: int) -> torch.Tensor:
+        return torch.randn(*size, generator=generator).to(device)
+
+    inputs = DeltaInputs(
+        queries=normal(tokens, key_heads, key_dim) / key_dim,
+        keys=torch.nn.functional.normalize(normal(tokens, key_heads, key_dim), dim=-1),
+        values=normal(tokens, heads, value_dim),
+        decays=-normal(tokens, heads).abs(),
+        betas=normal(tokens, heads).sigmoid() if corrects else None,
+    )
+    rings = DeltaRings(
+        keys=normal(3, LAYERS, RING, key_heads, key_dim),
+        corrected=normal(3, LAYERS, RING, heads, value_dim),
+        decays=-normal(3, LAYERS, RING, heads).abs(),
+    )
+    return inputs, normal(SLOTS, LAYERS, heads, key_dim, value_dim), rings
+
+
+def spans(*counts: int) -> DeltaSpans:
+    return DeltaSpans(
+        slots=np.array([3, 0, 2][: len(counts)]),
+        rings=np.array([1, 2, 0][: len(counts)]),
+        committed=np.array([6, 40, 3][: len(counts)]),
+        counts=np.array(counts),
+    )
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return torch.allclose(found, wanted, rtol=LIMIT, atol=LIMIT)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("corrects", [True, False])
+@pytest.mark.parametrize("counts", [None, (0, 5, 1)])
+def test_a_step_of_few_tokens_agrees_with_the_reference(
+    counts: tuple[int, ...] | None,
+    corrects: bool,
+    shape: tuple[int, int, int, int],
+    device: torch.device,
+) -> None:
+    """Behind what is due, which the matrices in memory are taken on by, and by no more."""
+    inputs, matrices, rings = drawn(shape, 7, corrects=corrects, device=device)
+    rows = DeltaRows(
+        slots=np.array([3, 0, 2]), starts=np.array([0, 1, 6, 7]), positions=np.array([9, 0, 4])
+    )
+    assert triton_kernels("delta", matrices).takes(rows)  # type: ignore[union-attr]
+    expected, due = matrices.clone(), None
+    if counts is not None:
+        due = DeltaDue(matrices=matrices, rings=rings, spans=spans(*counts), layer=1)
+        fold_rings_reference(
+            expected[:, 1:],
+            DeltaRings(
+                keys=rings.keys[:, 1:], corrected=rings.corrected[:, 1:], decays=rings.decays[:, 1:]
+            ),
+            spans(*counts),
+        )
+    wanted = gated_delta_reference(inputs, expected[:, 1], rows)
+    found = gated_delta(inputs, matrices[:, 1], rows, due)
+    assert close(found.mixed, wanted.mixed)
+    assert close(found.corrected, wanted.corrected)
+    assert close(matrices, expected)
+    assert torch.equal(matrices[:, 0], expected[:, 0])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_commit_of_all_layers_agrees_with_the_reference(
+    shape: tuple[int, int, int, int], device: torch.device
+) -> None:
+    _, matrices, rings = drawn(shape, 1, corrects=True, device=device)
+    expected = matrices.clone()
+    fold_rings_reference(expected, rings, spans(8, 0, 3))
+    fold_rings(matrices, rings, spans(8, 0, 3))
+    assert close(matrices, expected)
+    untouched = [slot for slot in range(SLOTS) if slot not in (3, 2)]
+    assert torch.equal(matrices[untouched], expected[untouched])
+
+
+def test_long_steps_and_those_that_hand_matrices_out_are_for_others() -> None:
+    like = torch.zeros(1)
+    kernels = triton_kernels("delta", like)
+    assert kernels is not None
+    few = kernels.MOST_TOKENS
+    for count, handed, taken in ((few, (), True), (few + 1, (), False), (1, ((0, 1),), False)):
+        rows = DeltaRows(
+            slots=np.array([0]),
+            starts=np.array([0, count]),
+            positions=np.array([0]),
+            handed=handed,
+        )
+        assert kernels.takes(rows) == taken
