@@ -5,10 +5,10 @@
 
 Attention (decode, a batch of unequal lengths, verification of drafts, a shared prefix, keys and
 values in fp8), whole steps of Qwen3-0.6B and 8B shapes with random weights, the draw, products in
-fp8, experts, recorded steps, prefill behind contexts, copies of KV to host memory and back, the
-same steps by ``transformers``, and steps begun ahead. Writes DIR/gpu.json and DIR/gpu.md after each
-part: a part that fails says so, and the others are measured all the same. Where torch sees no
-GPU, it says so and exits with 0.
+fp8, experts, recorded steps, prefill behind contexts, copies of KV to host memory and back,
+recurrent layers, the same steps by ``transformers``, and steps begun ahead. Writes DIR/gpu.json and
+DIR/gpu.md after each part: a part that fails says so, and the others are measured all the same.
+Where torch sees no GPU, it says so and exits with 0.
 
 ``benchmarks.gpu_plan`` says what is measured; ``gpu_cases``, ``gpu_kernels``, ``gpu_graphs``,
 ``gpu_moves``, ``gpu_peer`` and ``gpu_engine`` beside it how.
@@ -46,6 +46,7 @@ from benchmarks.gpu_kernels import (
 from benchmarks.gpu_moves import measure_prefill, measure_tiers
 from benchmarks.gpu_peer import measure_peer
 from benchmarks.gpu_plan import FULL, REHEARSAL, Plan
+from benchmarks.gpu_recurrent import measure_recurrent
 from benchmarks.report import Bar, report
 
 Part = Callable[[float], list[dict[str, Any]]]
@@ -72,6 +73,7 @@ def parts(plan: Plan, dtype: torch.dtype, device: torch.device) -> dict[str, Par
         "verified_steps": lambda rate: measure_verified_steps(plan, dtype, device),
         "prefill": lambda rate: measure_prefill(plan, dtype, device),
         "tiers": lambda rate: measure_tiers(plan, dtype, device),
+        "recurrent": lambda rate: measure_recurrent(plan, rate, device),
         "peer": lambda rate: measure_peer(plan, dtype, device, compiled=False),
         "peer_compiled": lambda rate: measure_peer(plan, dtype, device, compiled=True),
         "lookahead": lambda rate: _engine().measure_lookahead(plan, dtype, device),

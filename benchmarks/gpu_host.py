@@ -44,7 +44,13 @@ from runtime.model.kv_pool import KVPool
 from runtime.model.layers import WeightBits
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
-from runtime.model.step_buckets import Bucket, buckets_up_to, large_chunks, smallest
+from runtime.model.step_buckets import (
+    Bucket,
+    RecordedSizes,
+    buckets_up_to,
+    large_chunks,
+    smallest,
+)
 
 BLOCK_SIZE = 16
 TURNS, CONTEXT, SHARED_BLOCKS = 64, 12_000, 500
@@ -139,7 +145,8 @@ def launches(layers: int, need: Bucket, bits: WeightBits) -> Counter[str]:
 
     with on_triton():
         decoder = Decoder(config, RandomWeights(0, dtype, CPU), dtype, CPU, bits=bits)
-        StepGraphs(decoder, pool, spare_block=31, max_sequences=need.sequences, record=keep)
+        sizes = RecordedSizes(max_sequences=need.sequences)
+        StepGraphs(decoder, pool, spare_block=31, sizes=sizes, record=keep)
         recorded = buckets_up_to(need.sequences)
         bucket = smallest(recorded, need)
         assert bucket is not None
@@ -199,9 +206,8 @@ def prepare_s(*, shared: bool, chunk: int = 0) -> float:
             decoder,
             pool,
             spare_block=blocks - 1,
-            max_sequences=TURNS,
+            sizes=RecordedSizes(max_sequences=TURNS, large_chunks=large_chunks(TURNS, 2 * chunk)),
             record=lambda call: lambda: logits,
-            large_chunks=large_chunks(TURNS, 2 * chunk),
         )
         inputs = turns(shared=shared, chunk=chunk)
         for _ in range(REPEATS):

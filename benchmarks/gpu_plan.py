@@ -12,6 +12,22 @@ QWEN3_8B = replace(random_model_config("qwen3-8b"), shaping=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrentPlan:
+    """A layer that keeps a matrix for each head."""
+
+    name: str
+    sequences: int
+    key_heads: int
+    heads: int
+    key_dim: int
+    value_dim: int
+    corrects: bool = True
+    """Values are corrected by what the matrix has for their key."""
+    prompt: int = 1024
+    """Tokens of a prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The sizes that are measured."""
 
@@ -59,6 +75,8 @@ class Plan:
     """Chunks of a prompt: tokens, and the context they come behind."""
     moved_blocks: int
     """Blocks that go to host memory and back at once."""
+    recurrent: tuple[RecurrentPlan, ...]
+    """One layer of each kind."""
 
 
 FULL = Plan(
@@ -117,6 +135,20 @@ FULL = Plan(
         (2048, 32768),
     ),
     moved_blocks=1024,
+    recurrent=(
+        RecurrentPlan(
+            name="gated delta net", sequences=64, key_heads=16, heads=32, key_dim=128, value_dim=128
+        ),
+        RecurrentPlan(
+            name="Mamba-2",
+            sequences=64,
+            key_heads=8,
+            heads=64,
+            key_dim=128,
+            value_dim=64,
+            corrects=False,
+        ),
+    ),
 )
 
 _TINY = random_model_config("qwen3-tiny")
@@ -151,5 +183,16 @@ REHEARSAL = replace(
     engine_steps=3,
     prefill=((24, 0), (24, 40)),
     moved_blocks=70,
+    recurrent=(
+        RecurrentPlan(
+            name="gated delta net",
+            sequences=2,
+            key_heads=1,
+            heads=2,
+            key_dim=8,
+            value_dim=12,
+            prompt=70,
+        ),
+    ),
 )
 """The same on sizes that Triton's interpreter manages: every path, no figure that counts."""

@@ -43,11 +43,11 @@ class RayReplica:
             drain_s: how long it may take to end.
         """
         open_no_port()
-        self._drain_s = drain_s
-        self._reloads: int | None = None
-        self._leaving = threading.Event()
+        self.drain_s = drain_s
+        self.reloads: int | None = None
+        self.leaving = threading.Event()
         rows = MemberRows(plan["journal"], plan["cluster"])
-        self._keeper = ReplicaKeeper(
+        self.keeper = ReplicaKeeper(
             read_plan(plan, node_address()),
             rows=rows,
             lock_of=lambda slot: OnlyOne(
@@ -55,43 +55,43 @@ class RayReplica:
             ),
             on_death=end_at_once,
         )
-        self._keeper.start()
+        self.keeper.start()
 
     def reconfigure(self, config: Mapping[str, Any]) -> None:
         """Take what the cluster is told: ``reloads``, so often the tenants file was to be read
         again, and ``leaving``, addresses of members that are to drain."""
-        reloads, before = int(config.get("reloads", 0)), self._reloads
-        self._reloads = reloads
+        reloads, before = int(config.get("reloads", 0)), self.reloads
+        self.reloads = reloads
         if before is not None and reloads > before:
-            self._keeper.reload()
-        if self._keeper.address in config.get("leaving", ()) and not self._leaving.is_set():
-            self._leaving.set()
+            self.keeper.reload()
+        if self.keeper.address in config.get("leaving", ()) and not self.leaving.is_set():
+            self.leaving.set()
             threading.Thread(target=self._leave, name="leave", daemon=True).start()
 
     def _leave(self) -> None:
-        self._keeper.leave(self._drain_s)
+        self.keeper.leave(self.drain_s)
         end_at_once()
 
     def check_health(self) -> None:
         """Raise where the server is lost; one that drains is not."""
-        if self._leaving.is_set():
+        if self.leaving.is_set():
             return
         try:
-            self._keeper.check()
+            self.keeper.check()
         except ReplicaLost as lost:
             log.error("%s", lost)
             end_at_once()
 
     def record_autoscaling_stats(self) -> dict[str, int]:
         """Figures by which the number of replicas is chosen."""
-        load = self._keeper.load()
+        load = self.keeper.load()
         return {name: getattr(load, name) for name in _SCALED_BY}
 
     def __del__(self) -> None:
         """Serve lets it go: its server drains. Called again it does nothing."""
-        if hasattr(self, "_keeper") and not self._leaving.is_set():
-            self._leaving.set()
-            self._keeper.leave(self._drain_s)
+        if hasattr(self, "keeper") and not self.leaving.is_set():
+            self.leaving.set()
+            self.keeper.leave(self.drain_s)
 
 
 class ScalePolicy:

@@ -57,6 +57,8 @@ class Deployed:
     generation: int = 1
     """Replicas of another one are replaced."""
     reloads: int = 0
+    reloads_tenants: bool = False
+    """Replicas have a tenants file: SIGHUP would end one that has none."""
     leaving: tuple[str, ...] = field(default=())
     """Addresses of members that are to drain."""
 
@@ -117,7 +119,9 @@ class Deployment:
         self._change(lambda told: replace(told, replicas=replicas, most=most))
 
     def reload(self) -> None:
-        """Have every replica read its tenants file again. Raises UpError."""
+        """Have every replica read its tenants file again. Raises UpError: they have none, too."""
+        if not self.found().reloads_tenants:
+            raise UpError("these servers have no tenants file (--tenants-file behind --)")
         self._change(lambda told: replace(told, reloads=told.reloads + 1))
 
     def drain(self, member: str) -> str:
@@ -148,8 +152,7 @@ class Deployment:
             head = None if told.ray else ray_head.find(self._folder)
             if told.ray or head is not None:
                 with self._ray(told, ""):
-                    from ray import serve
-
+                    serve = _serve()
                     say(f"keepwarm cluster {self._cluster}: replicas drain")
                     if told.ray:
                         serve.delete(self._app)
@@ -195,7 +198,6 @@ class Deployment:
                 log_to_driver=False,
                 logging_level=logging.WARNING,
             )
-            logging.getLogger("ray.serve").setLevel(logging.WARNING)
         except Exception as error:
             raise UpError(f"Ray at {address}: {_last_line(error)}") from error
         try:
@@ -205,8 +207,7 @@ class Deployment:
 
     def _tell(self, told: Deployed) -> None:
         """Have Serve make it so, and keep what it was told."""
-        from ray import serve
-
+        serve = _serve()
         serve.start(proxy_location="Disabled")
         made = serve.deployment(RayReplica, name="replica", **serve_options(told))
         # Without a version each call would replace all replicas, also one that changes a number.
@@ -242,8 +243,7 @@ class Deployment:
 
     def _wait(self, told: Deployed, before: set[str], say: Callable[[str], None]) -> None:
         """Until so many replicas are ready as there have to be, none of them from ``before``."""
-        from ray import serve
-
+        serve = _serve()
         said = set(before)
         while True:
             try:
@@ -256,7 +256,7 @@ class Deployment:
                     say(f"slot {each.slot or each.presence.wanted_slot}: {each.presence.address}")
             application = serve.status().applications.get(self._app)
             if application is not None and application.status == "DEPLOY_FAILED":
-                raise UpError(f"the replicas do not start: {_failure(application)}")
+                raise UpError(f"the replicas do not start: {failure_of(application)}")
             if len(new) >= told.replicas:
                 return
             time.sleep(LOOK_EVERY_S)
@@ -277,6 +277,7 @@ def serve_options(told: Deployed) -> dict[str, Any]:
         "health_check_period_s": HEALTH_EVERY_S,
         "health_check_timeout_s": 30.0,
         "max_ongoing_requests": 1,
+        "max_constructor_retry_count": 2,
         "rolling_update_percentage": 0.001,
         "ray_actor_options": {"num_cpus": told.cpus, "num_gpus": told.gpus},
         "user_config": {"reloads": told.reloads, "leaving": list(told.leaving)},
@@ -304,13 +305,21 @@ def names_of(member: Member) -> set[str]:
     return {member.owner, member.presence.address, str(member.slot)} - {"0"}
 
 
-def _failure(application: Any) -> str:
+def _serve() -> Any:
+    """Ray Serve, which says no more than it has to."""
+    from ray import serve
+
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    return serve
+
+
+def failure_of(application: Any) -> str:
     """The last line of what Serve says of replicas that do not start."""
     texts = [application.message, *(each.message for each in application.deployments.values())]
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     told = [line for line in lines if "ReplicaDidNotStart" in line or "Error" in line]
     found: str = (told or lines or ["see Ray's log"])[-1]
-    return found
+    return found.rpartition("ReplicaDidNotStart: ")[2].removeprefix("keepwarm: error: ")
 
 
 def _last_line(error: Exception) -> str:

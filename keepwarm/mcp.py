@@ -10,6 +10,7 @@ and is started again, once, by the next call.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ except ModuleNotFoundError as missing:
         name=missing.name,
     ) from missing
 
+_LOG = logging.getLogger("keepwarm.mcp")
 DEFAULT_TIMEOUT_S = 60.0
 _ANY: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(Any)
 _CONNECTION_CLOSED = -32000
@@ -191,6 +193,8 @@ class McpServer:
     async def _client(self) -> Client:
         """The client of a server that lives; one that does not is started anew."""
         if self._life is None or self._life.over:
+            if self._life is not None:
+                _LOG.info("server started again name=%s", self._name)
             self._life = _Life(opened=asyncio.get_running_loop().create_future())
             self._life.task = asyncio.create_task(self._live(self._life))
         try:
@@ -208,6 +212,7 @@ class McpServer:
                 life.opened.set_result(client)
                 await life.stop.wait()
         except Exception as error:
+            _LOG.info("server lost name=%s reason=%s", self._name, _first(error))
             if not life.opened.done():
                 gone = McpServerGone(f"the MCP server {self._name} cannot be used: {_first(error)}")
                 life.opened.set_exception(gone)
@@ -250,6 +255,7 @@ class McpServer:
     def _gone(self, life: _Life | None, tool: str) -> McpServerGone:
         if life is not None:
             life.stop.set()
+        _LOG.info("server ended in a call name=%s tool=%s", self._name, tool)
         return McpServerGone(f"the MCP server {self._name} ended while it had a call of {tool}")
 
 

@@ -97,15 +97,17 @@ async def tool_loop(
     budget: Event | None = None,
     changes_at: int | None = None,
 ) -> Event:
-    """Turns that each call a tool, which takes ``tool_s``; returns the last response.
+    """Turns that each call a tool, which takes ``tool_s``, as each next turn tells, the second one
+    to fail; returns the last response. The session waits for the last one's when the socket is
+    gone.
 
     Args:
         changes_at: in this turn, from 0, a second tool is there.
     """
     bounds = [budget | {"scope": "session"}] if budget else []
-    options: Event = {"keepwarm": {"budget": bounds}} if bounds else {}
+    options: Event = {"on_disconnect": "continue"} | ({"budget": bounds} if bounds else {})
     forced: Event = {"tools": [PRICE], "tool_choice": "required", "max_output_tokens": 120}
-    response = await who.turn(session, "What do the red shoes cost?", **forced, **options)
+    response = await who.turn(session, "What do the red shoes cost?", **forced, keepwarm=options)
     for number in range(1, turns):
         answers = results(response, f"article {number} costs {20 + number} dollars")
         if response.get("status") != "completed" or not answers:
@@ -113,7 +115,11 @@ async def tool_loop(
         await asyncio.sleep(tool_s)
         if number == changes_at:
             forced["tools"] = [PRICE, STOCK]
-        response = await who.turn(session, input=answers, **forced)
+        told = [
+            {"call_id": answer["call_id"], "ms": 1000 * tool_s, "failed": number == 2}
+            for answer in answers
+        ]
+        response = await who.turn(session, input=answers, keepwarm={"tools": told}, **forced)
     return response
 
 

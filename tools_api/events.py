@@ -12,7 +12,7 @@ not; what a builder returns validates against the published event types.
 import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -401,32 +401,23 @@ def custom_tool_call_input_done(
     return _event("response.custom_tool_call_input.done", seq, stream_id, **at, input=input)
 
 
-def shell_command_added(
-    seq: int, *, output_index: int, command_index: int, stream_id: str | None = None
+def shell_command(
+    seq: int,
+    what: Literal["added", "delta", "done"],
+    *,
+    output_index: int,
+    command_index: int,
+    text: str,
+    stream_id: str | None = None,
 ) -> Event:
-    """Opens a command of a shell call, still empty; they are counted from 0."""
-    return _command("added", seq, output_index, command_index, stream_id, command="")
+    """A command of a shell call begins, goes on or ends; they are counted from 0.
 
-
-def shell_command_delta(
-    seq: int, *, output_index: int, command_index: int, delta: str, stream_id: str | None = None
-) -> Event:
-    """More of a command: its text, not JSON."""
-    return _command("delta", seq, output_index, command_index, stream_id, delta=delta)
-
-
-def shell_command_done(
-    seq: int, *, output_index: int, command_index: int, command: str, stream_id: str | None = None
-) -> Event:
-    """The whole command: its deltas, added up."""
-    return _command("done", seq, output_index, command_index, stream_id, command=command)
-
-
-def _command(
-    what: str, seq: int, output_index: int, command_index: int, stream_id: str | None, **text: str
-) -> Event:
+    Args:
+        text: nothing yet, more of it, or the whole: its deltas, added up.
+    """
     at = {"output_index": output_index, "command_index": command_index}
-    return _event(f"response.shell_call_command.{what}", seq, stream_id, **at, **text)
+    told = {"delta" if what == "delta" else "command": text}
+    return _event(f"response.shell_call_command.{what}", seq, stream_id, **at, **told)
 
 
 def steer_accepted(seq: int, id_: str, response_id: str, stream_id: str | None = None) -> Event:

@@ -1,5 +1,6 @@
-"""What a turn may do where it stands: the tools that its model may call, those of the request and
-those that items of its history have brought; and the configuration that is in force there.
+"""The tools that a turn may call where it stands, and the configuration in force there.
+
+Tools are those of the request and those that items of its history have brought.
 
 The request's own word is the newest: a tool of its header stays as the header has it. A tool that
 it defers may be called once an item has brought it, as that item defines it, since this is what

@@ -21,7 +21,7 @@ from keepwarm.commands.cluster_settings import (
 )
 from keepwarm.commands.parameters import Given, settings_command
 from keepwarm.commands.registry import values_of, warn_of_strays
-from keepwarm.commands.serve_words import drain_s, forwarded, read_words
+from keepwarm.commands.serve_words import facts_of, forwarded, read_words
 from sessions.command.settings import OptionError, Values
 from sessions.journal.errors import JournalError
 from sessions.journal.places import in_postgres, state_folder
@@ -111,7 +111,7 @@ def up(given: Given) -> int:
             host = private_address(values["node_host"])
         except RayHeadError as error:
             raise OptionError(f"{values.label('node_host')} {error}") from error
-        wait_s = drain_s(words, name, journal, host, root)
+        facts = facts_of(words, name, journal, host, root)
         plan = {
             "cluster": name,
             "journal": journal,
@@ -122,7 +122,8 @@ def up(given: Given) -> int:
         }
         wanted = Deployed(
             plan=plan,
-            drain_s=wait_s,
+            drain_s=facts.drain_s,
+            reloads_tenants=facts.reloads,
             replicas=values["replicas"],
             most=most,
             turns_per_replica=values["turns_per_replica"],

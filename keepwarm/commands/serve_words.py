@@ -6,6 +6,7 @@ Always true: words that are refused here would have a server refused that is sta
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from keepwarm.commands.registry import SETTINGS
@@ -31,10 +32,20 @@ def read_words(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def drain_s(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """The part of a server's options that whoever starts it has to know."""
+
+    drain_s: float
+    """How long it may take to end."""
+    reloads: bool
+    """SIGHUP has it read its tenants file again; without one it would end."""
+
+
+def facts_of(
     words: Sequence[str], cluster: str, journal: str, host: str, kv_root: Path | None
-) -> float:
-    """How long a server with these options may take to end, in seconds.
+) -> ServerFacts:
+    """Check the options of a server that is started with these words.
 
     Raises:
         OptionError, click.UsageError: a server with them would be refused.
@@ -56,7 +67,8 @@ def drain_s(
     )
     options = read_serve_options(values, os.environ)
     assert options.cluster is not None
-    return options.drain_s + options.cluster.notice_s + SPARE_S
+    wait_s = options.drain_s + options.cluster.notice_s + SPARE_S
+    return ServerFacts(drain_s=wait_s, reloads=options.tenants_file is not None)
 
 
 def forwarded(environment: Mapping[str, str]) -> dict[str, str]:

@@ -30,6 +30,7 @@ from runtime.model.decoder import Decoder, StepInputs
 from runtime.model.kv_pool import KVPool
 from runtime.model.step_buckets import (
     Bucket,
+    RecordedSizes,
     StepArrays,
     buckets_up_to,
     padded,
@@ -163,17 +164,15 @@ class StepGraphs:
         pool: KVPool,
         *,
         spare_block: int,
-        max_sequences: int,
+        sizes: RecordedSizes,
         record: Recorder,
-        large_chunks: Many[Bucket] = (),
         also: Iterable[Callable[[], object]] = (),
         progress: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:
-        """Record what steps of up to ``max_sequences`` need.
+        """Record what steps of these sizes need.
 
         Args:
             spare_block: a block of ``pool`` that nobody else uses.
-            large_chunks: recorded, too (``runtime.model.recording_plan``).
             also: what else is launched in service; compiled with the steps, and called once.
             progress: is told how many are recorded, and of how many, after each.
         """
@@ -184,13 +183,14 @@ class StepGraphs:
         self.counts = GraphCounts()
         self.steps: dict[Bucket, _RecordedStep] = {}
         before = _reserved_bytes(pool)
-        wanted = [*buckets_up_to(max_sequences), *large_chunks]
+        wanted = [*buckets_up_to(sizes.max_sequences), *sizes.large_chunks]
         if not self._on_triton:
             wanted = list(dict.fromkeys(_unshared(bucket) for bucket in wanted))
         with torch.inference_mode():
             made = [self._made(bucket) for bucket in wanted]
             if self._on_triton:
-                kinds = [self._made(bucket).dry_run for bucket in unrecorded_kinds(max_sequences)]
+                unrecorded = unrecorded_kinds(sizes.max_sequences)
+                kinds = [self._made(bucket).dry_run for bucket in unrecorded]
                 others: list[Callable[[], object]] = [*kinds, *also]
                 compile_kernels([*(step.dry_run for step in made), *others])
                 if pool.blocks.is_cuda:
@@ -204,7 +204,7 @@ class StepGraphs:
             log.warning("recordings failed=%d of=%d: such steps run slower", missing, len(wanted))
         self._order: Many[Bucket] = tuple(sorted(self.steps, key=Bucket.cost))
         taken = (_reserved_bytes(pool) - before) >> 20
-        log.info("recordings=%d large_chunks=%d mib=%d", len(made), len(large_chunks), taken)
+        log.info("recordings=%d large_chunks=%d mib=%d", len(made), len(sizes.large_chunks), taken)
 
     @property
     def num_graphs(self) -> int:

@@ -27,7 +27,7 @@ from runtime.model.partition import Partition
 from runtime.model.rank_link import Followers, RankLink
 from runtime.model.recording_plan import recorded_chunks
 from runtime.model.state_pool import StatePool
-from runtime.model.step_buckets import Bucket
+from runtime.model.step_buckets import Bucket, RecordedSizes
 from runtime.model.warm_up import chunks, draws
 from runtime.model.weights import LoadedModel, free_memory_bytes, load_model
 
@@ -93,14 +93,16 @@ class ModelRunner:
                 model.decoder,
                 self.pool,
                 spare_block=num_blocks,
-                max_sequences=max_recorded_sequences,
-                record=record if ranks is None else AgreedRecorder(record, ranks.all_can),
-                large_chunks=recorded_chunks(
-                    model.config,
-                    itemsize=model.dtype.itemsize,
+                sizes=RecordedSizes(
                     max_sequences=max_recorded_sequences,
-                    max_tokens=most,
+                    large_chunks=recorded_chunks(
+                        model.config,
+                        itemsize=model.dtype.itemsize,
+                        max_sequences=max_recorded_sequences,
+                        max_tokens=most,
+                    ),
                 ),
+                record=record if ranks is None else AgreedRecorder(record, ranks.all_can),
                 also=[
                     *(lambda step=step: self.run_as_it_comes(step, None) for step in steps),
                     *draws(model.config.vocab_size, model.device),

@@ -96,6 +96,17 @@ class Bucket:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSizes:
+    """The sizes of steps that are recorded."""
+
+    max_sequences: int
+    """Steps of up to so many that decode."""
+    large_chunks: Sequence[Bucket] = ()
+    """Steps with chunks of many tokens, as far as their memory allows
+    (``runtime.model.recording_plan``)."""
+
+
 def smallest(recorded: Sequence[Bucket], step: Bucket) -> Bucket | None:
     """The first of ``recorded``, which are in the order of their cost, that is for ``step``."""
     for bucket in recorded:

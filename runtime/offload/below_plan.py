@@ -39,11 +39,12 @@ def plan_below(config: EngineConfig, states: StatePlan, block: int) -> BelowPlan
     disk_for_states = int(config.disk_kv_bytes * disk_share)
     disk_kv = config.disk_kv_bytes - disk_for_states
     slot = states.slot_bytes
+    host_states = for_states // slot if slot else 0
     plan = BelowPlan(
         host_blocks=kv // block,
-        host_states=for_states // slot if slot else 0,
+        host_states=host_states,
         disk_blocks=disk_kv // slot_bytes(block),
-        disk_states=disk_for_states // state_slot_bytes(slot) if slot else 0,
+        disk_states=disk_for_states // state_slot_bytes(slot) if host_states else 0,
     )
     if not plan.host_blocks:
         raise LoadError(f"host_kv_bytes is {config.host_kv_bytes}: a block takes {block}")

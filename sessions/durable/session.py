@@ -168,6 +168,10 @@ class Session:
             self._open_calls = open_calls
         return None if self._granted is not None else self._grant_next()
 
+    def wait_no_longer(self) -> None:
+        """Nobody is there any more whose tools could answer."""
+        self._open_calls = False
+
     def active(self, now: float) -> None:
         """A turn began or ended at that time."""
         order, self._order = self._order, None

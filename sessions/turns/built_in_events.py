@@ -84,22 +84,17 @@ class BuiltInWriter:
     def _told(self, pieces: Iterable[CommandPiece]) -> list[Event]:
         out = list[Event]()
         for piece in pieces:
-            at = {"output_index": self._index, "command_index": piece.index}
-            number, lane = self._take_number(), self._stream_id
-            match piece.what:
-                case "added":
-                    out.append(events.shell_command_added(number, **at, stream_id=lane))
-                case "delta":
-                    delta = piece.text
-                    out.append(
-                        events.shell_command_delta(number, **at, delta=delta, stream_id=lane)
-                    )
-                case "done":
-                    self._commands.append(piece.text)
-                    whole = piece.text
-                    out.append(
-                        events.shell_command_done(number, **at, command=whole, stream_id=lane)
-                    )
+            if piece.what == "done":
+                self._commands.append(piece.text)
+            event = events.shell_command(
+                self._take_number(),
+                piece.what,
+                output_index=self._index,
+                command_index=piece.index,
+                text=piece.text,
+                stream_id=self._stream_id,
+            )
+            out.append(event)
         return out
 
 

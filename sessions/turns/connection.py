@@ -51,6 +51,8 @@ class Connection:
         self._id = connection_id
         self._tenant = tenant
         self._service = service
+        self._is_socket = visible is None
+        """It stays between turns."""
         self._visible = visible or ConnectionStore(
             service.store, tenant=tenant, connection_id=connection_id
         )
@@ -220,6 +222,8 @@ class Connection:
         """The client is gone: cancel its turns and forget what was local to it. Idempotent."""
         if not self._closed:
             self._closed = True
+            if self._is_socket:
+                self._running.tool_waits.leave()
             self._running.steering.close()
             self._drop_waiting()
             self._following.close()

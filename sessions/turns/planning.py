@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from runtime.messages import TokenArray
 from sessions.durable.compaction import opened_input
@@ -136,16 +137,12 @@ def plan_turn(
     """Render the new part of the context and settle the turn's own limit. Raises ApiError: calls
     and outputs do not match, the prompt is empty or does not fit."""
     model = service.model
-    asked = _configured(request, lineage, service, tenant)
-    if asked is not request:
-        request, grammar = asked, grammar_of(asked, service.read_context)
+    request, grammar = _configured(request, grammar, lineage, service, tenant)
     options = template_options(model, request)
     whole = _whole_context(request, lineage, model, options, tenant)
     prompt = _prompt(whole, request, model, options)
-    context = prompt.context
-    request, grammar = _with_tools(request, context, grammar, service)
+    request, grammar = _with_tools(request, prompt.context, grammar, service)
     private = not request.store or (lineage.parent is not None and lineage.parent.private)
-    max_output, context_limited = _output_bound(request, prompt, service)
     checks = turn_checks(request)
     return TurnPlan(
         response_id=response_id,
@@ -157,20 +154,19 @@ def plan_turn(
         model=request.model or model.name,
         previous_response_id=lineage.parent.id if lineage.parent is not None else None,
         continued=whole.parent,
-        parent=context.parent,
-        rebuilt=_rebuilt(whole, context),
+        parent=prompt.context.parent,
+        rebuilt=_rebuilt(whole, prompt.context),
         forks=_forks(request, lineage),
-        header=context.header,
-        input_items=context.items,
+        header=prompt.context.header,
+        input_items=prompt.context.items,
         input_ids=prompt.ids,
         tail=prompt.tail,
-        open_calls=context.open_calls,
-        digest=context.digest,
-        left_out=context.left_out,
-        cut=context is not whole,
+        open_calls=prompt.context.open_calls,
+        digest=prompt.context.digest,
+        left_out=prompt.context.left_out,
+        cut=prompt.context is not whole,
         due=prompt.due,
-        max_output=max_output,
-        context_limited=context_limited,
+        **_output_bound(request, prompt, service),
         grammar=grammar,
         banned_tokens=banned_tokens(model, request, options),
         arrival_s=arrival_s,
@@ -197,20 +193,26 @@ def _with_tools(
 
 
 def _configured(
-    request: CreateRequest, lineage: Lineage, service: Service, tenant: str
-) -> CreateRequest:
-    """The request as the updates in its history have it; itself where there are none. Raises as
-    ``_whole_context``."""
+    request: CreateRequest,
+    grammar: GrammarSpec | None,
+    lineage: Lineage,
+    service: Service,
+    tenant: str,
+) -> tuple[CreateRequest, GrammarSpec | None]:
+    """The request as the updates in its history have it, and its grammar then; both as they are
+    where there are none. Raises as ``_whole_context``."""
     held = None if lineage.parent is None else lineage.parent.entry
     own = lineage.items
     kinds = set(map(type, own))
     if (held is None or not held.loads) and not kinds & {Compaction, ConfigurationUpdate}:
-        return request
+        return request, grammar
     if Compaction in kinds:
         own, _ = opened_input(own, service.model.seal, tenant)
     links = [(*link.input_items, *link.output_items) for link in chain(held)]
     items = [item for link in reversed(links) for item in expanded(link)]
-    return configured(request, (*items, *expanded(own)), service.limits)
+    asked = configured(request, (*items, *expanded(own)), service.limits)
+    same = asked is request
+    return asked, grammar if same else grammar_of(asked, service.read_context)
 
 
 def _idle_s(session: Session | None, now: float) -> float | None:
@@ -243,11 +245,17 @@ def _wanted_output(request: CreateRequest, limits: Limits) -> int:
     return limits.default_output_tokens if asked is None else asked
 
 
-def _output_bound(request: CreateRequest, prompt: _Prompt, service: Service) -> tuple[int, bool]:
+class _OutputBound(TypedDict):
+    max_output: int
+    context_limited: bool
+
+
+def _output_bound(request: CreateRequest, prompt: _Prompt, service: Service) -> _OutputBound:
     """Most output tokens, and whether the context decides that; 0 for a warm-up."""
     left = service.model.max_context_tokens - prompt.num_tokens
     wanted = _wanted_output(request, service.limits)
-    return min(wanted, left) if request.generate else 0, wanted > left
+    most = min(wanted, left) if request.generate else 0
+    return {"max_output": most, "context_limited": wanted > left}
 
 
 def _warnings(

@@ -53,6 +53,7 @@ from sessions.turns.searching import Searching
 from sessions.turns.service import Service
 from sessions.turns.steering import Steering
 from sessions.turns.summing_up import SummingUp
+from sessions.turns.tool_waits import ToolWaits
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import TurnPlan
 from sessions.turns.usage_facts import usage_keys
@@ -91,6 +92,7 @@ class Running:
         self._outbox = outbox
         self.key_name = ""
         """Of the API key under which the client asks."""
+        self.tool_waits = ToolWaits(service.store, tenant)
         self.http_request = ""
         """Name of the HTTP request by which the client came, for the log."""
         self._asking = Asking(
@@ -399,6 +401,9 @@ class Running:
             open_calls = None if entry is None else bool(entry.open_calls)
             if ending is not None and ending.outcome.report.out_of_budget == "refused":
                 open_calls = False  # no tool's result is read any more
+            followed = job.log is not None and job.log.follower not in (job, None)
+            goes_on = followed or session.outlives_sockets or job.request.background
+            open_calls = self.tool_waits.ended(session, open_calls=open_calls, goes_on=goes_on)
             self._asking.wake(session.end_turn(id_, service.clock(), open_calls=open_calls))
             service.store.used(session)
             service.store.running.remove(id_)

@@ -67,6 +67,9 @@ class TurnStep:
 class Turn:
     """Runs a plan once."""
 
+    request_id = ""
+    """The id of the engine request that is open; outputs of earlier ones are to be dropped."""
+
     def __init__(
         self,
         plan: TurnPlan,
@@ -78,12 +81,10 @@ class Turn:
     ) -> None:
         """``events``: of the response, where some of them were told before this plan was made."""
         self.plan = plan
-        self.request_id = ""
-        """The id of the engine request that is open; outputs of earlier ones are to be dropped."""
         self._service = service
         self._ledger = ledger
         self._branches = service.store.branches
-        request, sampling = plan.request, plan.sampling()
+        request, sampling, begun = plan.request, plan.sampling(), plan.begun
         self.events = events or _events(plan, service, stream_id)
         self._reader = OutputReader(
             tokenizer=service.model.tokenizer,
@@ -95,7 +96,6 @@ class Turn:
             reasons_first=plan.grammar is not None and plan.grammar.reasons_first,
             tools=request.tools,
         )
-        begun = plan.begun
         self._clock = TurnClock(arrival_s=plan.arrival_s) if begun is None else begun.clock
         needs = plan.needs()
         self._stats = TurnStats(
@@ -119,7 +119,6 @@ class Turn:
         self._branch_id = ""
         self._queue_reported = begun is not None
         self._noted = (NOTHING, NOTHING)
-        """What is held now, and that with what was consumed before."""
         self._steered: Boundary | None = None
         """Where it is to end."""
 

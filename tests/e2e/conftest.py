@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from keepwarm.demo import child_server as children
 from keepwarm.demo.child_server import ChildServer, child_server
@@ -51,3 +52,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, loop_report: Path) -> Itera
     log = tmp_path_factory.mktemp("server") / "server.log"
     with child_server(OPTIONS, log=log) as serving:
         yield serving
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    """A browser of the module's own; only for modules that are skipped where there is none."""
+    from tools.screenshots import browser
+
+    with browser() as found:
+        yield found

@@ -41,7 +41,7 @@ from tests.support.desk import (
     write_keys,
 )
 from tools.dashboard_load import agent, forking, play, tool_loop
-from tools.screenshots import browser, chromium, opened
+from tools.screenshots import chromium, opened
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
 
@@ -66,12 +66,6 @@ def server(keys_file: Path) -> Iterator[ChildServer]:
         keys = {"acme": ACME, "globex": GLOBEX}
         in_thread(lambda: play(serving.url, dict(keys), tool_s=0.02))
         yield serving
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture
@@ -164,6 +158,9 @@ def test_a_session_is_followed_through_tools_a_fork_and_its_budgets_end(
     expect(newest).to_contain_text("waiting for tools")
     expect(newest.locator(".calls code")).to_have_text("price")
     expect(newest.locator(".asked")).to_have_text("1 result of tools")
+    expect(newest.locator(".run")).to_have_text("price 50 ms failed")
+    expect(page.locator("tr[data-turn]").nth(1).locator(".run")).to_have_text("price 50 ms")
+    expect(page.locator("tr[data-turn]").nth(2).locator(".run")).to_have_count(0)
 
     async def beyond() -> None:
         async with agent(server.url, ACME) as who:

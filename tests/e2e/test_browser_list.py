@@ -34,7 +34,7 @@ from tests.support.desk import (
     write_keys,
 )
 from tools.dashboard_load import Agent, agent, changing, crowd, team, tool_loop
-from tools.screenshots import browser, chromium
+from tools.screenshots import chromium
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
 
@@ -97,12 +97,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         began_s = int(time.time())
         in_thread(lambda: _second(serving.url))
         yield World(serving=serving, journal=journal, began_s=began_s)
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from tests.support.desk import (
     write_keys,
 )
 from tools.dashboard_load import agent, team, tool_loop
-from tools.screenshots import browser, chromium
+from tools.screenshots import chromium
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
 
@@ -80,12 +80,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with child_server(options, log=folder / "second.log") as serving:
         in_thread(lambda: _second(serving.url))
         yield World(serving=serving, journal=journal)
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from tests.support.desk import (
     write_keys,
 )
 from tools.dashboard_load import Agent, agent, crowd, forking, team
-from tools.screenshots import browser, chromium
+from tools.screenshots import chromium
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
 
@@ -112,12 +112,6 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
         budgets = {name: response["keepwarm"]["budget"] for name, response in told.items()}
         budgets["sdk"] = {"stats": sdk_budget(serving.url)}
         yield Crowd(serving=serving, journal=journal, told=budgets)
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from tests.support.desk import (
     write_keys,
 )
 from tools.dashboard_load import agent, crowd, tool_loop
-from tools.screenshots import browser, chromium
+from tools.screenshots import chromium
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
 
@@ -69,12 +69,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with child_server(options, log=folder / "server.log") as serving:
         in_thread(lambda: _play(serving.url))
         yield World(serving=serving, journal=journal)
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture

@@ -93,7 +93,10 @@ async def test_a_server_over_http_works_too_and_its_hints_count() -> None:
     assert "refuse" in result.calls[1].output
 
 
-def test_a_server_that_dies_in_a_call_fails_it_and_is_started_again_by_the_next() -> None:
+def test_a_server_that_dies_in_a_call_fails_it_and_is_started_again_by_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "keepwarm.mcp")
     rounds = [call("die", "{}", 1)], [call("price", '{"product": "lamp"}', 2)], [message("ok")]
     with shop() as mcp, answering(*rounds) as server, Client(server.url) as client:
         result = client.session(tools=mcp.tools).run("go")
@@ -102,6 +105,9 @@ def test_a_server_that_dies_in_a_call_fails_it_and_is_started_again_by_the_next(
     assert died.failed
     assert "McpServerGone" in died.output
     assert "ended while it had a call of die" in died.output
+    told = [record.getMessage() for record in caplog.records if record.name == "keepwarm.mcp"]
+    assert any("server ended in a call" in line and "tool=die" in line for line in told)
+    assert any("server started again" in line for line in told)
     assert alive.output == "lamp: 24"
 
 

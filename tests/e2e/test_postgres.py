@@ -17,6 +17,7 @@ from sessions.command.journal_options import look_at_journal, read_journal_optio
 from sessions.command.serve_settings import SERVE_SETTINGS
 from sessions.command.settings import resolve
 from sessions.durable.account import Amount, Budget
+from sessions.durable.conversations import moved, read_of
 from sessions.journal.bell import CHANNEL
 from sessions.journal.errors import JournalOtherVersion, JournalParentGone, JournalUnavailable
 from sessions.journal.inspection import Seen
@@ -24,11 +25,12 @@ from sessions.journal.ownership import DEAD_MS, Ownership
 from sessions.journal.postgres import PostgresJournal
 from sessions.journal.samples import MINUTE_S, Sample
 from sessions.journal.shares import Want
-from sessions.journal.tables import VERSION
+from sessions.journal.tables import FIRST_EPOCH, VERSION
 from tests.support.journals import record, reservation
 from tests.support.postgres import MISSING, PROGRAMS, postgres
 from tests.unit.sessions.journal import test_batch as more_promises
 from tests.unit.sessions.journal import test_journal as promises
+from tests.unit.sessions.journal import test_journal_conversations as conversations
 from tests.unit.sessions.journal import test_listing as listing_promises
 from tests.unit.sessions.journal import test_usage as usage_promises
 from tests.unit.sessions.journal import test_usage_reading as sums_promises
@@ -142,6 +144,48 @@ def test_two_servers_that_make_the_same_rows_at_once_lose_none(address: str) -> 
     assert a.account("t", "tenant").turns == 100
     a.close()
     b.close()
+
+
+def test_conversations_are_kept_and_moved_as_in_a_file(journal: PostgresJournal) -> None:
+    conversations.test_it_is_changed_from_the_version_that_is_there_alone(journal)
+    one = conversations.ONE
+    turn = replace(conversations.turn_of(one, "resp_1"), epoch=FIRST_EPOCH)
+    assert journal.put_conversation("t", one, version=None)
+    assert journal.append([turn]) == [True]
+    stands = moved(one, read_of(one), "resp_1")
+    assert journal.conversation("t", one.id) == stands
+    late = conversations.turn_of(replace(one, edits=7), "resp_2")
+    with pytest.raises(JournalParentGone):
+        journal.append([replace(late, epoch=FIRST_EPOCH)])
+    journal.expire(journal.clock_s() + 1000)
+    assert journal.conversation("t", one.id) is None
+    assert journal.turn("t", "resp_1") is None
+
+
+def test_two_servers_that_change_a_conversation_at_once_lose_no_item(address: str) -> None:
+    journals = [opened_as(address, owner) for owner in ("a", "b")]
+    one = conversations.ONE
+    made = [journal.put_conversation("t", one, version=None) for journal in journals]
+    assert made == [True, False]
+
+    def change(number: int) -> int:
+        journal, tries = journals[number % 2], 0
+        while True:
+            tries += 1
+            found = journal.conversation("t", one.id)
+            assert found is not None
+            kept = found.changed({**found.metadata, str(number): ""})
+            if journal.put_conversation("t", kept, version=found.version):
+                return tries
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(change, range(24)))
+    found = journals[0].conversation("t", one.id)
+    assert found is not None
+    assert set(map(str, range(24))) <= set(found.metadata)
+    assert found.version == one.version + 24
+    for journal in journals:
+        journal.close()
 
 
 def test_a_server_that_cuts_its_connections_is_asked_again(

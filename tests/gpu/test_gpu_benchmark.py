@@ -25,6 +25,7 @@ PARTS += [
     "verified_steps",
     "prefill",
     "tiers",
+    "recurrent",
 ]
 ELSEWHERE = ["peer", "peer_compiled", "lookahead"]
 """The last has ``tests/benchmarks/test_gpu_engine_benchmark.py``."""
@@ -59,6 +60,8 @@ def test_every_part_is_measured_and_tabled(
     assert [(row["way"], row["blocks"]) for row in figures["tiers"]] == [
         (way, order) for order in ("in a row", "scattered") for way in ("down", "up")
     ]
+    told = [row["what"] for row in figures["recurrent"]]
+    assert told == ["decode", "commit", "snapshot copy", "prefill"]
     assert figures["graphs"][0]["faster_recorded"] > 0
     assert [row["queries"] for row in figures["verified_steps"]] == [1, 3]
     page = table("tiny", figures)

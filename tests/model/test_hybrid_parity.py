@@ -28,12 +28,16 @@ CLASSES = {
 DELTA = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 
 
-ALWAYS = {("qwen3_next", "below"), ("qwen3_5_text", "above"), ("qwen3_5_moe_text", "uneven")}
+MAMBA = ("granitemoehybrid", "nemotron_h")
+ALWAYS = {("qwen3_next", "below"), ("qwen3_5_text", "above"), ("qwen3_5_moe_text", "uneven")} | {
+    ("granitemoehybrid", "above"),
+    ("nemotron_h", "below"),
+}
 CASES = [
     pytest.param(family, shape, marks=[] if always else pytest.mark.slow)
     for family in CLASSES
     for shape in SHAPES
-    for always in [family not in DELTA or (family, shape) in ALWAYS]
+    for always in [family not in (*DELTA, *MAMBA) or (family, shape) in ALWAYS]
 ]
 
 

@@ -71,6 +71,13 @@ class Traits:
 class Turn:
     """One request of a chain and its answers. The chain moves on when the turn has ended."""
 
+    started = False
+    """The server has sent an event of this turn."""
+    over = False
+    """The server has sent the last event of this turn."""
+    response: Response | None = None
+    """How it ended, if it did not fail."""
+
     def __init__(
         self,
         chain: Chain,
@@ -107,12 +114,6 @@ class Turn:
         self._resumed = False
         self._shared_id, self._ids = request_id, 0
         self._request_id = self._new_request_id()
-        self.started = False
-        """The server has sent an event of this turn."""
-        self.over = False
-        """The server has sent the last event of this turn."""
-        self.response: Response | None = None
-        """How it ended, if it did not fail."""
         self.span_above: AgentSpan | None = None
         """The run's, for whoever traces; the server's span lies beneath ``span``."""
         self.span: AgentSpan | None = None

@@ -19,6 +19,7 @@ const PARTS = [
   ["own", "new"],
 ];
 const HEADS = ["Turn", "What was said", "Time", "Prompt, and why it was computed", "Output", "Cost"];
+const MOST_RUNS = 8;
 let opened = 0;
 
 const legend = (words, kinds) => el("ul", { class: "legend", "aria-label": words }, ...kinds.map(([kind, each]) => el("li", { class: "phase " + kind }, each)));
@@ -92,16 +93,23 @@ function fill(turn, cells, page) {
 }
 
 // The first words of both sides, and the tools between them.
-function words({ said, open_calls }, page) {
+function words({ said, open_calls, tools }, page) {
   if (!page.visible) return [];
   if (!said) return [el("p", { class: "dim" }, "Not kept.")];
   const lines = [];
   if (said.asked !== null) lines.push(el("p", { class: "asked" }, said.asked));
   if (said.results) lines.push(el("p", { class: "asked dim" }, `${many(said.results, "result")} of tools`));
+  if (tools?.length) lines.push(el("p", { class: "runs", title: "As its client told" }, ...ran(tools)));
   if (said.answered) lines.push(el("p", { class: "answered" }, said.answered));
   const more = said.more_calls ? [el("span", { class: "dim" }, `and ${exact(said.more_calls)} more`)] : [];
   if (said.calls.length) lines.push(el("p", { class: "calls" }, open_calls ? "calls " : "called ", ...said.calls.map((name) => el("code", {}, name)), ...more));
   return lines;
+}
+
+// Each tool that ran before the turn: how long, and whether it failed.
+function ran(tools) {
+  const shown = tools.slice(0, MOST_RUNS).map(({ name, ms, failed }) => el("span", { class: failed ? "run failed" : "run" }, el("code", {}, name || "a tool"), ms === null ? "" : ` ${duration(ms / 1000)}`, failed ? " failed" : ""));
+  return tools.length > MOST_RUNS ? [...shown, el("span", { class: "dim" }, `and ${exact(tools.length - MOST_RUNS)} more`)] : shown;
 }
 
 const reason = (miss) =>

@@ -146,9 +146,11 @@ async def steering(d: Dialogue) -> None:
     await ws.create("Who are you?")
     response = (await ws.until(CREATED))["response"]
     await d.served.stands()
-    await ws.send(type="response.steer", previous_response_id=response["id"], input="Left.")
-    await ws.until("response.steer.failed")
+    for said in ([], "Left."):
+        await ws.send(type="response.steer", previous_response_id=response["id"], input=said)
+    await ws.until("response.steer.accepted")
     d.engine.go_on()
+    await ws.end()
     await ws.end()
 
 

@@ -47,8 +47,8 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 def replica() -> tuple[RayReplica, FakeKeeper]:
     made, keeper = object.__new__(RayReplica), FakeKeeper()
-    made._keeper, made._drain_s = keeper, 7.0  # type: ignore[assignment]
-    made._reloads, made._leaving = None, threading.Event()
+    made.keeper, made.drain_s = keeper, 7.0  # type: ignore[assignment]
+    made.reloads, made.leaving = None, threading.Event()
     return made, keeper
 
 
@@ -59,7 +59,7 @@ def test_the_tenants_file_is_read_again_when_that_was_asked_for_since_it_began()
     made.reconfigure({"reloads": 5, "leaving": ["10.0.0.2:80"]})
     made.reconfigure({"reloads": 5, "leaving": ["10.0.0.2:80"]})
     assert keeper.done == ["reload"]
-    made._leaving.set()
+    made.leaving.set()
 
 
 def test_one_that_is_told_to_leave_drains_once_and_is_replaced(ended: threading.Event) -> None:
@@ -80,7 +80,7 @@ def test_a_server_that_is_lost_ends_its_actor(ended: threading.Event) -> None:
     keeper.lost = True
     made.check_health()
     assert ended.is_set()
-    made._leaving.set()
+    made.leaving.set()
 
 
 def test_when_serve_lets_it_go_it_drains_once() -> None:

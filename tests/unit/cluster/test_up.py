@@ -14,7 +14,9 @@ from cluster import up as module
 from cluster.up import Deployed, Deployment, UpError, names_of, serve_options
 from sessions.journal.members import Member, MemberState, Presence
 
-TOLD = Deployed(plan={"journal": "postgresql://x"}, drain_s=40.0, replicas=2, most=2)
+TOLD = Deployed(
+    plan={"journal": "postgresql://x"}, drain_s=40.0, replicas=2, most=2, reloads_tenants=True
+)
 ONE = Member(
     owner="host:1:aa",
     heartbeat_ms=1,
@@ -71,6 +73,14 @@ def test_up_again_replaces_all_and_other_changes_replace_nobody(tmp_path: Path) 
     assert told == [(1, 0, 2, 2), (1, 1, 2, 2), (1, 1, 3, 5), (2, 1, 2, 2)]
 
 
+def test_nobody_is_told_to_read_a_file_that_it_has_not(tmp_path: Path) -> None:
+    made = Offline(tmp_path)
+    made.up(replace(TOLD, reloads_tenants=False), "127.0.0.1", print)
+    with pytest.raises(UpError, match="have no tenants file"):
+        made.reload()
+    assert len(made.told) == 1
+
+
 @pytest.mark.parametrize("name", ["10.0.0.1:80", "3", "host:1:aa"])
 def test_a_member_is_meant_by_its_address_its_slot_or_its_name(tmp_path: Path, name: str) -> None:
     made = Offline(tmp_path)
@@ -120,8 +130,9 @@ def test_a_member_without_a_slot_is_not_meant_by_one() -> None:
 
 
 def test_why_replicas_do_not_start_is_one_line() -> None:
-    replica = SimpleNamespace(message="Traceback\n  File x\nReplicaDidNotStart: no such model\n")
+    said = "Traceback\n  File x\ncluster.x.ReplicaDidNotStart: keepwarm: error: no such model\n"
+    replica = SimpleNamespace(message=said)
     failed = SimpleNamespace(message="", deployments={"replica": replica})
-    assert module._failure(failed) == "ReplicaDidNotStart: no such model"
+    assert module.failure_of(failed) == "no such model"
     silent = SimpleNamespace(message="", deployments={})
-    assert module._failure(silent) == "see Ray's log"
+    assert module.failure_of(silent) == "see Ray's log"

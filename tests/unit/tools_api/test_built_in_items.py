@@ -19,9 +19,7 @@ from tools_api.built_in_items import (
 )
 from tools_api.errors import ApiError
 from tools_api.exact_json import loads
-from tools_api.item_fields import head, item_head
 from tools_api.items import FunctionCallOutput, parse_item, with_output
-from tools_api.json_fields import Fields
 
 PUBLISHED: TypeAdapter[Any] = TypeAdapter(ResponseInputItem)
 EXIT = {"type": "exit", "exit_code": 1}
@@ -57,14 +55,6 @@ def read(item: dict[str, Any]) -> BuiltInCall | BuiltInOutput:
     found = parse_built_in(item, "input[0]")
     assert found is not None
     return found
-
-
-@pytest.mark.parametrize("id_", [None, "x_1"])
-@pytest.mark.parametrize("status", [None, "completed"])
-def test_what_all_items_have_is_read_as_it_was_written(id_: Any, status: Any) -> None:
-    written = head("x", id_, status)
-    assert item_head(Fields(written, "x")) == {"id": id_, "status": status}
-    assert None not in written.values()
 
 
 def test_every_type_is_tried() -> None:

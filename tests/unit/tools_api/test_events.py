@@ -97,9 +97,9 @@ BUILT: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
         (),
         {"item_id": "ctc_1", "output_index": 0, "input": "*** Begin"},
     ),
-    (events.shell_command_added, (), {"output_index": 0, "command_index": 1}),
-    (events.shell_command_delta, (), {"output_index": 0, "command_index": 1, "delta": "l"}),
-    (events.shell_command_done, (), {"output_index": 0, "command_index": 1, "command": "ls"}),
+    (events.shell_command, ("added",), {"output_index": 0, "command_index": 1, "text": ""}),
+    (events.shell_command, ("delta",), {"output_index": 0, "command_index": 1, "text": "l"}),
+    (events.shell_command, ("done",), {"output_index": 0, "command_index": 1, "text": "ls"}),
     (events.compacting, (), {"item_id": "cmp_1", "output_index": 0}),
     (events.steer_accepted, ("steer_1", "resp_1"), {}),
     (

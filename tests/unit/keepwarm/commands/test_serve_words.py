@@ -5,8 +5,10 @@ from pathlib import Path
 import click
 import pytest
 
-from keepwarm.commands.serve_words import SPARE_S, drain_s, forwarded, read_words
+from keepwarm.commands.serve_words import SPARE_S, facts_of, forwarded, read_words
 from sessions.command.settings import OptionError
+from sessions.tenants import ApiKey
+from sessions.tenants_file import key_row
 
 GIVEN = ("c", "postgresql://db/k", "127.0.0.1")
 
@@ -21,8 +23,8 @@ def test_what_each_server_is_given_cannot_be_given_to_all(flag: str) -> None:
 
 def test_the_time_to_end_is_drain_and_notice_and_some_more() -> None:
     words = ["--drain-seconds", "7", "--drain-notice-s", "3"]
-    assert drain_s(words, *GIVEN, None) == 7 + 3 + SPARE_S
-    assert drain_s([], *GIVEN, None) == 30 + 2 + SPARE_S
+    assert facts_of(words, *GIVEN, None).drain_s == 7 + 3 + SPARE_S
+    assert facts_of([], *GIVEN, None).drain_s == 30 + 2 + SPARE_S
 
 
 @pytest.mark.parametrize(
@@ -35,13 +37,13 @@ def test_the_time_to_end_is_drain_and_notice_and_some_more() -> None:
 )
 def test_options_that_a_server_refuses_are_refused(words: list[str], complaint: str) -> None:
     with pytest.raises((OptionError, click.UsageError), match=complaint):
-        drain_s(words, *GIVEN, None)
+        facts_of(words, *GIVEN, None)
 
 
 def test_a_folder_of_kv_needs_its_sizes(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="--disk-kv-folder is given, but --disk-kv-mib is 0"):
-        drain_s([], *GIVEN, tmp_path)
-    drain_s(["--host-kv-mib", "64", "--disk-kv-mib", "64"], *GIVEN, tmp_path)
+        facts_of([], *GIVEN, tmp_path)
+    facts_of(["--host-kv-mib", "64", "--disk-kv-mib", "64"], *GIVEN, tmp_path)
 
 
 def test_servers_elsewhere_get_the_variables_of_serve_and_no_others() -> None:
@@ -52,3 +54,10 @@ def test_servers_elsewhere_get_the_variables_of_serve_and_no_others() -> None:
         "KEEPWARM_CONFIG": "",
         "KEEPWARM_NATIVE": "0",
     }
+
+
+def test_only_who_has_a_tenants_file_is_told_to_read_it_again(tmp_path: Path) -> None:
+    file = tmp_path / "tenants.toml"
+    file.write_text(key_row(ApiKey.of("a-key-of-acme", tenant="acme")))
+    assert facts_of(["--tenants-file", str(file)], *GIVEN, None).reloads
+    assert not facts_of([], *GIVEN, None).reloads

@@ -44,6 +44,12 @@ def test_the_disk_is_split_like_host_memory() -> None:
     assert found.disk_states == 10_000_000 // state_slot_bytes(SLOT)
 
 
+def test_no_state_is_on_the_disk_without_a_slot_that_it_passes_through() -> None:
+    found = plan(host_kv_bytes=SLOT, disk_kv_bytes=40_000_000, disk_kv_folder="f")
+    assert (found.host_states, found.disk_states) == (0, 0)
+    assert found.disk_blocks > 0
+
+
 def test_memory_for_less_than_one_is_refused() -> None:
     with pytest.raises(LoadError, match="host_state_bytes is 9: a state and its tail take 50000"):
         plan(host_kv_bytes=4_000_000, host_state_bytes=9)
