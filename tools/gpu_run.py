@@ -156,6 +156,7 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
             limit_s=120,
             rehearsed=_RECURRENT_TESTS,
         ),
+        benchmark("recurrent", 120),
         module(
             SERVER,
             200,
