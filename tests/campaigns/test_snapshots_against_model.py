@@ -8,12 +8,13 @@ seeds begin.
 import os
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from radix_cache.handle import Snapshot
-from radix_cache.lower_states import LowerStates
 from radix_cache.retention import Retention
+from radix_cache.snapshots import StateContent
 from radix_cache.state_slots import StateSlots
 from radix_cache.transfers import TierBlocks
 from radix_cache.tree import RadixTree
@@ -133,10 +134,11 @@ def _used_again_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TierBlocks, "used", lambda blocks, ids: None)
 
 
-def _found_again_behind_other_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        LowerStates, "_key", lambda states, kept: states._lower.key_at(kept.node, kept.node.end)
-    )
+def _found_again_without_its_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(**content: Any) -> StateContent:
+        return StateContent(**content | {"tail": content["tail"][:0]})
+
+    monkeypatch.setattr("radix_cache.lower_states.StateContent", cut)
 
 
 def _begun_before_it_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +156,7 @@ def _begun_before_it_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
         (_outlives_its_blocks, False, True),
         (_stays_above_its_blocks, False, True),
         (_used_again_before_it_is_read, False, True),
-        (_found_again_behind_other_blocks, False, True),
+        (_found_again_without_its_tail, False, True),
         (_begun_before_it_has_arrived, False, True),
     ],
 )

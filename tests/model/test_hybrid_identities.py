@@ -28,12 +28,12 @@ from runtime.grammar.state import GrammarState
 from runtime.messages import FinishReason, SamplingParams, TokenArray
 from runtime.model.batch import IntArray
 from runtime.model.delta_states import DeltaStates, DeltaStep
-from runtime.model.kv_pool import block_bytes
+from runtime.model.kv_pool import KVPool, block_bytes
 from runtime.model.presets import random_model_config
 from runtime.model.state_pool import StatePool, state_bytes
 from runtime.offload.checksums import HostMemoryDamaged
+from runtime.offload.copies import copies_of
 from runtime.offload.disk import slot_bytes
-from runtime.offload.state_copies import StateCopies
 from runtime.offload.state_file import state_slot_bytes
 from runtime.scheduling import policy
 from runtime.scheduling.draft import Draft
@@ -488,17 +488,28 @@ def _begun_before_it_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StateMemory, "_settle", lambda memory, slot: None)
 
 
+class _NoCopies:
+    """Copies nothing, at once."""
+
+    done, seconds = True, 0.0
+
+    def down(self, *arguments: object) -> "_NoCopies":
+        return self
+
+    up = down
+
+    def settle(self) -> None: ...
+
+    wait = settle
+
+
 def _tail_stays_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state alone is copied between the tiers."""
-    make = StateCopies.__init__
 
-    def halved(copies: StateCopies, *arguments: Any) -> None:
-        make(copies, *arguments)
-        copies._parts = copies._parts[:1]  # type: ignore[assignment]
-        halves = copies._halves
-        monkeypatch.setattr(copies, "_halves", lambda rows, row: halves(rows, row)[:1])
+    def halved(pool: Any, worker: Any) -> Any:
+        return _NoCopies() if isinstance(pool, KVPool) else copies_of(pool, worker)
 
-    monkeypatch.setattr(StateCopies, "__init__", halved)
+    monkeypatch.setattr("runtime.offload.state_copies.copies_of", halved)
 
 
 @pytest.mark.parametrize("mutant", [_begun_before_it_is_up, _tail_stays_behind])

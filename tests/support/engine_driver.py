@@ -85,7 +85,7 @@ class EngineDriver:
         self.host_hits = 0
         self.damaged = 0
         self.last_stats: StepStats | None = None
-        self._count = 0
+        self.num_requested = 0
 
     @classmethod
     def load(
@@ -138,12 +138,12 @@ class EngineDriver:
         """Submit one turn and return its request id. Free text goes on to its limit: the
         random model's end-of-turn is banned unless the caller says otherwise."""
         more.setdefault("banned_tokens", (END_OF_TURN,))
-        self._count += 1
-        name = f"r{self._count}"
+        self.num_requested += 1
+        name = f"r{self.num_requested}"
         request = make_request(
             new_tokens,
             request_id=name,
-            branch_id=session or f"s{self._count}",
+            branch_id=session or f"s{self.num_requested}",
             tenant=tenant,
             base_branch_id=base,
             base_offset=offset,
@@ -157,7 +157,7 @@ class EngineDriver:
 
     def count_from(self, other: "EngineDriver") -> None:
         """Give requests names that ``other`` has not given."""
-        self._count = other._count
+        self.num_requested = other.num_requested
 
     def cancel(self, name: str) -> None:
         self.engine.submit([CancelRequest(request_id=name)])
