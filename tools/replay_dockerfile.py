@@ -34,7 +34,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 IMAGE = "debian:12-slim"
 """The image that BASE stands for: the files' default."""
-HEALTHY_S = 180.0
+HEALTHY_S = 300.0
 KEY = "a-key-for-the-replay"
 _WITHOUT_EFFECT = {"EXPOSE", "STOPSIGNAL", "VOLUME"}
 _BINDS = ("/dev", "/etc/resolv.conf")
