@@ -29,7 +29,8 @@ def test_names_are_given_once_and_marks_stand_once_at_most() -> None:
     assert len(set(names)) == len(names)
     for each in conversations():
         told = repr(variables(each, Wants(special_tokens={})))
-        assert all(told.count(mark) <= 1 for mark in MARKS), each.name
+        once = [mark for mark in MARKS if mark != THOUGHT]  # which has two names in a message
+        assert all(told.count(mark) <= 1 for mark in once), each.name
         assert USER in told
 
 
