@@ -127,17 +127,27 @@ def _lives(seen: Seen, slot: Slot | None, served: Collection[str]) -> bool:
 
 
 def _keep(living: Iterable[Seen], slots: Mapping[int, Slot]) -> dict[int, Seen]:
-    """Members that keep the slot that their row names: of several the one that is there."""
+    """Members that keep the slot that their row names or, where it names none, the one where the
+    balancer has them: of several the one that is there."""
 
-    def there(each: Seen) -> tuple[bool, bool, str]:
-        slot = slots[each.member.slot]
-        address = each.member.presence.address
-        return slot.maintained or slot.address != address, not each.fresh, each.member.owner
+    def there(place: tuple[int, Seen]) -> tuple[bool, bool, str]:
+        number, each = place
+        return not _is_at(each, slots[number]), not each.fresh, each.member.owner
 
+    places: list[tuple[int, Seen]] = []
+    for each in living:
+        if each.member.slot in slots:
+            places.append((each.member.slot, each))
+        elif each.fresh:  # that it was given a slot may have been lost on its way to the row
+            places += [(number, each) for number, slot in slots.items() if _is_at(each, slot)][:1]
     holders: dict[int, Seen] = {}
-    for each in sorted((each for each in living if each.member.slot in slots), key=there):
-        holders.setdefault(each.member.slot, each)
+    for number, each in sorted(places, key=there):
+        holders.setdefault(number, each)
     return holders
+
+
+def _is_at(seen: Seen, slot: Slot) -> bool:
+    return not slot.maintained and slot.address == seen.member.presence.address
 
 
 def _place(
@@ -150,13 +160,8 @@ def _place(
     homeless.sort(key=lambda each: (not each.welcoming, each.member.owner))
     waiting = []
     for each in homeless:
-        address = each.member.presence.address
-        at = [
-            number
-            for number, slot in sorted(slots.items())
-            if number not in holders and slot.address == address and not slot.maintained
-        ]
-        if at:
+        at = [number for number in sorted(slots) if _is_at(each, slots[number])]
+        if at and at[0] not in holders:
             holders[at[0]] = each
         else:
             waiting.append(each)

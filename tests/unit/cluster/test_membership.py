@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cluster.balancing import Balancer
@@ -261,6 +261,7 @@ def play(world: World, balancer: Balancer, act: str, what: str) -> Balancer:
 
 
 @settings(max_examples=150, deadline=None)
+@example([("start", "1"), ("lose writes", ""), ("start in", "21")])
 @given(st.lists(ACTS, max_size=25))
 def test_after_any_sequence_of_rows_and_lost_replies_slots_are_as_they_should_be(
     acts: list[tuple[str, str]],
