@@ -49,6 +49,11 @@ def chunks(texts: list[str]) -> list[dict[str, Any]]:
     return [{"stdout": each, "stderr": "", "outcome": outcome} for each in texts]
 
 
+def described(told: str) -> dict[str, Any]:
+    schema = {"type": "object", "description": told}
+    return {"format": {"type": "json_schema", "name": "x", "schema": schema}}
+
+
 items = st.one_of(
     item(role=st.sampled_from(["user", "system", "developer"]),
          content=st.one_of(text, parts("input_text"))),
@@ -78,6 +83,8 @@ items = st.one_of(
          status=st.just("failed")),
     item(type=st.just("additional_tools"), role=st.just("developer"),
          tools=some.map(functions)),
+    item(type=st.just("configuration_update"), reasoning=st.just({"effort": "low"}),
+         text=text.map(described)),
 )  # fmt: skip
 schemas = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(0, 1), text),
@@ -240,7 +247,7 @@ def test_every_kind_of_item_is_among_those_that_are_weighed() -> None:
     kinds: set[str] = set()
 
     @given(item=items)
-    @settings(max_examples=200, database=None, derandomize=True, deadline=None)
+    @settings(max_examples=500, database=None, derandomize=True, deadline=None)
     def note(item: dict[str, Any]) -> None:
         (parsed,) = read(orjson.dumps({"input": [item]})).input
         kinds.add(type(parsed).__name__)
