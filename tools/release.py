@@ -255,6 +255,7 @@ def _components(source: Path) -> tuple[list[dict[str, Any]], dict[str, set[str]]
     needs: dict[str, set[str]] = {}
     for extra, lines in wanted.items():
         open_ = {str(canonicalize_name(Requirement(line).name)) for line in lines}
+        open_.discard(str(canonicalize_name(project["name"])))  # its extras are told themselves
         seen = set[str]()
         while open_:
             name = open_.pop()

@@ -46,6 +46,7 @@ def test_attacks_are_named_as_they_are_elsewhere() -> None:
     assert {*FOR_MEMORY, UNREAD_LOG, "ordinary"} <= set(ATTACKS)
 
 
+@pytest.mark.slow
 def test_a_run_has_every_figure_of_its_attack(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--json", "--quick", "--only", "log_lines"])
     told = json.loads(capsys.readouterr().out)

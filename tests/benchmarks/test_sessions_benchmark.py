@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.sessions import (
     commit_over_fsync,
     idle_bytes,
@@ -19,6 +21,7 @@ def test_a_turn_is_of_about_eight_kilobytes() -> None:
     assert 7_500 < len(encode_turn(turn("r1"), HeaderCache())) < 9_000
 
 
+@pytest.mark.slow
 def test_every_figure_is_measured(tmp_path: Path) -> None:
     ratio, figures = commit_over_fsync(tmp_path, 3)
     assert ratio > 0

@@ -64,6 +64,7 @@ def test_what_is_explained_is_the_smaller_over_the_larger(
     assert share(grown, told, 4.0) == pytest.approx(explained)
 
 
+@pytest.mark.slow
 def test_a_short_soak_with_faults_is_played(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

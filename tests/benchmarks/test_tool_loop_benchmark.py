@@ -40,6 +40,7 @@ def test_turns_with_no_call_or_more_than_four_do_not_count(calls: int) -> None:
     assert turn(names, 3.0, names).saved(10.0) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_it_answers_with_every_bar() -> None:
     command = [sys.executable, "-m", "benchmarks.tool_loop", "--json", "--models", "default"]
     command += ["--turns", "2", "--rounds", "1", "--long-turns", "8", "--imports", "1"]

@@ -51,6 +51,7 @@ def frame(text: str) -> bytes:
     return Frame(Opcode.TEXT, text.encode()).serialize(mask=False)
 
 
+@pytest.mark.slow
 class TestWithSmallNumbers:
     def test_answers_with_every_bar(self) -> None:
         command = [sys.executable, "-m", "benchmarks.transport", "--json", *SMALL]

@@ -32,7 +32,7 @@ from tools_api.harmony import HarmonyCalls
 from tools_api.python_calls import PythonCalls
 from tools_api.raw_calls import RawCalls
 
-OUTPUTS = int(os.environ.get("KEEPWARM_BOUND_OUTPUTS", "1000"))
+OUTPUTS = int(os.environ.get("KEEPWARM_BOUND_OUTPUTS", "500"))
 SEED = int(os.environ.get("KEEPWARM_BOUND_SEED", "0"))
 PER_TASK = 10
 NAMES = (*vocabularies.NAMES, "llama", "mistral")
@@ -42,7 +42,7 @@ FORMAT_NAMES = (
 )
 LLAMA_SPECIALS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 _ROOM_FOR_A_CALL = 40
-TURNS = int(os.environ.get("KEEPWARM_BOUND_TURNS", "1000"))
+TURNS = int(os.environ.get("KEEPWARM_BOUND_TURNS", "400"))
 CONNECTIONS = 8
 TOOLS = Path(__file__).parents[3] / "shared" / "schemas" / "tools.jsonl"
 _BEYOND_JSONSCHEMA = ("oneOf", "format", "pattern", "$ref", "not", "contains")

@@ -11,6 +11,7 @@ from tools.screenshots import chromium
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
 
 
+@pytest.mark.slow
 def test_a_person_finds_what_the_ledger_has() -> None:
     checks = look(60)
     assert checks.failed == {}

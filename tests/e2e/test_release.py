@@ -59,7 +59,7 @@ def test_two_runs_make_the_same_bytes_and_publish_nothing(
     )
     assert done.returncode == 0
     assert "git tag --sign v0.1.0" in first["PUBLISH.txt"].decode()
-    assert first["NOTES.md"].startswith(b"# Keepwarm 0.1.0\n\nWhat a user can do.")
+    assert first["NOTES.md"].startswith(b"# Keepwarm 0.1.0\n\nFigures: ")
     tags = subprocess.run(["git", "-C", str(checkout), "tag"], capture_output=True, check=True)
     assert tags.stdout == b""
     whole(tmp_path / "first/0.1.0")

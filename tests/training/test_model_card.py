@@ -4,6 +4,8 @@ import json
 import re
 from typing import Any
 
+import pytest
+
 from examples.train_agent_model.evaluate import evaluate
 from runtime.model.sources import DEFAULT_MODEL
 
@@ -17,6 +19,7 @@ def card_figures(name: str) -> dict[str, Any]:
     return figures
 
 
+@pytest.mark.slow
 def test_it_keeps_the_figures_of_its_card() -> None:
     figures = card_figures("fixed seed")
     measured = evaluate(

@@ -62,6 +62,7 @@ def fails(peers: Peers) -> None:
         raise ValueError("the second process")
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_ends_the_training_with_its_error(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="the second process"):
         run_together(2, tmp_path / "meeting", fails)

@@ -75,6 +75,7 @@ def test_each_stage_of_the_curriculum_has_its_shards(
     assert lengths[0] < lengths[-2] < lengths[-1]
 
 
+@pytest.mark.slow
 def test_a_training_takes_the_shard_that_is_there_and_learns_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

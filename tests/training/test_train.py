@@ -75,6 +75,7 @@ def test_the_loss_falls_under_four_within_150_steps(folder: Path, encoder: Sessi
     assert after < 4
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(
     folder: Path, encoder: SessionEncoder, tmp_path: Path
 ) -> None:
@@ -188,6 +189,7 @@ def test_the_rate_falls_over_the_share_of_the_time_that_was_said() -> None:
     assert learning_scale(0.0, 0) == 1 / WARM_UP_STEPS
 
 
+@pytest.mark.slow
 def test_the_mean_over_the_last_steps_is_kept_and_exported(
     encoder: SessionEncoder, folder: Path, tmp_path: Path
 ) -> None:
@@ -294,6 +296,7 @@ def test_probes_that_only_read_leave_no_gradient_in_the_network(
     assert all(p.grad is not None for p in probes.parameters())
 
 
+@pytest.mark.slow
 def test_a_new_probe_only_reads_for_the_steps_that_were_said(
     encoder: SessionEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ def _response() -> Schema:
     sometimes = dict.fromkeys(
         ("keepwarm", "prompt_cache_options", "prompt_cache_diagnostics"), ANY_OBJECT
     )
+    sometimes["conversation"] = _all({"id": TEXT})
     return closed(always | sometimes, always)
 
 
