@@ -10,6 +10,7 @@ a module is loaded.
 """
 
 import ast
+import functools
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -51,7 +52,9 @@ class Module:
     """Dotted names; for ``from a import b`` both ``a`` and ``a.b``."""
 
 
+@functools.cache
 def measure(path: Path, source: str) -> Module:
+    """The measures of one file."""
     tree = ast.parse(source)
     public = list(_public(tree.body))
     return Module(

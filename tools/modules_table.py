@@ -8,6 +8,7 @@ folder's ``__init__``. The order of ``FOLDERS`` is the order in which imports ma
 """
 
 import ast
+import functools
 import sys
 from pathlib import Path
 from typing import Final
@@ -61,12 +62,14 @@ def document() -> str:
     return _HEAD + "".join(map(_section, FOLDERS))
 
 
+@functools.cache
 def first_paragraph(source: str) -> str:
     """The first paragraph of a module's docstring, on one line, as Markdown writes code."""
     text = ast.get_docstring(ast.parse(source)) or ""
     return " ".join(text.split("\n\n")[0].split()).replace("``", "`")
 
 
+@functools.cache
 def imports_torch(source: str) -> bool:
     """Whether torch is imported anywhere in ``source``."""
     imports = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom))

@@ -11,6 +11,7 @@ a test reads from outside; what the standard library documents, ``_replace``, is
 """
 
 import ast
+import functools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -51,7 +52,12 @@ class Source:
 def read_folder(folder: str) -> list[Source]:
     """Every Python file of ``folder`` and the folders in it."""
     paths = sorted(p for p in (ROOT / folder).rglob("*.py") if "__pycache__" not in p.parts)
-    return [Source(path=path, tree=ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
+    return [_read(path, path.read_text(encoding="utf-8")) for path in paths]
+
+
+@functools.cache
+def _read(path: Path, text: str) -> Source:
+    return Source(path=path, tree=ast.parse(text))
 
 
 def docstrings(source: Source) -> Iterator[Docstring]:
