@@ -92,6 +92,7 @@ def test_no_call_of_a_random_model_is_invalid_lost_or_split() -> None:
     assert_all_whole(tools_of(SCHEMAS), 140)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the recorded tools are not here")
 def test_no_call_of_a_recorded_tool_is_invalid_lost_or_split() -> None:
     assert_all_whole(shared_tools(DATA), 360)

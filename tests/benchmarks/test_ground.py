@@ -16,6 +16,7 @@ def rows() -> list[dict[str, Any]]:
     return table(smoke=True)
 
 
+@pytest.mark.slow
 def test_no_turn_is_computed_or_lost_whatever_gives_way(rows: list[dict[str, Any]]) -> None:
     assert {(row["fault"], row["loaded"]) for row in rows} == set(SMOKE)
     for row in rows:
@@ -26,6 +27,7 @@ def test_no_turn_is_computed_or_lost_whatever_gives_way(rows: list[dict[str, Any
         assert row.get("ready_again_s", 0.0) < float("inf"), row
 
 
+@pytest.mark.slow
 def test_a_server_that_starts_on_a_full_disk_serves_what_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     place = str(tmp_path / "disk/j.db")

@@ -28,7 +28,7 @@ from tests.support.sessions_rig import END
 from tests.support.speaking_engine import SpeakingEngine
 from tools_api.exact_json import whole_text
 
-TEXTS = int(os.environ.get("KEEPWARM_ANY_TEXT", "600"))
+TEXTS = int(os.environ.get("KEEPWARM_ANY_TEXT", "300"))
 SEED = int(os.environ.get("KEEPWARM_ANY_TEXT_SEED", "0"))
 MOST_BYTES = 20_000
 SERVED = TEXTS // 6

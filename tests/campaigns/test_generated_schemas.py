@@ -34,7 +34,7 @@ from tools_api.grammar import GrammarSpec, grammar_for
 from tools_api.requests import TextFormat
 from tools_api.tools import FunctionTool, ToolChoice
 
-SCHEMAS = int(os.environ.get("KEEPWARM_GENERATED_SCHEMAS", "200"))
+SCHEMAS = int(os.environ.get("KEEPWARM_GENERATED_SCHEMAS", "100"))
 TURNS = int(os.environ.get("KEEPWARM_GENERATED_TURNS", "30"))
 SEED = int(os.environ.get("KEEPWARM_GENERATED_SEED", "0"))
 TOKENS = 80

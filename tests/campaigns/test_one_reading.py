@@ -33,7 +33,7 @@ from tools_api.errors import ApiError
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.requests import CreateRequest
 
-REQUESTS = int(os.environ.get("KEEPWARM_ONE_READING", "5000"))
+REQUESTS = int(os.environ.get("KEEPWARM_ONE_READING", "2500"))
 SEED = int(os.environ.get("KEEPWARM_ONE_READING_SEED", "0"))
 PATIENCE_S = 120.0
 """A busy machine may be slow: what is compared is what was read."""

@@ -251,7 +251,7 @@ def test_names_with_markup_are_shown_as_they_are_and_run_nowhere(
     assert page.evaluate("window.hacked") is None
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_axe_finds_nothing_serious(desk: Desk, scheme: str) -> None:
     source = _axe()
     page = desk.open(BOSS, color_scheme=scheme, bypass_csp=True)
