@@ -74,7 +74,7 @@ OWN: dict[str, dict[str, Any]] = {
                  "moe_intermediate_size": 16, "num_dense_layers": 2, "use_expert_bias": True,
                  "routed_scaling_factor": 1.0},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 3, "mamba_n_heads": 8,
-                         "mamba_d_head": 8, "mamba_n_groups": 2, "mamba_d_state": 16,
+                         "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 16,
                          "mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": True,
                          "num_local_experts": 4, "num_experts_per_tok": 2,
                          "shared_intermediate_size": 32, "position_embedding_type": "nope",
