@@ -103,7 +103,10 @@ def _step_limits(fields: Fields) -> tuple[float, float]:
     ]
     if len(found) != 2 or any(type(each) not in (int, float) for each in found):
         raise fields.error("time_step_limit", limits, "two numbers")
-    return float(found[0]), float(found[1])
+    try:
+        return float(found[0]), float(found[1])
+    except OverflowError:
+        raise fields.error("time_step_limit", limits, "two numbers of a float's range") from None
 
 
 def _read_experts(fields: Fields) -> Gated | Experts:
