@@ -338,7 +338,7 @@ OUTPUTS = (
     call("look") + "\n" + call("look") + END,
     "<think>\nhm\n</think>\n\nI look. " + call("look") + "\nand wait." + END,
 )
-STEERS = int(os.environ.get("KEEPWARM_STEERS", "100"))
+STEERS = int(os.environ.get("KEEPWARM_STEERS", "200"))
 SEED = int(os.environ.get("KEEPWARM_STEER_SEED", "0"))
 
 
