@@ -85,7 +85,7 @@ def judge(
         if nearest is None or agreed > nearest[0]:
             nearest = agreed, name, against
     ways = [Learned(format=name) for name in chat_format_names()]
-    ways += told_calls(response_template, literals.has_token)
+    ways += told_calls(response_template)
     return _generic(of_probes, made[cut:], literals, nearest, ways)
 
 

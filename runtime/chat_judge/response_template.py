@@ -11,7 +11,7 @@ Knows the file's shape. Runs nothing.
 Always true: whatever the file holds, there is an answer, and nothing is raised.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tools_api.chat_generic import Learned
@@ -22,18 +22,20 @@ _KEYS = ("arguments", "parameters")
 """Under which a call's object has its arguments where nothing says it."""
 
 
-def told_calls(response_template: Any, has_token: Callable[[str], bool]) -> tuple[Learned, ...]:
+def told_calls(response_template: Any) -> tuple[Learned, ...]:
     """The ways of writing calls that a response template tells by literals.
 
     Args:
         response_template: as parsed from JSON, whatever it is.
-        has_token: a literal has to be a special token, white space around it apart.
+
+    Returns:
+        Ways that may need special tokens which the tokenizer lacks
+        (``tools_api.chat_generic.learned_syntax``); white space around a literal is left out.
     """
     field = _of_calls(response_template)
     if field is None:
         return ()
-    openers = [text for text in _literals(field, "open") if has_token(text)]
-    closers = [text for text in _literals(field, "close") if has_token(text)]
+    openers, closers = _literals(field, "open"), _literals(field, "close")
     return tuple(
         Learned(format=kind, gaps={**own, "opener": opener, **closing})
         for kind, own in _contents(field)
