@@ -221,6 +221,22 @@ def test_a_budget_that_is_replaced_while_a_turn_thinks_costs_other_accounts_noth
     assert shared.left().bounds()["cost"] >= 0
 
 
+def test_a_turn_is_settled_once_and_not_at_all_once_it_is_released() -> None:
+    own = account(output=1000)
+    ledger = Ledger(PRICES, account=own)
+    needs = TurnNeeds(prompt_tokens=1, max_output=10, bound=True, thinks=False)
+    first, second = Reservation(needs, ledger), Reservation(needs, ledger)
+    first.admit(cached=0)
+    spent = first.settle(used(1, 0, 10))
+    assert spent[1] > 0
+    assert first.settle(used(1, 0, 10))[1] == 0
+    second.admit(cached=0)
+    second.release()
+    assert second.settle(used(1, 0, 10))[1] == 0
+    assert (ledger.turns, ledger.cost, own.spent.output) == (1, spent[1], 10)
+    assert own.held == Amount()
+
+
 def test_soft_limits_are_reached_not_enforced() -> None:
     own = Account(scope="session", soft=Budget(output=10, cost=10**9))
     reservation = turn(own, prompt=1, max_output=100)
