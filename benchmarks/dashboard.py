@@ -91,7 +91,7 @@ class Crowd:
 
     def end_turn(self, name: str) -> None:
         """A turn of the session ends."""
-        session = self._server.service.store.session("default", name)
+        session = self._server.service.store.tenant("default").session(name)
         ended = turn(name, session.turns_begun + 1, self._dice)
         session.start_turn(ended.response_id, None, self._server.service.clock())
         session.end_turn(ended.response_id, self._server.service.clock(), open_calls=False)

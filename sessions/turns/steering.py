@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sessions.durable.tenant import Tenant
 from sessions.durable.transcript import Entry
 from sessions.durable.weights import request_bytes
 from sessions.turns.commits import Ending
@@ -63,7 +64,7 @@ class Steering:
         self,
         *,
         connection_id: str,
-        tenant: str,
+        tenant: Tenant,
         service: Service,
         jobs: Jobs,
         lanes: Lanes[Waiting],
@@ -202,7 +203,7 @@ class Steering:
         if refusal is None:
             try:
                 waiting.hold = self._service.store.held.hold(
-                    self._tenant, self._id, max(request_bytes(request), num_bytes)
+                    self._tenant.name, self._id, max(request_bytes(request), num_bytes)
                 )
             except ApiError as error:
                 refusal = error

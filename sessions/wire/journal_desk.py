@@ -27,6 +27,7 @@ from sessions.durable.account import NOTHING
 from sessions.durable.ledger import Unsettled
 from sessions.durable.session import Session
 from sessions.durable.store import Store
+from sessions.durable.tenant import Tenant
 from sessions.fair_slots import FairSlots
 from sessions.ground import JOURNAL, PATIENCE_S, Ground
 from sessions.journal.errors import (
@@ -210,7 +211,7 @@ class JournalDesk:
             residency_record(session, unsettled, record_id=record_id, created_s=created_s), None
         )
 
-    async def recall(self, tenant: str, wanted: Wanted) -> Recalled:
+    async def recall(self, tenant: Tenant, wanted: Wanted) -> Recalled:
         """Recall what the journal knows of it; it is for ``remember``. The end of a turn that runs
         at another server is waited for, for a while, and that it lets go of a session; in no
         reader's thread, which others need meanwhile.
@@ -225,7 +226,7 @@ class JournalDesk:
         def make() -> Awaitable[Recalled]:
             if wanted.shares or wanted.draws:
                 return loop.run_in_executor(self._share_reader, work)
-            return self._in_turn(tenant, work)
+            return self._in_turn(tenant.name, work)
 
         began = loop.time()
         while True:
@@ -255,14 +256,14 @@ class JournalDesk:
         with self._logged("request ids"):
             await self.beside(tenant, work)
 
-    def remember(self, tenant: str, recalled: Recalled) -> None:
+    def remember(self, tenant: Tenant, recalled: Recalled) -> None:
         """Put into memory what was recalled."""
         self._recollection.remember(tenant, recalled)
 
-    async def find(self, tenant: str, response_id: str) -> None:
+    async def find(self, tenant: Tenant, response_id: str) -> None:
         """Have a response in memory, if there is one of that id. Raises as ``recall``."""
         work = partial(self._recollection.read_response, tenant, response_id)
-        self.remember(tenant, await self.beside(tenant, work))
+        self.remember(tenant, await self.beside(tenant.name, work))
 
     async def stands(self, tenant: str, response_id: str) -> bool:
         """Whether a response can still be named: it may have been deleted at another server, or
@@ -418,7 +419,7 @@ class JournalDesk:
         log.warning("journal heard nothing of this server for too long, sessions are asked for")
         for session in list(self._store.any_sessions()):
             if not _in_use(session):
-                self._store.forget_session(session.tenant, session.name)
+                self._store.tenant(session.tenant).forget_session(session.name)
 
     async def let_go(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Let go of sessions that another server asks for, once no turn runs in them. What fails is
@@ -464,11 +465,12 @@ class JournalDesk:
 
     def _forget(self, tenant: str, name: str) -> bool:
         """Drop a session that is to be let go; False: it is in use."""
-        session = self._store.known_session(tenant, name)
+        whose = self._store.tenant(tenant)
+        session = whose.known_session(name)
         if (session is not None and session.in_use) or self._recollection.in_hand(tenant, name):
             self.kept = True
             return False
-        self._store.forget_session(tenant, name)
+        whose.forget_session(name)
         return True
 
     @contextlib.contextmanager

@@ -175,7 +175,7 @@ class Trace:
         assert (spent.input_uncached + spent.input_cached, spent.output) == (
             all_["input"], all_["output"],
         )  # fmt: skip
-        session = rig.store.session("acme", self.name)
+        session = rig.store.tenant("acme").session(self.name)
         if session is not None and session.ledger.turns:
             assert session.ledger.account.spent == spent
             assert session.ledger.account.held == NOTHING
@@ -204,7 +204,7 @@ def test_the_traces_cut_and_die() -> None:
         seen["cut"] += sum("context" in each["keepwarm"] for each in trace.ended)
         seen["ahead"] += sum("ahead" in each["keepwarm"].get("context", {}) for each in trace.ended)
         for response in trace.ended[-1:]:
-            stored = trace.rig.store.tenant_responses("acme").get(response["id"])
+            stored = trace.rig.store.tenant("acme").responses.get(response["id"])
             links = chain(stored.entry) if stored is not None else ()
             seen["item kept"] += any(
                 isinstance(item, Compaction) for link in links for item in link.input_items

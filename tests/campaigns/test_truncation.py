@@ -146,7 +146,7 @@ class Agent:
     def _check(self, line: Line, new: list[Wire], client: Client, prompt: str) -> None:
         response = client.response
         assert response["status"] in ("completed", "incomplete"), response
-        stored = self.rig.store.tenant_responses("acme").get(response["id"])
+        stored = self.rig.store.tenant("acme").responses.get(response["id"])
         assert stored is not None
         entry = stored.entry
         told = [w for w in response["keepwarm"]["warnings"] if w.startswith("truncation: ")]

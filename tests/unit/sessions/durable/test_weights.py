@@ -260,7 +260,7 @@ def test_an_entry_weighs_at_least_its_frame() -> None:
     rig = Rig()
     client = rig.connect()
     client.turn(input="hi", user="u" * 500, unknown="x" * 30_000)
-    store = rig.store.tenant_responses("acme")
+    store = rig.store.tenant("acme").responses
     assert store.num_bytes >= 30_000
 
 

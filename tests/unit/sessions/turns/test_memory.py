@@ -31,8 +31,10 @@ class Bench:
         service = make_service(FakeClock(1000.0))
         if lasts:
             service = replace(service, commits=Commits(MemoryJournal(b"f")))
-        service.store.lasting = lasts
-        self.visible = ConnectionStore(service.store, tenant="t", connection_id="c")
+            service.store.lasts()
+        self.visible = ConnectionStore(
+            service.store, tenant=service.store.tenant("t"), connection_id="c"
+        )
         self.keep("r1", "known")
         self.wanted: list[Wanted] = []
         self.coming: dict[str, str] = {}

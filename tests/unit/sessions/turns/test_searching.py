@@ -102,9 +102,9 @@ def test_what_it_consumed_is_the_sum_of_its_parts(rig: Rig, client: Client) -> N
     assert usage["output_tokens"] == len(token_ids(asks())) + len(token_ids("warm" + END))
     (report,) = rig.reports
     assert report.usage.input_tokens == prompts
-    account = rig.store.tenant_accounts.of("acme").spent
+    account = rig.store.tenant("acme").account.spent
     assert account.output == usage["output_tokens"]
-    assert rig.store.session("acme", response["keepwarm"]["session"]).ledger.turns == 1
+    assert rig.store.tenant("acme").session(response["keepwarm"]["session"]).ledger.turns == 1
     assert account.input_uncached + account.input_cached == prompts
     uncached = prompts - usage["input_tokens_details"]["cached_tokens"]
     new = len(first.new_tokens) + len(second.new_tokens)

@@ -19,7 +19,7 @@ def a_plan(**fields: object) -> TurnPlan:
         request,
         Lineage(parent=None, session=None, session_name="s", items=request.input),
         service=rig.service,
-        tenant="acme",
+        tenant=rig.store.tenant("acme"),
         response_id="resp_1",
         grammar=None,
         arrival_s=10.0,
