@@ -75,7 +75,7 @@ class _Stock:
 
     level: float = 0.0
     left: float | None = None
-    """Of the bucket, when it was drawn on last."""
+    """The level of the shared bucket, when it was drawn on last."""
     empty_until_s: float = 0.0
     """Before that nothing can be drawn."""
     alone: _Bucket | None = None
@@ -238,8 +238,8 @@ class Quota:
         return tuple(found)
 
     def debts(self) -> list[Draw]:
-        """What ended turns used beyond what was drawn. It counts as paid unless it is handed to
-        ``unpaid``."""
+        """Draws for what ended turns used beyond what was drawn. They count as paid unless they are
+        handed to ``unpaid``."""
         found = []
         for kind, stock in list(self._stocks.items()):
             limit = self._limits()[kind]
@@ -299,7 +299,7 @@ class Quotas:
         return quota
 
     def debts(self) -> list[tuple[Quota, Draw]]:
-        """What ended turns used beyond what was drawn, of all tenants; as ``Quota.debts``."""
+        """The debts of all tenants; as ``Quota.debts``."""
         return [(quota, debt) for quota in self._quotas.values() for debt in quota.debts()]
 
     def part_of(self, most: int | None) -> int | None:

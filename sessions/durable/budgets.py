@@ -46,7 +46,7 @@ class HeldBudget:
     soft: dict[str, int]
     """From here on turns carry a warning."""
     spent: dict[str, int] = field(default_factory=dict)
-    """Of each kind of ``limit`` and ``soft``."""
+    """The spent amounts of each kind of ``limit`` and ``soft``."""
     held: dict[str, int] = field(default_factory=dict)
     """The same by turns that run."""
     every: str | None = None
@@ -84,7 +84,7 @@ def held_budget(scope: str, owner: str, account: Account) -> HeldBudget | None:
 
 
 def held_policy(account: Account) -> HeldBudget | None:
-    """Of one of the operator's budgets by day, month and key."""
+    """One of the operator's budgets by day, month and key, as it stands; None: it has no bound."""
     owner = account.owner if isinstance(account, PolicyAccount) else ""
     return held_budget(account.scope, owner, account)
 

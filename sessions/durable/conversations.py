@@ -21,7 +21,7 @@ from tools_api.items import Item
 from tools_api.limits import Limits
 
 _ROW_BYTES = 512
-"""Of one without items, roughly."""
+"""Size of a conversation without items, roughly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class ConversationRead:
     id: str
     edits: int
     added: int
-    """Of ``items``, the first ones."""
+    """It reads so many of the conversation's ``items``, from the first."""
 
 
 def read_of(conversation: Conversation) -> ConversationRead:

@@ -124,7 +124,7 @@ class PolicyAccounts:
         self._clock = clock
         self._accounts: dict[str, PolicyAccount] = {}
         self._kept: dict[str, Amount] = {}
-        """What the journal said that was spent, by name."""
+        """Amounts that the journal said were spent, by account's name."""
 
     def load(self, spent: Mapping[str, Amount]) -> None:
         """A journal was opened: so much was spent under these names."""
@@ -133,7 +133,7 @@ class PolicyAccounts:
             account.spent = account.spent.most(self._kept.get(name, NOTHING))
 
     def of(self, key: str) -> tuple[Account, ...]:
-        """What a turn under that key draws on which begins now."""
+        """The accounts on which a turn under that key draws that begins now."""
         policies = self._budgets_of(key)
         if not policies:
             return ()

@@ -275,7 +275,7 @@ class ConnectionStore:
         return self.continues_heads and session.head_id is not None and self.head(session) is None
 
     def conversation(self, id_: str) -> Conversation | None:
-        """Of a server without a journal."""
+        """The conversation of that id; None also where a journal keeps them."""
         return self.tenant.conversations.get(id_)
 
     def session(self, name: str) -> Session:

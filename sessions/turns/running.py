@@ -90,7 +90,7 @@ class Running:
         self._following = following
         self._outbox = outbox
         self.key_name = ""
-        """Of the API key under which the client asks."""
+        """Name of the API key under which the client asks."""
         self.tool_waits = ToolWaits(tenant)
         self.http_request = ""
         """Name of the HTTP request by which the client came, for the log."""

@@ -47,9 +47,9 @@ class _Ended:
 
     stream_id: str | None
     number: int
-    """Of its next event."""
+    """The number of its next event."""
     stubs: tuple[Stub, ...]
-    """Of the outputs that its calls wait for; empty: it waits for nothing."""
+    """Stubs of the outputs that its calls wait for; empty: it waits for nothing."""
     pending: tuple[Submission, ...] = ()
 
     def take_number(self) -> int:
@@ -280,7 +280,7 @@ class Steering:
     def _refuse(
         self, asked: SteerRequest, code: str, message: str, stream_id: str | None = None
     ) -> None:
-        """Of a response whose events are not numbered any more."""
+        """Refuse a submission to a response whose events are not numbered any more."""
         self._outbox.frames.append(encode(events.steer_failed(0, asked, code, message, stream_id)))
 
 

@@ -12,7 +12,7 @@ MOST = 1024
 
 
 class ToolWaits:
-    """Of one connection."""
+    """The sessions of one connection that wait for tools."""
 
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant

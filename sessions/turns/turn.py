@@ -119,7 +119,7 @@ class Turn:
         self._branch_id = ""
         self._queue_reported = begun is not None
         self._noted = (NOTHING, NOTHING)
-        """What is held now, and that with what was consumed before."""
+        """The amount held now, and that with what was consumed before."""
         self._paused = False
         self.steered: Boundary | None = None
         """Where it is to end."""
@@ -152,7 +152,7 @@ class Turn:
 
     @property
     def renderer(self) -> Renderer:
-        """What writes items for the turn's model."""
+        """The renderer of the turn's model, which makes tokens of items."""
         return self._service.model.renderer
 
     @property
@@ -426,7 +426,7 @@ class Turn:
         step.outcome = replace(self._outcome("completed", None, entry), goes_on=True)
 
     def begun(self, entry: Entry, outputs: Sequence[Item], ids: TokenArray) -> Begun:
-        """What the response has come to, with what the server answers to ``searches``.
+        """The response so far, with the server's answers to ``searches``.
 
         Args:
             entry: this part's, of which it leaves nothing but the next one.
@@ -555,7 +555,7 @@ class Turn:
         return self._usage()
 
     def _usage(self) -> TurnUsage:
-        """Of the whole turn, its parts before this one included."""
+        """Usage of the whole turn, its parts before this one included."""
         own, begun = self._own_usage(), self.plan.begun
         return own if begun is None else begun.usage + own
 
@@ -591,7 +591,7 @@ class Turn:
         return Outcome(report=report, entry=entry)
 
     def _entry(self) -> Entry:
-        """What can be continued: one entry for all parts of the turn."""
+        """The entry that later turns continue: one for all parts of the turn."""
         plan, tokens = self.plan, self._reader.tokens
         said = self.events.items[self._told_before :]
         output_items = tuple(_without_logprobs(item) for item in said)

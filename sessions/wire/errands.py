@@ -81,7 +81,7 @@ class Errands:
 
     @property
     def held(self) -> list[object]:
-        """What is at the planners, or waits for one; nothing is left once all is answered."""
+        """Calls at the planners, or waiting for one; nothing is left once all is answered."""
         return self._planners.held
 
     def run(self, link: Link, effects: Effects) -> None:

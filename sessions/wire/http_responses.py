@@ -61,7 +61,7 @@ class StoredResponses:
         return await self._as_it_failed(tenant, response_id)
 
     async def _as_it_failed(self, tenant: Tenant, response_id: str) -> bytes | None:
-        """Of a turn that left nothing to continue, also where its server died."""
+        """The response of a turn that left nothing to continue, also where its server died."""
         journal, logs = self._hub.journal, self._store.logs
         if journal is not None and to_be_asked(logs.of_response(tenant.name, response_id)):
             try:

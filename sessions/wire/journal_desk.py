@@ -102,7 +102,7 @@ class JournalDesk:
             pause: waits so many seconds before another server is asked again.
         """
         self.standing: Standing | None = None
-        """Of this server in its cluster, if it has one."""
+        """This server's membership of its cluster, if it has one."""
         self.left: Sequence[TurnRecord] = ()
         """Turns that a server cut short which has died, as they were settled at the start."""
         self._journal = journal
@@ -137,14 +137,14 @@ class JournalDesk:
         """When the journal heard last of this server, or the sessions were asked for anew."""
 
     def _not_looked_yet(self) -> None:
-        """Of the journal nothing is known yet."""
+        """Nothing is known of the journal yet."""
         self._cut_short: Callable[[TurnRecord], None] | None = None
         self._found: str | None = None
         """Why the journal could not be written when it was looked at last."""
         self._readable = True
         self.to_begin: Callable[[], Callable[[], None]] | None = None
-        """What is still to be read of a journal that could not be opened for writing at the start;
-        it is called beside the event loop, and what it returns in it."""
+        """Reads the rest of a journal that could not be opened for writing at the start; it is
+        called beside the event loop, and what it returns in it."""
 
     @property
     def damaged(self) -> bool:
