@@ -66,7 +66,7 @@ test-all: lint types
 	$(BIN)/python -m pytest $(SHARED) $(PYTEST_OPTIONS) --ignore=tests/clients tests
 
 test-clients: $(VENV)/.dev
-	$(BIN)/python -m pytest $(PYTEST_OPTIONS) tests/clients
+	$(BIN)/python -m pytest $(SHARED) $(PYTEST_OPTIONS) tests/clients
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
