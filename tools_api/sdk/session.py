@@ -95,16 +95,25 @@ class AsyncSession:
         return self._chain.stats
 
     def items(self) -> AsyncGenerator[Item, None]:
-        """The transcript up to ``head``, oldest item first, read from the server page by page.
+        """The transcript up to ``head``, oldest item first, read from the server page by page. Of a
+        session that is only named so far, up to where the server says that it stands.
 
         Raises:
-            ValueError: no turn has been played here, so there is nothing to name it by.
+            ValueError: the session has no response yet, so there is nothing to read.
             ApiError: the server does not have it any more.
             ConnectionLost: the server could not be reached.
         """
-        if self._chain.head is None:
+        if self._chain.head is None and self._chain.name is None:
             raise ValueError("the session has no response here yet: play a turn, or give head=...")
-        return self._connection.items_of(self._chain.head)
+        return self._items()
+
+    async def _items(self) -> AsyncGenerator[Item, None]:
+        head = await self._calls.response()
+        if head is None:
+            raise ValueError(f"the server has no response of a session {self._chain.name!r} yet")
+        async with aclosing(self._connection.items_of(head)) as items:
+            async for item in items:
+                yield item
 
     async def pending(self) -> tuple[PendingCall, ...]:
         """The calls of the session's last turn that nothing has answered, as the server keeps
