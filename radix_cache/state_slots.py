@@ -159,6 +159,7 @@ class StateSlots:
         source, position, tail_block = None, 0, None
         if resume is not None:
             position = resume.position
+            sequence.resumed = resume.kind, Tier.DEVICE if resume.slot >= 0 else Tier.HOST
             self._touch(resume)
             if len(resume.tail):
                 tail_block = int(sequence.table[resume.blocks])
