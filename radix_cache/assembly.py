@@ -14,6 +14,7 @@ from radix_cache.counters import Counters
 from radix_cache.edge import TokenArray
 from radix_cache.evictor import Evictor
 from radix_cache.idle_leaves import IdleLeaves
+from radix_cache.kept_states import KeptStates, SlotCounts
 from radix_cache.known_branches import KnownBranches
 from radix_cache.leases import Leases
 from radix_cache.matching import Matcher
@@ -23,7 +24,7 @@ from radix_cache.residency import ResidencyMeter
 from radix_cache.restoring import RestoreCost
 from radix_cache.retention import Retention
 from radix_cache.running_sequences import RunningSequences
-from radix_cache.state_slots import SlotCounts, StateSlots
+from radix_cache.state_slots import StateSlots
 from radix_cache.tenant_shares import TenantShares
 from radix_cache.tiers import LowerTiers
 from radix_cache.transfers import BlockMover
@@ -68,9 +69,10 @@ def assemble(
     slots = None
     if config.state_slots:
         counts = _slot_counts(config)
-        slots = StateSlots(
+        kept = KeptStates(
             tree, idle, retention, counts=counts, restore_cost=restore_cost, lower=lower
         )
+        slots = StateSlots(tree, kept, most_running=config.running_slots or config.state_slots)
     branches = KnownBranches(tree, retention, slots)
     evictor = Evictor(
         tree=tree,
@@ -133,7 +135,6 @@ def _slot_counts(config: CacheConfig) -> SlotCounts:
     """Slots for states of recurrent layers, by tier."""
     return SlotCounts(
         device=config.state_slots,
-        most_running=config.running_slots or config.state_slots,
         host=config.host_states,
         disk=config.disk_states,
     )

@@ -240,12 +240,12 @@ class PrefixCache:
 
     def take_state_orders(self) -> list[StateOrder]:
         """Orders for the memory of state slots before the next step, in order."""
-        return [] if self.slots is None else self.slots.take_orders()
+        return [] if self.slots is None else self.slots.kept.take_orders()
 
     def state_spoiled(self, slot: int) -> None:
         """The state that was to be kept in ``slot`` is not finite: nobody resumes there."""
         if self.slots is not None:
-            self.slots.spoiled(slot)
+            self.slots.kept.spoiled(slot)
 
     # Between sequences
 
@@ -340,9 +340,9 @@ class PrefixCache:
         assert slots is not None
         assert lower is not None
         resume = slots.find_anywhere(owner, match.node, match.position, tokens)
-        if resume is None or slots.lower is None:
+        if resume is None or slots.kept.lower is None:
             return 0
-        coming = slots.lower.fetch(resume)
+        coming = slots.kept.lower.fetch(resume)
         if not (coming or resume.ready):
             return 0
         far = self.tree.climb(match.node, resume.blocks)
@@ -362,7 +362,7 @@ class PrefixCache:
 
     @property
     def _lower_states(self) -> LowerStates | None:
-        return None if self.slots is None else self.slots.lower
+        return None if self.slots is None else self.slots.kept.lower
 
     @property
     def num_pending_orders(self) -> int:
@@ -425,7 +425,7 @@ class PrefixCache:
         blocks = self._lower.load(runs, places)
         known = 0
         if self.slots is not None and self._lower_states is not None:
-            known = self.slots.load(states, places)
+            known = self.slots.kept.load(states, places)
         return blocks, known
 
     # Reporting
@@ -492,9 +492,9 @@ class PrefixCache:
             nodes=self.tree.num_nodes,
             tree_bytes=self.tree.num_bytes,
             ghosts=self._misses.num_ghosts,
-            slots=0 if self.slots is None else self.slots.pool.num_slots,
-            free_slots=0 if self.slots is None else self.slots.pool.num_free,
-            snapshots=0 if self.slots is None else len(self.slots.snapshots),
+            slots=0 if self.slots is None else self.slots.kept.pool.num_slots,
+            free_slots=0 if self.slots is None else self.slots.kept.pool.num_free,
+            snapshots=0 if self.slots is None else len(self.slots.kept.snapshots),
             **self._state_counts(),
         )
 

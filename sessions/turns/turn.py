@@ -109,6 +109,7 @@ class Turn:
             warnings=plan.warnings,
             context=None if plan.recast is None else plan.recast.report,
             misses=() if begun is None else begun.misses,
+            resumed=() if begun is None else begun.resumed,
             causes_before={} if begun is None else begun.miss_causes,
         )
         self._told_before = len(self.events.items) if begun is None else begun.told
@@ -346,9 +347,12 @@ class Turn:
             self._submit(step, cached=start.cached_tokens if certain else 0)
             return
         self._stats.admitted(start)
-        before = () if self.plan.begun is None else self.plan.begun.misses
+        begun = self.plan.begun
+        before = () if begun is None else begun.misses
         self._stats.misses = before + account(prompt_of(self.plan, self._branches), start)
-        if self.plan.begun is None:
+        self._stats.resumed = () if begun is None else begun.resumed
+        self._stats.resumed += () if start.resumed is None else (start.resumed,)
+        if begun is None:
             self._clock.admitted(start.queue_s)
         if not start.ending_known:
             self._stats.warnings += (_ENDING_UNKNOWN,)
@@ -443,6 +447,7 @@ class Turn:
             usage=self._usage(),
             cost=self._stats.cost,
             misses=self._stats.misses,
+            resumed=self._stats.resumed,
             miss_causes=self._stats.causes,
             clock=self._clock,
         )
@@ -582,6 +587,7 @@ class Turn:
             model=plan.model,
             traceparent=plan.request.keepwarm.traceparent,
             misses=self._stats.misses,
+            resumed=self._stats.resumed,
             parent_response_id=plan.previous_response_id,
             open_calls=0 if entry is None else len(entry.open_calls),
             branch_id=self._branch_id,

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.messages import GenerationRequest, SamplingParams, TokenArray
+from runtime.messages import GenerationRequest, ResumePoint, SamplingParams, TokenArray
 from sessions.durable.account import NOTHING as NO_AMOUNT
 from sessions.durable.account import Account, Amount
 from sessions.durable.branches import Claim
@@ -134,6 +134,7 @@ class Begun:
     usage: TurnUsage
     cost: int
     misses: tuple[Miss, ...]
+    resumed: tuple[ResumePoint, ...]
     miss_causes: Mapping[str, int]
     clock: TurnClock
 

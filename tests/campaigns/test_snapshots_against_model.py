@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from radix_cache.handle import Snapshot
+from radix_cache.kept_states import KeptStates
 from radix_cache.retention import Retention
 from radix_cache.snapshots import StateContent
-from radix_cache.state_slots import StateSlots
 from radix_cache.transfers import TierBlocks
 from radix_cache.tree import RadixTree
 from tests.support.snapshot_driver import SnapshotDriver
@@ -95,7 +95,7 @@ def play(lane: int, *, exact: bool, tiers: bool = False) -> dict[str, int]:
 
 
 def _outlives_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StateSlots, "_cut", lambda slots, kept: None)
+    monkeypatch.setattr(KeptStates, "_cut", lambda slots, kept: None)
 
 
 def _junction_of_another_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def _lease_outlives_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _stays_above_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StateSlots, "_placed", lambda slots, node: None)
+    monkeypatch.setattr(KeptStates, "_placed", lambda slots, node: None)
 
 
 def _used_again_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

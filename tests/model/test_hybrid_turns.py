@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from runtime.messages import ErrorKind, FinishReason
+from runtime.messages import ErrorKind, FinishReason, ResumePoint
 from runtime.model.config import LoadError
 from tests.support.engine_driver import EngineDriver, Result
 
@@ -66,6 +66,44 @@ def test_others_begin_where_a_request_says_they_will() -> None:
     result = played(driver, header + said(3, 20))
     assert result.start is not None
     assert result.start.cached_tokens == 37
+
+
+def test_a_turn_says_at_which_state_it_began() -> None:
+    driver = load(max_batch_tokens=90)
+
+    def began(tokens: list[int], **more: object) -> ResumePoint | None:
+        result = played(driver, tokens, max_new_tokens=4, **more)
+        assert result.start is not None
+        point = result.start.resumed
+        assert point is not None
+        assert point.position == result.start.cached_tokens
+        return point
+
+    header, device = said(1, 37), {"tier": "device"}
+    first = header + said(2, 40)
+    assert began(first, session="a", resume_points=(37,)) == ResumePoint(position=0)
+    end = len(first) + 3
+    assert began(said(3, 9), session="a", base="a", offset=end + 1) == ResumePoint(
+        position=end, kind="end", **device
+    )
+    assert began(header + said(4, 9)) == ResumePoint(position=37, kind="header", **device)
+    shared = first[:64]
+    began(shared + said(5, 9))
+    assert began(shared + said(6, 9)) == ResumePoint(position=64, kind="junction", **device)
+    stopped = driver.request(said(7, 150), session="b", max_new_tokens=20)
+    driver.step()
+    driver.cancel(stopped)
+    driver.run()
+    point = began(said(7, 150))
+    assert point is not None
+    assert (point.kind, 0 < point.position < 150) == ("pause", True)
+
+
+def test_a_model_without_recurrent_layers_says_nothing_of_states() -> None:
+    driver = load(model="random:qwen3-tiny")
+    result = played(driver, said(1, 30))
+    assert result.start is not None
+    assert result.start.resumed is None
 
 
 def test_the_third_visitor_of_a_junction_pays_nothing_for_it() -> None:

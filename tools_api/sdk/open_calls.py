@@ -55,7 +55,7 @@ class OpenCalls:
         """Whoever begins calls here."""
 
     async def response(self) -> str | None:
-        """Id of the response whose calls these are; None: the session has none.
+        """Id of the response at which the session stands; None: it has none.
 
         Raises:
             Refused, ConnectionLost: the server could not say.

@@ -191,7 +191,8 @@ class Session:
         self._inner.remove_tools(names)
 
     def owe(self, outputs: Sequence[CallOutput]) -> None:
-        """Answer calls with the next turn, in front of its input."""
+        """Answer calls with the next turn, in front of its input. Of two outputs of a call the
+        later one goes."""
         self._inner.owe(outputs)
 
     def steer(self, input: Input) -> None:

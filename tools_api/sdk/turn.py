@@ -92,7 +92,7 @@ class Turn:
         """``request_id``: that of another process too, which asks for the same turn."""
         check_input(input)
         self._chain = chain
-        own = chain.before_input() + wire_items(input)
+        own = chain.input_with(wire_items(input))
         self._heard = chain.heard
         """Items that the server has, and puts before ``own``."""
         self._items = [*chain.heard, *own]

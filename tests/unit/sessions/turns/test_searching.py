@@ -157,6 +157,21 @@ def test_a_choice_of_the_search_is_made_once(rig: Rig, client: Client) -> None:
     assert not rig.engine.last.grammar.binds_all  # type: ignore[union-attr]
 
 
+def test_it_says_where_each_part_began_with_a_model_that_has_recurrent_layers(
+    rig: Rig, client: Client
+) -> None:
+    rig.engine.recurrent = True
+    searched(rig, client, asks(), "warm" + END)
+    (report,) = rig.reports
+    first, second = report.resumed
+    assert (first.position, first.kind) == (0, "")
+    assert (second.kind, second.tier) == ("end", "device")
+    assert report.usage.cached_tokens == first.position + second.position > 0
+    rig.engine.recurrent = False
+    client.turn("ok" + END, input="more", tools=TOOLS)
+    assert rig.reports[-1].resumed == ()
+
+
 def test_its_limit_is_of_all_parts(rig: Rig, client: Client) -> None:
     client.create(input="hi", tools=TOOLS, max_output_tokens=200)
     rig.reply(asks())

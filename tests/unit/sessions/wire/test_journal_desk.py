@@ -14,7 +14,6 @@ import pytest
 
 from sessions.durable.account import NOTHING, Account, Budget
 from sessions.journal import ownership, shares
-from sessions.journal.adoption import Loader
 from sessions.journal.errors import JournalBusy, JournalUnavailable
 from sessions.journal.journal import Journal
 from sessions.journal.ownership import Ownership
@@ -25,21 +24,19 @@ from sessions.journal.sqlite import SqliteJournal
 from sessions.pages.metrics import Metrics
 from sessions.pages.past import PastCurves
 from sessions.pages.recorder import WHOLE, Recorder
-from sessions.turns.commits import Commits
 from sessions.turns.connection import Connection
-from sessions.turns.recollection import Recollection
 from sessions.turns.sharing import SharedAccounts
 from sessions.turns.wanted import Wanted
 from sessions.wire import journal_desk
 from sessions.wire.errands import LongWork
 from sessions.wire.http_responses import StoredResponses
 from sessions.wire.hub import Hub
-from sessions.wire.journal_desk import READERS, JournalDesk
+from sessions.wire.journal_desk import READERS
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
 from tests.support.exchange import KeptExchange, make_call
 from tests.support.fake_engine import INFO
-from tests.support.journals import record, reservation
+from tests.support.journals import over, record, reservation
 from tests.support.reading import inline_reading
 from tests.support.sessions_rig import make_service
 from tests.support.speaking_engine import SpeakingEngine
@@ -59,17 +56,8 @@ class Bench:
     ) -> None:
         self.journal = journal or SqliteJournal(path, fingerprint=b"f", owner=owner, shared=shared)
         service = make_service(FakeClock(1000.0))
-        commits = Commits(self.journal)
-        self.service = replace(
-            service, commits=commits, new_id=lambda prefix: f"{prefix}_{next(ids)}"
-        )
-        service.store.lasts()
-        loader = Loader(self.journal, fingerprint=b"f")
-        recollection = Recollection(
-            journal=self.journal, loader=loader, store=service.store, commits=commits
-        )
-        self.desk = JournalDesk(self.journal, recollection, service.store, keep_s=1e9)
-        commits.awake = self.desk.awake
+        service = replace(service, new_id=lambda prefix: f"{prefix}_{next(ids)}")
+        self.service, self.desk = over(self.journal, service)
         self.dashboard = make_dashboard(service.clock)
         self.engine = SpeakingEngine()
         self.metrics = Metrics()
