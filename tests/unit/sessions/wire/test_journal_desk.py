@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from sessions.durable.account import NOTHING, Account, Budget
+from sessions.durable.tenant import Tenant
 from sessions.journal import ownership, shares
 from sessions.journal.errors import JournalBusy, JournalUnavailable
 from sessions.journal.journal import Journal
@@ -553,7 +554,7 @@ def test_what_cannot_be_put_into_memory_is_out_of_hand(
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
         recalled = await bench.desk.recall(bench.service.store.tenant("acme"), Wanted(session="s"))
-        monkeypatch.setattr(type(bench.service.store), "adopt", adopt)
+        monkeypatch.setattr(Tenant, "adopt", adopt)
         with pytest.raises(ValueError):
             bench.desk.remember(bench.service.store.tenant("acme"), recalled)
         await bench.desk.let_go([("acme", "s")])
