@@ -231,7 +231,8 @@ class PrefixCache:
                 blocks of them were committed.
 
         Raises:
-            ValueError: the sequence does not run, or blocks were not committed.
+            ValueError: the sequence does not run, blocks were not committed, or that of an interval
+                is not where a block ends.
         """
         kept = self._sequences.save(sequence, tokens, kind)
         if self._debug:
@@ -242,10 +243,15 @@ class PrefixCache:
         """Orders for the memory of state slots before the next step, in order."""
         return [] if self.slots is None else self.slots.kept.take_orders()
 
-    def state_spoiled(self, slot: int) -> None:
+    @property
+    def keeps_intervals(self) -> bool:
+        """Whether states may be kept every so many tokens of a long prompt."""
+        return self._lower_states is not None
+
+    def state_spoiled(self, tier: Tier, slot: int) -> None:
         """The state that was to be kept in ``slot`` is not finite: nobody resumes there."""
         if self.slots is not None:
-            self.slots.kept.spoiled(slot)
+            self.slots.kept.spoiled(tier, slot)
 
     # Between sequences
 

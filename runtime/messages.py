@@ -223,7 +223,7 @@ class SequenceOutput:
     error_message: str = ""
 
 
-SNAPSHOT_KINDS: Final = ("end", "header", "junction", "pause")
+SNAPSHOT_KINDS: Final = ("end", "header", "junction", "pause", "interval")
 """Why states are kept, as ``radix_cache.snapshots`` names it."""
 
 ENGINE_PARTS: Final = (
