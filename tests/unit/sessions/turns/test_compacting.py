@@ -11,6 +11,7 @@ from tests.support.recast_loops import (
     connect,
     loop,
     play,
+    prompt,
     recast_of,
     result,
     sums_of,
@@ -296,6 +297,34 @@ def test_a_compaction_block_leads_the_answer_and_comes_back(pause: bool) -> None
     messages += [{"role": "assistant", "content": answer["content"]},
                  {"role": "user", "content": "and then"}]  # fmt: skip
     _, read = messages_turn(rig, client, messages, [edit], END)
+    assert "a summary" in read
+    assert LONG not in read
+
+
+@pytest.mark.parametrize("own", [None, " ", "Say only numbers."])
+def test_messages_are_compacted_alone_and_the_block_goes_on_without_them(own: str | None) -> None:
+    rig, client = connect()
+    task = {"role": "user", "content": "the task"}
+    first, _ = messages_turn(rig, client, [task], [], "said " + LONG + END)
+    said = [task, {"role": "assistant", "content": first["content"]}]
+    body = {"model": "m", "max_tokens": 50, "messages": said}
+    asked = MESSAGES.read(body | {"compaction": {"type": "summarize", "instructions": own}})
+    client.create(**asked.create)
+    assert (own or " ").strip() in prompt(rig)
+    assert sums_up(rig) is (own != "Say only numbers.")
+    rig.reply("a summary" + END)
+    rig.reply("")
+    answer = asked.writer.whole(client.response)
+    assert [block["type"] for block in answer["content"]] == ["compaction"]
+    assert answer["stop_reason"] == "compaction"
+    assert "a summary" in answer["content"][0]["content"]
+    assert [each["type"] for each in answer["usage"]["iterations"]] == ["compaction", "message"]
+    going_on = [
+        {"role": "assistant", "content": answer["content"]},
+        {"role": "user", "content": "go"},
+    ]
+    _, read = messages_turn(rig, client, going_on, [], END)
+    assert "the task" in read
     assert "a summary" in read
     assert LONG not in read
 
