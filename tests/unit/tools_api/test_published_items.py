@@ -9,7 +9,7 @@ from openai.types.responses.response_input_item_param import ResponseInputItemPa
 from tools_api.errors import ApiError
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.noted_items import NOTED
-from tools_api.requests import parse_create
+from tools_api.request_reading import parse_create
 
 CALL = {"call_id": "c", "name": "f"}
 WORKING: dict[str, dict[str, Any]] = {
