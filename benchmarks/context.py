@@ -31,7 +31,7 @@ from typing import Any
 from benchmarks.report import Bar, parser, report
 from keepwarm.demo.child_server import child_server
 from sessions.turns.summaries import INSTRUCTION
-from tools_api.items import unpacked
+from tools_api.item_reading import unpacked
 
 WINDOW = 4096
 THRESHOLD = 3000

@@ -16,7 +16,13 @@ from dataclasses import replace
 
 from tools_api import errors, exact_json
 from tools_api.call_order import with_names
-from tools_api.items import Compaction, CompactionKind, Item, StandsFor, parse_items, unpacked
+from tools_api.item_reading import parse_items, unpacked
+from tools_api.items import (
+    Compaction,
+    CompactionKind,
+    Item,
+    StandsFor,
+)
 from tools_api.json_fields import join
 
 KEY_BYTES = 32

@@ -15,7 +15,7 @@ from tools_api.item_identity import normalised
 from tools_api.items import Item, parse_items
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.noted_items import NOTED
-from tools_api.requests import parse_create
+from tools_api.request_reading import parse_create
 
 CALL = {"call_id": "c", "name": "f"}
 WORKING: dict[str, dict[str, Any]] = {

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from sessions.durable.compaction import MAX_IN_A_ROW, Seal, opened_input, standing
 from sessions.durable.transcript import expanded
 from tools_api.errors import ApiError
-from tools_api.items import Compaction, CompactionKind, StandsFor, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Compaction, CompactionKind, StandsFor
 
 SEAL = Seal(b"k" * 32, b"model")
 TEXT = st.text(max_size=30)

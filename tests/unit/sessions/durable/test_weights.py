@@ -18,7 +18,8 @@ from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
 from tools_api.items import Item
 from tools_api.limits import DEFAULT_LIMITS, Limits
-from tools_api.requests import CreateRequest, parse_create
+from tools_api.request_reading import parse_create
+from tools_api.requests import CreateRequest
 
 COPIES = 40
 text = st.one_of(

@@ -5,7 +5,7 @@ import pytest
 from sessions.durable.usage_keys import OTHER, Labels
 from sessions.turns.labels import labels_now
 from tests.support.sessions_rig import Rig
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 from tools_api.requests import CreateRequest, KeepwarmOptions
 
 SOURCES = ("user", "metadata.team")

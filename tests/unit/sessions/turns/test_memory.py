@@ -16,7 +16,7 @@ from tests.support.clock import FakeClock
 from tests.support.entries import entry
 from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import make_service
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 
 Answer = TypeVar("Answer")
 KNOWN = {"role": "assistant", "content": "hello"}

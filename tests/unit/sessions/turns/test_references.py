@@ -19,8 +19,8 @@ from tests.support.journal_rig import JournalRig
 from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import END, Client, Rig, call, tool
 from tools_api.errors import ApiError
+from tools_api.item_reading import parse_items
 from tools_api.item_references import ItemReference
-from tools_api.items import parse_items
 from tools_api.limits import Limits
 from tools_api.requests import CreateRequest
 

@@ -8,7 +8,7 @@ from sessions.durable.branches import Branches
 from sessions.turns.planning import Lineage, plan_turn
 from sessions.turns.turn_plan import TurnPlan
 from tests.support.sessions_rig import Rig
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 from tools_api.requests import CreateRequest, KeepwarmOptions, TextFormat
 
 
