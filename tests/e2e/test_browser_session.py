@@ -4,53 +4,21 @@ The first half of its turns ended before the server was started: the journal alo
 ``chromium``, as ``test_browser``.
 """
 
-import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
-from keepwarm.demo.child_server import ChildServer, child_server
-from sessions.journal.records import SessionRecord
-from sessions.journal.view import SqliteView
-from tests.support.desk import (
-    ACME,
-    BOSS,
-    GLOBEX,
-    MODEL,
-    PRICES,
-    ROLES,
-    WAIT_MS,
-    Desk,
-    in_thread,
-    session_address,
-    write_keys,
-)
+from tests.support.desk import Desk, World, in_a_browser, lived, session_address
 from tools.dashboard_load import agent, team, tool_loop
-from tools.screenshots import chromium
+from tools.dashboard_server import ACME, BOSS, GLOBEX
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
+pytestmark = in_a_browser
 
 QUOTAS = "[tenants.acme]\nbudget = { output = 1_000_000 }\n"
 DEEPER = ("lead-coder-a", "lead-coder-b")
-expect.set_options(timeout=WAIT_MS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class World:
-    """The second life of a server."""
-
-    serving: ChildServer
-    journal: Path
-
-    def records(self) -> dict[str, SessionRecord]:
-        """The sessions of acme by name."""
-        with contextlib.closing(SqliteView(self.journal)) as view:
-            return {each.name: each for each in view.sessions("acme")}
 
 
 async def _first(url: str) -> None:
@@ -70,23 +38,8 @@ async def _second(url: str) -> None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("session")
-    keys, journal = folder / "tenants.toml", folder / "journal"
-    write_keys(keys, ROLES, QUOTAS)
-    options = [*MODEL, *PRICES, "--tenants-file", str(keys), "--journal", str(journal)]
-    with child_server(options, log=folder / "first.log") as serving:
-        url = serving.url
-        in_thread(lambda: _first(url))
-    with child_server(options, log=folder / "second.log") as serving:
-        in_thread(lambda: _second(serving.url))
-        yield World(serving=serving, journal=journal)
-
-
-@pytest.fixture
-def desk(chrome: Browser, world: World) -> Iterator[Desk]:
-    made = Desk(chrome, world.serving)
-    yield made
-    made.close()
+    with lived(tmp_path_factory.mktemp("session"), _first, _second, quotas=QUOTAS) as found:
+        yield found
 
 
 def detail(desk: Desk, name: str) -> dict[str, Any]:
