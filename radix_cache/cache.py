@@ -308,6 +308,10 @@ class PrefixCache:
         on, also if it had none."""
         self.retention.owner_active(self.tree.owner(tenant))
 
+    def waits_for_blocks(self) -> None:
+        """Count that a sequence was looked at and could not begin for want of blocks."""
+        self._counters.block_waits += 1
+
     # Lower tiers
 
     def prefetch(
