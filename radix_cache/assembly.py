@@ -26,6 +26,7 @@ from radix_cache.retention import Retention
 from radix_cache.running_sequences import RunningSequences
 from radix_cache.state_slots import StateSlots
 from radix_cache.tenant_shares import TenantShares
+from radix_cache.tier_upkeep import TierUpkeep
 from radix_cache.tiers import LowerTiers
 from radix_cache.transfers import BlockMover
 from radix_cache.tree import RadixTree
@@ -39,7 +40,7 @@ class Parts:
     pool: BlockPool
     tree: RadixTree
     misses: MissAccount
-    lower: LowerTiers | None
+    tiers: TierUpkeep
     retention: Retention
     branches: KnownBranches
     evictor: Evictor
@@ -90,7 +91,7 @@ def assemble(
         pool=pool,
         tree=tree,
         misses=misses,
-        lower=lower,
+        tiers=TierUpkeep(tree, lower, branches, retention, evictor),
         retention=retention,
         branches=branches,
         evictor=evictor,
