@@ -146,6 +146,35 @@ def test_a_trigger_gives_exactly_one_item_and_the_chain_goes_on() -> None:
     assert "the task" in read
 
 
+@pytest.mark.parametrize("calls", [0, 6])
+@pytest.mark.parametrize("summary", ["", "endless"])
+def test_a_trigger_without_a_summary_clears_old_results_and_says_so(
+    summary: str, calls: int
+) -> None:
+    """Else a client that compacts where its context is full would find it as full again."""
+    rig, client = connect()
+    last = client.turn((call("g") if calls else "hi") + END, input="the task", tools=[G])
+    for number in range(calls):
+        answer = result(last["output"][-1]["call_id"], f"{number} {LONG}")
+        reply = (call("g") if number < calls - 1 else "done") + END
+        last = client.turn(reply, previous_response_id=last["id"], input=[answer], tools=[G])
+    trigger = [{"type": "compaction_trigger"}]
+    done, _ = play(
+        rig, client, "", summary, previous_response_id=last["id"], input=trigger, tools=[G]
+    )
+    assert [item["type"] for item in done["output"]] == ["compaction"]
+    context, warnings = done["keepwarm"]["context"], done["keepwarm"]["warnings"]
+    assert bool(context["cleared"]) is bool(calls)
+    assert [
+        ("alone are cleared" in w, "stays as long" in w) for w in warnings if "no summary" in w
+    ] == [(calls > 0, calls == 0)]
+    if calls:
+        assert context["after"] < context["before"] * 2 // 3
+    _, read = play(rig, client, END, previous_response_id=done["id"], input="go on", tools=[G])
+    assert "the task" in read
+    assert (f"0 {LONG}" in read) is False
+
+
 @pytest.mark.parametrize(
     ("input", "param"),
     [
