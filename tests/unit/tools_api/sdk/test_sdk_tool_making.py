@@ -187,7 +187,7 @@ def test_the_context_is_given_by_its_type_and_hidden_from_the_model() -> None:
     assert buy.takes(context) == {"here": context}
     assert add.takes(context) == {}
     buy.check_context(Shop())
-    with pytest.raises(TypeError, match="buy wants a context of type Shop, the session has none: give"):
+    with pytest.raises(TypeError, match="context of type Shop, the session has none: give"):
         buy.check_context(None)
 
 
