@@ -30,7 +30,8 @@ def over(journal: Journal, service: Service) -> tuple[Service, JournalDesk]:
         journal=journal, loader=loader, store=service.store, commits=commits
     )
     desk = JournalDesk(journal, recollection, service.store, keep_s=1e9)
-    commits.awake = desk.awake
+    if desk.sharing is not None:
+        commits.awake = desk.sharing.awake
     return replace(service, commits=commits), desk
 
 
