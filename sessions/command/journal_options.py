@@ -210,10 +210,11 @@ def with_journal(
         ground=service.ground,
         rescue=None if rescue is None else rescue.save,
     )
-
-    desk.standing = standing
     if standing is not None:
         standing.quotas = service.store.quotas
+    if desk.sharing is not None:
+        desk.sharing.standing = standing
+        commits.awake = desk.sharing.awake
 
     def left_behind() -> Callable[[], None]:
         left = journal.settle_left()
@@ -229,7 +230,6 @@ def with_journal(
             desk.not_opened(str(error))
     if options.ready_without:
         service.ground.left_out = frozenset({JOURNAL})
-    commits.awake = desk.awake
     return replace(service, commits=commits), desk
 
 

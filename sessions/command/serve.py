@@ -169,9 +169,9 @@ async def serve_until(options: ServeOptions, ready: asyncio.Event, stopping: asy
         print(ready_line(address, info), flush=True)
         ready.set()
         await _until(stopping, hub_task)
-        if standing is not None and desk is not None:
+        if standing is not None and desk is not None and desk.sharing is not None:
             hub.leaving = True
-            await standing.leave(desk.look)
+            await standing.leave(desk.sharing.look)
         log.info("stopping drain_s=%g connections=%d", options.drain_s, hub.num_connections)
         await server.stop(options.drain_s)
 

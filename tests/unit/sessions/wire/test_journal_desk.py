@@ -28,11 +28,12 @@ from sessions.pages.recorder import WHOLE, Recorder
 from sessions.turns.connection import Connection
 from sessions.turns.sharing import SharedAccounts
 from sessions.turns.wanted import Wanted
-from sessions.wire import journal_desk
+from sessions.wire import journal_desk, session_sharing
 from sessions.wire.errands import LongWork
 from sessions.wire.http_responses import StoredResponses
 from sessions.wire.hub import Hub
 from sessions.wire.journal_desk import READERS
+from sessions.wire.session_sharing import SessionSharing
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
 from tests.support.exchange import KeptExchange, make_call
@@ -324,6 +325,11 @@ def test_upkeep_goes_on_after_whatever_once_went_wrong(
     assert len(calls) >= 2
 
 
+def sharing_of(bench: Bench) -> SessionSharing:
+    assert bench.desk.sharing is not None
+    return bench.desk.sharing
+
+
 @pytest.fixture
 def busy_upkeep(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """No pause between looks; how many heartbeats there were."""
@@ -335,8 +341,8 @@ def busy_upkeep(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         beats.append(None)
 
     monkeypatch.setattr(Ownership, "beat", counted)
-    monkeypatch.setattr(journal_desk, "POLL_S", 0.0)
-    monkeypatch.setattr(journal_desk, "HEARTBEAT_S", 0.0)
+    monkeypatch.setattr(session_sharing, "POLL_S", 0.0)
+    monkeypatch.setattr(session_sharing, "HEARTBEAT_S", 0.0)
     return lambda: len(beats)
 
 
@@ -518,7 +524,7 @@ def test_a_share_that_a_turn_draws_on_by_then_does_not_go_back(
         await until(lambda: "z" in gone)
         await bench.close()
 
-    monkeypatch.setattr(journal_desk, "POLL_S", 0.0)
+    monkeypatch.setattr(session_sharing, "POLL_S", 0.0)
     run(scenario)
     assert gone == ["a", "z"]
 
@@ -557,8 +563,8 @@ def test_what_cannot_be_put_into_memory_is_out_of_hand(
         monkeypatch.setattr(Tenant, "adopt", adopt)
         with pytest.raises(ValueError):
             bench.desk.remember(bench.service.store.tenant("acme"), recalled)
-        await bench.desk.let_go([("acme", "s")])
-        assert not bench.desk.kept
+        await sharing_of(bench).let_go([("acme", "s")])
+        assert not sharing_of(bench).kept
         await bench.close()
 
     run(scenario)
@@ -567,7 +573,7 @@ def test_what_cannot_be_put_into_memory_is_out_of_hand(
 @pytest.fixture
 def told_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers look for what others want when they are told to, and else never."""
-    monkeypatch.setattr(journal_desk, "POLL_S", 1000.0)
+    monkeypatch.setattr(session_sharing, "POLL_S", 1000.0)
 
 
 def owner_of(journal: SqliteJournal, name: str) -> str:
@@ -579,7 +585,7 @@ def owner_of(journal: SqliteJournal, name: str) -> str:
 def test_a_server_that_drains_lets_go_unasked_of_what_is_idle_and_then_of_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_desk, "_AT_ONCE", 2)
+    monkeypatch.setattr(session_sharing, "_AT_ONCE", 2)
 
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
@@ -618,7 +624,7 @@ def test_a_session_that_is_asked_for_goes_when_its_turn_ends(
         assert session is not None
         assert session.request_turn("somebody")
         await asyncio.to_thread(tell[0])
-        await until(lambda: bench.desk.kept)
+        await until(lambda: sharing_of(bench).kept)
         assert owner_of(bench.journal, "s") == "a"
         session.withdraw("somebody")
         await client.turn(keepwarm={"session": "another"})
@@ -641,7 +647,7 @@ def test_a_server_that_slept_asks_for_its_sessions_anew(
         bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
         client = Client(bench)
         await client.turn(keepwarm={"session": "s"})
-        monkeypatch.setattr(journal_desk, "DEAD_MS", -1)  # every heartbeat comes too late
+        monkeypatch.setattr(session_sharing, "DEAD_MS", -1)  # every heartbeat comes too late
         await until(lambda: bench.service.store.tenant("acme").known_session("s") is None)
         monkeypatch.undo()
         other = SqliteJournal(tmp_path / "j", fingerprint=b"f", owner="b", shared=True)
@@ -684,10 +690,10 @@ def test_what_is_claimed_and_not_yet_in_memory_is_not_let_go(tmp_path: Path) -> 
         await Client(bench).turn(keepwarm={"session": "s"})
         bench.service.store.tenant("acme").forget_session("s")
         recalled = await bench.desk.recall(bench.service.store.tenant("acme"), Wanted(session="s"))
-        await bench.desk.let_go([("acme", "s")])
-        assert bench.desk.kept
+        await sharing_of(bench).let_go([("acme", "s")])
+        assert sharing_of(bench).kept
         bench.desk.remember(bench.service.store.tenant("acme"), recalled)
-        await bench.desk.let_go([("acme", "s")])
+        await sharing_of(bench).let_go([("acme", "s")])
         assert bench.service.store.tenant("acme").known_session("s") is None
         await bench.close()
 
