@@ -21,7 +21,8 @@ from tests.support.any_texts import any_text
 from tests.support.running_server import RunningServer
 from tests.support.sessions_rig import END, call, tool
 from tests.support.speaking_engine import SpeakingEngine, always
-from tools_api.items import Item, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Item
 from tools_api.sdk.options import wire_items
 
 TURNS = int(os.environ.get("KEEPWARM_TRANSCRIPT_TURNS", "80"))

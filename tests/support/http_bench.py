@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from sessions.durable.tenant import Tenant
 from sessions.http.front_door import FrontDoor, OriginPolicy
 from sessions.journal.sqlite import SqliteJournal
 from sessions.tenants import Tenants
@@ -72,7 +73,7 @@ class HttpBench(HubBench):
         self.hub.engine_ready(INFO)
         self.task = asyncio.get_running_loop().create_task(self.hub.run())
 
-    def connect(self, connection_id: str, tenant: str) -> Connection:
+    def connect(self, connection_id: str, tenant: Tenant) -> Connection:
         return Connection(connection_id=connection_id, tenant=tenant, service=self.service)
 
     def begin(

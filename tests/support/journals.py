@@ -25,7 +25,7 @@ def over(journal: Journal, service: Service) -> tuple[Service, JournalDesk]:
     journal's fingerprint is ``b"f"``; it expires nothing."""
     commits = Commits(journal)
     store = service.store
-    store.lasting = store.logs.lasting = True
+    store.lasts()
     recollection = Recollection(
         journal=journal,
         loader=Loader(journal, fingerprint=b"f"),
@@ -34,7 +34,8 @@ def over(journal: Journal, service: Service) -> tuple[Service, JournalDesk]:
         wall_clock=service.wall_clock,
     )
     desk = JournalDesk(journal, recollection, store, keep_s=1e9)
-    commits.awake = desk.awake
+    if desk.sharing is not None:
+        commits.awake = desk.sharing.awake
     return replace(service, commits=commits), desk
 
 

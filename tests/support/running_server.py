@@ -16,6 +16,7 @@ from typing import Any, Self
 import uvloop
 from websockets.asyncio.client import ClientConnection, connect
 
+from sessions.durable.tenant import Tenant
 from sessions.http.front_door import OriginPolicy
 from sessions.journal.journal import Journal
 from sessions.pages.metrics import Metrics
@@ -135,7 +136,7 @@ class RunningServer:
     async def _check(self, _: GrammarSpec, tenant: str) -> None:
         return None
 
-    def _connect(self, connection_id: str, tenant: str) -> EchoConnection | Connection:
+    def _connect(self, connection_id: str, tenant: Tenant) -> EchoConnection | Connection:
         if self._real:
             return Connection(connection_id=connection_id, tenant=tenant, service=self.service)
         self.connections.append(EchoConnection(connection_id, tenant))

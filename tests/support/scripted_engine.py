@@ -18,6 +18,7 @@ from runtime.messages import (
     GenerationRequest,
     ReleaseBranch,
     Residency,
+    ResumePoint,
     SequenceOutput,
     SequenceStart,
     TokenLogprob,
@@ -48,6 +49,8 @@ class ScriptedEngine:
         self.open: dict[str, OpenTurn] = {}
         self.lost: dict[str, int] = {}
         """Further causes of misses that the next turns report."""
+        self.recurrent = False
+        """Whether the model has recurrent layers: turns begin at ends of others."""
         self.cached: dict[str, list[list[int]]] = {}
         self._gone: list[Residency] = []
 
@@ -125,6 +128,11 @@ class ScriptedEngine:
                 queue_s=0.25,
                 miss_causes={cause: count for cause, count in misses.items() if count},
                 ending_known=ending_known,
+                resumed=ResumePoint(position=found, kind="end", tier="device")
+                if self.recurrent and found
+                else ResumePoint(position=0)
+                if self.recurrent
+                else None,
             )
         turn.tokens += tokens
         turn.emitted += tokens
@@ -190,15 +198,12 @@ class ScriptedEngine:
         )
 
     def _match(self, tenant: str, tokens: list[int]) -> int:
+        size, most = self.block_size, len(tokens) - 1
         best = 0
-        for known in self.cached.get(tenant, []):
-            same = 0
-            for ours, theirs in zip(tokens[:-1], known, strict=False):
-                if ours != theirs:
-                    break
-                same += 1
-            best = max(best, same)
-        return best // self.block_size * self.block_size
+        for known in self.cached.get(tenant, []):  # only one that has a block more than the best
+            while best + size <= most and tokens[: best + size] == known[: best + size]:
+                best += size
+        return best
 
 
 def _array(tokens: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

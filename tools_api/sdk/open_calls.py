@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
-from tools_api.items import Call, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Call
 from tools_api.sdk.answers import AnyCall
 from tools_api.sdk.chain import Chain
 from tools_api.sdk.connection import Connection

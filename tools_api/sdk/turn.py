@@ -17,7 +17,8 @@ from typing import Any
 
 from tools_api.errors import ApiError
 from tools_api.exact_json import dumps
-from tools_api.items import Call, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Call
 from tools_api.sdk.agent_spans import AgentSpan
 from tools_api.sdk.answers import (
     ArgumentsDelta,

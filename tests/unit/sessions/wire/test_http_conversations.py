@@ -187,7 +187,7 @@ def test_the_end_taken_out_goes_on_from_the_response_before(tmp_path: Path, jour
             await bench.ask("DELETE", f"{PATH}/{id_}/items/{item['id']}")
         again = await turn(bench, id_, "other")
         assert await texts(bench, id_) == ["one", "Hello", "other", "Hello"]
-        reports = bench.service.store.tenant_responses("acme")
+        reports = bench.service.store.tenant("acme").responses
         stored = reports.get(again["id"])
         assert stored is not None
         assert stored.entry.parent is reports.entry(first["id"]), "nothing was rendered again"

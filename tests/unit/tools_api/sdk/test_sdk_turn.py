@@ -13,7 +13,8 @@ from tests.support.fake_server import call, message, refusal, turn
 from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.exact_json import loads
-from tools_api.items import FunctionCall, FunctionCallOutput, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import FunctionCall, FunctionCallOutput
 from tools_api.sdk.answers import (
     ArgumentsDelta,
     CallStarted,
