@@ -47,11 +47,11 @@ class Draw:
     """So much of a limit is wanted from the bucket that servers share."""
 
     cluster: str
-    """Whose servers share it."""
+    """The cluster whose servers share the bucket."""
     kind: str
-    """``turns`` or ``tokens``."""
+    """The limit's kind: ``turns`` or ``tokens``."""
     limit: int
-    """In a minute."""
+    """The limit, for a minute."""
     amount: float
     debt: float = 0.0
     """Used beyond what was drawn: it is taken whatever the bucket holds."""
@@ -89,7 +89,7 @@ class Servers:
     cluster: str | None
     """Its name; None: this server stands alone."""
     count: int = 1
-    """As many as are known."""
+    """The number of servers, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +97,9 @@ class QuotaUse:
     """One limit of a tenant, and its use."""
 
     kind: str
-    """``turns`` or ``tokens``."""
+    """The limit's kind: ``turns`` or ``tokens``."""
     limit: int
-    """In a minute."""
+    """The limit, for a minute."""
     used: int
     """The part of it that is used; more than ``limit`` where a burst overdrew it."""
 
@@ -214,7 +214,7 @@ class Quota:
         return stock.level + (limit if stock.left is None else stock.left)
 
     def _bucket(self, kind: str, limit: int) -> _Bucket:
-        """As it is now."""
+        """The bucket, filled up to now."""
         now = self._clock()
         bucket = self._buckets.setdefault(kind, _Bucket(float(limit), now))
         bucket.fill(limit, now)

@@ -32,7 +32,7 @@ class KeyFileError(ValueError):
 
 
 class Role(enum.StrEnum):
-    """The rights of a key."""
+    """The rights that a key gives."""
 
     OPERATOR = "operator"
     """A tenant's key that also shows what concerns the whole server: metrics, all tenants."""
@@ -58,7 +58,7 @@ class Principal:
 
     @property
     def read_only(self) -> bool:
-        """May look and not touch."""
+        """Whether the key may look and not touch."""
         return self.role is Role.READ_ONLY
 
 

@@ -188,7 +188,7 @@ class Store:
         return PrivateResponses(self._tables.of_connection)
 
     def view(self, session: Session) -> SessionView:
-        """The session as it stands."""
+        """A session as it stands, for whoever shows it."""
         return view_of(session, self.tenant(session.tenant).account, self._clock())
 
 

@@ -23,13 +23,13 @@ _KEYS = frozenset({"type", "role", "content", "id", "status"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One that was accepted."""
+    """A steer that was accepted: messages for a response that runs."""
 
     id: str
     asked: SteerRequest
     items: tuple[Item, ...]
     num_bytes: int
-    """Bytes of its frame."""
+    """Size of the steer's frame."""
 
 
 def steering_items(asked: SteerRequest, num_bytes: int, limits: Limits) -> tuple[Item, ...]:
