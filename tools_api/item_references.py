@@ -23,7 +23,7 @@ class ItemReference:
     """An entry of an ``input`` that stands for a stored item."""
 
     place: int
-    """Its index in the input."""
+    """The reference's index in the input."""
     id: str
 
     @property
