@@ -140,6 +140,15 @@ class KeptStates:
         self.touch(snapshot)
         return snapshot
 
+    def known(
+        self, handle: BranchHandle, tokens: TokenArray, kind: SnapshotKind
+    ) -> Snapshot | None:
+        """The same, which is kept for this as well from now on."""
+        snapshot = self.same(handle, tokens)
+        if snapshot is not None and snapshot.kind is SnapshotKind.INTERVAL:
+            snapshot.kind = kind
+        return snapshot
+
     def touch(self, snapshot: Snapshot) -> None:
         """Somebody uses it: it is as young as can be."""
         snapshot.age = self.order.inflation
@@ -262,9 +271,13 @@ class KeptStates:
             if handle.sequence is None and handle.klass > IDLE:
                 self._retention.break_one(handle)
 
-    def spoiled(self, slot: int) -> None:
+    def spoiled(self, tier: Tier, slot: int) -> None:
         """The state that was to be kept in a slot is not finite."""
-        snapshot = self.snapshots.get(slot)
+        kept = self.snapshots
+        if tier != Tier.DEVICE:
+            assert self.lower is not None
+            kept = self.lower.kept[tier]
+        snapshot = kept.get(slot)
         if snapshot is not None and not snapshot.pins:
             self._lose(snapshot)
 

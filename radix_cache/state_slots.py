@@ -162,8 +162,10 @@ class StateSlots:
         is worth more than what would have to go for it."""
         handle = sequence.handle
         assert handle is not None
-        if self.kept.same(handle, tokens) is not None:
+        if self.kept.known(handle, tokens, kind) is not None:
             return False
+        if kind is SnapshotKind.INTERVAL:
+            return self._save_below(sequence, handle, tokens)
         if not self.kept.make_room(handle, tokens):
             return False
         target = self._pool.take("snapshot")
@@ -180,6 +182,18 @@ class StateSlots:
         self.kept.copy_below(snapshot)
         return True
 
+    def _save_below(
+        self, sequence: CachedSequence, handle: BranchHandle, tokens: TokenArray
+    ) -> bool:
+        """Keep a state in host memory alone, never in the way of what somebody comes back to."""
+        if len(tokens) % self._tree.block_size:
+            raise ValueError(f"a state behind {len(tokens)} tokens, where no block ends")
+        lower = self.kept.lower
+        if lower is None or not lower.has_room(handle.owner):
+            return False
+        lower.save(self.kept.add(handle, tokens, SnapshotKind.INTERVAL), sequence.state_slot)
+        return True
+
     def end(self, sequence: CachedSequence, tokens: TokenArray | None, kind: SnapshotKind) -> None:
         """A sequence that runs ends. Its slot holds the state behind ``tokens``, all whose KV is
         written, from now on; None: that of nothing, and is free."""
@@ -187,7 +201,7 @@ class StateSlots:
         assert handle is not None
         sequence.state_slot = NO_SLOT
         handle.owner.state_slots -= 1
-        known = None if tokens is None else self.kept.same(handle, tokens)
+        known = None if tokens is None else self.kept.known(handle, tokens, kind)
         if tokens is None or known is not None or not len(tokens):
             if known is None or known.slot >= 0:
                 self._pool.release(slot, "running")

@@ -223,7 +223,7 @@ class SequenceOutput:
     error_message: str = ""
 
 
-SNAPSHOT_KINDS: Final = ("end", "header", "junction", "pause")
+SNAPSHOT_KINDS: Final = ("end", "header", "junction", "pause", "interval")
 """Why states are kept, as ``radix_cache.snapshots`` names it."""
 
 ENGINE_PARTS: Final = (
@@ -310,7 +310,8 @@ class StepStats:
     snapshots_raised_delta: int = 0
     """Sequences that began with a state from host memory."""
     slot_waits_delta: int = 0
-    """Times a sequence could not be admitted for want of a slot."""
+    """Times a sequence could not be admitted for want of a slot, and for want of blocks."""
+    block_waits_delta: int = 0
     memory_bytes: dict[str, float] = field(default_factory=dict)
     """By one of ``ENGINE_PARTS``; empty where it was told less than a second before."""
     transfer_bytes_delta: dict[str, float] = field(default_factory=dict)

@@ -19,6 +19,7 @@ RESUMED = {
     "header": "where a header ends",
     "junction": "where transcripts part",
     "pause": "where a turn was stopped",
+    "interval": "inside a long prompt",
 }
 """A place at which a state was kept, in words, by its kind."""
 _NOTHING = SessionLog()

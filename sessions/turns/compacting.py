@@ -59,6 +59,10 @@ from tools_api.items import (
 )
 
 NO_SUMMARY = "compaction: no summary could be had, so old tool results alone are cleared"
+NOTHING_GONE = (
+    "compaction: no summary could be had, and there is no old tool result to clear: the context "
+    "stays as long as it is"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -153,7 +157,8 @@ class Recasting:
             warnings += self._prepared.warnings
         if decision is None or (decision.summarised and text is None):
             decision = without_summary(said.items, said.sizes, self._room, self.rules)
-            self.decision, self._failed = decision, (NO_SUMMARY,)
+            self.decision = decision
+            self._failed = (NO_SUMMARY if decision.cleared else NOTHING_GONE,)
             warnings += self._failed
         left = recast(
             said.items, said.sizes, decision, self.rules,

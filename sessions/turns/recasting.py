@@ -118,8 +118,9 @@ def decide(
 def without_summary(
     items: Sequence[Item], sizes: Sequence[int], room: RecastRoom, rules: Rules
 ) -> Decision:
-    """Decide on the items where there is no summary: as many outputs are cleared as help."""
-    alone = replace(rules, summarises=False, keeps_newest=True, least=0)
+    """Decide on the items where there is no summary: as many outputs are cleared as help, also
+    where it was to make that unnecessary."""
+    alone = replace(rules, clears=True, summarises=False, keeps_newest=True, least=0)
     found = decide(items, sizes, room, alone)
     return found or Decision(newest=0)
 

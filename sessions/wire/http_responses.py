@@ -22,7 +22,7 @@ from sessions.turns.wanted import Wanted
 from sessions.wire.hub import Hub
 from sessions.wire.kept_conversations import KeptConversations
 from tools_api import errors
-from tools_api.dialects.conversations import page
+from tools_api.dialects.conversations import item_object, page
 from tools_api.events import ResumeTurn, encode, parse_resume, response_of
 
 MAX_LISTED = 100
@@ -152,9 +152,9 @@ class StoredResponses:
 
 
 def _input_items(stored: StoredResponse) -> list[dict[str, Any]]:
-    """With an id each, by which a later request may refer to it."""
+    """With a status and an id each, by which a later request may refer to it."""
     return [
-        item.to_wire() | {"id": listed_id(item, Place(stored.id, number))}
+        item_object(item) | {"id": listed_id(item, Place(stored.id, number))}
         for number, item in enumerate(read_items(stored.entry))
     ]
 

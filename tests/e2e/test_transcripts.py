@@ -2,7 +2,7 @@
 
 A server in this process, over real sockets and a journal in a file, with an engine that says what
 the test has drawn; the author's side is the SDK. ``KEEPWARM_TRANSCRIPT_TURNS=500`` plays so many
-turns (CI: 120), ``KEEPWARM_TRANSCRIPT_SEED`` is the first seed.
+turns (CI: 80), ``KEEPWARM_TRANSCRIPT_SEED`` is the first seed.
 """
 
 import json
@@ -25,7 +25,7 @@ from tools_api.item_reading import parse_items
 from tools_api.items import Item
 from tools_api.sdk.options import wire_items
 
-TURNS = int(os.environ.get("KEEPWARM_TRANSCRIPT_TURNS", "120"))
+TURNS = int(os.environ.get("KEEPWARM_TRANSCRIPT_TURNS", "80"))
 SEED = int(os.environ.get("KEEPWARM_TRANSCRIPT_SEED", "1"))
 TOOLS = [tool("find", query={"type": "string"}), tool("note", text={"type": "string"})]
 MOST_BYTES = 60

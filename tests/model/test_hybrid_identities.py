@@ -35,7 +35,7 @@ from runtime.offload.checksums import HostMemoryDamaged
 from runtime.offload.copies import copies_of
 from runtime.offload.disk import slot_bytes
 from runtime.offload.state_file import state_slot_bytes
-from runtime.scheduling import policy
+from runtime.scheduling import policy, queues
 from runtime.scheduling.draft import Draft
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.executors import Later
@@ -76,6 +76,12 @@ NEEDED = {
     "came back",
     "begun from host memory",
     "resumed after a restart",
+    "resumed at the start",
+    "resumed at end",
+    "resumed at header",
+    "resumed at junction",
+    "resumed at pause",
+    "resumed at interval",
 }
 
 
@@ -206,7 +212,7 @@ class Schedule:
             "drafter": Guesser(rng, truth, counts) if rng.random() < 0.7 else None,
             "max_draft_tokens": rng.choice([0, 8, 31]),
             "looks_ahead": ahead,
-            "num_blocks": rng.choice([14, 14, 40, 300]),
+            "num_blocks": rng.choice([14, 14, 20, 40, 300]),
             "block_size": rng.choice([4, 16]),
             "max_batch_tokens": rng.choice([7, 33, 512]),
             "prefill_tokens_beside_decodes": rng.choice([3, 16, 256]),
@@ -396,8 +402,11 @@ class Schedule:
 
 @pytest.fixture(autouse=True)
 def _short_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs here are a few tokens long; some are to count as long, and be paused."""
+    """Outputs here are a few tokens long; some are to count as long, and be paused. Of prompts
+    states are kept every few tokens, and not only where a cut changes no bit."""
     monkeypatch.setattr(policy, "ANSWER_LEVELS", (2, 6))
+    monkeypatch.setattr(queues, "INTERVAL_TOKENS", 16)
+    monkeypatch.setattr(queues, "_EXACT_CUT", 1)
 
 
 def killed(model: str, seeds: range, folder: Path, *, tiers: bool = False) -> bool:
@@ -534,6 +543,11 @@ class _NoCopies:
     wait = settle
 
 
+def _below_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running state is copied to host memory without what its last tokens bring."""
+    monkeypatch.setattr(StatePool, "bring", lambda pool, slot, position: True)
+
+
 def _tail_stays_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state alone is copied between the tiers."""
 
@@ -543,7 +557,7 @@ def _tail_stays_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.offload.state_copies.copies_of", halved)
 
 
-@pytest.mark.parametrize("mutant", [_begun_before_it_is_up, _tail_stays_behind])
+@pytest.mark.parametrize("mutant", [_begun_before_it_is_up, _below_as_it_was, _tail_stays_behind])
 @pytest.mark.timeout(3000)
 def test_a_fault_in_what_moves_between_tiers_is_noticed(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -562,7 +576,7 @@ def test_a_hybrids_tokens_are_those_of_one_unbroken_run(
     truth = Truth(model)
     for run in range(max(1, OPERATIONS[model] // (LANES * PER_RUN))):
         seed = SEED + 1_000_000 * lane + run
-        schedule = Schedule(seed, truth, counts, tmp_path)
+        schedule = Schedule(seed, truth, counts, tmp_path, tiers=run % 2 == 0)
         try:
             schedule.play()
         except AssertionError as error:

@@ -24,12 +24,16 @@ def over(journal: Journal, service: Service) -> tuple[Service, JournalDesk]:
     """A service whose turns are kept in a journal, and the desk that writes and reads it. The
     journal's fingerprint is ``b"f"``; it expires nothing."""
     commits = Commits(journal)
-    service.store.lasts()
-    loader = Loader(journal, fingerprint=b"f")
+    store = service.store
+    store.lasts()
     recollection = Recollection(
-        journal=journal, loader=loader, store=service.store, commits=commits
+        journal=journal,
+        loader=Loader(journal, fingerprint=b"f"),
+        store=store,
+        commits=commits,
+        wall_clock=service.wall_clock,
     )
-    desk = JournalDesk(journal, recollection, service.store, keep_s=1e9)
+    desk = JournalDesk(journal, recollection, store, keep_s=1e9)
     if desk.sharing is not None:
         commits.awake = desk.sharing.awake
     return replace(service, commits=commits), desk

@@ -37,6 +37,7 @@ from tools_api.limits import Limits
 
 END = "<|im_end|>"
 TOKENIZER = Tokenizer.load(FOLDER)
+_BYTES = [TOKENIZER.token_bytes(token) for token in range(TOKENIZER.vocab_size)]
 
 Event = dict[str, Any]
 
@@ -51,7 +52,7 @@ def token_ids(text: str) -> list[int]:
 
 def spelled(tokens: Sequence[int]) -> str:
     """The inverse of ``token_ids``."""
-    return b"".join(TOKENIZER.token_bytes(int(token)) for token in tokens).decode()
+    return b"".join(map(_BYTES.__getitem__, tokens)).decode()
 
 
 def call(name: str, arguments: str = "{}") -> str:

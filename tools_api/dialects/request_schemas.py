@@ -225,6 +225,7 @@ def _chat_completion(fields: dict[str, Schema], sampling: Schema) -> Schema:
 
 def _message(fields: dict[str, Schema], sampling: Schema, *, counted: bool) -> Schema:
     own: dict[str, Schema] = {
+        "compaction": ANY_OBJECT,
         "context_management": ANY_OBJECT,
         "keepwarm": fields["keepwarm"],
         "max_tokens": WHOLE,

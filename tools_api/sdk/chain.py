@@ -71,6 +71,13 @@ class Chain:
         name = self.defaults.get("keepwarm", {}).get("session")
         return None if name is None else str(name)
 
+    def shown(self, kind: str) -> str:
+        """In a line, as a session of that kind."""
+        who = "" if self.name is None else f" {self.name!r}"
+        where = "before its first turn" if self.head is None else f"at {self.head}"
+        stats = self.stats
+        return f"<{kind}{who} {where}: {stats.turns} turns, {stats.usage.shown}>"
+
     def set_keepwarm(self, **keys: Any) -> None:
         """Change keys of the extension that go with every turn; None takes one out."""
         merged = {**self.defaults.get("keepwarm", {}), **keys}

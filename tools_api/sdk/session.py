@@ -79,6 +79,9 @@ class AsyncSession:
         yield from ()
         return self
 
+    def __repr__(self) -> str:
+        return self._chain.shown(type(self).__name__)
+
     @property
     def head(self) -> str | None:
         """Id of the last response, None before the first."""

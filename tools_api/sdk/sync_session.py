@@ -34,6 +34,9 @@ class Session:
         self._portal = portal
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return "<" + repr(self._inner).removeprefix("<Async")
+
     @property
     def head(self) -> str | None:
         """Id of the last response, None before the first."""
