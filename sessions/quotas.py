@@ -17,7 +17,6 @@ one draw of each server of a cluster.
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from functools import partial
 
 from sessions.tenants import TenantPolicy, Tenants
 from tools_api import errors
@@ -294,7 +293,7 @@ class Quotas:
         """The quota of the tenant with that name: the same object each time."""
         quota = self._quotas.get(tenant)
         if quota is None:
-            policy = partial(self._tenants.policy, tenant)
+            policy = self._tenants.policy_of(tenant)
             quota = self._quotas[tenant] = Quota(tenant, policy, self.servers, self._clock)
         return quota
 

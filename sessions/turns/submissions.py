@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from tools_api import errors
 from tools_api.events import SteerRequest
-from tools_api.item_references import parse_input
 from tools_api.items import Item, Message
 from tools_api.json_fields import join
 from tools_api.limits import Limits
+from tools_api.request_reading import parse_input
 
 Boundary = Literal["item", "now"]
 """Where a response that is steered ends: behind the item that it writes, or at the next token
