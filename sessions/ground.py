@@ -43,7 +43,7 @@ class _Fault:
 
 
 class Ground:
-    """The ground of one server."""
+    """The ground under one server: which of the parts it stands on are in trouble."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.writable = True
@@ -61,7 +61,7 @@ class Ground:
 
     @property
     def ready(self) -> bool:
-        """New turns are welcome."""
+        """Whether new turns are welcome."""
         return not self._faults.keys() - self.left_out
 
     @property
@@ -70,7 +70,7 @@ class Ground:
         return {part: fault.reason for part, fault in self._faults.items()}
 
     def look(self) -> None:
-        """Ask every part."""
+        """Ask every part whether it is in trouble."""
         now = self._clock()
         for part, trouble in self._parts.items():
             reason, fault = trouble(), self._faults.get(part)

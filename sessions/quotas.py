@@ -17,7 +17,6 @@ one draw of each server of a cluster.
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from functools import partial
 
 from sessions.tenants import TenantPolicy, Tenants
 from tools_api import errors
@@ -47,11 +46,11 @@ class Draw:
     """So much of a limit is wanted from the bucket that servers share."""
 
     cluster: str
-    """Whose servers share it."""
+    """The cluster whose servers share the bucket."""
     kind: str
-    """``turns`` or ``tokens``."""
+    """The limit's kind: ``turns`` or ``tokens``."""
     limit: int
-    """In a minute."""
+    """The limit, for a minute."""
     amount: float
     debt: float = 0.0
     """Used beyond what was drawn: it is taken whatever the bucket holds."""
@@ -89,7 +88,7 @@ class Servers:
     cluster: str | None
     """Its name; None: this server stands alone."""
     count: int = 1
-    """As many as are known."""
+    """The number of servers, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +96,9 @@ class QuotaUse:
     """One limit of a tenant, and its use."""
 
     kind: str
-    """``turns`` or ``tokens``."""
+    """The limit's kind: ``turns`` or ``tokens``."""
     limit: int
-    """In a minute."""
+    """The limit, for a minute."""
     used: int
     """The part of it that is used; more than ``limit`` where a burst overdrew it."""
 
@@ -214,7 +213,7 @@ class Quota:
         return stock.level + (limit if stock.left is None else stock.left)
 
     def _bucket(self, kind: str, limit: int) -> _Bucket:
-        """As it is now."""
+        """The bucket, filled up to now."""
         now = self._clock()
         bucket = self._buckets.setdefault(kind, _Bucket(float(limit), now))
         bucket.fill(limit, now)
@@ -294,7 +293,7 @@ class Quotas:
         """The quota of the tenant with that name: the same object each time."""
         quota = self._quotas.get(tenant)
         if quota is None:
-            policy = partial(self._tenants.policy, tenant)
+            policy = self._tenants.policy_of(tenant)
             quota = self._quotas[tenant] = Quota(tenant, policy, self.servers, self._clock)
         return quota
 

@@ -12,8 +12,9 @@ import enum
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from tools_api.requests import Bounds
@@ -32,7 +33,7 @@ class KeyFileError(ValueError):
 
 
 class Role(enum.StrEnum):
-    """The rights of a key."""
+    """The rights that a key gives."""
 
     OPERATOR = "operator"
     """A tenant's key that also shows what concerns the whole server: metrics, all tenants."""
@@ -58,7 +59,7 @@ class Principal:
 
     @property
     def read_only(self) -> bool:
-        """May look and not touch."""
+        """Whether the key may look and not touch."""
         return self.role is Role.READ_ONLY
 
 
@@ -172,9 +173,10 @@ class Tenants:
                 found = known.principal
         return found
 
-    def policy(self, tenant: str) -> TenantPolicy:
-        """The tenant's policy just now. To be asked at each use, not kept."""
-        return self._policies.get(tenant, UNBOUNDED)
+    def policy_of(self, tenant: str) -> Callable[[], TenantPolicy]:
+        """The tenant's policy, to be asked for at each use and not kept: another file may be read
+        meanwhile."""
+        return partial(self._policies.get, tenant, UNBOUNDED)
 
     def replace(
         self, keys: Iterable[ApiKey], policies: Mapping[str, TenantPolicy]
@@ -182,7 +184,9 @@ class Tenants:
         """Take other keys and policies from now on. Returns the principals whose keys are good
         no more, or stand for something else: what they still have open is to be ended."""
         former, self._keys = self._keys, tuple(keys)
-        self._policies = dict(policies)
+        now = dict(policies)
+        self._policies.clear()  # the same table: ``policy_of`` was handed out
+        self._policies.update(now)
         return frozenset(key.principal for key in set(former) - set(self._keys))
 
 

@@ -28,7 +28,7 @@ from tools_api.responses import ResponseObject, usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Tokens of a turn."""
+    """Prompt, cached and output tokens of a turn."""
 
     input: int = 0
     cached: int = 0

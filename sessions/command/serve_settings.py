@@ -235,7 +235,7 @@ class EngineOption:
     setting: Setting
 
     def value(self, values: Values) -> Any:
-        """The field's value."""
+        """The value of the configuration's field."""
         given = values[self.setting.name]
         return given * self.unit if self.unit != 1 and given is not None else given
 

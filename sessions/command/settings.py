@@ -53,13 +53,13 @@ class Setting:
     help: str
     kind: Kind = "text"
     default: Any = None
-    """None: said in ``help``."""
+    """The default, for people; None: ``help`` says it."""
     choices: tuple[str, ...] = ()
     bounds: tuple[float, float] | None = None
     """Least and most of a number."""
     metavar: str = ""
     secret: bool = False
-    """Not to be shown."""
+    """Its value is not to be shown."""
     group: str = ""
     """Heading in the help; "" for the command's own."""
     prefix: str = ""

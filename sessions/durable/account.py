@@ -29,11 +29,11 @@ class Amount(NamedTuple):
     input_cached: int = 0
     """Prompt tokens whose KV was there."""
     output: int = 0
-    """Tokens emitted."""
+    """Output tokens emitted."""
     reasoning: int = 0
     """The part of them that was thinking."""
     cost: int = 0
-    """Nano-dollars."""
+    """Money, in nano-dollars."""
     residency: int = 0
     """Block-microseconds of KV on the device. Spent as time passes, and never held."""
 
@@ -119,7 +119,7 @@ class Account:
         self.soft = soft
         self.spent = spent
         self.held = NOTHING
-        """By turns that run."""
+        """The amount that running turns hold."""
         self.reach: Amount | None = None
         """The part of bounded kinds that this server may spend where others draw on the account
         too; what turns hold is a part of it. None: nobody else does."""

@@ -39,7 +39,7 @@ class CallState:
     """Its tool's, once it has ended."""
 
     def to_wire(self) -> dict[str, Any]:
-        """As a client reads it."""
+        """The state as a client reads it, in JSON."""
         told: dict[str, Any] = {"call_id": self.call_id, "state": self.state}
         if self.decided_s is not None:
             told |= {"by": self.by, "key": self.key, "reason": self.reason}

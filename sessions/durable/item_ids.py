@@ -31,7 +31,7 @@ _PREFIXES: dict[str, str] = {
     "additional_tools": "at",
     "configuration_update": "cu",
 }
-"""By the item's type."""
+"""Prefixes of items' ids, by the item's type."""
 _LISTED = re.compile(rf"(?:{'|'.join(_PREFIXES.values())})_(\d{{1,9}})_(.+)", re.ASCII)
 _RESPONSE = "resp"
 
@@ -95,7 +95,7 @@ class ItemIndex:
 
     def __init__(self) -> None:
         self._holders: dict[str, dict[Entry, None]] = {}
-        """The newest last."""
+        """The responses that hold each item, the newest last."""
 
     def add(self, entry: Entry) -> None:
         """From now on its items are found, before those of others with the same ids."""

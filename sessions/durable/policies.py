@@ -33,7 +33,7 @@ class PolicyBudget:
 
 
 class Period(NamedTuple):
-    """A day or a month."""
+    """A day, a month, or all time."""
 
     name: str
     """``2026-11-30`` or ``2026-11``; empty: for ever."""
@@ -80,13 +80,13 @@ class PolicyAccount(Account):
 
     @property
     def whose(self) -> str:
-        """As ``Account.whose``."""
+        """Whose budget it is, in words of an error; as ``Account.whose``."""
         of = {None: "", "day": " of this day", "month": " of this month"}[self.every]
         return f"the {self.scope}'s budget{of}"
 
     @property
     def renewal(self) -> str:
-        """As ``Account.renewal``."""
+        """When there is more of it, in words of an error; as ``Account.renewal``."""
         return f"; there is more from {self.period.ends}" if self.period.ends else ""
 
     def beyond_warning(self) -> list[str]:

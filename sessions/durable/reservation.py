@@ -49,7 +49,7 @@ class TurnNeeds:
     """A grammar may bind its output, so that it has to have room to end legally: all of it is held
     at once."""
     thinks: bool
-    """Output may be reasoning."""
+    """Output tokens of the turn may be reasoning."""
     own: tuple[Account, ...] = ()
     """Accounts of this turn alone."""
 
@@ -81,7 +81,7 @@ class Reservation:
         self._cut = False
         """Output was kept from the client for a budget."""
         self._open = False
-        """Something may be held."""
+        """Whether an amount may still be held."""
         self._prompt = PromptTokens()
         self.held = NOTHING
         """The amount that it holds of each account."""

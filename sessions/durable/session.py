@@ -219,11 +219,11 @@ class ByActivity:
         return len(self._sorted)
 
     def add(self, each: Session) -> None:
-        """One that is not here."""
+        """Put a session in that is not here yet."""
         insort(self._sorted, each, key=_place)
 
     def remove(self, each: Session) -> None:
-        """One that is here."""
+        """Take a session out that is here."""
         place = bisect_left(self._sorted, _place(each), key=_place)
         assert self._sorted[place] is each
         del self._sorted[place]

@@ -104,7 +104,7 @@ class Tenant:
         self.sessions: OrderedDict[str, Session] = OrderedDict()
         """The one that was used last, by itself or by others, stands last."""
         self.active = ByActivity()
-        """The same sessions."""
+        """The same sessions, in the order of their last turns."""
         self._prices = PriceTable()
         """Those that its newest session began with."""
         self._account = PolicyAccount(

@@ -280,7 +280,7 @@ class TurnStats:
 
 
 def wire_usage(usage: TurnUsage) -> Event:
-    """A response's ``usage``."""
+    """The ``usage`` object of a response."""
     return responses.usage(
         input_tokens=usage.input_tokens,
         cached_tokens=usage.cached_tokens,

@@ -54,11 +54,11 @@ class HttpFraming:
         return self._http.they_are_waiting_for_100_continue
 
     def receive(self, data: bytes) -> None:
-        """Take bytes as they come."""
+        """Take bytes of the client's as they come."""
         self._inbox += data
 
     def receive_eof(self) -> None:
-        """Nothing more will come."""
+        """The client sends nothing more."""
         self._eof = True
 
     def next_event(self) -> Event | None:
@@ -115,7 +115,7 @@ class HttpFraming:
 
     @property
     def may_answer(self) -> bool:
-        """No answer has begun."""
+        """Whether an answer may begin: none has."""
         return self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE)
 
     @property
@@ -124,7 +124,8 @@ class HttpFraming:
         return self._http.our_state in (h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
 
     def proceed(self) -> bytes:
-        """``100 Continue``."""
+        """The bytes of ``100 Continue``, for a client that waits for them before it sends its
+        body."""
         return self._http.send(
             h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
         )

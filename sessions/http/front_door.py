@@ -50,7 +50,7 @@ _READ_ONLY = (
     "Take one with the role 'tenant' ('keepwarm keys new' makes it)."
 )
 _LONGEST_ROUTE = 5
-"""Parts between slashes."""
+"""Most parts between slashes that a route has."""
 ANTHROPIC_HEADER = "anthropic-version"
 """Every client of that API sends it."""
 ANONYMOUS = Principal(tenant="")
@@ -68,7 +68,7 @@ class Access(enum.Enum):
 
 @cache
 def _pattern(path: str) -> re.Pattern[str]:
-    """The paths of a route."""
+    """A regular expression for the paths of a route."""
     parts = re.split(r"\{(id|name)\}", path)
     stands_for = {"id": "([^/]+)", "name": "(.+)"}
     texts = [stands_for[part] if n % 2 else re.escape(part) for n, part in enumerate(parts)]
@@ -88,7 +88,7 @@ class Route:
     calls: Mapping[str, Handler] = field(default_factory=dict)
     """Handlers for requests of other kinds, by method."""
     websocket: bool = False
-    """GET opens a WebSocket."""
+    """Whether GET opens a WebSocket."""
     for_browsers: bool = False
     """The key may also come as the password of HTTP Basic, which browsers ask for."""
     dialect: Dialect = RESPONSES
@@ -111,7 +111,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Leave to go on."""
+    """Leave for a request to go on, and what answers it."""
 
     route: Route
     principal: Principal
@@ -141,7 +141,7 @@ class OriginPolicy:
     check_host: bool
     """True where no key protects the port."""
     forwarded_by: tuple[Network, ...] = ()
-    """Networks of balancers."""
+    """Networks of balancers whose word for a client's address is taken."""
 
     def allows_origin(self, origin: str, host: str) -> bool:
         """Whether a page of ``origin`` may talk to us under the name ``host``."""

@@ -30,11 +30,11 @@ _WITH_BODY = frozenset({"POST"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One method of a path."""
+    """One method of a path in the OpenAPI document."""
 
     summary: str
     body: str | None = None
-    """A component's name."""
+    """Name of the component that describes the request's body."""
     answer: str | None = None
     """The component's name of a whole answer in JSON."""
     others: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ class OpenApi:
         self._answer = json_response(document(routes))
 
     def show(self, call: Call) -> HttpResponse:
-        """The document."""
+        """Handler that answers with the OpenAPI document."""
         return self._answer
 
 
@@ -165,7 +165,7 @@ def shown_path(path: str) -> str:
 
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
-    """The whole document."""
+    """The whole OpenAPI document."""
     paths: dict[str, Any] = {}
     for route in sorted(routes, key=lambda each: each.path):
         paths[shown_path(route.path)] = {

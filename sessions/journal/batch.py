@@ -43,7 +43,7 @@ class Batch:
         self._there: dict[tuple[str, str], int] = {}
         """Turns, by tenant and response id, and the epochs under which they were written."""
         self._rows: list[Row] = []
-        """Rows of new turns."""
+        """Rows of new turns, not yet written."""
         self._names: list[Row] = []
         self._items: list[Row] = []
         self._reserved: dict[tuple[str, str], Row | None] = {}
@@ -112,7 +112,7 @@ class Batch:
         self._changed[row.tenant, row.name] = row
 
     def write(self) -> None:
-        """Write what has changed."""
+        """Write the rows that have changed."""
         self._flush()
         gone = [key for key, row in self._reserved.items() if row is None]
         for tenant in sorted({tenant for tenant, _ in gone}):
@@ -309,7 +309,7 @@ class Batch:
     # Writing
 
     def _flush(self) -> None:
-        """Write the new turns."""
+        """Write the rows of new turns."""
         self._put("turn", rows.TURN, self._rows)
         self._put("name", "tenant, response_id, session, seq", self._names)
         self._put("item", rows.ITEM, self._items)

@@ -93,7 +93,7 @@ class JournalSums:
 
     @property
     def sessions(self) -> int:
-        """How many there are."""
+        """Number of sessions."""
         return self.tables["session"].count
 
 

@@ -42,12 +42,12 @@ class FileCheck:
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Return when it is over."""
+        """Return when the check is over."""
         if self._thread is not None:
             self._thread.join()
 
     def give_up(self) -> None:
-        """End it where it is."""
+        """End the check where it is."""
         self._given_up = True
         while self._thread is not None and self._thread.is_alive():
             self.connection.interrupt()  # in vain where it has not begun

@@ -16,7 +16,7 @@ this when it begins anew: a commit that writes over old ones waits for less of t
 
 
 class FileConnections:
-    """Connections to one file."""
+    """Connections to one file, one for each thread."""
 
     def __init__(self, path: Path, synchronous: str) -> None:
         """``synchronous``: SQLite's word."""
@@ -79,7 +79,7 @@ class FileConnections:
         ).start()
 
     def close(self) -> None:
-        """Close all that are kept."""
+        """Close all connections that are kept."""
         for connection in self._all:
             connection.close()
         self._all.clear()

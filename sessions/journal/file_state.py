@@ -162,7 +162,7 @@ def read_only(path: Path) -> sqlite3.Connection:
 
 
 def unusable(path: Path, why: str | None) -> JournalUnavailable:
-    """It cannot be opened."""
+    """The error for a file that cannot be opened."""
     return JournalUnavailable(
         f"the journal {path} cannot be opened: {why}; name another with --journal"
     )

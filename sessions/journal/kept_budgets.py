@@ -21,11 +21,11 @@ class Accounts(Protocol):
     """Questions to a journal about accounts."""
 
     def session(self, tenant: str, name: str) -> SessionRecord | None:
-        """As ``Journal.session``."""
+        """A session's record, as ``Journal.session`` has it."""
         ...
 
     def account(self, tenant: str, name: str) -> SpendTotal:
-        """As ``Journal.account``."""
+        """An account's sums, as ``Journal.account`` has them."""
         ...
 
 

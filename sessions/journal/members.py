@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from sessions.journal.tables import Cursor
 
 NO_SLOT = 0
-"""Slots count from 1."""
+"""Stands for no slot: slots count from 1."""
 MOST_SLOTS = 256
 NOBODY = ""
 """The cluster of a server that has none."""
@@ -41,9 +41,9 @@ class MemberLoad:
     """The KV of sessions that were active in the last ten minutes, in thousandths of the cache;
     above 1000 where it does not hold them all."""
     running: int = 0
-    """Turns."""
+    """Number of turns that run."""
     waiting: int = 0
-    """Turns."""
+    """Number of turns that wait."""
     sockets: int = 0
     sessions: int = 0
     """Those that are its own and in its memory."""
@@ -64,7 +64,7 @@ class Presence:
     """Model, tokenizer and chat format: servers of different ones do not stand in one cluster."""
     state: MemberState
     version: str = ""
-    """The program's."""
+    """The version of the server's program."""
     wanted_slot: int = NO_SLOT
     """The balancer's slot that it asks for when it joins; nobody else may have it then."""
     load: MemberLoad = field(default_factory=MemberLoad)
@@ -72,11 +72,11 @@ class Presence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A server's row."""
+    """The row of one server of a cluster."""
 
     owner: str
     heartbeat_ms: int
-    """By the database's clock."""
+    """When its heart beat last, by the database's clock."""
     presence: Presence
     slot: int = NO_SLOT
     told_ms: int = 0

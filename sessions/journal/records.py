@@ -66,7 +66,7 @@ class TurnRecord:
     price: PriceTable
     """Nano-dollars per million tokens, as they were when the turn was settled."""
     cost: int
-    """Nano-dollars."""
+    """Cost of the turn, in nano-dollars."""
     saved: int
     """Nano-dollars that the cache saved."""
     accounts: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class TurnRecord:
     computed_again: int = 0
     """Prompt tokens that were computed though they had been before."""
     created_s: float
-    """Seconds since the epoch."""
+    """When the record was made, in seconds since the epoch."""
     epoch: int = UNFENCED
     """The epoch of the claim under which the turn ran."""
     links: tuple[Entry, ...] = ()
@@ -210,7 +210,7 @@ class SessionRecord:
     """When its last turn ended; 0: it has had none."""
     account: SpendTotal
     failed: int = 0
-    """Turns that failed."""
+    """Number of turns that failed."""
     computed_again: int = 0
     """Prompt tokens that were computed though they had been before."""
     options: bytes = b""
@@ -293,7 +293,7 @@ def options_kept(options: bytes) -> KeptOptions:
 
 
 def new_session(tenant: str, name: str) -> SessionRecord:
-    """One that has had no turn."""
+    """The record of a session that has had no turn."""
     return SessionRecord(
         tenant=tenant,
         name=name,

@@ -54,7 +54,7 @@ def free(tables: SqlTables, cursor: Cursor, tenant: str, ids: Sequence[str]) -> 
 
 
 def owners(cursor: Cursor) -> set[str]:
-    """Servers that have ids."""
+    """The servers that have request ids."""
     found = cursor.execute("SELECT DISTINCT owner FROM request").fetchall()
     return {owner for (owner,) in found}
 

@@ -62,7 +62,7 @@ class SessionRow:
     bounded: bool = False
     """It has a budget, or its tree, or one that it is in."""
     failed: int = 0
-    """Turns that failed."""
+    """Number of turns that failed."""
     computed_again: int = 0
     """Prompt tokens that were computed though they had been before."""
     missing: int = 0
@@ -72,7 +72,7 @@ class SessionRow:
     options: bytes = b""
 
     def record(self, account: SpendTotal) -> SessionRecord:
-        """As it leaves the journal."""
+        """The row as a ``SessionRecord``, as it leaves the journal."""
         return SessionRecord(
             tenant=self.tenant,
             name=self.name,
@@ -115,7 +115,7 @@ def turn_columns(
 
 
 def read_turn(row: Row) -> StoredTurn:
-    """Raises JournalDamaged."""
+    """A stored turn out of its row. Raises JournalDamaged."""
     tenant, session, seq, _, response_id, parent_id, base_id, request_id, digest, *rest = _checked(
         row, "turn", row[4]
     )
@@ -173,7 +173,7 @@ def session_columns(row: SessionRow) -> Row:
 
 
 def read_session(row: Row) -> SessionRow:
-    """Raises JournalDamaged."""
+    """A session out of its row. Raises JournalDamaged."""
     columns = _checked(row, "session", row[1])
     return SessionRow(
         tenant=columns[0],
@@ -215,7 +215,7 @@ def account_columns(tenant: str, name: str, account: SpendTotal) -> Row:
 
 
 def read_account(row: Row) -> SpendTotal:
-    """Raises JournalDamaged."""
+    """An account's sums out of their row. Raises JournalDamaged."""
     columns = _checked(row, "account", row[1])
     usage = TurnUsage(
         input_tokens=columns[3],

@@ -39,7 +39,7 @@ class Share:
     name: str
     amount: Amount
     spent: Amount
-    """By all servers."""
+    """The amount that all servers have spent of the account."""
 
 
 def take(

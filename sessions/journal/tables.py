@@ -122,7 +122,7 @@ _SUMS = (
     "reasoning_tokens BIGINT NOT NULL, forced_tokens BIGINT NOT NULL, residency BIGINT NOT NULL, "
     "cost BIGINT NOT NULL, saved BIGINT NOT NULL"
 )
-"""Columns of sums of usage."""
+"""Columns with sums of usage, for the tables that have them."""
 VERSION = 11
 """The version of the tables and of what their rows hold; no other is read."""
 FIRST_EPOCH = 1
@@ -252,7 +252,7 @@ T = TypeVar("T")
 
 
 def marks(count: int) -> str:
-    """So many placeholders."""
+    """So many placeholders for a statement, with commas between."""
     return ", ".join("?" * count)
 
 

@@ -80,7 +80,7 @@ class Ticket:
 
     record: TurnRecord
     key: object
-    """The caller's own."""
+    """The caller's own mark, handed back with the verdict."""
 
 
 Handed = list[Ticket | TurnRecord | tuple[Sample, ...]]

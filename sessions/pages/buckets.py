@@ -27,7 +27,7 @@ class Durations:
     counts: dict[int, int] = field(default_factory=dict)
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         step = math.floor(math.log(max(seconds, _LEAST_S)) / _STEP)
         self.counts[step] = self.counts.get(step, 0) + 1
 
@@ -71,7 +71,7 @@ class TurnBucket:
     whole: Durations = field(default_factory=Durations)
 
     def add(self, report: TurnReport) -> None:
-        """Count a turn."""
+        """Count a turn in the bucket."""
         usage = report.usage
         self.turns += report.is_turn
         self.failed += report.status == "failed"
@@ -164,7 +164,7 @@ class MachineBucket:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def plus(self, other: "MachineBucket | None") -> "MachineBucket":
-        """As ``TurnBucket.plus``."""
+        """The sum with another bucket; as ``TurnBucket.plus``."""
         if other is None:
             return self
         both = MachineBucket()
@@ -173,7 +173,7 @@ class MachineBucket:
         return both
 
     def part(self, index: int, parts: int) -> "MachineBucket":
-        """As ``TurnBucket.part``."""
+        """The part of it for a page; as ``TurnBucket.part``."""
         return MachineBucket(
             sums={name: value / parts for name, value in self.sums.items()},
             samples=self.samples / parts,

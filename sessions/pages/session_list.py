@@ -52,10 +52,10 @@ class ListQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One page of the list."""
+    """One page of the list of live sessions."""
 
     total: int
-    """Live sessions."""
+    """Number of live sessions that pass the filters."""
     matching: int
     """Those of them that the query is about."""
     sessions: list[Session]
@@ -142,7 +142,7 @@ def _nearest(session: Session, here: dict[tuple[str, str], Session]) -> Session 
 
 
 def _filtered(query: ListQuery, newest: Iterable[Session], log_of: LogOf) -> Iterator[Session]:
-    """Cheap questions first."""
+    """The sessions that pass the filters; cheap questions are asked first."""
     if query.tenant:
         newest = (each for each in newest if each.tenant == query.tenant)
     if query.several:

@@ -45,7 +45,7 @@ MAX_NEW = 50
 """Sessions on a page that the journal does not have yet."""
 _DETAIL = frozenset({"session", "tenant"})
 Key = tuple[str, str]
-"""Tenant and name."""
+"""Tenant and name of a session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

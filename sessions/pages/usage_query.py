@@ -36,7 +36,7 @@ _KNOWN = frozenset({"from", "to", "bucket", "group_by", "tenant", "format", "lim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """A checked query."""
+    """A checked query for usage."""
 
     asked: UsageAsked
     format: Literal["json", "csv"]

@@ -23,7 +23,7 @@ class Comparison:
     """The response to compare with, as far as the client may see it."""
 
     entry: Entry | None
-    """None: not found."""
+    """The entry that the prompt is compared with; None: it was not found."""
 
     def diagnosis(
         self, header: Header, prompt: TokenArray, cached_tokens: int, causes: Mapping[str, int]

@@ -47,7 +47,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
-    """How a turn ended."""
+    """The end of a turn: its report, and the entry that others may continue."""
 
     report: TurnReport
     entry: Entry | None

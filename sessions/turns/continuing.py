@@ -23,7 +23,7 @@ from tools_api.requests import CreateRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lineage:
-    """Where a turn comes from."""
+    """The history that a turn continues."""
 
     parent: StoredResponse | None
     session: Session | None

@@ -87,7 +87,7 @@ class SessionGranted:
 
     connection_id: str
     question_id: str
-    """To be answered with None."""
+    """The question that is to be answered with None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class TurnEnded:
 
     report: TurnReport
     terminal: bytes
-    """Its last event."""
+    """The turn's last event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ class EarlyEnd(enum.Enum):
     CLIENT_GONE = enum.auto()
     CANCELLED = enum.auto()
     NEWER_REQUEST = enum.auto()
-    """Another one bears its id."""
+    """Another request bears the same id."""
     DRAINING = enum.auto()
     ENGINE_LOST = enum.auto()
 
@@ -80,7 +80,7 @@ def shutting_down() -> ApiError:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Job:
-    """A lane's active request."""
+    """A request that a lane has taken up, until it is answered to the end."""
 
     lane: Lane[Waiting]
     frame: Waiting
@@ -90,9 +90,9 @@ class Job:
     question: Question | None = None
     """The question that it waits at."""
     turn: Turn | None = None
-    """Once it has started."""
+    """The turn, once it has started."""
     session: Session | None = None
-    """The one the turn runs in."""
+    """The session that the turn runs in."""
     log: EventLog | None = None
     """The log of its events, if they can be resumed."""
     shares: Bounded = ()

@@ -28,7 +28,7 @@ Request = TypeVar("Request")
 
 @dataclass(slots=True, eq=False)
 class Lane(Generic[Request]):
-    """One stream of requests."""
+    """A connection's lane: one stream of requests, answered in order."""
 
     stream_id: str | None
     """None for the default lane."""
@@ -115,7 +115,7 @@ class Waiting:
 
     content: CreateRequest | ResumeTurn | ApiError
     num_bytes: int
-    """Bytes of its frame."""
+    """Size of the request's frame."""
     arrival_s: float
     prepared: PrecomputedRequest | None = None
     """The results of reading it."""

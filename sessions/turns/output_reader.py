@@ -157,7 +157,7 @@ class OutputReader:
         return [segment for segment in out if segment.text]
 
     def _behind(self, span: ReasoningSpan, token: int, special: str | None) -> ReasoningSpan:
-        """The place behind a token."""
+        """The place in the text behind a token."""
         text = ""
         if span.reads_text and special is None:
             text = self._tokenizer.token_bytes(token).decode("utf-8", "replace")

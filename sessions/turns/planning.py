@@ -131,6 +131,7 @@ def plan_turn(
     *,
     service: Service,
     tenant: Tenant,
+    seal: TenantSeal,
     response_id: str,
     grammar: GrammarSpec | None,
     arrival_s: float,
@@ -138,7 +139,6 @@ def plan_turn(
     """Render the new part of the context and settle the turn's own limit. Raises ApiError: calls
     and outputs do not match, the prompt is empty or does not fit."""
     model = service.model
-    seal = model.seal.of(tenant.name)
     request, grammar = _configured(request, grammar, lineage, service, seal)
     options = template_options(model, request)
     whole = _whole_context(request, lineage, model, options, seal)

@@ -59,7 +59,7 @@ class PrecomputedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """One frame or body, read."""
+    """One frame or body that was read, and what was worked out of it."""
 
     content: ClientEvent | ApiError
     prepared: PrecomputedRequest | None = None
@@ -196,7 +196,7 @@ class FromPieces:
 
 
 def error_fields(error: ApiError) -> dict[str, Any]:
-    """An error as JSON."""
+    """The fields of an error, for JSON."""
     names = ("message", "code", "param", "status", "type", "stream_id", "retry_after_s")
     fields = {name: getattr(error, name) for name in names}
     return fields | {"named": isinstance(error, NamedError)}

@@ -38,7 +38,7 @@ class Claims:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
-        """By tenant and name."""
+        """How often each session is claimed, by tenant and name."""
         self._lock = threading.Lock()
 
     @property

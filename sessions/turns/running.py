@@ -83,6 +83,7 @@ class Running:
     ) -> None:
         self._id = connection_id
         self._tenant = tenant = visible.tenant
+        self._seal = service.model.seal.of(tenant.name)
         self._service = service
         self._visible = visible
         self._jobs = jobs
@@ -285,6 +286,7 @@ class Running:
             lineage,
             service=service,
             tenant=self._tenant,
+            seal=self._seal,
             response_id=service.new_id("resp"),
             grammar=grammar,
             arrival_s=job.frame.arrival_s,

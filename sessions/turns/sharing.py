@@ -33,7 +33,7 @@ def above_own(ledger: Ledger) -> tuple[Account, ...]:
 
 @dataclass(slots=True)
 class _Use:
-    """The use of one account."""
+    """The use of one account by this server's turns."""
 
     turns: int = 0
     """That may draw on it: from before their start until they are written."""
@@ -124,7 +124,7 @@ class SharedAccounts:
         return self._idle.pop(key, None) is not None
 
     def still(self, key: Key) -> None:
-        """That could not be done."""
+        """The account's share could not be given back: this server still has it."""
         if key not in self._uses:
             self._idle.setdefault(key, NOTHING)
 

@@ -91,7 +91,7 @@ class Steering:
         return [each for ended in self._ended.values() for each in ended.pending]
 
     def steer(self, asked: SteerRequest, num_bytes: int) -> None:
-        """Take a client's frame."""
+        """Take a client's ``response.steer``."""
         job = self._jobs.of_response(asked.previous_response_id)
         ended = self._ended.get(asked.previous_response_id)
         if job is None or job.followed is None or job.turn is None:

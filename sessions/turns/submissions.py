@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from tools_api import errors
 from tools_api.events import SteerRequest
-from tools_api.item_references import parse_input
 from tools_api.items import Item, Message
 from tools_api.json_fields import join
 from tools_api.limits import Limits
+from tools_api.request_reading import parse_input
 
 Boundary = Literal["item", "now"]
 """Where a response that is steered ends: behind the item that it writes, or at the next token
@@ -23,13 +23,13 @@ _KEYS = frozenset({"type", "role", "content", "id", "status"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One that was accepted."""
+    """A steer that was accepted: messages for a response that runs."""
 
     id: str
     asked: SteerRequest
     items: tuple[Item, ...]
     num_bytes: int
-    """Bytes of its frame."""
+    """Size of the steer's frame."""
 
 
 def steering_items(asked: SteerRequest, num_bytes: int, limits: Limits) -> tuple[Item, ...]:

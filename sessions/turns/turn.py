@@ -65,7 +65,7 @@ class TurnStep:
 
 
 class Turn:
-    """Runs a plan once."""
+    """One turn: runs a plan once."""
 
     request_id = ""
     """The id of the engine request that is open; outputs of earlier ones are to be dropped."""
@@ -123,7 +123,7 @@ class Turn:
         """The amount held now, and that with what was consumed before."""
         self._paused = False
         self.steered: Boundary | None = None
-        """Where it is to end."""
+        """The boundary at which a steer is to end it; None: it is not steered."""
 
     def start(self) -> TurnStep:
         """``response.created`` and the engine request; or, if the session's budget does not
@@ -240,7 +240,7 @@ class Turn:
         return not self._paused and is_boundary(how, self._reader, self.events)
 
     def end_steered(self, now: float) -> TurnStep:
-        """End here, at a boundary."""
+        """End a steered turn here, at a boundary."""
         step = TurnStep()
         self._end_steered(step, now, in_engine=bool(self.request_id))
         return step

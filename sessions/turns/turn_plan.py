@@ -75,7 +75,7 @@ class Recast:
     """The change to the context for this turn."""
 
     items: tuple[Item, ...] = ()
-    """That lead the output."""
+    """Items that lead the output."""
     report: dict[str, Any] = field(default_factory=dict)
     """``response.keepwarm.context``."""
 
@@ -164,7 +164,7 @@ class TurnPlan:
     number: int
     """1 for the session's first turn."""
     model: str
-    """As the client called it."""
+    """The model's name, as the client called it."""
     previous_response_id: str | None
     continued: Entry | None
     """The stored entry this turn comes behind: that of the response it names, or an older one

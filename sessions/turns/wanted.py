@@ -52,7 +52,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recalled:
-    """The journal's answer."""
+    """The journal's answer to ``Wanted``."""
 
     sessions: tuple[tuple[SessionRecord, SpendTotal], ...] = ()
     """With each what it and all below it spent; a session's parents before it."""

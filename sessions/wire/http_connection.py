@@ -422,7 +422,7 @@ class HttpConnection(asyncio.Protocol):
         self._look = look
 
     def answer(self, response: HttpResponse) -> None:
-        """A whole answer."""
+        """Send a whole answer."""
         if self._socket.is_closing():
             return
         if not self._request_id:  # what came could not be read

@@ -68,7 +68,7 @@ class HttpConversations:
         return self._service.store.tenant(call.principal.tenant)
 
     def routes(self) -> list[Route]:
-        """All of them."""
+        """The routes of conversations."""
         one = CHANGED_CONVERSATION.path
         handlers = {
             NEW_CONVERSATION.path: {"POST": self._make},

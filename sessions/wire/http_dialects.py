@@ -31,12 +31,12 @@ class TokenCount:
     read: Callable[[Any], dict[str, Any]]
     """From a body to the fields of the ``response.create`` that is counted."""
     body: Callable[[int], dict[str, Any]]
-    """The answer."""
+    """The answer with a count of tokens, in the API's words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """One API."""
+    """One API that is served over HTTP: its path, and how its bodies are read."""
 
     path: str
     dialect: Dialect
@@ -76,7 +76,7 @@ BODIES = (*DIALECTS, NEW_CONVERSATION, CHANGED_CONVERSATION, ADDED_ITEMS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """One body as it came."""
+    """The body of one request, as it came."""
 
     served: Served
     data: bytes
@@ -94,7 +94,7 @@ class Style:
 
     streamed: bool
     settings: dict[str, bool]
-    """For ``Dialect.writer``."""
+    """Arguments for ``Dialect.writer``."""
     by_header: bool
     """The session was named by the header alone."""
 

@@ -49,7 +49,7 @@ send is in <code>docs/protocol.md</code> of the source.</p>
 
 
 class Index:
-    """``GET /``."""
+    """The handler of ``GET /``."""
 
     def __init__(self, endpoints: Sequence[tuple[str, tuple[str, ...]]]) -> None:
         """``endpoints``: each path with its methods."""
@@ -90,7 +90,7 @@ class Models:
         return json_response({"object": "list", "data": list(models.values())})
 
     def show(self, call: Call) -> HttpResponse:
-        """One of them."""
+        """Handler of ``/v1/models/{id}``: one model."""
         name = unquote(call.argument)
         found = self._of(call).get(name)
         if found is None:

@@ -432,7 +432,7 @@ class Hub:
         self._post([CancelRequest(request_id=request_id) for request_id in mine])
 
     def _committed(self, pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
-        """One commit's verdicts."""
+        """The verdicts on the records of one commit have come."""
         calls: list[Call] = []
         for ticket, verdict in pairs:
             if ticket.key is not None:  # else it is no turn's

@@ -109,7 +109,7 @@ class JournalDesk:
         self._wall_clock, self.pause = wall_clock, pause
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="journal reader")
         self._places = FairSlots(READERS)
-        """With a reader each."""
+        """Places at the readers, shared fairly among tenants."""
         self._looker = ThreadPoolExecutor(1, thread_name_prefix="journal look")
         self._writer: JournalWriter | None = None
         self._samples: Samples | None = None
@@ -173,7 +173,7 @@ class JournalDesk:
             self._tasks.append(loop.create_task(self.sharing.give_back()))
 
     def commit(self, record: TurnRecord, key: object) -> None:
-        """Have a record written."""
+        """Have a turn's record written."""
         assert self._writer is not None
         self._writer.append(record, key)
 

@@ -41,7 +41,7 @@ class KeptConversations:
         )
 
     async def delete(self, tenant: Tenant, id_: str) -> bool:
-        """False: there is none."""
+        """Delete a conversation; False: there is none of that id."""
         if self._journal is None:
             return tenant.conversations.delete(id_)
         return await self._ask(

@@ -61,7 +61,7 @@ class ReaderLost(Exception):
 
 
 class NoText(Exception):
-    """The frame is not UTF-8."""
+    """The frame's bytes are not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class ReadConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadResult:
-    """The result of a job."""
+    """The result of a reading job: the request that was read."""
 
     body: ReadBody
     """The body of a frame: without a style."""

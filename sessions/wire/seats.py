@@ -22,7 +22,7 @@ Socket = TypeVar("Socket")
 
 
 class Seats(Generic[Socket]):
-    """The seats of one server."""
+    """The sockets of one server that may stay open."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Seats(Generic[Socket]):
         self._of_tenant: Counter[str] = Counter()
 
     def greet(self, newcomer: Socket) -> None:
-        """A socket is open."""
+        """A socket has opened, and has asked for nothing yet."""
         self._unread[newcomer] = None
 
     def too_many(self, others: int) -> int:

@@ -34,7 +34,7 @@ Answer = TypeVar("Answer")
 
 
 class Standing:
-    """One server's."""
+    """One server's standing in its cluster: presence, heartbeats, how it leaves."""
 
     def __init__(
         self, presence: Presence, *, notice_s: float, clock: Callable[[], float] = time.monotonic
@@ -56,7 +56,7 @@ class Standing:
         self._ownership: Owner | None = None
         self._early: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        """Beside serving."""
+        """Tasks that run beside serving."""
         self.quotas: Quotas | None = None
         """They are told how many servers the cluster has."""
 

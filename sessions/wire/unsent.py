@@ -32,7 +32,7 @@ class SlowReader(Protocol):
         ...
 
     def cut(self) -> None:
-        """Drop the client."""
+        """Drop the client's connection."""
         ...
 
 

@@ -83,7 +83,7 @@ class OpenSocket:
 
     transport: asyncio.Transport
     protocol: ServerProtocol
-    """In state OPEN."""
+    """The protocol of the socket, in state OPEN."""
     wants_events: bool = False
     """The client asked for events of our own."""
     request_id: str = ""
@@ -456,7 +456,7 @@ class WebSocketPeer(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Neither side has closed."""
+        """Whether neither side has closed the socket."""
         return self._protocol.state is State.OPEN
 
     @property
