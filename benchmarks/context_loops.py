@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sessions.turns.summaries import INSTRUCTION
-from tools_api.items import unpacked
+from tools_api.item_reading import unpacked
 
 WINDOW = 4096
 THRESHOLD = 3000

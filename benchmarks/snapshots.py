@@ -31,6 +31,7 @@ from radix_cache.config import CacheConfig
 from radix_cache.snapshots import SnapshotKind
 from radix_cache.transfers import BlockMove
 from runtime.scheduling.costs import StepCosts
+from runtime.scheduling.queues import INTERVAL_TOKENS
 
 AT_A_TIME = 32
 SLOTS = {"2_slots": 64, "4_slots": 128}
@@ -124,10 +125,14 @@ class OurRule:
     Args:
         releases: sub-agents' branches are released when they are over.
         host_slots: for states in host memory; keys and values stay on the device.
+        intervals: with them, states are kept there every so many tokens of a long prompt.
     """
 
-    def __init__(self, slots: int, *, releases: bool = True, host_slots: int = 0) -> None:
+    def __init__(
+        self, slots: int, *, releases: bool = True, host_slots: int = 0, intervals: bool = True
+    ) -> None:
         self._slots, self._releases, self._now = slots, releases, 0.0
+        self._interval = INTERVAL_TOKENS // TOKENS_PER_BLOCK if intervals and host_slots else 0
         costs = StepCosts()
         self.cache = PrefixCache(
             CacheConfig(
@@ -159,6 +164,9 @@ class OurRule:
         cuts = {request.header: SnapshotKind.HEADER}
         if sequence.junction is not None:
             cuts.setdefault(sequence.junction, SnapshotKind.JUNCTION)
+        if self._interval and count - found > self._interval:
+            for cut in range(self._interval, count, self._interval):
+                cuts.setdefault(cut, SnapshotKind.INTERVAL)
         for cut in sorted(cuts):
             if found < cut < count:
                 self.cache.commit(sequence, ids[:cut])
@@ -268,7 +276,9 @@ def measured(runs: list[tuple[list[Request], float]]) -> tuple[dict[str, object]
         }
         if name == "2_slots":
             rules["ours_without_releases"] = OurRule(slots, releases=False)
-            rules["ours_with_host"] = OurRule(slots, host_slots=HOST_TIMES * slots)
+            host = HOST_TIMES * slots
+            rules["ours_with_host"] = OurRule(slots, host_slots=host)
+            rules["ours_with_host_no_intervals"] = OurRule(slots, host_slots=host, intervals=False)
         over = {
             rule: sum(map(each.computed, requests)) / least  # type: ignore[attr-defined]
             for rule, each in rules.items()

@@ -14,6 +14,7 @@ from radix_cache.counters import Counters
 from radix_cache.edge import TokenArray
 from radix_cache.evictor import Evictor
 from radix_cache.idle_leaves import IdleLeaves
+from radix_cache.kept_states import KeptStates, SlotCounts
 from radix_cache.known_branches import KnownBranches
 from radix_cache.leases import Leases
 from radix_cache.matching import Matcher
@@ -23,8 +24,9 @@ from radix_cache.residency import ResidencyMeter
 from radix_cache.restoring import RestoreCost
 from radix_cache.retention import Retention
 from radix_cache.running_sequences import RunningSequences
-from radix_cache.state_slots import SlotCounts, StateSlots
+from radix_cache.state_slots import StateSlots
 from radix_cache.tenant_shares import TenantShares
+from radix_cache.tier_upkeep import TierUpkeep
 from radix_cache.tiers import LowerTiers
 from radix_cache.transfers import BlockMover
 from radix_cache.tree import RadixTree
@@ -38,7 +40,7 @@ class Parts:
     pool: BlockPool
     tree: RadixTree
     misses: MissAccount
-    lower: LowerTiers | None
+    tiers: TierUpkeep
     retention: Retention
     branches: KnownBranches
     evictor: Evictor
@@ -65,12 +67,7 @@ def assemble(
     tiered = lower is not None
     leases = _leases(config, restore_cost, reload_cost, counters, tiered=tiered)
     retention = _retention(config, tree, idle, leases, counters, clock=clock)
-    slots = None
-    if config.state_slots:
-        counts = _slot_counts(config)
-        slots = StateSlots(
-            tree, idle, retention, counts=counts, restore_cost=restore_cost, lower=lower
-        )
+    slots = _state_slots(config, tree, idle, retention, restore_cost=restore_cost, lower=lower)
     branches = KnownBranches(tree, retention, slots)
     evictor = Evictor(
         tree=tree,
@@ -88,7 +85,7 @@ def assemble(
         pool=pool,
         tree=tree,
         misses=misses,
-        lower=lower,
+        tiers=TierUpkeep(tree, lower, branches, retention, evictor),
         retention=retention,
         branches=branches,
         evictor=evictor,
@@ -129,14 +126,25 @@ def _retention(
     )
 
 
-def _slot_counts(config: CacheConfig) -> SlotCounts:
-    """Slots for states of recurrent layers, by tier."""
-    return SlotCounts(
+def _state_slots(
+    config: CacheConfig,
+    tree: RadixTree,
+    idle: IdleLeaves,
+    retention: Retention,
+    *,
+    restore_cost: Callable[[int], float] | None,
+    lower: LowerTiers | None,
+) -> StateSlots | None:
+    """Slots for states of recurrent layers, and what is kept in them; None: the model has none."""
+    if not config.state_slots:
+        return None
+    counts = SlotCounts(
         device=config.state_slots,
-        most_running=config.running_slots or config.state_slots,
         host=config.host_states,
         disk=config.disk_states,
     )
+    kept = KeptStates(tree, idle, retention, counts=counts, restore_cost=restore_cost, lower=lower)
+    return StateSlots(tree, kept, most_running=config.running_slots or config.state_slots)
 
 
 def _tree(

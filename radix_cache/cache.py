@@ -20,14 +20,11 @@ from radix_cache.audit import check_partition, check_table, check_tree
 from radix_cache.config import CacheConfig
 from radix_cache.edge import TokenArray
 from radix_cache.handle import CachedSequence as CachedSequence  # noqa: PLC0414
-from radix_cache.lower_states import LowerStates
-from radix_cache.matching import Match
-from radix_cache.nodes import IDLE, LEASED, Owner, Tier
+from radix_cache.nodes import IDLE, LEASED, Tier
 from radix_cache.picture import PicturedNode, upper_part
 from radix_cache.residency import Residency
 from radix_cache.snapshots import SnapshotKind, StateOrder, StoredState
 from radix_cache.stats import CacheStats, snapshot
-from radix_cache.tiers import Places
 from radix_cache.transfers import BlockMover, StoredRun
 from radix_cache.tree import hash_tokens
 
@@ -73,7 +70,7 @@ class PrefixCache:
             hash_block=hash_block,
         )
         self._counters, self._pool, self.tree = parts.counters, parts.pool, parts.tree
-        self._misses, self._lower, self.retention = parts.misses, parts.lower, parts.retention
+        self._misses, self._tiers, self.retention = parts.misses, parts.tiers, parts.retention
         self.branches, self._evictor = parts.branches, parts.evictor
         self._matcher, self._sequences = parts.matcher, parts.sequences
         self.slots = parts.slots
@@ -159,8 +156,11 @@ class PrefixCache:
 
     def available_blocks(self, sequence: CachedSequence | None = None) -> int:
         """How many blocks ``allocate`` would hand out now: free ones and those that may be
-        evicted for this sequence; None asks for a cold sequence that has not begun."""
+        evicted for this sequence; None asks for a cold sequence that has not begun. Whoever
+        waits for blocks uses the cache: its tenant has a share from now on."""
         self.retention.end_leases()
+        if sequence is not None and sequence.handle is not None:
+            self.retention.owner_active(sequence.handle.owner)
         return self._evictor.available(sequence)
 
     def allocate(self, sequence: CachedSequence, num_blocks: int) -> None:
@@ -231,7 +231,8 @@ class PrefixCache:
                 blocks of them were committed.
 
         Raises:
-            ValueError: the sequence does not run, or blocks were not committed.
+            ValueError: the sequence does not run, blocks were not committed, or that of an interval
+                is not where a block ends.
         """
         kept = self._sequences.save(sequence, tokens, kind)
         if self._debug:
@@ -240,12 +241,17 @@ class PrefixCache:
 
     def take_state_orders(self) -> list[StateOrder]:
         """Orders for the memory of state slots before the next step, in order."""
-        return [] if self.slots is None else self.slots.take_orders()
+        return [] if self.slots is None else self.slots.kept.take_orders()
 
-    def state_spoiled(self, slot: int) -> None:
+    @property
+    def keeps_intervals(self) -> bool:
+        """Whether states may be kept every so many tokens of a long prompt."""
+        return self._tiers.states is not None
+
+    def state_spoiled(self, tier: Tier, slot: int) -> None:
         """The state that was to be kept in ``slot`` is not finite: nobody resumes there."""
         if self.slots is not None:
-            self.slots.spoiled(slot)
+            self.slots.kept.spoiled(tier, slot)
 
     # Between sequences
 
@@ -305,6 +311,10 @@ class PrefixCache:
         on, also if it had none."""
         self.retention.owner_active(self.tree.owner(tenant))
 
+    def waits_for_blocks(self) -> None:
+        """Count that a sequence was looked at and could not begin for want of blocks."""
+        self._counters.block_waits += 1
+
     # Lower tiers
 
     def prefetch(
@@ -323,75 +333,42 @@ class PrefixCache:
         Raises:
             ValueError: as for ``begin``.
         """
-        if self._lower is None:
+        if self._tiers.lower is None:
             return 0
         owner, _, base = self.branches.resolve(branch_id, tenant, tokens, base_branch_id)
         match = self._matcher.find(
             owner, tokens, base=base, base_offset=base_offset, lowest=Tier.DISK
         )
-        if self.slots is None:
-            return self._lower.read(match.node, match.position)
-        return self._read_to_resume(owner, match, tokens)
-
-    def _read_to_resume(self, owner: Owner, match: Match, tokens: TokenArray) -> int:
-        """Order up what is on disk of the deepest state that a prompt can be resumed from and of
-        the blocks before it: neither is of use alone."""
-        slots, lower = self.slots, self._lower
-        assert slots is not None
-        assert lower is not None
-        resume = slots.find_anywhere(owner, match.node, match.position, tokens)
-        if resume is None or slots.lower is None:
-            return 0
-        coming = slots.lower.fetch(resume)
-        if not (coming or resume.ready):
-            return 0
-        far = self.tree.climb(match.node, resume.blocks)
-        return coming + (lower.read(far, resume.blocks) if resume.blocks else 0)
+        return self._tiers.read(owner, match, tokens)
 
     @property
     def last_order(self) -> int:
         """Number of the last order given to the mover."""
-        return self._lower.last_order if self._lower is not None else 0
+        return self._tiers.last_order
 
     def is_reading(self, last: int) -> bool:
         """Whether orders from the disk are under way that were given up to number ``last``."""
-        if self._lower is None:
-            return False
-        states = self._lower_states
-        return self._lower.is_reading(last) or (states is not None and states.is_reading(last))
-
-    @property
-    def _lower_states(self) -> LowerStates | None:
-        return None if self.slots is None else self.slots.lower
+        return self._tiers.is_reading(last)
 
     @property
     def num_pending_orders(self) -> int:
         """Orders from and to the disk that are under way."""
-        states = 0 if self._lower_states is None else self._lower_states.num_pending
-        return states + (self._lower.num_pending if self._lower is not None else 0)
+        return self._tiers.num_pending_orders
 
     @property
     def wants_tending(self) -> bool:
         """Whether ``tend`` and ``moved`` have something to do though no sequence runs."""
-        expecting = self._lower is not None and self.retention.expects_returns
-        return expecting or self.num_pending_orders > 0
+        return self._tiers.wants_tending
 
     def copy_down(self) -> None:
         """Order copies of what branches have above the disk to the disk, those used last first:
         for the end of the process, so that ``load`` finds it in the next one."""
-        if self._lower is not None:
-            ends = {handle.node for handle in self.branches.handles if handle.length}
-            self._lower.copy_down(sorted(ends, key=lambda node: -node.last_use))
+        self._tiers.copy_down()
 
     def tend(self) -> None:
         """Do what the clock asks for: end leases, bring branches back whose lease is nearly
         over, write idle host memory to the disk. To be called between steps."""
-        self.retention.end_leases()
-        if self._lower is None:
-            return
-        for handle in self.retention.take_due():
-            self._evictor.bring_back(handle)
-        self._lower.write_behind()
+        self._tiers.tend()
         if self._debug:
             self.check()
 
@@ -401,11 +378,7 @@ class PrefixCache:
         Raises:
             KeyError: no such order is pending.
         """
-        if self._lower is None:
-            raise KeyError(number)
-        states = self._lower_states
-        if states is None or not states.moved(number, ok=ok):
-            self._lower.moved(number, ok=ok)
+        self._tiers.moved(number, ok=ok)
         if self._debug:
             self.check()
 
@@ -419,14 +392,7 @@ class PrefixCache:
         Raises:
             ValueError: there is no disk, or something is cached already.
         """
-        if self._lower is None or self._lower.disk is None or self.tree.num_nodes:
-            raise ValueError("stored runs are loaded into an empty cache that has a disk")
-        places: Places = {}
-        blocks = self._lower.load(runs, places)
-        known = 0
-        if self.slots is not None and self._lower_states is not None:
-            known = self.slots.load(states, places)
-        return blocks, known
+        return self._tiers.load(runs, states)
 
     # Reporting
 
@@ -477,7 +443,7 @@ class PrefixCache:
         free = max(0, num_free - self._reserve)
         return snapshot(
             self._counters,
-            self._lower,
+            self._tiers.lower,
             total=self.num_blocks,
             free=free,
             reserved=num_free - free,
@@ -492,15 +458,15 @@ class PrefixCache:
             nodes=self.tree.num_nodes,
             tree_bytes=self.tree.num_bytes,
             ghosts=self._misses.num_ghosts,
-            slots=0 if self.slots is None else self.slots.pool.num_slots,
-            free_slots=0 if self.slots is None else self.slots.pool.num_free,
-            snapshots=0 if self.slots is None else len(self.slots.snapshots),
+            slots=0 if self.slots is None else self.slots.kept.pool.num_slots,
+            free_slots=0 if self.slots is None else self.slots.kept.pool.num_free,
+            snapshots=0 if self.slots is None else len(self.slots.kept.snapshots),
             **self._state_counts(),
         )
 
     def _state_counts(self) -> dict[str, int]:
         """Slots for states below the device: how many there are, and are free."""
-        states, counts = self._lower_states, {}
+        states, counts = self._tiers.states, {}
         for tier, name in ((Tier.HOST, "host"), (Tier.DISK, "disk")):
             slots = None if states is None else states.slots.get(tier)
             counts[f"{name}_slots"] = 0 if slots is None else slots.num_blocks
@@ -524,8 +490,8 @@ class PrefixCache:
             unheld=[self._pool.free_blocks(), *private],
             num_blocks=self.num_blocks,
         )
-        if self._lower is not None:
-            self._lower.check()
+        if self._tiers.lower is not None:
+            self._tiers.lower.check()
         for handle in self.branches.handles:
             check_table(handle)
         self._sequences.check()

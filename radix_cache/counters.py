@@ -25,6 +25,7 @@ class Counters:
     snapshots_lost: dict[str, int] = field(default_factory=dict)
     snapshots_raised: int = 0
     slot_waits: int = 0
+    block_waits: int = 0
     leases_granted: int = 0
     leases_returned: int = 0
     leases_expired: int = 0

@@ -130,8 +130,12 @@ class Evictor:
         tick, klass = self._tree.next_tick(), handle.klass
         self._tree.hold(handle, RUNNING)  # so that it is not evicted for itself
         self._lower.read(handle.node, handle.length)
-        if handle.end is not None and self._slots is not None and self._slots.lower is not None:
-            self._slots.lower.fetch(handle.end)
+        if (
+            handle.end is not None
+            and self._slots is not None
+            and self._slots.kept.lower is not None
+        ):
+            self._slots.kept.lower.fetch(handle.end)
         far = handle.node
         while far.tier == Tier.DISK and far.parent is not None:
             far = far.parent

@@ -196,6 +196,7 @@ class CachedSequence:
         "num_prompt_tokens",
         "num_shared_blocks",
         "resume",
+        "resumed",
         "state_slot",
         "table",
         "warm",
@@ -242,6 +243,8 @@ class CachedSequence:
         """Where it would, were the blocks below restored. For the cache."""
         self.came_from: Snapshot | None = None
         """Where it has begun, if that is still there. For the cache."""
+        self.resumed: tuple[SnapshotKind, Tier] | None = None
+        """Why the state was kept that it has begun with, and where; None: it began at zero."""
         self.misses: dict[MissCause, int] = {}
         """The other prompt tokens by cause."""
         self.evicted_s: float | None = None

@@ -16,10 +16,10 @@ import numpy as np
 
 from radix_cache.handle import Snapshot
 from radix_cache.keys import root_key
-from radix_cache.nodes import IDLE, Node, Tier
+from radix_cache.nodes import IDLE, Node, Owner, Tier
 from radix_cache.resume_points import kept_in
 from radix_cache.snapshot_order import SnapshotOrder
-from radix_cache.snapshots import StateContent, StateMove, StateOrder, StoredState
+from radix_cache.snapshots import SaveBelow, StateContent, StateMove, StateOrder, StoredState
 from radix_cache.tiers import LowerTiers
 from radix_cache.transfers import TierBlocks
 
@@ -73,6 +73,27 @@ class LowerStates:
         if wanted and self._make_room(Tier.HOST, snapshot):
             self._order_move(snapshot, Tier.DEVICE, Tier.HOST, number=_NO_NUMBER)
         return not snapshot.only_in(Tier.DEVICE)
+
+    def has_room(self, owner: Owner) -> bool:
+        """Whether host memory has a slot for a state of ``owner`` that nobody is known to come back
+        to: what else is like that goes for it."""
+        slots = self.slots[Tier.HOST]
+        while not slots.num_free:
+            kept = self.kept[Tier.HOST].values()
+            victim = self._order.victim(kept, owner, IDLE, tier=Tier.HOST)
+            if victim is None or self._order.is_wanted(victim):
+                return False
+            self.drop(victim, Tier.HOST)
+        return True
+
+    def save(self, snapshot: Snapshot, slot: int) -> None:
+        """Have the state of a running ``slot`` of the device copied to host memory, where
+        ``has_room`` said that there is a slot: ``snapshot`` is there from now on."""
+        target = int(self.slots[Tier.HOST].take(1)[0])
+        snapshot.put(Tier.HOST, target)
+        self.kept[Tier.HOST][target] = snapshot
+        self.moved_states[Tier.DEVICE, Tier.HOST] += 1
+        self._give(SaveBelow(slot=slot, target=target, position=snapshot.position))
 
     def raised(self, snapshot: Snapshot, slot: int) -> None:
         """Copy a snapshot's state from host memory to a slot of the device, which a sequence is

@@ -14,6 +14,7 @@ from radix_cache.edge import TokenArray
 from radix_cache.handle import Snapshot
 from radix_cache.nodes import IDLE, LEASED, Node, Owner, Tier
 from radix_cache.resume_points import below, find
+from radix_cache.snapshots import SnapshotKind
 from radix_cache.tenant_shares import TenantShares
 from radix_cache.tree import RadixTree
 
@@ -98,9 +99,12 @@ class SnapshotOrder:
 
     def is_wanted(self, snapshot: Snapshot) -> bool:
         """Whether somebody may come back: its branch lives, or more than one went on from it; and
-        the branch has not ended twice since, who forks or tries again goes back by one turn."""
+        the branch has not ended twice since, who forks or tries again goes back by one turn. To one
+        that was kept for its distance alone, nobody is known to."""
         if snapshot.ends:
             return True
+        if snapshot.kind is SnapshotKind.INTERVAL:
+            return bool(snapshot.forks)
         known = not snapshot.released or len(snapshot.forks) > 1
         return known and not self._is_behind(snapshot)
 

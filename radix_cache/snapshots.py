@@ -22,6 +22,8 @@ class SnapshotKind(enum.StrEnum):
     """Keys and values were found up to there and no state."""
     PAUSE = "pause"
     """A turn was preempted or cancelled there."""
+    INTERVAL = "interval"
+    """Every so many tokens of a long prompt: in host memory alone, while nothing else wants it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,16 @@ class SaveState:
     target: int
     position: int
     tail_block: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveBelow:
+    """The state of a running ``slot`` at ``position``, where a block ends, is copied to ``target``,
+    a slot of host memory."""
+
+    slot: int
+    target: int
+    position: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,5 +107,5 @@ class StateMove:
     """For orders to the disk."""
 
 
-StateOrder = BeginState | SaveState | EndState | StateMove
+StateOrder = BeginState | SaveState | SaveBelow | EndState | StateMove
 """To be carried out in the order in which they were given."""

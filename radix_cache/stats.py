@@ -72,6 +72,8 @@ class CacheStats:
     """Sequences that began with a state from host memory."""
     slot_waits: int
     """Times a sequence was not let in because there was no slot for it."""
+    block_waits: int
+    """The same of blocks, as ``waits_for_blocks`` was told."""
     leases: dict[str, int]
     """Leases granted, and how they ended: ``returned`` in time, ``expired``, ``broken`` when
     other sequences took all blocks, ``released`` with their branch."""
@@ -98,6 +100,7 @@ def snapshot(counters: Counters, lower: LowerTiers | None, **blocks: int) -> Cac
         snapshots_lost=dict(counters.snapshots_lost),
         snapshots_raised=counters.snapshots_raised,
         slot_waits=counters.slot_waits,
+        block_waits=counters.block_waits,
         leases={
             "granted": counters.leases_granted,
             "returned": counters.leases_returned,

@@ -162,6 +162,18 @@ EngineMessage = GenerationRequest | CancelRequest | ReleaseBranch | DropBranch |
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePoint:
+    """Where a sequence of a model with recurrent layers began."""
+
+    position: int
+    """Tokens of the prompt before it; 0: no state of them was kept."""
+    kind: str = ""
+    """Of ``SNAPSHOT_KINDS``: why the state was kept; empty at 0."""
+    tier: str = ""
+    """``device`` or ``host``: where it was; empty at 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceStart:
     """Sent once, when the engine has admitted a sequence and matched its prefix."""
 
@@ -176,6 +188,8 @@ class SequenceStart:
     """Seconds since the first of the evicted tokens among them went; None: none was evicted."""
     ending_known: bool = True
     """The grammar, if there is one, has a known legal ending within the limit."""
+    resumed: ResumePoint | None = None
+    """None for a model without recurrent layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +222,9 @@ class SequenceOutput:
     error: ErrorKind | None = None
     error_message: str = ""
 
+
+SNAPSHOT_KINDS: Final = ("end", "header", "junction", "pause", "interval")
+"""Why states are kept, as ``radix_cache.snapshots`` names it."""
 
 ENGINE_PARTS: Final = (
     "kv",
@@ -293,7 +310,8 @@ class StepStats:
     snapshots_raised_delta: int = 0
     """Sequences that began with a state from host memory."""
     slot_waits_delta: int = 0
-    """Times a sequence could not be admitted for want of a slot."""
+    """Times a sequence could not be admitted for want of a slot, and for want of blocks."""
+    block_waits_delta: int = 0
     memory_bytes: dict[str, float] = field(default_factory=dict)
     """By one of ``ENGINE_PARTS``; empty where it was told less than a second before."""
     transfer_bytes_delta: dict[str, float] = field(default_factory=dict)

@@ -24,15 +24,10 @@ from playwright.sync_api import Browser, Page, expect
 from keepwarm.demo.child_server import ChildServer, child_server
 from sessions.journal.records import SessionRecord, options_kept
 from sessions.journal.view import SqliteView
-from sessions.tenants import ApiKey, Role
-from sessions.tenants_file import key_row
 from tools.dashboard_load import crowd, play
+from tools.dashboard_server import ACME, BOSS, MODEL, TENANTS, options_in
 from tools.screenshots import browser, opened
 
-KEYS = {"acme": "key-of-acme", "globex": "key-of-globex"}
-OPERATOR = "key-of-the-operator"
-MODEL = ("--model", "random:qwen3-tiny", "--kv-cache-mib", "32", "--threads", "1")
-PRICES = ("--price", "input=3,cached=0.3,output=15")
 VIEWS = (
     "#sessions",
     "#usage",
@@ -120,11 +115,11 @@ class Person:
         self._origin = server.url.removesuffix("/v1")
         self.checks = Checks()
         with contextlib.closing(SqliteView(journal)) as view:
-            found = [each for tenant in KEYS for each in view.sessions(tenant)]
+            found = [each for tenant in TENANTS for each in view.sessions(tenant)]
         self.records: Records = {(each.tenant, each.name): each for each in found}
 
     @contextlib.contextmanager
-    def looking(self, name: str, key: str = OPERATOR, **options: Any) -> Iterator[Page]:
+    def looking(self, name: str, key: str = BOSS, **options: Any) -> Iterator[Page]:
         """A page; that nothing was wrong on it is a check."""
         errors: list[str] = []
         page = opened(self._chrome, self._origin, key, **options)
@@ -185,7 +180,7 @@ class Person:
                 if "job" in name or "question" in name:
                     continue
                 self._session(page, tenant, name, record)
-            for tenant in KEYS:
+            for tenant in TENANTS:
                 self._tree(page, tenant, f"{tenant}-lead")
 
     def _session(self, page: Page, tenant: str, name: str, record: SessionRecord) -> None:
@@ -259,7 +254,7 @@ class Person:
                         self.checks.attempt(f"{name} {address}: nothing is cut", cut)
 
     def _way_back(self) -> None:
-        with self.looking("back", KEYS["acme"], viewport={"width": 1280, "height": 500}) as page:
+        with self.looking("back", ACME, viewport={"width": 1280, "height": 500}) as page:
 
             def back() -> tuple[Any, Any]:
                 page.goto("/dashboard#sessions?sort=cost")
@@ -291,24 +286,19 @@ def _rows(page: Page) -> list[tuple[str, str]]:
 
 
 async def _agents(url: str, sessions: int) -> None:
-    await play(url, dict(KEYS), tool_s=0.02)
+    await play(url, dict(TENANTS), tool_s=0.02)
     names = [f"job-{number:03}" for number in range(max(sessions - PLAYED, 0))]
-    await crowd(url, KEYS["acme"], {name: 1 + (index % 3 == 0) for index, name in enumerate(names)})
+    await crowd(url, ACME, {name: 1 + (index % 3 == 0) for index, name in enumerate(names)})
 
 
 def look(sessions: int) -> Checks:
     """Serve, play, restart and look."""
     with tempfile.TemporaryDirectory() as scratch:
-        keys, journal = Path(scratch) / "keys", Path(scratch) / "journal"
-        rows = [key_row(ApiKey.of(key, tenant=tenant)) for tenant, key in KEYS.items()]
-        rows.append(key_row(ApiKey.of(OPERATOR, tenant="acme", role=Role.OPERATOR)))
-        keys.write_text("\n".join(rows))
-        keys.chmod(0o600)
-        options = [*MODEL, *PRICES, "--tenants-file", str(keys), "--journal", str(journal)]
+        options = [*MODEL, *options_in(Path(scratch))]
         with child_server(options, log=Path(scratch) / "first.log") as server:
             asyncio.run(_agents(server.url, sessions))
         with child_server(options, log=Path(scratch) / "second.log") as server, browser() as chrome:
-            person = Person(chrome, server, journal)
+            person = Person(chrome, server, Path(scratch) / "journal")
             person.all()
             return person.checks
 

@@ -20,14 +20,10 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from keepwarm.demo.child_server import child_server
 from keepwarm.top.app import Top
 from keepwarm.top.feed import Feed
-from sessions.tenants import ApiKey, Role
-from sessions.tenants_file import key_row
 from tools.dashboard_load import play
+from tools.dashboard_server import BOSS, TENANTS, options_in
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs/images"
-KEYS = {"acme": "key-of-acme", "globex": "key-of-globex"}
-OPERATOR = "key-of-acmes-operator"
-PRICES = "input=3,cached=0.3,output=15"
 DESK = {"width": 1320, "height": 760}
 TALL = {"width": 1320, "height": 980}
 PHONE = {"width": 390, "height": 844}
@@ -98,7 +94,7 @@ def take(origin: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with browser() as found:
         for name, address, wait_for, scheme, size in shots:
-            page = opened(found, origin, OPERATOR, color_scheme=scheme, viewport=size)
+            page = opened(found, origin, BOSS, color_scheme=scheme, viewport=size)
             _settle(page, address, wait_for)
             if name.startswith("cache"):
                 page.locator("button.node").nth(0).click()
@@ -111,7 +107,7 @@ def take_terminal(origin: str, folder: Path) -> None:
     """Take a picture of ``keepwarm top`` on the same server."""
 
     async def look() -> None:
-        app = Top(Feed(origin, OPERATOR), every_s=0.5)
+        app = Top(Feed(origin, BOSS), every_s=0.5)
         async with app.run_test(size=TERMINAL) as pilot:
             await asyncio.sleep(3.0)
             await pilot.pause()
@@ -129,16 +125,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     arguments = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as scratch:
-        keys = Path(scratch) / "keys"
-        rows = [key_row(ApiKey.of(key, tenant=tenant)) for tenant, key in KEYS.items()]
-        rows.append(key_row(ApiKey.of(OPERATOR, tenant="acme", role=Role.OPERATOR)))
-        keys.write_text("\n".join([*rows, QUOTAS]))
-        keys.chmod(0o600)
-        options = ["--model", arguments.model, "--price", PRICES, "--tenants-file", str(keys)]
-        options += ["--journal", str(Path(scratch) / "journal")]
+        options = ["--model", arguments.model, *options_in(Path(scratch), quotas=QUOTAS)]
         log = Path(scratch) / "server.log"
         with child_server([*options, "--kv-cache-mib", "64", "--threads", "1"], log=log) as server:
-            asyncio.run(play(server.url, dict(KEYS)))
+            asyncio.run(play(server.url, dict(TENANTS)))
             take(server.url.removesuffix("/v1"), arguments.folder)
             take_terminal(server.url.removesuffix("/v1"), arguments.folder)
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tools_api.item_fields import MAX_ID
-from tools_api.items import Item, ItemLimits, parse_item, parse_items, refuse_many_items
+from tools_api.item_reading import ItemLimits, parse_item, parse_items, refuse_many_items
+from tools_api.items import Item
 from tools_api.json_fields import Fields, join, without_nulls
 from tools_api.wire import refuse_unprintable
 

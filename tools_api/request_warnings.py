@@ -1,6 +1,6 @@
 """Warnings about fields of a ``response.create`` that are read and have another effect elsewhere.
 
-Each published field of a request either works, or is refused by ``tools_api.requests`` and
+Each published field of a request either works, or is refused by ``tools_api.request_reading`` and
 ``sessions.turns.planning``, or gives one of the sentences below, which the turn carries to
 ``response.keepwarm.warnings``. docs/protocol.md has the same three groups, field by field, and
 a test holds both to the published types.

@@ -32,6 +32,7 @@ class CacheFields(TypedDict):
     blocks_reserved: int
     evicted_blocks_delta: int
     device_hit_tokens_delta: int
+    block_waits_delta: int
     state_slots_total: NotRequired[int]
     state_slots_free: NotRequired[int]
     state_snapshots: NotRequired[int]
@@ -77,6 +78,7 @@ class CacheReport:
             device_hit_tokens_delta=self._new(
                 "device hits", stats.hit_tokens - stats.restored_tokens
             ),
+            block_waits_delta=self._new("block waits", stats.block_waits),
         )
         if stats.slots:
             self._add_states(fields, stats)

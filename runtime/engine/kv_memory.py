@@ -61,8 +61,8 @@ class KVMemory:
         """Carry out the cache's orders on states; those that turn out not finite are forgotten."""
         self._states_first()
         spoiled, self._spoiled = self._spoiled, []
-        for slot in spoiled:
-            self.cache.state_spoiled(slot)
+        for tier, slot in spoiled:
+            self.cache.state_spoiled(tier, slot)
 
     def _states_first(self) -> None:
         """The same while the cache gives an order of its own: tails are to be copied from blocks

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from radix_cache.cache import PrefixCache
+from radix_cache.cache import CachedSequence, PrefixCache
 from radix_cache.snapshots import SnapshotKind
 from runtime.drafting.drafter import Drafter
 from runtime.engine.branch_tokens import BranchTokens
@@ -27,6 +27,7 @@ from runtime.messages import (
     FinishReason,
     GenerationRequest,
     ReleaseBranch,
+    ResumePoint,
     SequenceStart,
 )
 from runtime.scheduling.costs import OutputLengths
@@ -296,6 +297,7 @@ class OpenRequests:
             miss_causes=dict(sequence.cached.miss_causes),
             evicted_ago_s=_ago_s(self._clock(), sequence.cached.evicted_s),
             ending_known=grammar is None or grammar.ends_within(sequence.request.max_new_tokens),
+            resumed=_resume_point(sequence.cached),
         )
 
     def report_positions(self, now: float) -> None:
@@ -313,6 +315,16 @@ class OpenRequests:
             self._positions[sequence] = position
             if position != before.get(sequence):
                 self.outputs.of(sequence.request.request_id).queue_position = position
+
+
+def _resume_point(cached: CachedSequence) -> ResumePoint | None:
+    """Where an admitted sequence began; None without recurrent layers."""
+    if cached.state_slot < 0:
+        return None
+    if cached.resumed is None:
+        return ResumePoint(position=0)
+    kind, tier = cached.resumed
+    return ResumePoint(position=cached.num_cached_tokens, kind=kind.value, tier=tier.name.lower())
 
 
 def _fault_of_resume_points(request: GenerationRequest) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from radix_cache.block_pool import BlockArray
-from radix_cache.snapshots import BeginState, SaveState, StateMove, StateOrder
+from radix_cache.nodes import Tier
+from radix_cache.snapshots import BeginState, SaveBelow, SaveState, StateMove, StateOrder
 from radix_cache.transfers import BlockMove
 from runtime.model.kv_pool import KVPool
 from runtime.model.state_pool import StatePool
@@ -46,12 +47,16 @@ class StateMemory:
         self.transfer = transfer
         self._settle_blocks = settle
 
-    def carry_out(self, orders: Iterable[StateOrder]) -> list[int]:
+    def carry_out(self, orders: Iterable[StateOrder]) -> list[tuple[Tier, int]]:
         """Returns the slots whose states were to be kept and are not finite."""
         spoiled = []
         for order in orders:
             if isinstance(order, StateMove):
                 self._move(order)
+                continue
+            if isinstance(order, SaveBelow):
+                if not self._save_below(order):
+                    spoiled.append(_spoiled(Tier.HOST, order.target))
                 continue
             if order.tail_block is not None:
                 self._settle_blocks(_ids(order.tail_block))
@@ -69,8 +74,7 @@ class StateMemory:
             if order.tail_block is not None:
                 self._tails.copy_block(self._pool, order.tail_block, slot)
             if not whole:
-                log.warning("state not finite slot=%d", slot)
-                spoiled.append(slot)
+                spoiled.append(_spoiled(Tier.DEVICE, slot))
         return spoiled
 
     def _begin(self, order: BeginState) -> None:
@@ -79,6 +83,21 @@ class StateMemory:
         if order.tail_block is not None:
             assert order.source is not None
             self._pool.copy_block(self._tails, order.source, order.tail_block)
+
+    def _save_below(self, order: SaveBelow) -> bool:
+        """Send a state on its way, which the next step waits for; whether it is finite."""
+        whole = self._states.bring(order.slot, position=order.position)
+        self._move(
+            StateMove(
+                number=0,
+                source=Tier.DEVICE,
+                target=Tier.HOST,
+                source_slot=order.slot,
+                target_slot=order.target,
+            )
+        )
+        self._settle(order.slot)
+        return whole
 
     def _settle(self, slot: int) -> None:
         """Wait for copies of a slot that is about to be written, or has been brought up."""
@@ -97,6 +116,11 @@ class StateMemory:
                 content=order.content,
             )
         )
+
+
+def _spoiled(tier: Tier, slot: int) -> tuple[Tier, int]:
+    log.warning("state not finite tier=%s slot=%d", tier.name.lower(), slot)
+    return tier, slot
 
 
 def _ids(one: int) -> BlockArray:

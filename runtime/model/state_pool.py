@@ -117,13 +117,19 @@ class StatePool:
             self._ring_of[slot] = self._free_rings.pop()
         self.committed[slot] = self.reached[slot] = position
 
+    def bring(self, slot: int, *, position: int) -> bool:
+        """A running slot holds the state at ``position`` until the next step; False where that is
+        not finite."""
+        self._catch_up()
+        self.commit(np.array([slot]), np.array([position]))
+        return self._is_finite(slot)
+
     def save(self, slot: int, *, target: int, position: int) -> bool:
         """Copy the state of a running slot at ``position`` to another; False where it is not
         finite."""
-        self._catch_up()
-        self.commit(np.array([slot]), np.array([position]))
+        whole = self.bring(slot, position=position)
         self.rows[target] = self.rows[slot]
-        return self._is_finite(slot)
+        return whole
 
     def end(self, slot: int, *, position: int | None) -> bool:
         """No sequence runs on ``slot`` any more; it keeps the state at ``position``, None for none.

@@ -45,6 +45,8 @@ class ModelReport:
     state_slots: int | None = None
     """State slots of a model with recurrent layers, and bytes of one."""
     state_bytes: int = 0
+    state_share: float = 0.0
+    """Of the memory for keys and values and states, that of states."""
     window_tokens: int = 0
     """Tokens that the layers with a window see, the longest of them; 0 where none has one."""
     windowed_share: float = 0.0
@@ -83,6 +85,7 @@ def _report(config: EngineConfig) -> ModelReport:
     windows = [mixer.window for mixer in part.attention if mixer.window is not None]
     tokens = plan.num_blocks * config.block_size
     token_bytes = plan.block_bytes // config.block_size
+    beside = 0 if config.num_blocks is None else plan.states.num_bytes
     return ModelReport(
         form=contents.form,
         left=contents.left,
@@ -97,6 +100,7 @@ def _report(config: EngineConfig) -> ModelReport:
         context=config.max_context_tokens or found.config.max_context_tokens,
         state_slots=plan.states.slots or None,
         state_bytes=plan.states.slot_bytes,
+        state_share=plan.states.num_bytes / (plan.kv_bytes + beside),
         window_tokens=max(windows, default=0),
         windowed_share=len(windows) / len(found.config.attention),
         host_states=below.host_states,

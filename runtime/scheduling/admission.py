@@ -83,9 +83,10 @@ class Admission:
 
     def may_fit(self, sequence: Sequence, capacity: Capacity) -> bool:
         """A cheap look whether ``try_admit`` has a chance."""
-        if not self._queues.running:
+        if not self._queues.running or self._missing(sequence) <= capacity[sequence.warm]:
             return True
-        return self._missing(sequence) <= capacity[1 if sequence.warm else 0]
+        self._cache.waits_for_blocks()
+        return False
 
     def is_owed(self, sequence: Sequence) -> bool:
         """Whether the blocks that a sequence lacks are within its tenant's share: who has more
@@ -134,6 +135,7 @@ class Admission:
         least = blocks_for(length + 1) - cached.num_device_blocks
         if least + self._headroom(sequence) > available:
             self._cache.finish(cached, lease_s=0.0)
+            self._cache.waits_for_blocks()
             sequence.uncached_estimate = length - cached.num_cached_tokens
             return False
         ahead = min(sequence.request.max_new_tokens, _ALLOCATE_AHEAD_TOKENS)
@@ -143,8 +145,10 @@ class Admission:
             self._cache.restore(cached)
             reach = blocks_for(length + (ahead if roomy else 1))
             self._cache.allocate(cached, reach - cached.num_blocks)
-        except (OutOfBlocks, OutOfSlots):
+        except (OutOfBlocks, OutOfSlots) as error:
             self._cache.finish(cached, lease_s=0.0)
+            if isinstance(error, OutOfBlocks):
+                self._cache.waits_for_blocks()
             return False
         self._queues.admit(sequence, cached)
         return True

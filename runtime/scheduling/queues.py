@@ -7,7 +7,9 @@ Always true between calls of the scheduler: a sequence holds a ``CachedSequence`
 is RUNNING or FLUSHING; decoding and paused sequences are among the running ones.
 """
 
+import math
 from collections import Counter
+from typing import Final
 
 from radix_cache.cache import CachedSequence, PrefixCache
 from radix_cache.snapshots import SnapshotKind
@@ -17,6 +19,10 @@ from runtime.scheduling.prompt_lookup import PromptLookup
 from runtime.scheduling.sequence import Sequence, SequenceState
 from tools_api.limits import takes_one_more
 
+INTERVAL_TOKENS: Final = 8192
+"""Of a prompt so long that so many of it are computed, the state is kept at each multiple."""
+_EXACT_CUT: Final = 64
+"""``kernels.gated_delta.CHUNK``: a prompt cut at a multiple has the state of a whole one."""
 _REMEMBERED_BRANCHES = 1 << 15
 
 
@@ -104,7 +110,7 @@ class Queues:
         """A waiting sequence runs from now on, with the blocks of ``cached``."""
         sequence.cached = cached
         sequence.num_computed = cached.num_cached_tokens
-        sequence.cuts = _cuts(sequence, cached)
+        sequence.cuts = self._cuts(sequence, cached)
         sequence.block_limit = cached.num_blocks * self._cache.block_size
         sequence.state = SequenceState.RUNNING
         self._waits_no_more(sequence)
@@ -168,12 +174,23 @@ class Queues:
         sequence.preemptions += 1
         self._wait(sequence)  # not as queued: others are to have its blocks
 
+    def _cuts(self, sequence: Sequence, cached: CachedSequence) -> dict[int, SnapshotKind]:
+        """Where chunks of a prompt end so that the state there can be kept, ascending."""
+        if cached.state_slot < 0:
+            return {}
+        begun = cached.num_cached_tokens
+        cuts = dict.fromkeys(sequence.request.resume_points, SnapshotKind.HEADER)
+        if cached.junction is not None:
+            cuts.setdefault(cached.junction, SnapshotKind.JUNCTION)
+        step, length = _interval(self._cache.block_size), len(sequence.buffer)
+        if self._cache.keeps_intervals and length - begun > step:
+            for point in range(step, length, step):
+                cuts.setdefault(point, SnapshotKind.INTERVAL)
+        return {point: cuts[point] for point in sorted(cuts) if point > begun}
 
-def _cuts(sequence: Sequence, cached: CachedSequence) -> dict[int, SnapshotKind]:
-    """Where chunks of a prompt end so that the state there can be kept, ascending."""
-    if cached.state_slot < 0:
-        return {}
-    cuts = dict.fromkeys(sequence.request.resume_points, SnapshotKind.HEADER)
-    if cached.junction is not None:
-        cuts.setdefault(cached.junction, SnapshotKind.JUNCTION)
-    return {point: cuts[point] for point in sorted(cuts) if point > cached.num_cached_tokens}
+
+def _interval(block_size: int) -> int:
+    """Tokens between states of a long prompt: blocks end there, and chunks of layers with matrices
+    may be cut there without another rounding."""
+    least = math.lcm(block_size, _EXACT_CUT)
+    return -(-INTERVAL_TOKENS // least) * least

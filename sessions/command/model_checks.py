@@ -131,7 +131,9 @@ def memory(report: Mapping[str, Any]) -> Finding:
             f"{1 / needed:.3g} times what its windows need"
         )
     if report["state_slots"]:
-        words.append(f"{report['state_slots']} states of {_size(report['state_bytes'])} each")
+        share = f"{100 * report['state_share']:.3g} % of what both take"
+        size = _size(report["state_bytes"])
+        words.append(f"{report['state_slots']} states of {size} each, {share}")
     if report["host_tokens"]:
         words.append(
             f"host memory holds {report['host_tokens']} tokens more{_states_below(report)}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from runtime.messages import ResumePoint
 from sessions.durable.account import NOTHING, Account, Amount, is_bound
 from sessions.durable.miss_reasons import Miss
 
@@ -330,6 +331,8 @@ class TurnReport:
     total_s: float
     misses: tuple[Miss, ...] = ()
     """Why prompt tokens had to be computed, the most of them first."""
+    resumed: tuple[ResumePoint, ...] = ()
+    """Where each of its requests began; none of a model without recurrent layers."""
     parent_response_id: str | None = None
     """The response this turn came behind."""
     open_calls: int = 0

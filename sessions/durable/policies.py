@@ -105,74 +105,67 @@ class PolicyAccount(Account):
 
 
 class PolicyAccounts:
-    """All of a server. Only the event loop touches it."""
+    """A tenant's accounts of the moment. Only the event loop touches them."""
 
     def __init__(
         self,
-        budgets_of: Callable[[str, str], Sequence[PolicyBudget]],
-        wall_clock: Callable[[], float],
+        tenant: str,
+        budgets_of: Callable[[str], Sequence[PolicyBudget]],
+        clock: Callable[[], float],
     ) -> None:
         """
         Args:
-            budgets_of: those of a tenant and of one of its keys; asked at every turn.
-            wall_clock: seconds since the epoch.
+            tenant: its name.
+            budgets_of: those that hold for one of its keys; asked at every turn.
+            clock: seconds since the epoch, as the journal counts them.
         """
+        self._tenant = tenant
         self._budgets_of = budgets_of
-        self._wall_clock = wall_clock
-        self.offset_s = 0.0
-        """How far the journal's clock is before that one."""
-        self._accounts: dict[tuple[str, str], PolicyAccount] = {}
-        self._kept: dict[tuple[str, str], Amount] = {}
-        """What the journal said that was spent, by tenant and name."""
+        self._clock = clock
+        self._accounts: dict[str, PolicyAccount] = {}
+        self._kept: dict[str, Amount] = {}
+        """Amounts that the journal said were spent, by account's name."""
 
-    def load(self, spent: Mapping[tuple[str, str], Amount]) -> None:
+    def load(self, spent: Mapping[str, Amount]) -> None:
         """A journal was opened: so much was spent under these names."""
         self._kept = dict(spent)
-        for key, account in self._accounts.items():
-            account.spent = account.spent.most(self._kept.get(key, NOTHING))
+        for name, account in self._accounts.items():
+            account.spent = account.spent.most(self._kept.get(name, NOTHING))
 
-    def of(self, tenant: str, key: str) -> tuple[Account, ...]:
-        """What a turn that begins now draws on."""
-        policies = self._budgets_of(tenant, key)
+    def of(self, key: str) -> tuple[Account, ...]:
+        """The accounts on which a turn under that key draws that begins now."""
+        policies = self._budgets_of(key)
         if not policies:
             return ()
-        now_s = self._wall_clock() + self.offset_s
-        return tuple(self._account(tenant, key, policy, now_s) for policy in policies)
+        now_s = self._clock()
+        return tuple(self._account(key, policy, now_s) for policy in policies)
 
-    def _account(self, tenant: str, key: str, policy: PolicyBudget, now_s: float) -> PolicyAccount:
+    def _account(self, key: str, policy: PolicyBudget, now_s: float) -> PolicyAccount:
         period = period_at(policy.every, now_s)
         stem = "tenant" if policy.scope == "tenant" else f"key/{key}"
         name = f"{stem}/{period.name}" if period.name else f"{stem}/ever"
-        account = self._accounts.get((tenant, name))
+        account = self._accounts.get(name)
         if account is None:
-            account = self._accounts[tenant, name] = PolicyAccount(
+            account = self._accounts[name] = PolicyAccount(
                 policy,
                 name=name,
-                owner=tenant if policy.scope == "tenant" else key,
+                owner=self._tenant if policy.scope == "tenant" else key,
                 period=period,
-                spent=self._kept.pop((tenant, name), NOTHING),
+                spent=self._kept.pop(name, NOTHING),
             )
-            self._forget_before(tenant, stem, policy.every, name)
+            self._forget_before(stem, policy.every, name)
         account.budget, account.warn_at = policy.budget, policy.warn_at
         return account
 
-    def _forget_before(self, tenant: str, stem: str, every: Every | None, name: str) -> None:
+    def _forget_before(self, stem: str, every: Every | None, name: str) -> None:
         """The accounts of periods that are over: turns that draw on them have them still."""
         gone = [
-            key
-            for key, old in self._accounts.items()
-            if key[0] == tenant
-            and old.every == every
-            and old.name.rpartition("/")[0] == stem
-            and key[1] != name
+            old.name
+            for old in self._accounts.values()
+            if old.every == every and old.name.rpartition("/")[0] == stem and old.name != name
         ]
         for each in gone:
             del self._accounts[each]
-
-
-def no_policies(_tenant: str, _key: str) -> Sequence[PolicyBudget]:
-    """None are set."""
-    return ()
 
 
 def newly_warned(accounts: Iterable[Account]) -> list[tuple[PolicyAccount, str]]:

@@ -213,7 +213,7 @@ class Reservation:
                 account.held = account.held.minus(held)
 
     def _take_held(self) -> Amount:
-        """What is held, which is for the caller to give back or to spend."""
+        """Take the held amount off; the caller has to give it back or to spend it."""
         held, self.held, self.noted = self.held, NOTHING, NOTHING
         self.granted = 0
         self._open = False

@@ -75,11 +75,11 @@ class Session:
         self.labels: Labels = ()
         """Its own, which its usage is counted under and by which it is found."""
         self.keys = NO_KEYS
-        """What is charged for it beside turns is counted under those of its newest turn."""
+        """The usage keys of its newest turn; charges beside turns are counted under them."""
         self.in_background = 0
         """So much is computed for it while no turn needs it."""
         self.ahead: object = None
-        """What was computed ahead for its next turns; opaque here."""
+        """Work that was done ahead for its next turns; opaque here."""
         # Tuples: all that are idle have the same empty one.
         self._running: tuple[Hashable, ...] = ()
         self._open_calls = False

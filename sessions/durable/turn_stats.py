@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from runtime.messages import SequenceOutput, SequenceStart
+from runtime.messages import ResumePoint, SequenceOutput, SequenceStart
 from sessions.durable.account import Account
 from sessions.durable.ledger import Ledger, TurnUsage, block_seconds, dollars, wire_bounds
 from sessions.durable.miss_reasons import CHANGES, Miss, MissReason
@@ -101,6 +101,8 @@ class TurnStats:
     """Block-microseconds settled with this turn."""
     misses: tuple[Miss, ...] = ()
     """Why prompt tokens had to be computed."""
+    resumed: tuple[ResumePoint, ...] = ()
+    """Where each part of the turn began, with a model that has recurrent layers."""
     causes_before: Mapping[str, int] = field(default_factory=dict)
     """The cache's own account of the parts of the turn before this one."""
     cut: bool = False

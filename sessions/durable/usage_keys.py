@@ -1,4 +1,4 @@
-"""What a turn's usage is counted under: whose key, which model, which labels, which tools.
+"""Keys under which a turn's usage is counted: whose API key, which model, labels and tools.
 
 Always true: labels are sorted by name and name each once; text in here can be kept by every store.
 """
@@ -17,14 +17,14 @@ MAX_VALUE_CHARS = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageKeys:
-    """Of one turn."""
+    """The keys of one turn."""
 
     key: str = NONE
     """Name of the API key that asked for it."""
     model: str = NONE
     """As the client called it."""
     labels: Labels = ()
-    """Of its session, as they were."""
+    """Labels of its session, as they were."""
     tools: tuple[str, ...] = ()
     """Tools whose outputs it read, one for each call, in their order."""
 

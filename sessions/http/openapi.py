@@ -36,7 +36,7 @@ class Operation:
     body: str | None = None
     """A component's name."""
     answer: str | None = None
-    """Of a whole answer in JSON."""
+    """The component's name of a whole answer in JSON."""
     others: tuple[str, ...] = ()
     """Other media types of an answer."""
     status: int = 200

@@ -19,7 +19,7 @@ from sessions.journal.records import TurnRecord
 from sessions.journal.rows import Row
 from sessions.journal.tables import Cursor, SqlTables, marks
 from tools_api.errors import ApiError
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 
 CONVERSATION = "tenant, id, updated_ms, head_id, edits, version, body, checksum"
 _MOST_EXPIRED = 500

@@ -30,7 +30,8 @@ from sessions.journal.records import DIGEST_BYTES, SERVER_DIED, StoredTurn, Turn
 from tools_api import exact_json
 from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
-from tools_api.items import Compaction, Item, Message, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Compaction, Item, Message
 from tools_api.tools import FunctionTool
 
 VERSION = 1

@@ -253,7 +253,7 @@ class Journal(Protocol):
         ...
 
     def delete_conversation(self, tenant: str, id_: str) -> bool:
-        """What its turns said stays. False: there is none."""
+        """Delete the conversation; the turns in it stay. False: there is none."""
         ...
 
     def hide(self, tenant: str, response_id: str) -> bool:
@@ -324,8 +324,8 @@ class Journal(Protocol):
         ...
 
     def cursor_secret(self) -> bytes:
-        """What cursors are sealed with: the same at every server of the journal, and over
-        restarts."""
+        """The key that cursors are sealed with: the same at every server of the journal, and
+        over restarts."""
         ...
 
     def keep_samples(self, kept: Sequence[Sample]) -> None:

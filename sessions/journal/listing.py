@@ -83,13 +83,13 @@ def place_of(row: SessionRow, order: Order) -> ListPlace:
 
 
 def missing_part(cached: int, asked: int) -> int:
-    """What is sorted by the hit ratio: millionths of a session's prompts that were not cached, 1 at
-    least; 0 if it has asked for nothing."""
+    """The part of a session's prompts that was not cached, by which the hit ratio is sorted, in
+    millionths, 1 at least; 0 if it has asked for nothing."""
     return 1 + (asked - cached) * MILLION // asked if asked else 0
 
 
 def text_of(name: str, labels: Labels) -> str:
-    """What is searched for a session."""
+    """The text of a session that a search goes through."""
     return "\n".join([name, *(f"{key}:{value}" for key, value in labels)]).casefold()
 
 
@@ -136,7 +136,7 @@ class ListedSession(NamedTuple):
     place: ListPlace
     record: SessionRecord
     tree: SpendTotal
-    """What it and all below it have spent."""
+    """Amounts that it and all below it have spent."""
 
 
 class ListedPage(NamedTuple):
@@ -248,8 +248,8 @@ def _narrow(tables: SqlTables, cursor: Cursor, asked: ListAsked) -> tuple[Part |
 
 
 def _sources(tables: SqlTables, asked: ListAsked) -> list[Part]:
-    """What each filter alone leaves: tenant and name, found by an index; what has to be searched
-    comes last."""
+    """A query for each filter alone: tenant and name of the sessions it leaves, found by an index;
+    what has to be searched comes last."""
     sources = list[Part]()
     mine, who = ("", ()) if asked.tenant is None else (" AND tenant = ?", (asked.tenant,))
     for name, value in asked.labels:
@@ -276,7 +276,7 @@ def _sources(tables: SqlTables, asked: ListAsked) -> list[Part]:
 
 
 def _conditions(tables: SqlTables, asked: ListAsked) -> list[Part]:
-    """What a row has to be. Written so that no index is used for them: the order's is."""
+    """The conditions on a row. Written so that no index is used for them: the order's is."""
     where = list[Part]()
     if asked.tenant is not None:
         where.append(("session.tenant || '' = ?", (asked.tenant,)))

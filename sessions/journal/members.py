@@ -48,7 +48,7 @@ class MemberLoad:
     sessions: int = 0
     """Those that are its own and in its memory."""
     input_tokens: int = 0
-    """Of prompts, since its start."""
+    """Prompt tokens since its start."""
     cached_tokens: int = 0
     """Those of them whose KV was there."""
 

@@ -76,7 +76,7 @@ class TurnRecord:
     where it has no longer so much of it the turn is not written. Without kinds it is, and takes
     what there is of the share."""
     keys: UsageKeys = NO_KEYS
-    """What its usage is counted under."""
+    """The keys under which its usage is counted."""
     computed_again: int = 0
     """Prompt tokens that were computed though they had been before."""
     created_s: float

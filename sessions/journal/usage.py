@@ -1,4 +1,4 @@
-"""Who used what: usage by the hour, in a journal's database.
+"""Usage by the hour, tenant, key, model and tool, in a journal's database.
 
 A record's usage is added to the sums of its hour in the transaction that writes it; days and months
 are added up from hours when somebody asks. A turn belongs to the hour of its end, what was charged
@@ -60,7 +60,7 @@ Place = tuple[int, str, str, str, str]
 
 
 class KnownValues(Protocol):
-    """What a store remembers of values between two transactions, and its lock on a name."""
+    """The values that a store remembers between two transactions, and its lock on a name."""
 
     usage_values: set[tuple[str, str, str]]
     """Tenant, kind and value of those that have a row."""

@@ -32,7 +32,7 @@ class SessionsQuery:
 
     asked: ListAsked
     state: SessionState | None
-    """Of those that are live; what is in the journal alone is idle."""
+    """Only sessions in that state; one that is in the journal alone is idle."""
     cursor: str
     """Sealed; empty: the first page."""
 

@@ -172,6 +172,9 @@ class Metrics(Watcher):
         self._prefill = self._counter("prefill_tokens", "Prompt tokens computed.")
         self._decode = self._counter("decode_tokens", "Tokens computed while decoding.")
         self._preemptions = self._counter("preemptions", "Turns put back to free KV blocks.")
+        self._block_waits = self._counter(
+            "kv_block_waits", "Times a turn was looked at and could not begin for want of blocks."
+        )
         self._evicted = self._counter("evicted_blocks", "KV blocks forgotten to make room.")
         self._tiers()
         self._states = StateMetrics(self.registry)
@@ -312,6 +315,7 @@ class Metrics(Watcher):
         _add(self._prefill, stats.prefill_tokens_delta)
         _add(self._decode, stats.decode_tokens_delta)
         _add(self._preemptions, stats.preemptions_delta)
+        _add(self._block_waits, stats.block_waits_delta)
         _add(self._evicted, stats.evicted_blocks_delta)
         _add(self._mask, stats.mask_s_delta)
         _add(self._rank_wait, stats.rank_wait_s_delta)

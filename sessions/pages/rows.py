@@ -7,12 +7,21 @@ themselves goes through as data; the page never makes markup of it.
 from collections import Counter
 from typing import Any
 
+from runtime.messages import ResumePoint
 from sessions.durable.budgets import HeldBudget
 from sessions.durable.ledger import TurnReport, TurnUsage, block_seconds, dollars, wire_bounds
 from sessions.durable.miss_reasons import OWN, Miss, MissReason
 from sessions.durable.session_view import SessionView
 from sessions.pages.turn_log import LoggedTurn, SessionLog
 
+RESUMED = {
+    "end": "where a turn ended",
+    "header": "where a header ends",
+    "junction": "where transcripts part",
+    "pause": "where a turn was stopped",
+    "interval": "inside a long prompt",
+}
+"""A place at which a state was kept, in words, by its kind."""
 _NOTHING = SessionLog()
 
 
@@ -133,6 +142,7 @@ def logged_row(turn: LoggedTurn, began_at: float) -> dict[str, Any]:
         "tool_wait_s": turn.tool_wait_s,
         "open_calls": report.open_calls,
         "misses": [miss_row(miss) for miss in report.misses],
+        "resumed": [resume_row(point) for point in report.resumed],
         "context": report.context,
         "tools": [{"name": run.name, "ms": run.ms, "failed": run.failed} for run in report.tools],
     }
@@ -145,6 +155,20 @@ def miss_row(miss: Miss) -> dict[str, Any]:
         "tokens": miss.tokens,
         "words": miss.words(),
         "own": miss.reason in OWN,
+    }
+
+
+def resume_row(point: ResumePoint) -> dict[str, Any]:
+    """Where a request began, with a model that has recurrent layers."""
+    words = "from the start, as no state was kept before"
+    if point.position:
+        words = f"from token {point.position:,}, {RESUMED[point.kind]}"
+        words += ", state from host memory" if point.tier == "host" else ""
+    return {
+        "position": point.position,
+        "kind": point.kind,
+        "tier": point.tier,
+        "words": words,
     }
 
 

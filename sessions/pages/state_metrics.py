@@ -5,10 +5,7 @@ Always true: for a model without recurrent layers all of it is 0.
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from runtime.messages import StepStats
-
-KINDS = ("end", "header", "junction", "pause")
-"""Kinds of snapshots, as ``radix_cache.snapshots`` names them."""
+from runtime.messages import SNAPSHOT_KINDS, StepStats
 
 _TIERS = ("host", "disk")
 
@@ -60,6 +57,6 @@ class StateMetrics:
 
 def _by_kind(what: str, text: str, registry: CollectorRegistry) -> Counter:
     counter = Counter(f"keepwarm_state_snapshots_{what}", text, ["kind"], registry=registry)
-    for kind in KINDS:
+    for kind in SNAPSHOT_KINDS:
         counter.labels(kind)
     return counter

@@ -15,9 +15,9 @@ from sessions.tenants import Principal
 from tools_api import errors
 
 MAX_BUCKETS = 10_000
-"""Of one stretch: a year by the hour."""
+"""Buckets of one stretch: a year by the hour."""
 ROWS, MAX_ROWS = 1000, 10_000
-"""Of a page, where its client does not say how many, and at most."""
+"""Rows of a page, where its client does not say how many, and at most."""
 MAX_CURSOR_CHARS = 2048
 LAST_YEAR = 9000
 DEFAULT_DAYS = 30
@@ -41,7 +41,7 @@ class UsageQuery:
     asked: UsageAsked
     format: Literal["json", "csv"]
     rows: int
-    """Of the page, at most."""
+    """Rows of the page, at most."""
     cursor: str
     """Sealed; empty: the first page."""
 

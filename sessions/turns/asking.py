@@ -1,4 +1,4 @@
-"""What a connection's requests ask of others: questions with numbers, and who waits is woken.
+"""Questions that a connection's requests ask of others, by number; who waits for one is woken.
 
 Everything of a connection that waits has one ``Asking``. It knows nothing of those who have it, so
 that no connection's parts hold each other and all of them go with the last of them that is used.

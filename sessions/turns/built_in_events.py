@@ -99,7 +99,7 @@ class BuiltInWriter:
 
 
 def _read(text: str) -> dict[str, object]:
-    """What can be read of arguments that were cut short."""
+    """The fields that can be read of arguments that were cut short."""
     try:
         found = exact_json.beginning(text)
     except ValueError:

@@ -135,17 +135,17 @@ class Commits:
 
     def forget(self, store: Store, plan: TurnPlan, session: Session, verdict: Verdict) -> None:
         """Forget what, by a refused record, is not this server's any more, or is gone."""
-        tenant, moved = plan.tenant, verdict.reason == "stale"
+        tenant, moved = store.tenant(plan.tenant), verdict.reason == "stale"
         if moved:
             self.shared.doubt()  # who took the session for a dead server's had its shares back
         if verdict.reason == PARENT_DELETED:
             id_ = plan.previous_response_id or ""
-            stored = store.tenant_responses(tenant).get(id_)
-            store.delete_response(tenant, id_)
+            stored = tenant.responses.get(id_)
+            tenant.delete_response(id_)
             # Of a fork only the parent is gone, with its session.
             moved = stored is not None and stored.session is session
         if moved:
-            store.forget_session(tenant, session.name)
+            tenant.forget_session(session.name)
 
     def _links(self, plan: TurnPlan, entry: Entry | None) -> tuple[tuple[Entry, ...], str | None]:
         """The entries that only this turn has, and the response that has what is before them."""

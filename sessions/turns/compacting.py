@@ -342,14 +342,14 @@ class Recasting:
 
     def _item(self, left: StandsFor, *, alone: bool) -> tuple[tuple[Item, ...], Compaction]:
         """The compaction, and the items that stay before it."""
-        seal, tenant = self._model.seal, self.plan.tenant
+        seal = self._model.seal.of(self.plan.tenant)
         if not alone:
             kind: CompactionKind = "inner" if self._due.inner else "whole"
-            return (), seal.sealed(tenant, kind, left, self._item_id)
+            return (), seal.sealed(kind, left, self._item_id)
         assert left.summary_at is not None
         before = left.items[: left.summary_at]
         rest = StandsFor(items=left.items[left.summary_at :], summary_at=0)
-        return before, seal.sealed(tenant, "part", rest, self._item_id)
+        return before, seal.sealed("part", rest, self._item_id)
 
     def _behind(self, plan: TurnPlan, items: tuple[Item, ...]) -> TurnPlan:
         """The turn's plan with these items in the place of its whole context."""

@@ -15,6 +15,7 @@ import logging
 
 from runtime.messages import SequenceOutput
 from sessions.durable.store import ConnectionStore
+from sessions.durable.tenant import Tenant
 from sessions.durable.turn_logs import EventLog
 from sessions.durable.weights import request_bytes
 from sessions.turns.effects import Effects, Outbox, TurnCancel
@@ -43,7 +44,7 @@ class Connection:
         self,
         *,
         connection_id: str,
-        tenant: str,
+        tenant: Tenant,
         service: Service,
         visible: ConnectionStore | None = None,
     ) -> None:
@@ -72,7 +73,6 @@ class Connection:
         )
         self._running = Running(
             connection_id=connection_id,
-            tenant=tenant,
             service=service,
             visible=self._visible,
             jobs=self._jobs,
@@ -87,7 +87,7 @@ class Connection:
         self._hosted_logged = False
 
     @property
-    def tenant(self) -> str:
+    def tenant(self) -> Tenant:
         """The tenant whose client it is."""
         return self._tenant
 
@@ -256,7 +256,7 @@ class Connection:
             held_bytes = request_bytes(content) if ready is None else ready.held_bytes
             try:
                 waiting.hold = self._service.store.held.hold(
-                    self._tenant, self._id, max(held_bytes, waiting.num_bytes)
+                    self._tenant.name, self._id, max(held_bytes, waiting.num_bytes)
                 )
             except ApiError as error:
                 return error
@@ -286,7 +286,7 @@ class Connection:
             return
         elsewhere = None
         if response_id is not None:
-            elsewhere = self._service.store.running.connection_of(self._tenant, response_id)
+            elsewhere = self._service.store.running.connection_of(self._tenant.name, response_id)
         if elsewhere is None or response_id is None:
             self._running.send_error(errors.response_not_found(response_id), asked.stream_id)
         else:

@@ -122,7 +122,7 @@ class Waiting:
     hold: MemoryHold | None = None
     """The hold of a create: the memory it takes until it is answered."""
     steers: tuple[Submission, ...] = ()
-    """Of a create that the server makes itself: it begins with them."""
+    """Submissions with which a create begins that the server makes itself."""
 
 
 def place(

@@ -51,7 +51,7 @@ class Piece:
 _NO_TOOL = FunctionTool(name="none")
 Kind = Literal["message", "reasoning", "call", "custom", "built_in"]
 _ID_PREFIX = {"message": "msg", "reasoning": "rs", "call": "fc", "custom": "ctc"}
-"""Of items that are not built-in tools' calls."""
+"""Prefixes of ids, of items that are not built-in tools' calls."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sessions.durable.tenant import Tenant
 from sessions.durable.transcript import Entry
 from sessions.durable.weights import request_bytes
 from sessions.turns.commits import Ending
@@ -46,9 +47,9 @@ class _Ended:
 
     stream_id: str | None
     number: int
-    """Of its next event."""
+    """The number of its next event."""
     stubs: tuple[Stub, ...]
-    """Of the outputs that its calls wait for; empty: it waits for nothing."""
+    """Stubs of the outputs that its calls wait for; empty: it waits for nothing."""
     pending: tuple[Submission, ...] = ()
 
     def take_number(self) -> int:
@@ -63,7 +64,7 @@ class Steering:
         self,
         *,
         connection_id: str,
-        tenant: str,
+        tenant: Tenant,
         service: Service,
         jobs: Jobs,
         lanes: Lanes[Waiting],
@@ -202,7 +203,7 @@ class Steering:
         if refusal is None:
             try:
                 waiting.hold = self._service.store.held.hold(
-                    self._tenant, self._id, max(request_bytes(request), num_bytes)
+                    self._tenant.name, self._id, max(request_bytes(request), num_bytes)
                 )
             except ApiError as error:
                 refusal = error
@@ -279,7 +280,7 @@ class Steering:
     def _refuse(
         self, asked: SteerRequest, code: str, message: str, stream_id: str | None = None
     ) -> None:
-        """Of a response whose events are not numbered any more."""
+        """Refuse a submission to a response whose events are not numbered any more."""
         self._outbox.frames.append(encode(events.steer_failed(0, asked, code, message, stream_id)))
 
 

@@ -1,4 +1,4 @@
-"""What a client puts before a response that runs: the messages of a ``response.steer``.
+"""Messages that a client puts before a response that runs, by ``response.steer``.
 
 Read and checked here; when they are heard ``sessions.turns.steering`` decides.
 
@@ -29,7 +29,7 @@ class Submission:
     asked: SteerRequest
     items: tuple[Item, ...]
     num_bytes: int
-    """Of its frame."""
+    """Bytes of its frame."""
 
 
 def steering_items(asked: SteerRequest, num_bytes: int, limits: Limits) -> tuple[Item, ...]:

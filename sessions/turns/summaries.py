@@ -30,7 +30,7 @@ BEHIND_SHORT_TURNS = 20
 
 
 def most_summary_tokens(due: Due) -> int:
-    """Of a context that is due by that, whatever its header."""
+    """The longest summary of a context that is due by that, in tokens, whatever its header."""
     return min(LONGEST_SUMMARY, max(due.threshold // 8, 16))
 
 

@@ -18,7 +18,7 @@ from tools_api.items import CallOutput
 from tools_api.requests import ContextManagement, CreateRequest
 
 AHEAD_PERCENT = 85
-"""Of a threshold, from which on a context may be recast ahead of time."""
+"""The part of a threshold from which on a context may be recast ahead of time."""
 
 
 def due(

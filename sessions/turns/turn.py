@@ -109,6 +109,7 @@ class Turn:
             warnings=plan.warnings,
             context=None if plan.recast is None else plan.recast.report,
             misses=() if begun is None else begun.misses,
+            resumed=() if begun is None else begun.resumed,
             causes_before={} if begun is None else begun.miss_causes,
         )
         self._told_before = len(self.events.items) if begun is None else begun.told
@@ -119,7 +120,7 @@ class Turn:
         self._branch_id = ""
         self._queue_reported = begun is not None
         self._noted = (NOTHING, NOTHING)
-        """What is held now, and that with what was consumed before."""
+        """The amount held now, and that with what was consumed before."""
         self._paused = False
         self.steered: Boundary | None = None
         """Where it is to end."""
@@ -152,7 +153,7 @@ class Turn:
 
     @property
     def renderer(self) -> Renderer:
-        """What writes items for the turn's model."""
+        """The renderer of the turn's model, which makes tokens of items."""
         return self._service.model.renderer
 
     @property
@@ -346,9 +347,12 @@ class Turn:
             self._submit(step, cached=start.cached_tokens if certain else 0)
             return
         self._stats.admitted(start)
-        before = () if self.plan.begun is None else self.plan.begun.misses
+        begun = self.plan.begun
+        before = () if begun is None else begun.misses
         self._stats.misses = before + account(prompt_of(self.plan, self._branches), start)
-        if self.plan.begun is None:
+        self._stats.resumed = () if begun is None else begun.resumed
+        self._stats.resumed += () if start.resumed is None else (start.resumed,)
+        if begun is None:
             self._clock.admitted(start.queue_s)
         if not start.ending_known:
             self._stats.warnings += (_ENDING_UNKNOWN,)
@@ -426,7 +430,7 @@ class Turn:
         step.outcome = replace(self._outcome("completed", None, entry), goes_on=True)
 
     def begun(self, entry: Entry, outputs: Sequence[Item], ids: TokenArray) -> Begun:
-        """What the response has come to, with what the server answers to ``searches``.
+        """The response so far, with the server's answers to ``searches``.
 
         Args:
             entry: this part's, of which it leaves nothing but the next one.
@@ -443,6 +447,7 @@ class Turn:
             usage=self._usage(),
             cost=self._stats.cost,
             misses=self._stats.misses,
+            resumed=self._stats.resumed,
             miss_causes=self._stats.causes,
             clock=self._clock,
         )
@@ -555,7 +560,7 @@ class Turn:
         return self._usage()
 
     def _usage(self) -> TurnUsage:
-        """Of the whole turn, its parts before this one included."""
+        """Usage of the whole turn, its parts before this one included."""
         own, begun = self._own_usage(), self.plan.begun
         return own if begun is None else begun.usage + own
 
@@ -582,6 +587,7 @@ class Turn:
             model=plan.model,
             traceparent=plan.request.keepwarm.traceparent,
             misses=self._stats.misses,
+            resumed=self._stats.resumed,
             parent_response_id=plan.previous_response_id,
             open_calls=0 if entry is None else len(entry.open_calls),
             branch_id=self._branch_id,
@@ -591,7 +597,7 @@ class Turn:
         return Outcome(report=report, entry=entry)
 
     def _entry(self) -> Entry:
-        """What can be continued: one entry for all parts of the turn."""
+        """The entry that later turns continue: one for all parts of the turn."""
         plan, tokens = self.plan, self._reader.tokens
         said = self.events.items[self._told_before :]
         output_items = tuple(_without_logprobs(item) for item in said)

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.messages import GenerationRequest, SamplingParams, TokenArray
+from runtime.messages import GenerationRequest, ResumePoint, SamplingParams, TokenArray
 from sessions.durable.account import NOTHING as NO_AMOUNT
 from sessions.durable.account import Account, Amount
 from sessions.durable.branches import Claim
@@ -93,9 +93,9 @@ class PreparedCut:
     text: str | None = None
     """The summary, if one was needed."""
     cost: dict[str, Any] = field(default_factory=dict)
-    """What the summary took."""
+    """Usage and cost of the summary."""
     warnings: tuple[str, ...] = ()
-    """Of the turn that makes the cut."""
+    """Warnings of the turn that makes the cut."""
     items: tuple[Item, ...] = ()
     """All that was said up to ``entry``."""
     sizes: tuple[int, ...] = ()
@@ -118,15 +118,15 @@ def prepared_for(held: object, entry: Entry | None) -> PreparedCut | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Begun:
-    """What a response has come to before a part of its turn: the model has called a tool that the
-    server runs, and goes on behind its output."""
+    """A response before the next part of its turn: the model has called a tool that the server
+    runs, and goes on behind its output."""
 
     first: "TurnPlan"
     """The plan that the turn began with."""
     part: int
     """How many parts there were."""
     items: tuple[Item, ...]
-    """Of the output, those of the server among them."""
+    """Items of the output, those of the server among them."""
     ids: TokenArray
     """Their tokens, up to where this part begins to read."""
     told: int
@@ -134,12 +134,13 @@ class Begun:
     usage: TurnUsage
     cost: int
     misses: tuple[Miss, ...]
+    resumed: tuple[ResumePoint, ...]
     miss_causes: Mapping[str, int]
     clock: TurnClock
 
     @property
     def spent(self) -> Amount:
-        """What its parts have consumed."""
+        """The amount that its parts have consumed."""
         usage = self.usage
         return Amount(
             input_uncached=usage.uncached_tokens,
@@ -213,7 +214,7 @@ class TurnPlan:
     accounts: tuple[str, ...] = ()
     """Names of the accounts that it draws on besides its session's own, once it runs."""
     keys: UsageKeys = NO_KEYS
-    """What its usage is counted under."""
+    """The keys under which its usage is counted."""
     sums_up: str | None = None
     """The response for whose context this turn writes the summary: no client sees it."""
     warnings: tuple[str, ...] = ()

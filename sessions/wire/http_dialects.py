@@ -18,7 +18,8 @@ from tools_api.dialects.dialect import Dialect
 from tools_api.dialects.responses_compact import COMPACT
 from tools_api.dialects.responses_http import RESPONSES, input_tokens_body
 from tools_api.errors import ApiError
-from tools_api.requests import TRACEPARENT, parse_create
+from tools_api.request_reading import parse_create
+from tools_api.requests import TRACEPARENT
 from tools_api.wire import parse_json
 
 

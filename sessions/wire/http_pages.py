@@ -99,7 +99,7 @@ class Models:
 
     def _of(self, call: Call) -> dict[str, dict[str, Any]]:
         names = self._service.model.aliases
-        allowed = self._service.quotas.allows_model(call.principal.tenant, names)
+        allowed = self._service.store.tenant(call.principal.tenant).quota.allows_model(names)
         if not allowed:
             return {}
         if _is_for_anthropic(call):

@@ -34,6 +34,7 @@ from runtime.messages import (
 from runtime.process.engine_process import EngineDied, EngineLink, EngineStartError
 from sessions.durable.session import Session
 from sessions.durable.store import Store
+from sessions.durable.tenant import Tenant
 from sessions.ground import DRAINING, ENGINE
 from sessions.journal.writer import Ticket, Verdict
 from sessions.pages.dashboard import Dashboard
@@ -63,7 +64,7 @@ class _Route:
     """When this turn last got tokens."""
 
 
-Connect = Callable[[str, str], Connection]
+Connect = Callable[[str, Tenant], Connection]
 """Makes the connection for (connection id, tenant)."""
 
 
@@ -161,9 +162,10 @@ class Hub:
         """A client of ``tenant`` has connected, with a key of that name; its frames go to
         ``outlet``. ``request_id``: what the log calls the HTTP request by which it did."""
         connection_id = f"conn_{next(self._numbers)}"
-        connection = (connect or self._connect)(connection_id, tenant)
+        whose = self._store.tenant(tenant)
+        connection = (connect or self._connect)(connection_id, whose)
         connection.ask_under(key_name, request_id)
-        link = Link(connection_id, tenant, connection, outlet)
+        link = Link(connection_id, whose, connection, outlet)
         self._links[connection_id] = link
         self._metrics.connection_opened()
         log.info(
@@ -280,7 +282,7 @@ class Hub:
             return
         gap_s = None if route.tokens_at is None else now - route.tokens_at
         for watcher in self._watchers:
-            watcher.tokens_arrived(route.link.tenant, len(output.new_tokens), gap_s)
+            watcher.tokens_arrived(route.link.tenant.name, len(output.new_tokens), gap_s)
         route.tokens_at = now
 
     async def _replace_engine(self, died: EngineDied) -> None:
@@ -420,7 +422,7 @@ class Hub:
             if frame.startswith(_ERROR_EVENT):
                 code = orjson.loads(frame)["error"]["code"]
                 for watcher in self._watchers:
-                    watcher.error_sent(link.tenant, code)
+                    watcher.error_sent(link.tenant.name, code)
 
     def _expel(self, link: Link) -> None:
         """Forget a connection whose own state can no longer be trusted."""

@@ -147,19 +147,19 @@ class Standing:
         """The heartbeat was written."""
         self._told = heard.told
         if self.quotas is not None:
-            self.quotas.num_servers = max(heard.num_ready, 1)
+            self.quotas.servers.count = max(heard.num_ready, 1)
 
     async def _pay(self, ownership: Owner, quotas: Quotas) -> None:
         """Pay what turns overdrew of limits that the cluster shares, until cancelled."""
         while True:
-            for tenant, debt in quotas.debts():
+            for quota, debt in quotas.debts():
                 try:
-                    drawn = await in_thread(partial(ownership.draw, tenant, [debt]))
+                    drawn = await in_thread(partial(ownership.draw, quota.tenant, [debt]))
                 except JournalError as error:
                     log.debug("limits cannot be paid reason=%s", error)
-                    quotas.unpaid(tenant, [debt])
+                    quota.unpaid([debt])
                 else:
-                    quotas.drawn(tenant, drawn)
+                    quota.drawn(drawn)
             await asyncio.sleep(PAY_S)
 
     # The end

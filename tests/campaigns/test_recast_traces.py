@@ -214,7 +214,7 @@ class Trace:
         assert (spent.input_uncached + spent.input_cached, spent.output) == (
             all_["input"], all_["output"],
         )  # fmt: skip
-        session = rig.store.session("acme", self.name)
+        session = rig.store.tenant("acme").session(self.name)
         if session is not None and session.ledger.turns:
             assert session.ledger.account.spent == spent
             assert session.ledger.account.held == NOTHING
@@ -245,7 +245,7 @@ def test_everything_comes_in_a_few_traces() -> None:
         trace = played(seed, 20)
         came += trace.came
         for response in trace.ended[-1:]:
-            stored = trace.rig.store.tenant_responses("acme").get(response["id"])
+            stored = trace.rig.store.tenant("acme").responses.get(response["id"])
             links = chain(stored.entry) if stored is not None else ()
             came["items kept"] += any(
                 isinstance(item, Compaction) for link in links for item in link.input_items

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from radix_cache.handle import Snapshot
+from radix_cache.kept_states import KeptStates
+from radix_cache.lower_states import LowerStates
+from radix_cache.nodes import Owner, Tier
 from radix_cache.retention import Retention
-from radix_cache.snapshots import StateContent
-from radix_cache.state_slots import StateSlots
+from radix_cache.snapshot_order import SnapshotOrder
+from radix_cache.snapshots import SnapshotKind, StateContent
 from radix_cache.transfers import TierBlocks
 from radix_cache.tree import RadixTree
 from tests.support.snapshot_driver import SnapshotDriver
@@ -40,6 +43,9 @@ KINDS_OF_OPERATION = {
     "error",
 }
 ON_THE_WAY = {"device to host", "host to device", "host to disk", "disk to host"} | {
+    "running to host",
+    "interval kept",
+    "interval not kept",
     "restored",
     "prefetched",
     "failed to move",
@@ -95,7 +101,7 @@ def play(lane: int, *, exact: bool, tiers: bool = False) -> dict[str, int]:
 
 
 def _outlives_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StateSlots, "_cut", lambda slots, kept: None)
+    monkeypatch.setattr(KeptStates, "_cut", lambda slots, kept: None)
 
 
 def _junction_of_another_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +132,7 @@ def _lease_outlives_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _stays_above_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StateSlots, "_placed", lambda slots, node: None)
+    monkeypatch.setattr(KeptStates, "_placed", lambda slots, node: None)
 
 
 def _used_again_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +151,34 @@ def _begun_before_it_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Snapshot, "ready", property(lambda kept: kept.slot >= 0 or kept.host >= 0))
 
 
+def _interval_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What somebody comes back to goes for one that nobody is known to."""
+
+    def has_room(lower: LowerStates, owner: Owner) -> bool:
+        slots, kept = lower.slots[Tier.HOST], lower.kept[Tier.HOST]
+        while not slots.num_free:
+            oldest = min(kept.values(), key=lambda each: each.used)
+            lower.drop(oldest, Tier.HOST)
+        return True
+
+    monkeypatch.setattr(LowerStates, "has_room", has_room)
+
+
+def _interval_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = SnapshotOrder.is_wanted
+
+    def as_any(order: SnapshotOrder, snapshot: Snapshot) -> bool:
+        return snapshot.kind is SnapshotKind.INTERVAL or wanted(order, snapshot)
+
+    monkeypatch.setattr(SnapshotOrder, "is_wanted", as_any)
+
+
+def _named_but_kept_as_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        KeptStates, "known", lambda kept, handle, tokens, _: kept.same(handle, tokens)
+    )
+
+
 @pytest.mark.parametrize(
     ("mutant", "exact", "tiers"),
     [
@@ -158,6 +192,9 @@ def _begun_before_it_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
         (_used_again_before_it_is_read, False, True),
         (_found_again_without_its_tail, False, True),
         (_begun_before_it_has_arrived, False, True),
+        (_interval_in_the_way, True, True),
+        (_interval_for_ever, True, True),
+        (_named_but_kept_as_an_interval, True, True),
     ],
 )
 def test_a_fault_in_what_is_kept_is_noticed(
@@ -193,7 +230,12 @@ def test_no_snapshot_outlives_its_keys_and_values(lane: int) -> None:
 @pytest.mark.parametrize("lane", range(8, 10))
 def test_copies_in_host_memory_are_those_of_a_plain_list(lane: int) -> None:
     counts = play(lane, exact=True, tiers=True)
-    assert counts.keys() >= KINDS_OF_OPERATION | {"device to host", "host to device"}
+    assert counts.keys() >= KINDS_OF_OPERATION | {
+        "device to host",
+        "host to device",
+        "running to host",
+        "interval not kept",
+    }
 
 
 @pytest.mark.timeout(3000)

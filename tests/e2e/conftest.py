@@ -14,6 +14,7 @@ from playwright.sync_api import Browser
 
 from keepwarm.demo import child_server as children
 from keepwarm.demo.child_server import ChildServer, child_server
+from tests.support.desk import Desk, World
 from tests.support.watched_server import long_callbacks
 
 OPTIONS = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "64", "--threads", "1"]
@@ -61,3 +62,11 @@ def chrome() -> Iterator[Browser]:
 
     with browser() as found:
         yield found
+
+
+@pytest.fixture
+def desk(chrome: Browser, world: World) -> Iterator[Desk]:
+    """Pages of the server of a module's ``world``, on which nothing may go wrong."""
+    made = Desk(chrome, world.serving)
+    yield made
+    made.close()

@@ -25,58 +25,40 @@ from sessions.journal.encoding import decode_turn
 from sessions.journal.view import SqliteView
 from tests.support.architecture import ROOT
 from tests.support.desk import (
-    ACME,
-    BOSS,
-    GLOBEX,
-    MODEL,
-    PRICES,
     READER,
     ROLES,
     VIEWS,
-    WAIT_MS,
     Desk,
+    World,
+    in_a_browser,
     in_thread,
+    lived,
     metrics,
     session_address,
-    write_keys,
 )
 from tools.dashboard_load import agent, forking, play, tool_loop
-from tools.screenshots import chromium, opened
+from tools.dashboard_server import ACME, BOSS, GLOBEX, MODEL, write_keys
+from tools.screenshots import opened
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
+pytestmark = in_a_browser
 
 QUOTAS = "[tenants.acme]\nturns_per_minute = 100_000\nbudget = { output = 1_000_000 }\n"
 MARKUP = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 AXE = Path(__file__).parent / "axe"
-expect.set_options(timeout=WAIT_MS)
+
+
+async def _story(url: str) -> None:
+    await play(url, {"acme": ACME, "globex": GLOBEX}, tool_s=0.02)
 
 
 @pytest.fixture(scope="module")
-def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("keys") / "tenants.toml"
-    write_keys(path, ROLES, QUOTAS)
-    return path
-
-
-@pytest.fixture(scope="module")
-def server(keys_file: Path) -> Iterator[ChildServer]:
-    options = [*MODEL, *PRICES, "--tenants-file", str(keys_file)]
-    options += ["--journal", str(keys_file.with_name("journal"))]
-    with child_server(options, log=keys_file.with_name("server.log")) as serving:
-        keys = {"acme": ACME, "globex": GLOBEX}
-        in_thread(lambda: play(serving.url, dict(keys), tool_s=0.02))
-        yield serving
-
-
-@pytest.fixture
-def desk(chrome: Browser, server: ChildServer) -> Iterator[Desk]:
-    made = Desk(chrome, server)
-    yield made
-    made.close()
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with lived(tmp_path_factory.mktemp("pages"), _story, quotas=QUOTAS) as found:
+        yield found
 
 
 def test_at_a_quiet_point_page_metrics_ledgers_and_journal_say_the_same(
-    desk: Desk, keys_file: Path
+    desk: Desk, world: World
 ) -> None:
     page = desk.open(BOSS)
     expect(page.locator("tbody tr").first).to_be_visible()
@@ -103,7 +85,7 @@ def test_at_a_quiet_point_page_metrics_ledgers_and_journal_say_the_same(
         assert whole == counted[f"keepwarm_{name}_tokens_total"]
     # A session whose only turn was refused has used nothing, and at most an empty row.
     shown = {ledger["session"]: ledger for ledger in ledgers if ledger["turns"]}
-    with contextlib.closing(SqliteView(keys_file.with_name("journal"))) as journal:
+    with contextlib.closing(SqliteView(world.journal)) as journal:
         rows = {each.name: each.account for each in journal.sessions()}
         ended = [journal.session_turns(each.tenant, each.name) for each in journal.sessions()]
     kept = {name: account for name, account in rows.items() if account.turns}
@@ -142,13 +124,13 @@ def test_a_sessions_turns_add_up_to_its_account_and_say_why(desk: Desk) -> None:
 
 
 def test_a_session_is_followed_through_tools_a_fork_and_its_budgets_end(
-    desk: Desk, server: ChildServer
+    desk: Desk, world: World
 ) -> None:
     page = desk.open(ACME, session_address("acme", "followed"))
     expect(page.locator(".empty")).to_contain_text("no such session")
 
     async def tools() -> None:
-        async with agent(server.url, ACME) as who:
+        async with agent(world.serving.url, ACME) as who:
             await tool_loop(who, "followed", 3, 0.05, budget={"output": 400})
 
     in_thread(tools)
@@ -163,7 +145,7 @@ def test_a_session_is_followed_through_tools_a_fork_and_its_budgets_end(
     expect(page.locator("tr[data-turn]").nth(2).locator(".run")).to_have_count(0)
 
     async def beyond() -> None:
-        async with agent(server.url, ACME) as who:
+        async with agent(world.serving.url, ACME) as who:
             await who.turn("followed-2", "Go on.", keepwarm={"budget": [{"output": 10}]})
             await who.turn("followed-2", "And on.")
             await forking(who, "forked")
@@ -233,11 +215,9 @@ def test_the_list_is_searched_filtered_and_sorted(desk: Desk) -> None:
     assert "sort=hit" in page.url
 
 
-def test_names_with_markup_are_shown_as_they_are_and_run_nowhere(
-    desk: Desk, server: ChildServer
-) -> None:
+def test_names_with_markup_are_shown_as_they_are_and_run_nowhere(desk: Desk, world: World) -> None:
     async def named() -> None:
-        async with agent(server.url, ACME) as who:
+        async with agent(world.serving.url, ACME) as who:
             await who.turn(MARKUP, f"Say {MARKUP}", instructions=MARKUP)
 
     in_thread(named)
@@ -293,18 +273,16 @@ def test_the_keyboard_reaches_everything_and_phones_do_not_scroll_sideways(desk:
     assert page.evaluate("document.activeElement.dataset.path").startswith(paths[above] + "/")
 
 
-def test_a_wrong_key_gets_nothing_and_a_revoked_one_is_told(
-    desk: Desk, server: ChildServer, keys_file: Path
-) -> None:
+def test_a_wrong_key_gets_nothing_and_a_revoked_one_is_told(desk: Desk, world: World) -> None:
     context = desk.open(ACME)
     expect(context.locator("#status")).to_have_text("engine up")
     try:
-        write_keys(keys_file, {key: role for key, role in ROLES.items() if key != ACME}, "")
-        server.process.send_signal(signal.SIGHUP)
+        write_keys(world.keys, {key: role for key, role in ROLES.items() if key != ACME}, "")
+        world.serving.process.send_signal(signal.SIGHUP)
         expect(context.locator("#status")).to_contain_text("key refused")
     finally:
-        write_keys(keys_file, ROLES, QUOTAS)
-        server.process.send_signal(signal.SIGHUP)
+        write_keys(world.keys, ROLES, QUOTAS)
+        world.serving.process.send_signal(signal.SIGHUP)
     expect(context.locator("#status")).to_have_text("engine up", timeout=30_000)
     for key in ("wrong-key-of-acme", None):
         auth = None if key is None else httpx.BasicAuth("any", key)
@@ -353,11 +331,11 @@ def test_a_page_left_open_finds_the_server_again(chrome: Browser, tmp_path: Path
     page.context.close()
 
 
-def test_a_hundred_open_pages_are_all_kept_true_and_slow_nobody(server: ChildServer) -> None:
-    port = int(server.url.rsplit(":", 1)[1].removesuffix("/v1"))
+def test_a_hundred_open_pages_are_all_kept_true_and_slow_nobody(world: World) -> None:
+    port = int(world.serving.url.rsplit(":", 1)[1].removesuffix("/v1"))
 
     async def story() -> tuple[float, float, int]:
-        alone_s = await _turns(server, "alone")
+        alone_s = await _turns(world.serving, "alone")
         head = f"GET /dashboard/events HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
         head += f"Authorization: Bearer {ACME}\r\n\r\n"
         pages = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
@@ -365,7 +343,7 @@ def test_a_hundred_open_pages_are_all_kept_true_and_slow_nobody(server: ChildSer
             writer.write(head.encode())
         for reader, _ in pages:
             assert b" 200 " in await reader.readline()
-        beside_s = await _turns(server, "beside")
+        beside_s = await _turns(world.serving, "beside")
         told = 0
         for reader, writer in pages:
             async with asyncio.timeout(20):
@@ -380,9 +358,9 @@ def test_a_hundred_open_pages_are_all_kept_true_and_slow_nobody(server: ChildSer
     assert beside_s < 4 * alone_s + 30.0, "far beyond what a busy machine takes"
 
 
-async def _turns(server: ChildServer, session: str) -> float:
+async def _turns(serving: ChildServer, session: str) -> float:
     """Seconds for five turns."""
-    async with agent(server.url, ACME) as who:
+    async with agent(serving.url, ACME) as who:
         began = time.monotonic()
         for _ in range(5):
             await who.turn(session, "Hello")

@@ -4,9 +4,7 @@ The reference is read from the journal's file by this test's own few lines. Need
 ``test_browser``.
 """
 
-import contextlib
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,47 +14,18 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from keepwarm.demo.child_server import ChildServer, child_server
+from keepwarm.demo.child_server import child_server
 from sessions.durable.ledger import dollars
 from sessions.journal.records import SessionRecord, options_kept
-from sessions.journal.view import SqliteView
-from tests.support.desk import (
-    ACME,
-    BOSS,
-    GLOBEX,
-    MODEL,
-    PRICES,
-    ROLES,
-    WAIT_MS,
-    Desk,
-    in_thread,
-    session_address,
-    write_keys,
-)
+from tests.support.desk import Desk, World, in_a_browser, in_thread, lived, session_address
 from tools.dashboard_load import Agent, agent, changing, crowd, team, tool_loop
-from tools.screenshots import chromium
+from tools.dashboard_server import ACME, BOSS, GLOBEX, MODEL, PRICES
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
+pytestmark = in_a_browser
 
 JOBS, PAGE = 52, 50
 ODD = "ünï <b>#&=%</b> 会"
 LONG = "long-" + 251 * "n"
-expect.set_options(timeout=WAIT_MS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class World:
-    """A server whose first life has ended: what it had is in the journal alone."""
-
-    serving: ChildServer
-    journal: Path
-    began_s: int
-    """Between the first life's turns and the second's."""
-
-    def records(self) -> dict[str, SessionRecord]:
-        """The sessions of acme by name."""
-        with contextlib.closing(SqliteView(self.journal)) as view:
-            return {each.name: each for each in view.sessions("acme")}
 
 
 async def _first(url: str) -> None:
@@ -86,24 +55,9 @@ async def _second(url: str) -> None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("list")
-    keys, journal = folder / "tenants.toml", folder / "journal"
-    write_keys(keys, ROLES, "")
-    options = [*MODEL, *PRICES, "--tenants-file", str(keys), "--journal", str(journal)]
-    with child_server(options, log=folder / "first.log") as serving:
-        url = serving.url
-        in_thread(lambda: _first(url))
-    with child_server(options, log=folder / "second.log") as serving:
-        began_s = int(time.time())
-        in_thread(lambda: _second(serving.url))
-        yield World(serving=serving, journal=journal, began_s=began_s)
-
-
-@pytest.fixture
-def desk(chrome: Browser, world: World) -> Iterator[Desk]:
-    made = Desk(chrome, world.serving)
-    yield made
-    made.close()
+    """What its first life had is in the journal alone."""
+    with lived(tmp_path_factory.mktemp("list"), _first, _second) as found:
+        yield found
 
 
 def shown(page: Page) -> list[str]:

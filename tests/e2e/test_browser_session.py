@@ -4,53 +4,22 @@ The first half of its turns ended before the server was started: the journal alo
 ``chromium``, as ``test_browser``.
 """
 
-import contextlib
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
-from keepwarm.demo.child_server import ChildServer, child_server
-from sessions.journal.records import SessionRecord
-from sessions.journal.view import SqliteView
-from tests.support.desk import (
-    ACME,
-    BOSS,
-    GLOBEX,
-    MODEL,
-    PRICES,
-    ROLES,
-    WAIT_MS,
-    Desk,
-    in_thread,
-    session_address,
-    write_keys,
-)
+from tests.support.desk import Desk, World, in_a_browser, lived, session_address
 from tools.dashboard_load import agent, team, tool_loop
-from tools.screenshots import chromium
+from tools.dashboard_server import ACME, BOSS, GLOBEX, MODEL
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
+pytestmark = in_a_browser
 
 QUOTAS = "[tenants.acme]\nbudget = { output = 1_000_000 }\n"
 DEEPER = ("lead-coder-a", "lead-coder-b")
-expect.set_options(timeout=WAIT_MS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class World:
-    """The second life of a server."""
-
-    serving: ChildServer
-    journal: Path
-
-    def records(self) -> dict[str, SessionRecord]:
-        """The sessions of acme by name."""
-        with contextlib.closing(SqliteView(self.journal)) as view:
-            return {each.name: each for each in view.sessions("acme")}
 
 
 async def _first(url: str) -> None:
@@ -66,27 +35,17 @@ async def _first(url: str) -> None:
 async def _second(url: str) -> None:
     async with agent(url, ACME) as who:
         await who.turn("lead-coder", "Once more?", max_output_tokens=4)
+        for text in ("Here", "And here"):
+            await who.turn("resumed", text, max_output_tokens=4)
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Of a model with recurrent layers, whose turns say where they resumed."""
+    model = ["--model", "random:lfm2-tiny", *MODEL[2:]]
     folder = tmp_path_factory.mktemp("session")
-    keys, journal = folder / "tenants.toml", folder / "journal"
-    write_keys(keys, ROLES, QUOTAS)
-    options = [*MODEL, *PRICES, "--tenants-file", str(keys), "--journal", str(journal)]
-    with child_server(options, log=folder / "first.log") as serving:
-        url = serving.url
-        in_thread(lambda: _first(url))
-    with child_server(options, log=folder / "second.log") as serving:
-        in_thread(lambda: _second(serving.url))
-        yield World(serving=serving, journal=journal)
-
-
-@pytest.fixture
-def desk(chrome: Browser, world: World) -> Iterator[Desk]:
-    made = Desk(chrome, world.serving)
-    yield made
-    made.close()
+    with lived(folder, _first, _second, quotas=QUOTAS, model=model) as found:
+        yield found
 
 
 def detail(desk: Desk, name: str) -> dict[str, Any]:
@@ -161,6 +120,21 @@ def test_turns_from_before_a_restart_stand_in_the_same_table(desk: Desk) -> None
     expect(page.locator(".items")).to_contain_text("You are the support agent")
     page.goto("/dashboard" + session_address("acme", "shopper"))
     expect(page.locator("tr[data-turn] .calls code").first).to_have_text("price")
+
+
+def test_each_turn_says_at_which_state_it_resumed(desk: Desk) -> None:
+    page = desk.open(ACME, session_address("acme", "resumed"))
+    rows = page.locator("tr[data-turn]")
+    expect(rows).to_have_count(2)
+    kinds = rows.locator(".resumed").evaluate_all("all => all.map(each => each.dataset.kind)")
+    assert kinds[0] == "end"
+    cached = rows.nth(0).locator(".t-prompt .sub").first.inner_text()
+    (token,) = re.findall(r"([\d,]+) cached", cached)
+    told = f"resumed from token {token}, where a turn ended"
+    expect(rows.nth(0).locator(".resumed")).to_have_text(told)
+    page.goto("/dashboard" + session_address("acme", "old"))  # of the journal alone
+    expect(page.locator("tr[data-turn]")).to_have_count(1)
+    expect(page.locator(".resumed")).to_have_count(0)
 
 
 def test_words_are_for_keys_of_the_own_tenant_alone(desk: Desk) -> None:

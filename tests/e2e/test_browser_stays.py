@@ -4,42 +4,35 @@ Most of the time passes on the page's own clock, which the test turns on; on one
 Needs ``chromium``, as ``test_browser``.
 """
 
+import asyncio
 import contextlib
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from keepwarm import Client
-from keepwarm.demo.child_server import ChildServer, child_server
 from sessions.journal.encoding import decode_turn
 from sessions.journal.records import RESIDENCY
 from sessions.journal.view import SqliteView
 from tests.support.desk import (
-    ACME,
-    BOSS,
-    GLOBEX,
-    MODEL,
     NOTHING_SAID,
-    PRICES,
     READER,
-    ROLES,
     VIEWS,
-    WAIT_MS,
     Desk,
+    World,
+    in_a_browser,
     in_thread,
+    lived,
     session_address,
-    write_keys,
 )
 from tools.dashboard_load import Agent, agent, crowd, forking, team
-from tools.screenshots import chromium
+from tools.dashboard_server import ACME, BOSS, GLOBEX
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
+pytestmark = in_a_browser
 
 SESSIONS, PAGE, STAY_S, DEPTH = 400, 50, 5, 7
 QUOTAS = (
@@ -48,17 +41,6 @@ QUOTAS = (
 )
 AGE = re.compile(r"now|\d+ (s|min)")
 SPENT = {"scope": "session", "residency": 1.0}
-expect.set_options(timeout=WAIT_MS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Crowd:
-    """A server that has had its agents, and what it told them."""
-
-    serving: ChildServer
-    journal: Path
-    told: dict[str, Any]
-    """By session, the ``keepwarm.budget`` of its last response."""
 
 
 async def trees_and_budgets(who: Agent) -> dict[str, Any]:
@@ -92,33 +74,21 @@ def sdk_budget(url: str) -> Any:
         return session.stats.budget_left
 
 
+async def _story(url: str) -> dict[str, Any]:
+    """By session, the ``keepwarm.budget`` of its last response."""
+    async with agent(url, ACME) as who:
+        told = await trees_and_budgets(who)
+    others = SESSIONS - len(told) - 2  # beside the forks and the SDK's
+    await crowd(url, ACME, {f"job-{n:03}": 1 + (n % 3 == 0) for n in range(others)})
+    await crowd(url, GLOBEX, {f"question-{n:02}": 1 for n in range(PAGE + 1)})
+    budgets = {name: response["keepwarm"]["budget"] for name, response in told.items()}
+    return budgets | {"sdk": {"stats": await asyncio.to_thread(sdk_budget, url)}}
+
+
 @pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
-    folder = tmp_path_factory.mktemp("crowd")
-    keys, journal = folder / "tenants.toml", folder / "journal"
-    write_keys(keys, ROLES, QUOTAS)
-    options = [*MODEL, *PRICES, "--tenants-file", str(keys), "--journal", str(journal)]
-    with child_server(options, log=folder / "server.log") as serving:
-
-        async def story() -> dict[str, Any]:
-            async with agent(serving.url, ACME) as who:
-                told = await trees_and_budgets(who)
-            others = SESSIONS - len(told) - 2  # beside the forks and the SDK's
-            await crowd(serving.url, ACME, {f"job-{n:03}": 1 + (n % 3 == 0) for n in range(others)})
-            await crowd(serving.url, GLOBEX, {f"question-{n:02}": 1 for n in range(PAGE + 1)})
-            return told
-
-        told = in_thread(story)
-        budgets = {name: response["keepwarm"]["budget"] for name, response in told.items()}
-        budgets["sdk"] = {"stats": sdk_budget(serving.url)}
-        yield Crowd(serving=serving, journal=journal, told=budgets)
-
-
-@pytest.fixture
-def desk(chrome: Browser, full: Crowd) -> Iterator[Desk]:
-    made = Desk(chrome, full.serving)
-    yield made
-    made.close()
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with lived(tmp_path_factory.mktemp("crowd"), _story, quotas=QUOTAS) as found:
+        yield found
 
 
 def names_on(page: Page) -> list[str]:
@@ -279,9 +249,9 @@ def test_every_view_that_is_stayed_on_says_something_everywhere(
 
 
 def test_what_the_journal_lists_was_active_when_its_last_turn_ended(
-    desk: Desk, full: Crowd
+    desk: Desk, world: World
 ) -> None:
-    with contextlib.closing(SqliteView(full.journal)) as journal:
+    with contextlib.closing(SqliteView(world.journal)) as journal:
         kept = journal.sessions("acme")
         rows = {each.name: journal.session_turns("acme", each.name) for each in kept}
     turns = {
@@ -305,7 +275,7 @@ def test_what_the_journal_lists_was_active_when_its_last_turn_ended(
 # Budgets
 
 
-def test_the_list_shows_budgets_of_every_scope(desk: Desk, full: Crowd) -> None:
+def test_the_list_shows_budgets_of_every_scope(desk: Desk, world: World) -> None:
     page = desk.open(ACME, "#sessions?several=0&budget=1")
     wanted = {"lead", "lead-coder", "lead-tester", "lead-writer"}
     wanted |= {"own", "both", "kept", "kv", "sdk"}
@@ -315,7 +285,7 @@ def test_the_list_shows_budgets_of_every_scope(desk: Desk, full: Crowd) -> None:
     def cell(name: str) -> Any:
         return page.locator(f'tr[data-session="{name}"] td[data-label="Budget left"]')
 
-    told = full.told
+    told = world.told
     expect(cell("own")).to_have_text(f"{told['own']['left']['output']} out")
     expect(cell("both")).to_have_text(f"{told['both']['tree']['output']} out tree")
     expect(cell("sdk")).to_have_text(f"{told['sdk']['stats']['output']:,} out tree")
@@ -333,9 +303,9 @@ def test_the_list_shows_budgets_of_every_scope(desk: Desk, full: Crowd) -> None:
     expect(cell("job-000")).to_have_text(re.compile(r"\$2\.\d+ tenant"))
 
 
-def test_a_sessions_page_shows_budgets_of_every_scope(desk: Desk, full: Crowd) -> None:
+def test_a_sessions_page_shows_budgets_of_every_scope(desk: Desk, world: World) -> None:
     page = desk.open(ACME, session_address("acme", "lead-tester"))
-    left = full.told["lead-writer"]["tree"]["output"]
+    left = world.told["lead-writer"]["tree"]["output"]
     lead = page.locator(".bounds tr").filter(has_text="lead and its sub-agents")
     output = [f"{left:,}", f"{2000 - left:,}", re.compile(r"^\W$"), "2,000"]
     expect(lead.and_(page.locator('[data-kind="output"]')).locator("td")).to_have_text(
@@ -402,7 +372,7 @@ def test_a_sub_agent_stands_under_what_it_is_a_part_of_and_under_no_stranger(des
 
 
 def test_who_reads_on_or_stands_on_a_link_keeps_it_while_the_page_is_kept_true(
-    desk: Desk, full: Crowd
+    desk: Desk, world: World
 ) -> None:
     page = desk.open(ACME, "#cache")
     expect(page.locator("button.node").first).to_be_visible()
@@ -412,7 +382,7 @@ def test_who_reads_on_or_stands_on_a_link_keeps_it_while_the_page_is_kept_true(
     before = page.locator("aside dd").nth(5).inner_text()
 
     async def turn() -> None:
-        async with agent(full.serving.url, ACME) as who:
+        async with agent(world.serving.url, ACME) as who:
             await who.turn("own", "And now?")
 
     in_thread(turn)

@@ -3,52 +3,23 @@
 Needs ``chromium``, as ``test_browser``.
 """
 
-import contextlib
 import csv
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from keepwarm.demo.child_server import ChildServer, child_server
-from sessions.journal.view import SqliteView
-from tests.support.desk import (
-    ACME,
-    BOSS,
-    MODEL,
-    PRICES,
-    ROLES,
-    WAIT_MS,
-    Desk,
-    in_thread,
-    write_keys,
-)
+from tests.support.desk import Desk, World, in_a_browser, in_thread, lived
 from tools.dashboard_load import agent, crowd, tool_loop
-from tools.screenshots import chromium
+from tools.dashboard_server import ACME, BOSS, GLOBEX
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
+pytestmark = in_a_browser
 
 ODD = "=1+1 <b>#&%</b> 会"
 TEAMS = ["red", ODD, "blue"]
-expect.set_options(timeout=WAIT_MS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class World:
-    """A server of two tenants, their turns ended."""
-
-    serving: ChildServer
-    journal: Path
-
-    def spent(self, tenant: str | None = None) -> int:
-        """Nano-dollars, as the accounts of sessions add up."""
-        with contextlib.closing(SqliteView(self.journal)) as view:
-            return sum(each.account.cost for each in view.sessions(tenant))
 
 
 async def _play(url: str) -> None:
@@ -57,25 +28,13 @@ async def _play(url: str) -> None:
             labels = {"labels": {"team": team}}
             await who.turn(f"of {team}", "Hello", max_output_tokens=4, keepwarm=labels)
         await tool_loop(who, "shopper", 3, 0.0)
-    await crowd(url, "key-of-globex", {"theirs": 2})
+    await crowd(url, GLOBEX, {"theirs": 2})
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("usage")
-    keys, journal = folder / "tenants.toml", folder / "journal"
-    write_keys(keys, ROLES, "")
-    options = [*MODEL, *PRICES, "--tenants-file", str(keys), "--journal", str(journal)]
-    with child_server(options, log=folder / "server.log") as serving:
-        in_thread(lambda: _play(serving.url))
-        yield World(serving=serving, journal=journal)
-
-
-@pytest.fixture
-def desk(chrome: Browser, world: World) -> Iterator[Desk]:
-    made = Desk(chrome, world.serving)
-    yield made
-    made.close()
+    with lived(tmp_path_factory.mktemp("usage"), _play) as found:
+        yield found
 
 
 def nanos(page: Page, part: str) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """Sessions of a model with recurrent layers over real sockets: what their turns find again."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +77,30 @@ def test_slots_and_what_is_kept_in_them_are_in_the_metrics(serving: ChildServer)
     assert found['keepwarm_state_snapshots_taken_total{kind="header"}'] >= 1
     assert 'keepwarm_missed_tokens_total{cause="state_missing"}' in found
     assert "keepwarm_state_slot_waits_total" in found
+
+
+def test_a_sessions_page_says_where_each_turn_resumed(serving: ChildServer) -> None:
+    with Client(serving.url) as client:
+        said(client.session(), "whose header the others find")
+        session = client.session(name="paged")
+        first, second = said(session, "page one"), said(session, "page two")
+        fork = said(session.fork(name="apart"), "another page")
+    base = serving.url.removesuffix("/v1")
+    rows = {}
+    for name in ("paged", "apart"):
+        query = {"view": "session", "name": name}
+        with httpx.stream("GET", f"{base}/dashboard/events", params=query, timeout=30) as page:
+            parts = next(
+                json.loads(line.removeprefix("data: "))
+                for line in page.iter_lines()
+                if line.startswith("data: ")
+            )
+        rows |= {row["response"]: row for key, row in parts.items() if re.match(r"t\d+$", key)}
+    for turn, kinds in ((first, {"header"}), (second, {"end"}), (fork, {"end", "header"})):
+        (point,) = rows[turn.id]["resumed"]
+        assert point["position"] == turn.usage.cached_tokens
+        assert point["kind"] in kinds
+        assert point["tier"] == "device"
 
 
 def test_a_restart_finds_the_states_of_sessions_with_their_keys_and_values(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Hybrid families' logits beside those of ``transformers``, in float64."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 import transformers
 
 from runtime.model.batch import SequenceInput
+from runtime.model.config import LoadError
 from runtime.model.runner import ModelRunner
 from runtime.model.weights import load_model
 from tests.support.family_shapes import SHAPES, VOCABULARY, Shape, disturbed, save
@@ -246,3 +248,24 @@ def test_logits_of_a_hybrid_are_those_of_transformers(
             runner.states.end(1, position=None)
             difference = (torch.cat(found) - expected).norm() / expected.norm()
             assert difference <= LIMIT, f"{length} tokens, cut at {cut}, seed {seed}"
+
+
+@pytest.mark.parametrize("family", CLASSES)
+def test_a_list_of_layers_that_contradicts_the_tensors_is_named(
+    family: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """With the layer and a tensor that it would have to have, whichever two are exchanged."""
+    seed = request.config.getoption("--seed")
+    save(random_model(family, next(iter(SHAPES.values())), seed), tmp_path)
+    path = tmp_path / "config.json"
+    written = json.loads(path.read_text())
+    name = next(each for each in ("layer_types", "layers_block_type") if each in written)
+    kinds = written[name]
+    load_model(tmp_path, dtype=torch.float32, device=CPU)
+    for first in range(len(kinds) - 1):
+        if kinds[first] == kinds[first + 1]:
+            continue
+        swapped = [*kinds[:first], kinds[first + 1], kinds[first], *kinds[first + 2 :]]
+        path.write_text(json.dumps({**written, name: swapped}))
+        with pytest.raises(LoadError, match=rf"layers\.{first}\."):
+            load_model(tmp_path, dtype=torch.float32, device=CPU)

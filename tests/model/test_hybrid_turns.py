@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from runtime.messages import ErrorKind, FinishReason
+from radix_cache.nodes import Tier
+from runtime.messages import ErrorKind, FinishReason, ResumePoint
 from runtime.model.config import LoadError
 from tests.support.engine_driver import EngineDriver, Result
 
@@ -68,6 +69,70 @@ def test_others_begin_where_a_request_says_they_will() -> None:
     assert result.start.cached_tokens == 37
 
 
+def test_a_turn_says_at_which_state_it_began() -> None:
+    driver = load(max_batch_tokens=90)
+
+    def began(tokens: list[int], **more: object) -> ResumePoint | None:
+        result = played(driver, tokens, max_new_tokens=4, **more)
+        assert result.start is not None
+        point = result.start.resumed
+        assert point is not None
+        assert point.position == result.start.cached_tokens
+        return point
+
+    header, device = said(1, 37), {"tier": "device"}
+    first = header + said(2, 40)
+    assert began(first, session="a", resume_points=(37,)) == ResumePoint(position=0)
+    end = len(first) + 3
+    assert began(said(3, 9), session="a", base="a", offset=end + 1) == ResumePoint(
+        position=end, kind="end", **device
+    )
+    assert began(header + said(4, 9)) == ResumePoint(position=37, kind="header", **device)
+    shared = first[:64]
+    began(shared + said(5, 9))
+    assert began(shared + said(6, 9)) == ResumePoint(position=64, kind="junction", **device)
+    stopped = driver.request(said(7, 150), session="b", max_new_tokens=20)
+    driver.step()
+    driver.cancel(stopped)
+    driver.run()
+    point = began(said(7, 150))
+    assert point is not None
+    assert (point.kind, 0 < point.position < 150) == ("pause", True)
+
+
+@pytest.mark.parametrize("model", ["lfm2-tiny", "qwen3.5-tiny"])
+def test_states_of_a_long_prompt_are_kept_on_its_way_and_give_the_same_tokens(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork inside it goes on from the last one before, and the next one from the junction."""
+    monkeypatch.setattr("runtime.scheduling.queues.INTERVAL_TOKENS", 64)
+    text = said(1, 400)
+    other = [*text[:300], *said(2, 40)]
+    found = {}
+    for host in (0, 1 << 24):
+        below = {"host_kv_bytes": host, "host_state_bytes": 1 << 20} if host else {}
+        driver = load(model=f"random:{model}", max_batch_tokens=150, dtype="float64", **below)
+        turns = [played(driver, tokens, max_new_tokens=8) for tokens in (text, other, other)]
+        found[host] = [turn.tokens for turn in turns]
+        begun = [turn.start.resumed for turn in turns if turn.start is not None]
+        if host:
+            assert begun[1] == ResumePoint(position=256, kind="interval", tier="host")
+        else:
+            assert begun[1] == ResumePoint(position=0)
+        short = played(driver, [*other, *said(3, 30)])
+        assert short.start is not None
+        assert short.start.resumed is not None
+        assert short.start.resumed.position > 300
+    assert found[0] == found[1 << 24]
+
+
+def test_a_model_without_recurrent_layers_says_nothing_of_states() -> None:
+    driver = load(model="random:qwen3-tiny")
+    result = played(driver, said(1, 30))
+    assert result.start is not None
+    assert result.start.resumed is None
+
+
 def test_the_third_visitor_of_a_junction_pays_nothing_for_it() -> None:
     driver = load()
     shared, found = said(1, 64), []
@@ -113,7 +178,7 @@ def test_a_state_that_is_not_finite_ends_its_turn_and_leaves_nothing() -> None:
     ended = driver.results["r2"]
     assert ended.error is ErrorKind.NOT_FINITE
     for slot in range(states.num_slots):  # what was kept before is spoiled by the test itself
-        driver.engine.memory.cache.state_spoiled(slot)
+        driver.engine.memory.cache.state_spoiled(Tier.DEVICE, slot)
     states.rows[: states.num_slots].fill_(torch.nan)
     again = played(driver, said(1, 40), max_new_tokens=6)
     assert again.tokens == whole
@@ -159,3 +224,45 @@ def test_a_client_that_rewrites_its_history_and_one_that_forks_over_and_over_get
 def test_more_turns_than_slots_are_refused_at_the_start() -> None:
     with pytest.raises(LoadError, match="state_slots is 4 and max_running 8"):
         load(state_slots=4)
+
+
+def test_a_tenant_that_floods_with_one_token_sessions_keeps_to_its_share_of_slots() -> None:
+    """Its neighbour finds the end of each of its sessions, gets slots up to its own share, and a
+    token at each step beside few of the flood's."""
+    driver = load(state_slots=24, max_running=6, prefill_tokens_beside_decodes=64)
+    cache = driver.engine.memory.cache
+    held = {}
+    for n in range(9):
+        text = said(n, 40)
+        held[f"q{n}"] = text + played(driver, text, session=f"q{n}", tenant="quiet").tokens
+    long, number, gaps, beside = (
+        driver.request(said(50, 30), tenant="quiet", max_new_tokens=90),
+        0,
+        [],
+        [],
+    )
+    while driver.results[long].finish is None:
+        for _ in range(4):
+            number += 1
+            driver.request(said(1000 + number, 20), tenant="flood", max_new_tokens=1)
+        tokens = len(driver.results[long].tokens)
+        driver.step()
+        if tokens:
+            gaps.append(len(driver.results[long].tokens) - tokens)
+            assert driver.last_stats is not None
+            beside.append(sum(driver.last_stats.steps_prefill_tokens))
+    flood, quiet = cache.tree.owner("flood"), cache.tree.owner("quiet")
+    assert sum(gaps) >= 0.9 * len(gaps), "a token a step"
+    assert max(beside) <= 64
+    assert flood.state_slots >= 10, "a flood that has come"
+    for session, tokens in held.items():
+        result = played(
+            driver, said(3, 4), session=session, base=session, offset=len(tokens), tenant="quiet"
+        )
+        assert result.start is not None
+        assert result.start.cached_tokens == len(tokens) - 1, session
+    for n in range(20):
+        played(driver, said(200 + n, 30), session=f"more{n}", tenant="quiet", max_new_tokens=2)
+        driver.request(said(2000 + n, 20), tenant="flood", max_new_tokens=1)
+    assert 11 <= quiet.state_slots <= 13
+    assert 11 <= flood.state_slots <= 13

@@ -28,6 +28,12 @@ def test_room_for_tokens_is_what_a_runner_has(name: str) -> None:
     assert report.weight_bytes == runner.model.config.num_parameters * 4
     assert report.state_slots == (None if runner.states is None else runner.states.num_slots)
     assert report.context == runner.model.config.max_context_tokens
+    asked = model_report(replace(config, state_share=20))
+    states = 0.2 if report.state_slots else 0.0
+    assert asked.state_share == pytest.approx(states, abs=0.001)
+    beside = model_report(replace(config, kv_cache_bytes=None, num_blocks=100, state_slots=9))
+    assert 0 <= beside.state_share < 1
+    assert (beside.state_share > 0) == bool(states)
 
 
 def test_room_of_two_ranks_is_what_each_has() -> None:

@@ -4,32 +4,35 @@ Needs Playwright; a module that uses it is skipped where there is no chromium.
 """
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import httpx
-from playwright.sync_api import Browser, ConsoleMessage, Page
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 from prometheus_client.parser import text_string_to_metric_families
 
-from keepwarm.demo.child_server import ChildServer
-from sessions.tenants import ApiKey, Role
-from sessions.tenants_file import key_row
-from tools.screenshots import opened
+from keepwarm.demo.child_server import ChildServer, child_server
+from sessions.journal.records import SessionRecord
+from sessions.journal.view import SqliteView
+from sessions.tenants import Role
+from tools.dashboard_server import BOSS, KEYS, MODEL, options_in
+from tools.screenshots import chromium, opened
 
-ACME, GLOBEX, BOSS, READER = "key-of-acme", "key-of-globex", "key-of-the-boss", "key-that-reads"
-ROLES = {
-    ACME: ("acme", Role.TENANT),
-    GLOBEX: ("globex", Role.TENANT),
-    BOSS: ("acme", Role.OPERATOR),
-    READER: ("acme", Role.READ_ONLY),
-}
-MODEL = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "32", "--threads", "1"]
-PRICES = ["--price", "input=3,cached=0.3,output=15"]
+in_a_browser = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
+"""The mark of modules that open one."""
+
+READER = "key-that-reads"
+ROLES = {**KEYS, READER: ("acme", Role.READ_ONLY)}
 WAIT_MS = 15_000
+expect.set_options(timeout=WAIT_MS)
 VIEWS = (
     "#sessions",
     "#usage",
@@ -44,19 +47,58 @@ NOTHING_SAID = re.compile(r"NaN|undefined|Infinity|\bnull\b|\[object")
 """What a script writes where it had nothing to say."""
 
 
-def write_keys(path: Path, keys: dict[str, tuple[str, Role]], quotas: str) -> None:
-    """A tenants file."""
-    rows = [
-        key_row(ApiKey.of(key, tenant=tenant, role=role)) for key, (tenant, role) in keys.items()
-    ]
-    path.write_text("\n".join([*rows, quotas]))
-    path.chmod(0o600)
-
-
 def in_thread(story: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """Agents beside the browser, whose own loop holds this thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(story())).result(timeout=240)
+
+
+Story = Callable[[str], Coroutine[Any, Any, Any]]
+"""What agents do with the server at an address."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A server that has had its agents, and what it has kept of them."""
+
+    serving: ChildServer
+    keys: Path
+    """Its tenants file."""
+    journal: Path
+    began_s: int
+    """When its last life began, seconds since the epoch."""
+    told: dict[str, Any] = field(default_factory=dict)
+    """What its last story returned."""
+
+    def records(self, tenant: str | None = "acme") -> dict[str, SessionRecord]:
+        """The sessions of a tenant by name; None: of all."""
+        with contextlib.closing(SqliteView(self.journal)) as view:
+            return {each.name: each for each in view.sessions(tenant)}
+
+    def spent(self, tenant: str | None = None) -> int:
+        """Nano-dollars, as the accounts of sessions add up."""
+        return sum(each.account.cost for each in self.records(tenant).values())
+
+
+@contextlib.contextmanager
+def lived(
+    folder: Path, *stories: Story, quotas: str = "", model: Sequence[str] = MODEL
+) -> Iterator[World]:
+    """A server with prices, the keys of ``ROLES`` and a journal, that has had a life for each
+    story; the last one goes on. ``quotas``: more of its tenants file."""
+    options = [*model, *options_in(folder, ROLES, quotas)]
+    for number, story in enumerate(stories, start=1):
+        with child_server(options, log=folder / f"server{number}.log") as serving:
+            began_s = int(time.time())
+            told = in_thread(lambda: story(serving.url))  # noqa: B023 - played at once
+            if number == len(stories):
+                yield World(
+                    serving=serving,
+                    keys=folder / "tenants.toml",
+                    journal=folder / "journal",
+                    began_s=began_s,
+                    told=told or {},
+                )
 
 
 def session_address(tenant: str, name: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from runtime.model.config import Attention, Gated, GatedDelta, Layer, Mamba2, ModelConfig
+from runtime.model.config import Attention, Gated, Layer, ModelConfig, Recurrent
 from runtime.model.random_weights import RandomWeights
 from runtime.model.state_pool import StatePool
 
@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 HIDDEN = 28
 
 
-def config_around(spec: GatedDelta | Mamba2) -> ModelConfig:
+def config_around(spec: Recurrent) -> ModelConfig:
     """A model of the mixer's layer and one of attention."""
     return ModelConfig(
         model_type="test",
@@ -23,7 +23,7 @@ def config_around(spec: GatedDelta | Mamba2) -> ModelConfig:
             Layer(mixer=spec, feed_forward=Gated(size=8)),
             Layer(mixer=Attention(heads=2, kv_heads=1, head_dim=8), feed_forward=Gated(size=8)),
         ),
-        max_context_tokens=256,
+        max_context_tokens=512,
     )
 
 

@@ -122,6 +122,8 @@ class ReferenceSnapshots:
             and self.is_replaced(kept)
             and self.is_replaced(kept.successor)
         )
+        if kept.kind == "interval" and not kept.ends:
+            return bool(kept.forks)
         return bool(kept.ends) or ((not kept.released or len(kept.forks) > 1) and not behind)
 
     def is_replaced(self, kept: Kept) -> bool:
@@ -308,10 +310,18 @@ class ReferenceSnapshots:
         self.touch(kept)
         return kept
 
+    def known(self, owner: str | None, tokens: Tokens, kind: str) -> Kept | None:
+        kept = self.same(owner, tokens)
+        if kept is not None and kept.kind == "interval":
+            kept.kind = kind
+        return kept
+
     def save(self, name: str, tokens: Tokens, kind: str) -> bool:
         owner = self.branches[name].owner
-        if self.same(owner, tokens) is not None:
+        if self.known(owner, tokens, kind) is not None:
             return False
+        if kind == "interval":
+            return self._save_below(owner, tokens)
         if not self.free:
             victim, before = self.victim(owner, IDLE), self.resume(owner, tokens)
             below = 0 if before is None else len(before.prefix)
@@ -324,13 +334,28 @@ class ReferenceSnapshots:
         self.copy_below(self.keep(owner, tokens, kind))
         return True
 
+    def _save_below(self, owner: str | None, tokens: Tokens) -> bool:
+        """Where host memory has room, or something that nobody is known to come back to."""
+        if not self.host_slots:
+            return False
+        if sum(each.host for each in self.kept) >= self.host_slots:
+            victim = self.victim(owner, IDLE, host=True)
+            if victim is None or self.is_wanted(victim):
+                return False
+            victim.host = False
+            if not victim.device:
+                self.lose_for_good(victim)
+        kept = self.keep(owner, tokens, "interval")
+        kept.device, kept.host = False, True
+        return True
+
     def finish(self, name: str, tokens: Tokens | None, kind: str, lease_s: float | None) -> None:
         branch = self.branches[name]
         self.use(branch.owner)
         branch.resume = None
         admitted, branch.admitted = branch.admitted, False
         if admitted and tokens:
-            kept = self.same(branch.owner, tokens)
+            kept = self.known(branch.owner, tokens, kind)
             is_new = kept is None
             if kept is None:
                 kept = self.keep(branch.owner, tokens, kind)

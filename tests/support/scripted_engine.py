@@ -18,6 +18,7 @@ from runtime.messages import (
     GenerationRequest,
     ReleaseBranch,
     Residency,
+    ResumePoint,
     SequenceOutput,
     SequenceStart,
     TokenLogprob,
@@ -48,6 +49,8 @@ class ScriptedEngine:
         self.open: dict[str, OpenTurn] = {}
         self.lost: dict[str, int] = {}
         """Further causes of misses that the next turns report."""
+        self.recurrent = False
+        """Whether the model has recurrent layers: turns begin at ends of others."""
         self.cached: dict[str, list[list[int]]] = {}
         self._gone: list[Residency] = []
 
@@ -125,6 +128,11 @@ class ScriptedEngine:
                 queue_s=0.25,
                 miss_causes={cause: count for cause, count in misses.items() if count},
                 ending_known=ending_known,
+                resumed=ResumePoint(position=found, kind="end", tier="device")
+                if self.recurrent and found
+                else ResumePoint(position=0)
+                if self.recurrent
+                else None,
             )
         turn.tokens += tokens
         turn.emitted += tokens

@@ -17,7 +17,14 @@ from radix_cache.handle import CachedSequence, Snapshot
 from radix_cache.nodes import Tier
 from radix_cache.resume_points import kept_in
 from radix_cache.slot_pool import OutOfSlots
-from radix_cache.snapshots import BeginState, SaveState, SnapshotKind, StateMove, StateOrder
+from radix_cache.snapshots import (
+    BeginState,
+    SaveBelow,
+    SaveState,
+    SnapshotKind,
+    StateMove,
+    StateOrder,
+)
 from tests.support.caches import make_cache
 from tests.support.reference_snapshots import ReferenceSnapshots, Tokens, restore_s
 from tests.support.state_mover import StateMover
@@ -157,17 +164,21 @@ class SnapshotDriver:
         if turn.computed >= len(turn.prompt):
             turn.prompt += self._tokens(1 + self.choose(4))
         self._compute(name, turn.computed + 1 + self.choose(len(turn.prompt) - turn.computed))
-        junction = turn.sequence.junction
-        if (
-            name in self.open
-            and turn.computed
-            and (junction == turn.computed or not self.choose(4))
-        ):
-            tokens = turn.prompt[: turn.computed]
-            kept = self.cache.keep_state(turn.sequence, _array(tokens), SnapshotKind.HEADER)
-            self._count("kept" if kept else "not kept")
-            if self.exact:
-                assert kept == self.model.save(name, tokens, "header"), "kept"
+        if name not in self.open:
+            return
+        if turn.sequence.junction == turn.computed or not self.choose(4):
+            self._keep(name, SnapshotKind.HEADER)
+        elif turn.computed % self.block == 0 and not self.choose(3):
+            self._keep(name, SnapshotKind.INTERVAL)
+
+    def _keep(self, name: str, kind: SnapshotKind) -> None:
+        turn = self.open[name]
+        tokens = turn.prompt[: turn.computed]
+        kept = self.cache.keep_state(turn.sequence, _array(tokens), kind)
+        self._count("kept" if kept else "not kept")
+        self._count(f"{kind} {'kept' if kept else 'not kept'}")
+        if self.exact:
+            assert kept == self.model.save(name, tokens, str(kind)), "kept"
 
     def finish(self) -> None:
         if self.open:
@@ -400,6 +411,11 @@ class SnapshotDriver:
             self._count(f"{order.source.name.lower()} to {order.target.name.lower()}")
             return
         states, tails = self.states.states[Tier.DEVICE], self.states.tails[Tier.DEVICE]
+        if isinstance(order, SaveBelow):
+            self._count("running to host")
+            assert len(states[order.slot]) >= order.position, "a state that was not reached"
+            self.states.states[Tier.HOST][order.target] = states[order.slot][: order.position]
+            return
         if isinstance(order, BeginState):
             state = () if order.source is None else states[order.source]
             assert len(state) == order.position, "a state of another position"

@@ -17,7 +17,7 @@ from tools_api.dialects.anthropic_messages_tools import SERVER_TOOLS
 from tools_api.dialects.dialect_events import retold
 from tools_api.errors import ApiError, told_lengths
 from tools_api.events import Event
-from tools_api.items import summary_in
+from tools_api.item_reading import summary_in
 
 Block = dict[str, Any]
 _TYPES = {

@@ -213,7 +213,7 @@ class Connection:
 
     def items_of(self, response_id: str) -> AsyncGenerator[Item, None]:
         """The transcript up to a response, as ``transcript.items_of`` reads it."""
-        return items_of(self.ask, response_id)
+        return items_of(self.ask_patiently, response_id)
 
     async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The answer over HTTP of a path below ``/v1``; POST where there is a body.
@@ -233,11 +233,13 @@ class Connection:
             doing = "read" if body is None else "reach"
             raise ConnectionLost(f"cannot {doing} {address}: {error}", started=False) from error
         if not 200 <= status < 300:
+            self.traits.met = self.traits.met or bool(_told(told))
             raise _refusal(address, status, told)
         try:
             found: dict[str, Any] = loads(told)
         except ValueError as error:
             raise ConnectionLost(f"{address} answered with no JSON", started=False) from error
+        self.traits.met = True
         return found
 
     async def ask_patiently(

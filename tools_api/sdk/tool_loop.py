@@ -365,8 +365,8 @@ class Run:
                 record = task.result()
                 yield ToolFailed(record=record) if record.failed else ToolFinished(record=record)
 
-    def _answer(self, reason: str = INTERRUPTED) -> None:
-        """Answer the open calls with the next turn; ``reason`` for what came to no end."""
+    def _answer(self, reason: str = _NOT_BEGUN) -> None:
+        """Answer the open calls with the next turn; ``reason`` for what never began."""
         answers: list[CallRecord] = []
         for call in self._done.open:
             task = self._done.tasks.get(call.call_id)

@@ -1,7 +1,7 @@
 // A session's turns as the journal has them: those that memory has forgotten, or that ended before the
 // server was started. Of these the journal knows no times but when they ended, and no reasons.
 
-const UNKNOWN = { queue_s: 0, ttft_s: null, total_s: null, tool_wait_s: null, open_calls: 0, misses: [], context: null, drafted_tokens: 0, accepted_tokens: 0 };
+const UNKNOWN = { queue_s: 0, ttft_s: null, total_s: null, tool_wait_s: null, open_calls: 0, misses: [], resumed: [], context: null, drafted_tokens: 0, accepted_tokens: 0 };
 
 export class Past {
   constructor(wish, onTurns) {

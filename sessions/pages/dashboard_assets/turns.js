@@ -87,7 +87,7 @@ function fill(turn, cells, page) {
   cells.turn.replaceChildren(graph(turn.index, page.lanes), el("b", {}, kv ? `after ${exact(turn.turn)}` : exact(turn.turn)), turn.context ? recast(turn.context) : "");
   cells.said.replaceChildren(...(kv ? ["KV left the cache; it is paid for until then."] : [...words(turn, page), mark, page.visible ? (turn.said ? cells.button : "") : el("span", { class: "dim not-yours", title: "Items are shown to keys of the session's own tenant" }, "not yours")]));
   cells.time.replaceChildren(...time(turn, page.longest));
-  cells.prompt.replaceChildren(...(kv ? [] : [...prompt(turn), el("ul", { class: "reasons" }, ...turn.misses.map(reason))]));
+  cells.prompt.replaceChildren(...(kv ? [] : [...prompt(turn), el("ul", { class: "reasons" }, ...turn.misses.map(reason)), ...turn.resumed.map(resumed)]));
   cells.output.replaceChildren(...(kv ? [] : [el("b", {}, exact(turn.output_tokens)), " tokens", el("span", { class: "dim" }, extras(turn))]));
   cells.cost.replaceChildren(el("b", {}, dollars(turn.cost)), el("span", { class: "dim" }, ` of ${dollars(page.costs[turn.index])}`));
 }
@@ -114,6 +114,9 @@ function ran(tools) {
 
 const reason = (miss) =>
   el("li", { class: `why ${miss.reason}${miss.own ? " own" : ""}`, "data-reason": miss.reason }, `${miss.words} `, el("b", {}, count(miss.tokens)));
+
+// Where it began, with a model that has recurrent layers.
+const resumed = (point) => el("p", { class: "sub resumed", "data-kind": point.kind || "none" }, `resumed ${point.words}`);
 
 function extras(turn) {
   const parts = [];

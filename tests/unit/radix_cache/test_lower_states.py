@@ -39,8 +39,8 @@ def tiered(
 
 def lower(cache: PrefixCache) -> LowerStates:
     assert cache.slots is not None
-    assert cache.slots.lower is not None
-    return cache.slots.lower
+    assert cache.slots.kept.lower is not None
+    return cache.slots.kept.lower
 
 
 def moves(cache: PrefixCache) -> list[StateMove]:

@@ -27,7 +27,7 @@ def test_the_next_state_below_is_the_deepest_on_the_same_path() -> None:
     turn(cache, "b", [*range(6), 99, 98, 97])
     slots = cache.slots
     assert slots is not None
-    by_position = {each.position: each for each in slots.snapshots.values()}
+    by_position = {each.position: each for each in slots.kept.snapshots.values()}
     assert below(cache.tree, by_position[20]) == 8
     assert below(cache.tree, by_position[9]) == 4
     owner = cache.tree.owner("t")

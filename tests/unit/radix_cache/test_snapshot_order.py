@@ -19,7 +19,7 @@ def test_a_replaced_end_goes_before_the_one_that_took_its_place_and_a_fork_keeps
     turn(cache, "else", [5] * 30)
     slots = cache.slots
     assert slots is not None
-    positions = sorted(each.position for each in slots.snapshots.values())
+    positions = sorted(each.position for each in slots.kept.snapshots.values())
     assert 40 in positions
     assert 46 in positions
     assert 44 not in positions
@@ -41,8 +41,8 @@ def test_an_end_costs_the_way_from_the_one_below_for_each_that_would_use_it() ->
     turn(cache, "a", list(range(20)), keep=(8,))
     slots = cache.slots
     assert slots is not None
-    order: SnapshotOrder = slots.order
-    (end,) = (each for each in slots.snapshots.values() if each.position == 20)
+    order: SnapshotOrder = slots.kept.order
+    (end,) = (each for each in slots.kept.snapshots.values() if each.position == 20)
     assert order.worth(end) == 12
     turn(cache, "b", [*range(20), 99], base="a")
     turn(cache, "c", [*range(20), 98], base="a")

@@ -78,64 +78,9 @@ def test_a_turn_that_failed_leaves_no_state() -> None:
     assert (cache.stats().snapshots, cache.stats().free_slots) == (0, 4)
 
 
-def test_a_state_that_is_not_finite_is_found_by_nobody() -> None:
-    cache = stateful()
-    turn(cache, "a", [1, 2, 3, 4, 5, 6])
-    order = cache.take_state_orders()[-1]
-    cache.state_spoiled(order.slot)
-    assert turn(cache, "a", [1, 2, 3, 4, 5, 6, 7], base="a") == 0
-
-
-def test_a_snapshot_goes_with_the_blocks_before_it() -> None:
-    cache = stateful(blocks=6)
-    turn(cache, "a", list(range(12)))
-    assert cache.stats().snapshots == 1
-    turn(cache, "b", list(range(100, 116)))
-    assert cache.stats().snapshots == 1
-    assert turn(cache, "a", list(range(13)), base="a") == 0
-
-
-def test_blocks_behind_the_last_state_go_before_older_ones_below_one() -> None:
-    cache = stateful(blocks=8)
-    turn(cache, "old", list(range(8)))
-    sequence = begin(cache, "new", list(range(100, 108)))
-    cache.commit(sequence, ids(range(100, 108)))
-    cache.finish(sequence, lease_s=0.0)  # no state: nothing of it can be used
-    turn(cache, "third", list(range(200, 216)))
-    assert cache.match_length(branch_id="?", tenant="t", tokens=ids(range(9))) == 8
-
-
-def test_the_lease_of_an_end_that_goes_is_broken() -> None:
-    cache = stateful(2)
-    turn(cache, "a", list(range(8)), lease_s=50.0)
-    other = begin(cache, "b", [9, 9])
-    assert cache.stats().leased == 2
-    cold = cache.begin(branch_id="c", tenant="t", tokens=ids([8, 8]))
-    with pytest.raises(OutOfSlots):  # one that is cold, beside another, breaks none
-        cache.allocate(cold, 1)
-    cache.finish(cold)
-    assert cache.stats().leases["broken"] == 0
-    cache.finish(other)
-    one = stateful(1)
-    turn(one, "a", list(range(8)), lease_s=50.0)
-    alone = begin(one, "b", [9, 9])
-    assert (one.stats().leased, one.stats().leases["broken"]) == (0, 1)
-    one.finish(alone)
-
-
 def test_a_paused_prompt_goes_on_where_it_stopped() -> None:
     cache = stateful()
     sequence = begin(cache, "a", list(range(20)))
     cache.commit(sequence, ids(range(13)))
     cache.finish(sequence, lease_s=0.0, state_of=ids(range(13)), kind=SnapshotKind.PAUSE)
     assert turn(cache, "a", list(range(20)), base="a") == 13
-
-
-def test_a_point_that_is_forked_a_thousand_times_stays() -> None:
-    cache = stateful(4, blocks=40)
-    text = list(range(41))
-    turn(cache, "a", text)
-    for number in range(1000):
-        assert turn(cache, f"fork{number}", [*text, 1000 + number], base="a") == 41
-        cache.release_branch(f"fork{number - 20}")
-    assert turn(cache, "a", [*text, 7], base="a") == 41

@@ -14,10 +14,11 @@ from openai.types.responses.response_input_item_param import (
 
 from tests.support.sessions_rig import END, Rig, call, spelled, tool
 from tools_api.errors import ApiError
-from tools_api.items import Message, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Message
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.noted_items import NOTED, noted_warnings
-from tools_api.requests import parse_create
+from tools_api.request_reading import parse_create
 
 ITEMS: list[dict[str, Any]] = [
     {"type": "web_search_call", "id": "ws_1", "status": "searching",

@@ -12,10 +12,11 @@ from pydantic import TypeAdapter
 from tools_api.dialects.conversations import item_object
 from tools_api.errors import ApiError
 from tools_api.item_identity import normalised
-from tools_api.items import Item, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Item
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.noted_items import NOTED
-from tools_api.requests import parse_create
+from tools_api.request_reading import parse_create
 
 CALL = {"call_id": "c", "name": "f"}
 WORKING: dict[str, dict[str, Any]] = {

@@ -17,8 +17,10 @@ def test_a_turn_that_does_not_fit_now_does_not_block_those_behind_it() -> None:
     bench.step()
     assert [s.request.request_id for s in bench.done] == ["r3"]
     assert large.state is SequenceState.WAITING
+    assert bench.cache.stats().block_waits >= 1, "each look is counted"
     bench.run()
     assert len(bench.done) == 3
+    assert Bench(num_blocks=16).cache.stats().block_waits == 0
 
 
 def test_first_come_first_served_makes_all_wait_for_one_that_does_not_fit() -> None:

@@ -29,6 +29,7 @@ REPORT = {
     "context": 40960,
     "state_slots": None,
     "state_bytes": 0,
+    "state_share": 0.0,
     "host_states": 0,
     "disk_states": 0,
     "window_tokens": 0,
@@ -116,7 +117,11 @@ def test_a_family_is_told_with_what_its_layers_are_made_of(name: str, told: str)
         ({"ranks": 2}, "ok", "of each of 2 ranks; weights take 28 GiB"),
         ({"state_slots": 5}, "ok", "sessions that fit: 5 of 8192 tokens, 2 of 32768 tokens"),
         ({"host_tokens": 999}, "ok", "host memory holds 999 tokens more"),
-        ({"state_slots": 5, "state_bytes": 61 << 20}, "ok", "5 states of 61 MiB each"),
+        (
+            {"state_slots": 5, "state_bytes": 61 << 20, "state_share": 0.125},
+            "ok",
+            "5 states of 61 MiB each, 12.5 % of what both take",
+        ),
         (
             {"state_slots": 5, "host_tokens": 99, "host_states": 40, "disk_states": 300},
             "ok",

@@ -170,6 +170,7 @@ def test_a_step_sets_gauges_and_adds_deltas() -> None:
         prefill_tokens_delta=7,
         decode_tokens_delta=3,
         preemptions_delta=1,
+        block_waits_delta=4,
         evicted_blocks_delta=2,
         mask_s_delta=0.25,
         rank_wait_s_delta=0.125,
@@ -187,6 +188,7 @@ def test_a_step_sets_gauges_and_adds_deltas() -> None:
     assert found["keepwarm_prefill_tokens_total"] == 14
     assert found["keepwarm_decode_tokens_total"] == 6
     assert found["keepwarm_preemptions_total"] == 2
+    assert found["keepwarm_kv_block_waits_total"] == 8
     assert found["keepwarm_evicted_blocks_total"] == 4
     assert found["keepwarm_grammar_mask_seconds_total"] == 0.5
     assert found["keepwarm_engine_rank_wait_seconds_total"] == 0.25

@@ -3,7 +3,9 @@
 from collections import Counter
 from dataclasses import replace
 
+from runtime.messages import SNAPSHOT_KINDS, ResumePoint
 from sessions.durable.budgets import HeldBudget
+from sessions.durable.ledger import TurnReport
 from sessions.durable.miss_reasons import Miss, MissReason
 from sessions.pages.rows import live_row, logged_row, miss_rows, session_row, turn_row
 from sessions.pages.turn_log import LoggedTurn, SessionLog
@@ -24,11 +26,13 @@ def test_a_live_row_has_a_moment_in_place_of_an_age() -> None:
 def test_it_says_what_was_computed_again_and_why() -> None:
     miss = Miss(reason=MissReason.TOOLS_CHANGED, tokens=40, at_token=212)
     log = SessionLog()
-    log.add(
-        LoggedTurn(number=1, report=replace(REPORT, misses=(miss,)), ended_s=9.0, tool_wait_s=None)
-    )
+    log.add(logged(replace(REPORT, misses=(miss,))))
     row = live_row(VIEW, log, 0.0)
     assert (row["avoidable_tokens"], row["why"]) == (40, "tools changed at token 212")
+
+
+def logged(report: TurnReport) -> LoggedTurn:
+    return LoggedTurn(number=1, report=report, ended_s=9.0, tool_wait_s=None)
 
 
 def test_a_logged_turn_has_its_times_tokens_and_reasons() -> None:
@@ -44,6 +48,22 @@ def test_a_logged_turn_has_its_times_tokens_and_reasons() -> None:
     assert (row["cost"], row["saved"], row["parent"], row["open_calls"]) == (1.0, 0.25, "resp_0", 2)
     assert row["misses"] == [
         {"reason": "new_input", "tokens": 20, "words": miss.words(), "own": True}
+    ]
+
+
+def test_a_turn_says_where_each_of_its_requests_began() -> None:
+    """With a model that has recurrent layers; every kind of state has its words."""
+    assert logged_row(logged(REPORT), 0.0)["resumed"] == []
+    points = [ResumePoint(position=1234, kind=kind, tier="device") for kind in SNAPSHOT_KINDS]
+    points += [ResumePoint(position=0), ResumePoint(position=7, kind="end", tier="host")]
+    rows = logged_row(logged(replace(REPORT, resumed=tuple(points))), 0.0)["resumed"]
+    assert [row["position"] for row in rows] == [point.position for point in points]
+    words = [row["words"] for row in rows]
+    assert len(set(words)) == len(words)
+    assert words[0] == "from token 1,234, where a turn ended"
+    assert words[-2:] == [
+        "from the start, as no state was kept before",
+        "from token 7, where a turn ended, state from host memory",
     ]
 
 

@@ -3,8 +3,8 @@
 from prometheus_client import CollectorRegistry
 
 from radix_cache.snapshots import SnapshotKind
-from runtime.messages import StepStats
-from sessions.pages.state_metrics import KINDS, StateMetrics
+from runtime.messages import SNAPSHOT_KINDS, StepStats
+from sessions.pages.state_metrics import StateMetrics
 
 STEP = StepStats(
     state_slots_total=9,
@@ -49,4 +49,4 @@ def test_a_step_sets_slots_and_adds_what_was_kept_and_lost() -> None:
 
 
 def test_every_kind_is_there_from_the_first_scrape_on() -> None:
-    assert set(KINDS) == {kind.value for kind in SnapshotKind}
+    assert set(SNAPSHOT_KINDS) == {kind.value for kind in SnapshotKind}

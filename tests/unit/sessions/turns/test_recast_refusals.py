@@ -32,7 +32,7 @@ def goes_on(rig: Rig, client: Client) -> None:
     assert client.connection.num_active == 0
     turn, _ = play(rig, client, "well" + END, input="what comes next")
     assert turn["status"] == "completed"
-    session = rig.store.session("acme", turn["keepwarm"]["session"])
+    session = rig.store.tenant("acme").session(turn["keepwarm"]["session"])
     assert session.ledger.account.held == type(session.ledger.account.held)()
 
 
@@ -62,7 +62,7 @@ def test_an_item_made_for_something_else_is_refused(other: str) -> None:
     key = bytes(KEY_BYTES)
     made_for = {"model": b"another|bytes", "tokenizer": b"default|another", "key": b"default|bytes"}
     rig.model.seal = Seal(key, b"default|bytes")
-    mine = rig.model.seal.sealed("acme", "whole", _stands_for(item), "cmp_1").to_wire()
+    mine = rig.model.seal.of("acme").sealed("whole", _stands_for(item), "cmp_1").to_wire()
     rig.model.seal = Seal(bytes([1] * KEY_BYTES) if other == "key" else key, made_for[other])
     client.create(input=[mine])
     assert client.last["error"]["param"] == "input[0].encrypted_content"
@@ -79,7 +79,7 @@ def _stands_for(item: dict[str, Any]) -> StandsFor:
 def test_an_item_of_a_chain_that_was_deleted_says_what_it_said() -> None:
     rig, client = connect()
     turn, read = recast_of(loop(rig, client, 12))[-1]
-    rig.store.forget_session("acme", turn["keepwarm"]["session"])
+    rig.store.tenant("acme").forget_session(turn["keepwarm"]["session"])
     _, again = play(rig, client, END, input=[turn["output"][0]], tools=[G])
     assert again == read
 
@@ -100,7 +100,7 @@ def _sealed_around(seal: Seal, inner: str) -> str:
     told = {"items": [{"type": "compaction", "encrypted_content": inner}], "summary": None}
     packed = base64.urlsafe_b64encode(zlib.compress(exact_json.dumps(told))).rstrip(b"=").decode()
     body = f"kw1w.{packed}"
-    return f"{body}.{seal.signature_of('acme', body)}"
+    return f"{body}.{seal.of('acme').signature_of(body)}"
 
 
 def test_more_items_in_a_row_than_are_taken_are_refused() -> None:
@@ -118,7 +118,7 @@ def test_more_items_in_a_row_than_are_taken_are_refused() -> None:
 
 def _of_part(rig: Rig, item: dict[str, Any]) -> str:
     stands_for = _stands_for(item)
-    made = rig.model.seal.sealed("acme", "part", stands_for, None)
+    made = rig.model.seal.of("acme").sealed("part", stands_for, None)
     return str(made.encrypted_content)
 
 

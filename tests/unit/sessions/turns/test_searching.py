@@ -102,9 +102,9 @@ def test_what_it_consumed_is_the_sum_of_its_parts(rig: Rig, client: Client) -> N
     assert usage["output_tokens"] == len(token_ids(asks())) + len(token_ids("warm" + END))
     (report,) = rig.reports
     assert report.usage.input_tokens == prompts
-    account = rig.store.tenant_accounts.of("acme").spent
+    account = rig.store.tenant("acme").account.spent
     assert account.output == usage["output_tokens"]
-    assert rig.store.session("acme", response["keepwarm"]["session"]).ledger.turns == 1
+    assert rig.store.tenant("acme").session(response["keepwarm"]["session"]).ledger.turns == 1
     assert account.input_uncached + account.input_cached == prompts
     uncached = prompts - usage["input_tokens_details"]["cached_tokens"]
     new = len(first.new_tokens) + len(second.new_tokens)
@@ -155,6 +155,21 @@ def test_a_choice_of_the_search_is_made_once(rig: Rig, client: Client) -> None:
     rig.reply(asks())
     assert names_bound(rig) == ["c", "tool_search", "weather"]
     assert not rig.engine.last.grammar.binds_all  # type: ignore[union-attr]
+
+
+def test_it_says_where_each_part_began_with_a_model_that_has_recurrent_layers(
+    rig: Rig, client: Client
+) -> None:
+    rig.engine.recurrent = True
+    searched(rig, client, asks(), "warm" + END)
+    (report,) = rig.reports
+    first, second = report.resumed
+    assert (first.position, first.kind) == (0, "")
+    assert (second.kind, second.tier) == ("end", "device")
+    assert report.usage.cached_tokens == first.position + second.position > 0
+    rig.engine.recurrent = False
+    client.turn("ok" + END, input="more", tools=TOOLS)
+    assert rig.reports[-1].resumed == ()
 
 
 def test_its_limit_is_of_all_parts(rig: Rig, client: Client) -> None:

@@ -1,0 +1,460 @@
+"""The Triton kernels as they are launched somewhere: types, sizes, tilings, and what their code has
+to be like. ``tools.compile_kernels`` compiles them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+
+from kernels.paged_layout import MAX_DECODE_QUERIES
+from kernels.triton_attention import extend_kernel, extend_tiling
+from kernels.triton_coded import INPUTS_EACH as INPUTS_OF_CODES
+from kernels.triton_coded import KINDS, NARROW_KINDS, coded_matmul_kernel
+from kernels.triton_coded import OUTPUTS_EACH as OUTPUTS_OF_CODES
+from kernels.triton_decode import (
+    JOIN_WARPS,
+    SPLITS_AT_ONCE,
+    decode_join_kernel,
+    decode_split_kernel,
+)
+from kernels.triton_delta import COLUMNS_EACH as COLUMNS_OF_MATRICES
+from kernels.triton_delta import WARPS as WARPS_OF_MATRICES
+from kernels.triton_delta import delta_few_kernel, delta_fold_kernel
+from kernels.triton_elementwise import (
+    COLUMNS_EACH,
+    add_rms_norm_kernel,
+    norm_warps,
+    silu_mul_kernel,
+)
+from kernels.triton_fp8 import COLUMNS_EACH as COLUMNS_OF_ROWS
+from kernels.triton_fp8 import quantise_rows_kernel
+from kernels.triton_grouped import COLUMNS_EACH as COLUMNS_OF_EXPERTS
+from kernels.triton_grouped import (
+    FEW_ROWS,
+    INPUTS_EACH,
+    MANY_ROWS,
+    grouped_matmul_kernel,
+)
+from kernels.triton_kv import HEADS_EACH, norm_rope_write_kernel
+from kernels.triton_prefix import SPLITS as PREFIX_SPLITS
+from kernels.triton_prefix import shared_prefix_kernel
+from kernels.triton_sampling import (
+    SEARCH_WARPS,
+    TOKENS_EACH,
+    best_kernel,
+    draw_kernel,
+    penalise_kernel,
+    search_kernel,
+    sum_kernel,
+    weigh_kernel,
+)
+from kernels.triton_short_conv import CHANNELS_EACH, short_conv_kernel
+from kernels.triton_split_plan import (
+    MIN_TILES,
+    PROGRAMS,
+    SEQUENCES_AT_ONCE,
+    split_plan_kernel,
+)
+from kernels.triton_tiles import decode_tiling
+
+HEAD_COUNTS = {"qwen3-0.6b": (16, 8), "qwen3-8b": (32, 8), "one-to-one": (8, 8)}
+"""(heads, kv heads) with head_dim 128."""
+RECURRENT_SIZES = {
+    "qwen3.5-35b": {"KEY_HEADS": 16, "VALUE_HEADS": 32, "KEY_DIM": 128, "VALUE_DIM": 128},
+    "mamba-2": {"KEY_HEADS": 8, "VALUE_HEADS": 64, "KEY_DIM": 128, "VALUE_DIM": 64},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """One kernel as it is launched somewhere."""
+
+    name: str
+    kernel: Any
+    types: dict[str, str]
+    """Triton types of the arguments that are no constants, in order."""
+    constants: dict[str, Any]
+    num_warps: int
+    num_stages: int = 3
+    blocks_at_once: int = 1
+    """Blocks of threads that a multiprocessor's registers must hold."""
+    needs: str | None = None
+    """An instruction that the code must contain."""
+    fused: bool = True
+    """False: products and sums must round one by one, as they do elsewhere."""
+    max_registers: int = 255
+
+
+def builds() -> Iterator[Build]:
+    """Every kernel as launched for bf16; attention of one shape for fp16 and fp32 as well."""
+    for model, sizes in HEAD_COUNTS.items():
+        yield from _attention(f"{model} bf16", "bf16", *sizes, window=0)
+    heads, kv_heads = HEAD_COUNTS["qwen3-8b"]
+    for kind in ("fp16", "fp32"):
+        yield from _attention(f"qwen3-8b {kind}", kind, heads, kv_heads, window=0)
+    for head_dim in (64, 256):
+        name = f"head size {head_dim} bf16"
+        yield from _attention(name, "bf16", heads, kv_heads, window=0, head_dim=head_dim)
+    yield from _attention("window bf16", "bf16", heads, kv_heads, window=4096)
+    for window in (0, 128):
+        name = f"sinks window {window} bf16"
+        yield from _attention(name, "bf16", 64, 8, window=window, head_dim=64, sinks=True)
+    yield from _attention("qwen3-8b fp8 KV", "bf16", heads, kv_heads, window=0, fp8=True)
+    for norm, fp8 in ((True, False), (False, False), (True, True)):
+        yield Build(
+            name=f"norm_rope_write norm={norm}{' fp8 KV' if fp8 else ''}",
+            kernel=norm_rope_write_kernel,
+            types=_pointers("bf16", "qkv", "weight", "cos", "sin")
+            | {"slots_ptr": "*i64"}
+            | _pointers("bf16", "q")
+            | _pointers("fp8e4nv" if fp8 else "bf16", "k", "v")
+            | {"eps": "fp32"},
+            constants={
+                "HEADS": heads,
+                "KV_HEADS": kv_heads,
+                "HEAD_DIM": 128,
+                "BLOCK_SIZE": 16,
+                "SCALED": fp8,
+                "NORM": norm,
+                "BLOCK_H": HEADS_EACH,
+                "BLOCK_HALF": 64,
+            },
+            num_warps=4,
+        )
+    for hidden in (1024, 4096, 8192):
+        yield Build(
+            name=f"add_rms_norm {hidden}",
+            kernel=add_rms_norm_kernel,
+            types=_pointers("bf16", "x", "residual", "weight", "normed", "total") | {"eps": "fp32"},
+            constants={"SIZE": hidden, "BLOCK": hidden},
+            num_warps=norm_warps(hidden),
+        )
+    yield Build(
+        name="quantise_rows 4096",
+        kernel=quantise_rows_kernel,
+        types=_pointers("bf16", "x")
+        | _pointers("u8", "values")
+        | _pointers("fp32", "scales")
+        | {"stride": "i32"},
+        constants={"SIZE": 4096, "BLOCK": COLUMNS_OF_ROWS},
+        num_warps=4,
+    )
+    yield Build(
+        name="silu_mul 12288",
+        kernel=silu_mul_kernel,
+        types=_pointers("bf16", "gate_up", "out"),
+        constants={"SIZE": 12288, "BLOCK": COLUMNS_EACH},
+        num_warps=4,
+    )
+    yield from _sampling(151936)
+    yield from _coded()
+    yield from _recurrent()
+    for block in (FEW_ROWS, MANY_ROWS):
+        yield Build(
+            name=f"grouped_matmul {block} rows",
+            kernel=grouped_matmul_kernel,
+            types=_pointers("bf16", "x", "matrices")
+            | _pointers("i64", "rows", "starts")
+            | _pointers("bf16", "out"),
+            constants={
+                "OUTPUTS": 1536,
+                "INPUTS": 2048,
+                "EXPERTS": 128,
+                "PADDED": 128,
+                "BLOCK_M": block,
+                "BLOCK_N": COLUMNS_OF_EXPERTS,
+                "BLOCK_K": INPUTS_EACH,
+            },
+            num_warps=4,
+            needs="HGMMA" if block >= 64 else "LDGSTS",
+        )
+
+
+def _recurrent() -> Iterator[Build]:
+    """Steps of few tokens and commits of gated delta nets and of Mamba-2, and their convolution."""
+    spans = _pointers("i64", "rings", "committed", "counts")
+    rings = _pointers("fp32", "ring_keys", "ring_corrected", "ring_decays")
+    for name, sizes in RECURRENT_SIZES.items():
+        constants = sizes | {
+            "RING": 32,
+            "BLOCK_K": triton.next_power_of_2(sizes["KEY_DIM"]),
+            "BLOCK_V": COLUMNS_OF_MATRICES,
+        }
+        for due in (True, False):
+            yield Build(
+                name=f"delta_few {name}{' due' if due else ''}",
+                kernel=delta_few_kernel,
+                types=_pointers("fp32", "queries", "keys", "values", "decays", "betas", "matrices")
+                | _pointers("i64", "slots", "starts")
+                | _pointers("fp32", "mixed", "corrected")
+                | rings
+                | spans
+                | {"matrix_stride": "i64"}
+                | dict.fromkeys(
+                    ("ring_keys_stride", "ring_corrected_stride", "ring_decays_stride"), "i64"
+                ),
+                constants=constants | {"CORRECTS": name != "mamba-2", "DUE": due},
+                num_warps=WARPS_OF_MATRICES,
+            )
+        yield Build(
+            name=f"delta_fold {name}",
+            kernel=delta_fold_kernel,
+            types=_pointers("fp32", "matrices")
+            | {"slots_ptr": "*i64"}
+            | rings
+            | spans
+            | {"matrix_stride": "i64"},
+            constants=constants | {"LAYERS": 30},
+            num_warps=WARPS_OF_MATRICES,
+        )
+    for taps in (3, 4):
+        yield Build(
+            name=f"short_conv {taps} taps",
+            kernel=short_conv_kernel,
+            types=_pointers("bf16", "inputs")
+            | _pointers("fp32", "taps", "bias", "windows")
+            | _pointers("i64", "slots", "starts", "sequence_of")
+            | _pointers("bf16", "output")
+            | {"channels": "i32", "window_stride": "i64"},
+            constants={"TAPS": taps, "BIAS": taps == 4, "BLOCK": CHANNELS_EACH},
+            num_warps=4,
+        )
+
+
+def _coded() -> Iterator[Build]:
+    """Products with codes: few rows and many, every kind, integers with and without zero points."""
+    for kind, zeros in (*((kind, False) for kind in KINDS), ("int4", True), ("int8", True)):
+        for block in (FEW_ROWS, MANY_ROWS):
+            yield Build(
+                name=f"coded_matmul {kind}{' zeros' if zeros else ''} {block} rows",
+                kernel=coded_matmul_kernel,
+                types=_pointers("bf16", "x")
+                | _pointers("u8", "values")
+                | _pointers("u8" if kind == "e2m1" else "fp32", "scales")
+                | _pointers("i8", "zeros")
+                | _pointers("bf16", "out")
+                | {"rows": "i32"},
+                constants={
+                    "OUTPUTS": 4096,
+                    "INPUTS": 4096,
+                    "GROUP": 32 if kind == "e2m1" else 128,
+                    "GROUPS": 128 if kind == "e2m1" else 32,
+                    "KIND": KINDS[kind],
+                    "NARROW": kind in NARROW_KINDS,
+                    "HAS_ZEROS": zeros,
+                    "BLOCK_M": block,
+                    "BLOCK_N": OUTPUTS_OF_CODES,
+                    "BLOCK_K": INPUTS_OF_CODES,
+                },
+                num_warps=4,
+                needs="HGMMA" if block >= 64 else "HMMA",
+            )
+
+
+def _sampling(vocab: int) -> Iterator[Build]:
+    """Drawing from logits of Qwen's vocabulary."""
+    sizes = {"BLOCK": TOKENS_EACH}
+    tiles = sizes | {"TILES": triton.next_power_of_2(triton.cdiv(vocab, TOKENS_EACH))}
+    row = _pointers("i32", "distances") | _pointers("i64", "numbers", "reached")
+    filters = {"COUNTED": True, "WEIGHED": True}
+    logits = _pointers("fp32", "logits") | _pointers("i32", "words") | _pointers("i64", "numbers")
+    lengths = dict.fromkeys(("stride", "num_words", "vocab_size"), "i32")
+    parts = _pointers("fp32", "best") | _pointers("i32", "first")
+    yield Build(
+        name="sampling penalise",
+        kernel=penalise_kernel,
+        types=_pointers("fp32", "logits")
+        | _pointers("i64", "rows", "tokens")
+        | _pointers("fp32", "factors")
+        | {"stride": "i32", "count": "i32"},
+        constants=sizes,
+        num_warps=4,
+        fused=False,
+    )
+    yield Build(
+        name="sampling best",
+        kernel=best_kernel,
+        types=logits | parts | lengths,
+        constants=sizes | {"MASKED": True},
+        num_warps=4,
+    )
+    yield Build(
+        name="sampling weigh",
+        kernel=weigh_kernel,
+        types=logits
+        | _pointers("fp32", "best")
+        | _pointers("i32", "distances")
+        | _pointers("i64", "sums")
+        | lengths,
+        constants=tiles | {"MASKED": True},
+        num_warps=4,
+    )
+    for count in (True, False):
+        yield Build(
+            name=f"sampling search {'top-k' if count else 'top-p'}",
+            kernel=search_kernel,
+            types=row | {"vocab_size": "i32", "step": "i32"},
+            constants=sizes | {"COUNT": count, "COUNTED": True},
+            num_warps=SEARCH_WARPS,
+        )
+    yield Build(
+        name="sampling sum",
+        kernel=sum_kernel,
+        types=row | _pointers("i64", "sums") | {"vocab_size": "i32"},
+        constants=sizes | filters,
+        num_warps=4,
+    )
+    yield Build(
+        name="sampling draw",
+        kernel=draw_kernel,
+        types=row
+        | parts
+        | _pointers("i64", "sums", "tokens")
+        | {"tiles": "i32", "vocab_size": "i32"},
+        constants=tiles | filters,
+        num_warps=4,
+    )
+
+
+def _pointers(kind: str, *names: str) -> dict[str, str]:
+    return {f"{name}_ptr": f"*{kind}" for name in names}
+
+
+def _attention(
+    name: str,
+    kind: str,
+    heads: int,
+    kv_heads: int,
+    *,
+    window: int,
+    fp8: bool = False,
+    head_dim: int = 128,
+    sinks: bool = False,
+) -> Iterator[Build]:
+    sizes = _shared_sizes(heads, kv_heads, fp8, head_dim) | {"WINDOW": window, "SINKS": sinks}
+    beside = _pointers("fp32" if sinks else "i32", "sinks")
+    kv = "fp8e4nv" if fp8 else kind
+    layout = _pointers("i32", "starts", "lengths")
+    wide = kind == "fp32"
+    kinds = [(1, False), (8, False), (MAX_DECODE_QUERIES, False)]
+    for queries, shared in kinds if window else [*kinds, (1, True)]:
+        label = f"{name} q={queries}{' shared' if shared else ''}"
+        rows = queries * heads // kv_heads
+        tiling = decode_tiling(rows, 4 if wide else 2, head_dim, scaled=fp8)
+        single = queries == 1 and not wide and head_dim <= 128
+        own = {"ROW_TILES": triton.cdiv(rows, tiling.rows), "BLOCK_M": tiling.rows}
+        if not shared:
+            yield Build(
+                name=f"decode_split {label}",
+                kernel=decode_split_kernel,
+                types=_pointers(kind, "q", "out")
+                | beside
+                | _pointers(kv, "k", "v")
+                | _pointers("fp32", "part", "peak")
+                | _pointers("i32", "plan", "tables")
+                | {"table_stride": "i32", "scale_log2": "fp32"},
+                constants=sizes | own | {"BLOCK_N": tiling.keys},
+                num_warps=tiling.num_warps,
+                num_stages=tiling.num_stages,
+                blocks_at_once=(2 if fp8 else 3) if single else 1,
+                needs="LDGSTS",
+                max_registers=128 if queries == 1 else 255,
+            )
+        if queries == 1:
+            yield Build(
+                name=f"decode_join {label}",
+                kernel=decode_join_kernel,
+                types=_pointers("fp32", "part", "peak", "prefix_part", "prefix_peak")
+                | _pointers(kind, "out")
+                | beside
+                | _pointers("i32", "plan")
+                | {"items": "i32"},
+                constants={
+                    name: sizes[name]
+                    for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "BLOCK_D", "SINKS")
+                }
+                | own
+                | {
+                    "SHARED": shared,
+                    "SPLITS_AT_ONCE": SPLITS_AT_ONCE,
+                    "PREFIX_SPLITS": PREFIX_SPLITS,
+                },
+                num_warps=JOIN_WARPS * triton.cdiv(sizes["BLOCK_D"], 128),
+                max_registers=128,
+            )
+            yield _split_plan(label, tiling.keys, window, shared=shared)
+    if not window:
+        yield _shared_prefix(name, kind, kv, (heads, kv_heads), head_dim)
+    tiling = extend_tiling(4 if wide else 2, head_dim)
+    yield Build(
+        name=f"extend {name}",
+        kernel=extend_kernel,
+        types=_pointers(kind, "q", "out")
+        | beside
+        | _pointers(kv, "k", "v")
+        | layout
+        | _pointers("i32", "tables")
+        | {"table_stride": "i32", "scale_log2": "fp32"},
+        constants=sizes
+        | {
+            "MIN_QUERIES": MAX_DECODE_QUERIES + 1,
+            "BLOCK_M": tiling.rows,
+            "BLOCK_N": tiling.keys,
+        },
+        num_warps=tiling.num_warps,
+        num_stages=tiling.num_stages,
+        # float32 is for checks: exact products have no tensor-core form.
+        needs=None if wide else "HGMMA",
+    )
+
+
+def _split_plan(label: str, tile_keys: int, window: int, *, shared: bool) -> Build:
+    return Build(
+        name=f"split_plan {label}",
+        kernel=split_plan_kernel,
+        types=_pointers("i32", "plan", "starts", "lengths", "skips")
+        | dict.fromkeys(("num_sequences", "shares", "items"), "i32"),
+        constants={
+            "SHARED": shared,
+            "WINDOW": window,
+            "MAX_QUERIES": MAX_DECODE_QUERIES,
+            "BLOCK_N": tile_keys,
+            "PROGRAMS": PROGRAMS,
+            "MIN_TILES": MIN_TILES,
+            "BATCH": SEQUENCES_AT_ONCE,
+        },
+        num_warps=4,
+    )
+
+
+def _shared_sizes(heads: int, kv_heads: int, fp8: bool, head_dim: int) -> dict[str, Any]:
+    return {
+        "HEADS": heads,
+        "KV_HEADS": kv_heads,
+        "HEAD_DIM": head_dim,
+        "BLOCK_D": head_dim,
+        "BLOCK_SIZE": 16,
+        "SCALED": fp8,
+    }
+
+
+def _shared_prefix(name: str, kind: str, kv: str, heads: tuple[int, int], head_dim: int) -> Build:
+    members = 64
+    rows = members * heads[0] // heads[1]
+    tiling = decode_tiling(rows, 4 if kind == "fp32" else 2, head_dim, scaled=kv != kind)
+    return Build(
+        name=f"shared_prefix {name}",
+        kernel=shared_prefix_kernel,
+        types=_pointers(kind, "q")
+        | _pointers(kv, "k", "v")
+        | _pointers("fp32", "part", "peak")
+        | _pointers("i32", "starts", "tables", "members", "prefixes")
+        | {"table_stride": "i32", "num_members": "i32", "scale_log2": "fp32"},
+        constants=_shared_sizes(*heads, kv == "fp8e4nv", head_dim)
+        | {"QUERIES": 1, "BLOCK_M": tiling.rows, "BLOCK_N": tiling.keys},
+        num_warps=tiling.num_warps,
+        num_stages=tiling.num_stages,
+        needs="LDGSTS",
+    )
