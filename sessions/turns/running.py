@@ -200,7 +200,7 @@ class Running:
         return self._following.claim(job)
 
     async def _may_begin(self, job: Job) -> None:
-        """Nothing is computed whose record could not be kept: that is waited for, for a while."""
+        """Wait, for a while, until the turn's record could be kept: else nothing is computed."""
         ground = self._service.ground
         if not ground.writable and not await self._asking.ask(job, ServerReady()):
             ground.turn_lost()

@@ -240,8 +240,8 @@ class Turn:
         return step
 
     def steer(self, how: Boundary) -> bool:
-        """It is to end at its next safe boundary, with what there is; whether it stands at one, so
-        that ``end_steered`` may be called."""
+        """Have the turn end at its next safe boundary, with what there is; returns whether it
+        stands at one, so that ``end_steered`` may be called."""
         self.steered = how
         return not self._paused and is_boundary(how, self._reader, self.events)
 
@@ -481,8 +481,8 @@ class Turn:
             self._end(step, "incomplete", STEERED)
 
     def _stop_at_budget(self, output: SequenceOutput, step: TurnStep, now: float) -> None:
-        """Not all of a step's tokens are within the budget: the turn ends with the last one
-        that is."""
+        """End the turn with the last token that is within the budget, as not all of a step's
+        are."""
         self._clock.end(now)
         if output.finish is None:
             step.requests.append(CancelRequest(request_id=self.request_id))

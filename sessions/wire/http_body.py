@@ -65,7 +65,7 @@ class IncomingBody:
         return data
 
     def release(self) -> None:
-        """It has been read: its memory is free."""
+        """The body has been read: its memory is free."""
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.release()

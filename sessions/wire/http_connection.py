@@ -122,8 +122,8 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def silent(self) -> bool:
-        """Its client had time to speak, and nothing that it has sent waits to be looked at, here
-        or in the kernel."""
+        """Whether its client had time to speak, and nothing that it has sent waits to be looked at,
+        here or in the kernel."""
         if self._transport is None or self._transport.is_closing() or self._resuming:
             return False
         if self._clock() < self._greeted_at + SPEAK_S:
@@ -259,8 +259,8 @@ class HttpConnection(asyncio.Protocol):
             self._arriving.turns.run(self._group, self._work)
 
     def _mind_reading(self) -> None:
-        """Nothing is read while much waits to be handled. While an answer is pending a little
-        is, to see the client go."""
+        """Read nothing while much waits to be handled. While an answer is pending a little is read,
+        to see the client go."""
         if self._socket.is_closing():
             return
         reads = self._ended or self._framing.unread_bytes <= AHEAD_BYTES
@@ -475,7 +475,7 @@ class HttpConnection(asyncio.Protocol):
             task.cancel()
 
     def _end(self) -> None:
-        """Nothing more is answered; the client is given time to see what was."""
+        """Answer nothing more; the client is given time to see what was."""
         if self._ended:
             return
         self._ended = True
