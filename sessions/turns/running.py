@@ -86,10 +86,8 @@ class Running:
         self._seal = service.model.seal.of(tenant.name)
         self._service = service
         self._visible = visible
-        self._jobs = jobs
-        self._lanes = lanes
-        self._following = following
-        self._outbox = outbox
+        self._jobs, self._lanes = jobs, lanes
+        self._following, self._outbox = following, outbox
         self.key_name = ""
         """Name of the API key under which the client asks."""
         self.tool_waits = ToolWaits(tenant)

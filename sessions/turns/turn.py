@@ -120,10 +120,9 @@ class Turn:
         )
         self._told_before = len(self.events.items) if begun is None else begun.told
         """Items of the output that this part of the turn does not say."""
-        self._attempts = 0
+        self._attempts, self._branch_id = 0, ""
         self._reservation = Reservation(needs, ledger, is_turn=plan.sums_up is None)
         self._claim: Claim | None = None
-        self._branch_id = ""
         self._queue_reported = begun is not None
         self._noted = (NOTHING, NOTHING)
         """The amount held now, and that with what was consumed before."""
