@@ -92,7 +92,7 @@ model_context_window = {found.window}
 model_auto_compact_token_limit = {found.threshold}
 
 [model_providers.keepwarm]
-name = "Keepwarm"
+name = "Keepwarm"  # by the name "OpenAI" Codex has the server compact, which costs less
 base_url = {json.dumps(found.base_url)}
 wire_api = "responses"
 supports_websockets = true
@@ -106,6 +106,7 @@ export ANTHROPIC_BASE_URL={quote(found.root_url)}
 export ANTHROPIC_AUTH_TOKEN="${{{KEY_VARIABLE}:-none}}"
 export ANTHROPIC_MODEL={quote(found.model)}
 export ANTHROPIC_SMALL_FAST_MODEL={quote(found.model)}
+export CLAUDE_CODE_MAX_CONTEXT_TOKENS={found.window}
 export CLAUDE_CODE_AUTO_COMPACT_WINDOW={found.window}
 export CLAUDE_CODE_MAX_OUTPUT_TOKENS={found.output}
 export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1"""

@@ -97,7 +97,13 @@ class ScriptedServer:
             prices: of a million tokens: ``input_uncached``, ``input_cached``, ``output``,
                 ``reasoning``.
             model: the name that responses carry.
+
+        Raises:
+            TypeError: the script is none.
         """
+        if isinstance(script, str | Mapping) or not isinstance(script, Callable | Iterable):
+            kind = type(script).__name__
+            raise TypeError(f"the script is of type {kind}: give a list of answers, or a function")
         self._answers = None if callable(script) else iter(script)
         self._function = script if callable(script) else None
         self._model = model

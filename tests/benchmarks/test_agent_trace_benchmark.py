@@ -9,12 +9,13 @@ from opentelemetry import trace
 from benchmarks import agent_trace
 
 
-def test_a_delay_is_the_longest_turn_less_the_usual_one() -> None:
-    found = agent_trace.delays("client", [1.0, 2.0, 9.0], [2.0, 3.0, 60.0])
+def test_a_delay_is_the_most_by_which_a_turn_is_longer_than_the_one_in_its_place() -> None:
+    found = agent_trace.delays("client", [2.0, 90.0, 1.0], [3.0, 96.0, 60.0])
     assert found == {
         "client_turn_ms": 2.0,
-        "client_turn_longest_ms": 9.0,
-        "client_turn_hanging_ms": 3.0,
+        "client_turn_longest_ms": 90.0,
+        "client_turn_hanging_ms": 60.0,
+        "client_turn_hanging_longest_ms": 96.0,
         "client_delay_ms": 58.0,
     }
     assert [bar.met for bar in agent_trace.bars(found)] == [False, None]

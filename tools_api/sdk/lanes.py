@@ -107,6 +107,12 @@ class Lanes:
                 self._dispatch(loads(await self._socket.recv()))
         except ConnectionClosed as closed:
             self._end(closed)
+        except asyncio.CancelledError:  # by whoever cancels all tasks, as a loop does that ends
+            self._end(ConnectionClosedError(None, None))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FLUSH_S):
+                    await self._socket.close()
+            raise
         except (
             ValueError,
             TypeError,

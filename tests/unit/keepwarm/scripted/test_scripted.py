@@ -366,6 +366,26 @@ def test_budgets_end_turns_and_refuse_more() -> None:
     assert stop("a b").status == "incomplete"
 
 
+def test_a_child_is_where_it_may_be_alone() -> None:
+    server = ScriptedServer(lambda _: "x")
+    with server.client() as client:
+        top = client.session(name="top")
+        line = [top]
+        for number in range(16):
+            line.append(line[-1].child(name=f"s{number}"))
+            line[-1].run("go")
+        other = client.session(name="other")
+        other.run("go")
+        for child, why in (
+            (line[1].child(name="top"), "a part of itself"),
+            (other.child(name="s3"), "a part of 's2' already"),
+            (top.child(name="other"), "has had turns without it"),
+            (line[-1].child(name="deep"), "more than 16 sessions"),
+        ):
+            with pytest.raises(ApiError, match=why):
+                child.run("go")
+
+
 def test_a_script_that_runs_out_or_raises_says_so() -> None:
     with ScriptedServer(["one"]).client() as client:
         session = client.session()
