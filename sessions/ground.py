@@ -20,14 +20,14 @@ ENGINE, JOURNAL, DESCRIPTORS = "engine", "journal", "descriptors"
 READER, DRAINING = "reader", "draining"
 PARTS = (ENGINE, JOURNAL, DESCRIPTORS, READER, DRAINING)
 HEALTH_S = 1.0
-"""So long a part must hold before it counts again."""
+"""Seconds that a part must hold before it counts again."""
 PATIENCE_S = 1.0
 """How long a turn waits that may not begin."""
 RETRY_AFTER_S = 2.0
 """When somebody who was refused may come again: a fault that ends is over by then."""
 LOOK_S = 0.25
 _STEADY = frozenset({ENGINE, DRAINING, READER})
-"""They hold as soon as they say so."""
+"""Parts that hold as soon as they say so."""
 _TOLD = frozenset({ENGINE, DRAINING})
 """Their ends and beginnings are logged by who brings them about."""
 

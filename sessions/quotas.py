@@ -23,7 +23,7 @@ from tools_api import errors
 
 MINUTE_S = 60.0
 _LEAST = {"turns": 1.0, "tokens": 1e-9}
-"""So much a bucket has to hold for a turn to begin."""
+"""The least that a bucket has to hold for a turn to begin, by kind."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """So much of a limit is wanted from the bucket that servers share."""
+    """An amount of a limit that is wanted from the bucket that servers share."""
 
     cluster: str
     """The cluster whose servers share the bucket."""
@@ -58,12 +58,12 @@ class Draw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """So much of it was given: what there was."""
+    """The amount of it that was given: what there was."""
 
     kind: str
     amount: float
     left: float
-    """In the bucket; negative where it is overdrawn."""
+    """The level that is left in the bucket; negative where it is overdrawn."""
     wait_s: float
     """When there is something again; 0 where something was given."""
 
@@ -86,7 +86,7 @@ class Servers:
     """The servers that draw on the same buckets."""
 
     cluster: str | None
-    """Its name; None: this server stands alone."""
+    """The cluster's name; None: this server stands alone."""
     count: int = 1
     """The number of servers, as far as is known."""
 
@@ -125,7 +125,7 @@ class Quota:
         self._clock = clock
         self._stocks: dict[str, _Stock] = {}
         self._buckets: dict[str, _Bucket] = {}
-        """By what is counted; of what has a limit alone, which a file names."""
+        """Buckets by what is counted; only of what has a limit."""
 
     @property
     def models(self) -> list[str] | None:
@@ -256,7 +256,8 @@ class Quota:
             stock.empty_until_s = self._clock() + each.wait_s
 
     def unpaid(self, draws: Iterable[Draw]) -> None:
-        """Nothing could be asked for: until that is over this server goes on with its part."""
+        """The draws could not be asked for: until that is over this server goes on with its
+        part."""
         now = self._clock()
         for each in draws:
             stock = self._stock(each.kind)
@@ -274,7 +275,7 @@ class Quota:
 
 
 class Quotas:
-    """Those of all tenants. Shared by all connections; only the event loop touches it."""
+    """The quotas of all tenants. Shared by all connections; only the event loop touches them."""
 
     def __init__(
         self, tenants: Tenants, clock: Callable[[], float], *, cluster: str | None = None

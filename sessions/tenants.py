@@ -50,7 +50,7 @@ class Principal:
     tenant: str
     role: Role = Role.TENANT
     key_name: str = ""
-    """For logs, and to know the holders of a key that is revoked."""
+    """The key's name, for logs and to know the holders of a key that is revoked."""
 
     @property
     def operator(self) -> bool:
@@ -130,7 +130,7 @@ class TenantPolicy:
     warn_at: float | None = None
     """The part of a bound of ``budget`` from which on its spending is told."""
     periods: tuple[BudgetTerms, ...] = ()
-    """Its budgets beside that, by day and month."""
+    """Budgets by day and month, beside the one in all."""
     keys: Mapping[str, tuple[BudgetTerms, ...]] = field(default_factory=dict)
     """Budgets of its keys, by name."""
     prices: TokenPrices | None = None
@@ -159,7 +159,7 @@ class Tenants:
 
     @property
     def names(self) -> set[str]:
-        """All tenants that have a key."""
+        """Names of all tenants that have a key."""
         return {key.principal.tenant for key in self._keys}
 
     def authenticate(self, key: str | None) -> Principal | None:

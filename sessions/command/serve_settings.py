@@ -278,7 +278,7 @@ def _engine_options() -> tuple[EngineOption, ...]:
 
 
 ENGINE_OPTIONS = _engine_options()
-"""All of them, in the order of the fields."""
+"""All options of the engine, in the order of the fields."""
 SERVE_SETTINGS: tuple[Setting, ...] = (
     *_OWN,
     *JOURNAL_SETTINGS,

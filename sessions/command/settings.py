@@ -49,7 +49,7 @@ class Setting:
     """One option of a command."""
 
     name: str
-    """As in the file: ``kv_cache_mib``; ``--kv-cache-mib`` and ``KEEPWARM_KV_CACHE_MIB``."""
+    """The name in the file: ``kv_cache_mib``; ``--kv-cache-mib`` and ``KEEPWARM_KV_CACHE_MIB``."""
     help: str
     kind: Kind = "text"
     default: Any = None
@@ -59,11 +59,11 @@ class Setting:
     """Least and most of a number."""
     metavar: str = ""
     secret: bool = False
-    """Its value is not to be shown."""
+    """Whether its value must not be shown."""
     group: str = ""
     """Heading in the help; "" for the command's own."""
     prefix: str = ""
-    """In the variable's name, of commands other than ``serve``: ``CHAT_``."""
+    """The prefix of the variable's name, of commands other than ``serve``: ``CHAT_``."""
     tuning: bool = False
     """Taken like any other, and shown by ``config show`` alone: no help names it."""
 

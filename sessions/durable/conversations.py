@@ -43,12 +43,12 @@ class Conversation:
     """One more with each change."""
 
     def changed(self, metadata: Mapping[str, str]) -> "Conversation":
-        """The same with other metadata."""
+        """The conversation with other metadata."""
         return replace(self, metadata=metadata, version=self.version + 1)
 
     @property
     def size_bytes(self) -> int:
-        """Its size in memory, roughly; what its turns said is not counted."""
+        """The conversation's size in memory, roughly; what its turns said is not counted."""
         metadata = sum(len(key) + len(value) for key, value in self.metadata.items())
         return _ROW_BYTES + metadata + sum(map(item_bytes, self.items))
 
@@ -60,7 +60,7 @@ class ConversationRead:
     id: str
     edits: int
     added: int
-    """It reads so many of the conversation's ``items``, from the first."""
+    """How many of the conversation's ``items`` it reads, from the first."""
 
 
 def read_of(conversation: Conversation) -> ConversationRead:

@@ -98,12 +98,12 @@ class ItemIndex:
         """The responses that hold each item, the newest last."""
 
     def add(self, entry: Entry) -> None:
-        """From now on its items are found, before those of others with the same ids."""
+        """Have a response's items found, before those of others with the same ids."""
         for id_ in _ids(entry):
             self._holders.setdefault(id_, {})[entry] = None
 
     def remove(self, entry: Entry) -> None:
-        """Its items are not found any more. One that is not there is ignored."""
+        """Have a response's items found no more. One that is not there is ignored."""
         for id_ in _ids(entry):
             holders = self._holders.get(id_, {})
             if entry in holders:

@@ -146,7 +146,7 @@ class PriceTable:
 
     @property
     def free(self) -> bool:
-        """Nothing costs anything: a budget of money would bound nothing."""
+        """Whether nothing costs anything: a budget of money would bound nothing."""
         tokens = self.input_uncached or self.input_cached or self.output or self.reasoning
         return not (tokens or self.residency)
 
@@ -240,7 +240,7 @@ class Ledger:
 
     @property
     def accounts(self) -> tuple[Account, ...]:
-        """All that a turn of the session draws on, beside one of its own."""
+        """All accounts that a turn of the session draws on, beside one of its own."""
         return (self.account, self.tree, *self.above, *self.policies)
 
     def share_equals(self) -> None:
@@ -325,9 +325,9 @@ class TurnReport:
     saved: int
     """Nano-dollars that the cache saved."""
     queue_s: float
-    """From the request's arrival to its admission in the engine."""
+    """Seconds from the request's arrival to its admission in the engine."""
     ttft_s: float | None
-    """From the request's arrival to its first token; None if there was none."""
+    """Seconds from the request's arrival to its first token; None if there was none."""
     total_s: float
     misses: tuple[Miss, ...] = ()
     """Why prompt tokens had to be computed, the most of them first."""

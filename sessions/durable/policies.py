@@ -98,7 +98,7 @@ class PolicyAccount(Account):
         return [kind for kind, bound in bounds if getattr(self.spent, kind) >= warn_at * bound]
 
     def newly_beyond(self) -> list[str]:
-        """Those that were not told yet."""
+        """Kinds beyond the warning that were not told yet."""
         new = [kind for kind in self.beyond_warning() if kind not in self._warned]
         self._warned.update(new)
         return new

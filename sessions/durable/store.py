@@ -158,7 +158,7 @@ class Store:
         return sum(map(len, orders)), merged
 
     def any_sessions(self, tenant: str | None = None) -> Iterator[Session]:
-        """The same in no order of note, which is faster."""
+        """Live sessions in no order of note, which is faster."""
         tables = (each.sessions.values() for each in self._shown(tenant))
         return itertools.chain.from_iterable(tables)
 
@@ -183,7 +183,7 @@ class Store:
         return count, list(map(self.view, itertools.islice(newest, most)))
 
     def private(self) -> PrivateResponses:
-        """For one connection's ``store: false`` responses."""
+        """A table for one connection's ``store: false`` responses."""
         return PrivateResponses(self._tables.of_connection)
 
     def view(self, session: Session) -> SessionView:

@@ -29,7 +29,7 @@ class UsageKeys:
     """Tools whose outputs it read, one for each call, in their order."""
 
     def without_tools(self) -> "UsageKeys":
-        """For what is charged beside a turn."""
+        """The keys under which charges beside a turn are counted."""
         if not self.tools:
             return self
         return UsageKeys(key=self.key, model=self.model, labels=self.labels)

@@ -155,7 +155,7 @@ class MemoryHold:
         self.num_bytes = num_bytes
 
     def release(self) -> None:
-        """It is answered, or taken. May be called again."""
+        """Give the memory back: the request is answered, or taken. May be called again."""
         held, self.num_bytes = self.num_bytes, 0
         self.account.change(self.tenant, self.connection_id, -held)
 

@@ -44,13 +44,13 @@ class HttpFraming:
 
     @property
     def between_requests(self) -> bool:
-        """Nothing of the next request has come."""
+        """Whether nothing of the next request has come."""
         idle = self._http.their_state is h11.IDLE
         return idle and not self._head_bytes and not self._inbox
 
     @property
     def client_waits(self) -> bool:
-        """For ``100 Continue``, before it sends its body."""
+        """Whether the client waits for ``100 Continue`` before it sends its body."""
         return self._http.they_are_waiting_for_100_continue
 
     def receive(self, data: bytes) -> None:
@@ -177,7 +177,7 @@ def _phrase(status: int) -> str:
 
 
 def _malformed(error: h11.RemoteProtocolError) -> HttpError:
-    """In words that do not repeat what was sent."""
+    """The error for a malformed request, in words that do not repeat what was sent."""
     status = error.error_status_hint
     told = str(error).partition(":")[0].partition("(")[0].strip()
     return HttpError(

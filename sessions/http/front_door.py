@@ -92,11 +92,11 @@ class Route:
     for_browsers: bool = False
     """The key may also come as the password of HTTP Basic, which browsers ask for."""
     dialect: Dialect = RESPONSES
-    """In whose words errors are told."""
+    """The API in whose words errors are told."""
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """All that may be asked with."""
+        """All methods that the route may be asked with."""
         pages = ("GET", "HEAD") if self.page is not None or "GET" in self.calls else ()
         opens = ("GET",) if self.websocket else ()
         others = (method for method in self.calls if method != "GET")
@@ -252,7 +252,8 @@ class FrontDoor:
         return self._by_path.get(path), ""
 
     def _nothing_at(self, path: str) -> str:
-        """With what was probably meant, where the end of ``path`` is a path of ours."""
+        """The error for an unknown path, with what was probably meant, where its end is a path of
+        ours."""
         parts = [part for part in path.split("/") if part][-_LONGEST_ROUTE:]
         for start in range(len(parts)):
             rest = "/".join(parts[start:])
@@ -294,8 +295,8 @@ class FrontDoor:
 
 
 def words_of(request: HttpRequest | None, route: Route | None = None) -> Dialect:
-    """In whose words a request's errors are told: its route's, but of a route that is nobody's
-    own those of the API whose header the request has."""
+    """The API in whose words a request's errors are told: its route's, but of a route that is
+    nobody's own that whose header the request has."""
     own = RESPONSES if route is None else route.dialect
     speaks = request is not None and ANTHROPIC_HEADER in request.headers
     return MESSAGES if own is RESPONSES and speaks else own

@@ -22,7 +22,7 @@ from tools_api.dialects.request_schemas import ref, request_schemas, text_schema
 
 VERSION = "3.1.0"
 API_VERSION = "1"
-"""As in the paths. Which program it is nobody is told without a key."""
+"""The API's version, as in the paths. Which program it is nobody is told without a key."""
 _JSON, _EVENTS, _CSV = "application/json", "text/event-stream", "text/csv; charset=utf-8"
 _PLAIN, _HTML = "text/plain; charset=utf-8", "text/html; charset=utf-8"
 _WITH_BODY = frozenset({"POST"})
@@ -144,7 +144,7 @@ class OpenApi:
         self._answer = json_response(b"{}")
 
     def describe(self, routes: Sequence[Route]) -> None:
-        """From now on this table is shown."""
+        """Show this table of routes from now on."""
         self._answer = json_response(document(routes))
 
     def show(self, call: Call) -> HttpResponse:

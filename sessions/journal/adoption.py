@@ -46,7 +46,7 @@ class LoadedTurn(NamedTuple):
 
     @property
     def body(self) -> TurnBody:
-        """All that stands in the row, read when it is asked for. Raises JournalDamaged."""
+        """The content of the turn's row, read when it is asked for. Raises JournalDamaged."""
         return decode_turn(self.row)
 
 

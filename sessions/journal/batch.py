@@ -36,7 +36,7 @@ class Batch:
         self._tables = tables
         self._cursor = cursor
         self._sessions: dict[tuple[str, str], SessionRow | None] = {}
-        """As they were; None: there was none."""
+        """The sessions' rows as they were; None: there was none."""
         self._changed: dict[tuple[str, str], SessionRow] = {}
         self._accounts: dict[tuple[str, str], SpendTotal | None] = {}
         self._charged: dict[tuple[str, str], SpendTotal] = {}
@@ -92,7 +92,7 @@ class Batch:
         return settled
 
     def session(self, tenant: str, name: str) -> SessionRow:
-        """As this transaction leaves it, locked; a new one if there is none."""
+        """A session's row as this transaction leaves it, locked; a new one if there is none."""
         key = (tenant, name)
         if key in self._changed:
             return self._changed[key]
@@ -299,7 +299,7 @@ class Batch:
         self._charged[key] = self._account(key).plus(record)
 
     def _account(self, key: tuple[str, str]) -> SpendTotal:
-        """As this transaction leaves it, locked."""
+        """An account's row as this transaction leaves it, locked."""
         account = self._charged.get(key) or self._accounts.get(key)
         if account is None and self._tables.for_update:
             self._tables.lock_name(self._cursor, "account", *key)

@@ -27,7 +27,7 @@ _MOST_EXPIRED = 500
 
 
 def columns(tenant: str, conversation: Conversation, now_ms: int) -> Row:
-    """In the order of ``CONVERSATION``."""
+    """A conversation's columns, in the order of ``CONVERSATION``."""
     body = {
         "created": conversation.created_s,
         "metadata": dict(conversation.metadata),

@@ -381,7 +381,7 @@ def _join(head: bytes, ids: bytes, rest: bytes) -> bytes:
 
 
 def _split(data: bytes) -> tuple[memoryview, memoryview, memoryview]:
-    """Its parts, none of them copied."""
+    """The parts of encoded bytes, none of them copied."""
     if len(data) < _FRAME.size:
         raise JournalDamaged("a row of the journal is cut short")
     version, head, ids, rest = _FRAME.unpack_from(data)

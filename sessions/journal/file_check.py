@@ -26,7 +26,7 @@ class FileCheck:
         self.path = path
         self.connection = connection
         self.whole = False
-        """All of it was read, and nothing is wrong."""
+        """Whether all of the file was read, and nothing is wrong."""
         self._given_up = False
         self._thread: threading.Thread | None = None
 

@@ -30,8 +30,8 @@ class Accounts(Protocol):
 
 
 def budgets_kept(journal: Accounts, record: SessionRecord) -> list[HeldBudget]:
-    """All that hold for the session, the nearest first: its own, its tree's, those of the trees
-    that it is a part of."""
+    """All budgets that hold for the session, the nearest first: its own, its tree's, those of the
+    trees that it is a part of."""
     own = _held("session", record, record.account)
     found = [] if own is None else [own]
     line: list[SessionRecord] = []

@@ -20,7 +20,7 @@ from sessions.journal.rows import SessionRow
 from sessions.journal.tables import Cursor, SqlTables, marks, slices
 
 FEW = 2000
-"""So many sessions are sorted when a page is asked for."""
+"""How many sessions are sorted when a page is asked for."""
 MILLION = 1_000_000
 Order = Literal["recent", "cost", "again", "hit"]
 _KEYS: dict[Order, str] = {
@@ -154,7 +154,7 @@ Part = tuple[str, tuple[Any, ...]]
 def page(
     tables: SqlTables, cursor: Cursor, asked: ListAsked, after: ListPlace | None, most: int
 ) -> ListedPage:
-    """So many sessions at most behind ``after``."""
+    """One page of sessions behind ``after``."""
     narrow, matching = _narrow(tables, cursor, asked)
     where = _conditions(tables, asked)
     source, parameters = "session", list[Any]()
@@ -183,7 +183,7 @@ def page(
 def named(
     tables: SqlTables, cursor: Cursor, asked: ListAsked, names: Iterable[tuple[str, str]]
 ) -> list[SessionRow]:
-    """Those of these sessions that the query is about, in its order."""
+    """The sessions among these that the query is about, in its order."""
     by_tenant: dict[str, list[str]] = {}
     for tenant, name in names:
         by_tenant.setdefault(tenant, []).append(name)

@@ -25,10 +25,11 @@ class MemberState(enum.StrEnum):
     """The state that a server says it is in."""
 
     STARTING = "starting"
-    """Its engine is not there yet, or is being replaced: sockets stay, new sessions do not come."""
+    """The server's engine is not there yet, or is being replaced: sockets stay, new sessions do not
+    come."""
     READY = "ready"
     DRAINING = "draining"
-    """It is about to end: who opens a socket goes elsewhere."""
+    """The server is about to end: who opens a socket goes elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +47,11 @@ class MemberLoad:
     """Number of turns that wait."""
     sockets: int = 0
     sessions: int = 0
-    """Those that are its own and in its memory."""
+    """Sessions that are the server's own and in its memory."""
     input_tokens: int = 0
     """Prompt tokens since its start."""
     cached_tokens: int = 0
-    """Those of them whose KV was there."""
+    """Prompt tokens whose KV was there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +123,13 @@ def beat(cursor: Cursor, owner: str, now_ms: int, presence: Presence | None) -> 
 
 
 def of_cluster(cursor: Cursor, cluster: str) -> list[Member]:
-    """All that have a row, those that are dead too, by name."""
+    """All servers of a cluster that have a row, those that are dead too, by name."""
     sql = f"SELECT {_COLUMNS} FROM member WHERE cluster = ? ORDER BY owner"
     return [_member(row) for row in cursor.execute(sql, (cluster,)).fetchall()]
 
 
 def addresses(cursor: Cursor) -> dict[str, str]:
-    """By the name of each server that stands in a cluster, whichever that is."""
+    """The addresses of servers that stand in a cluster, whichever that is, by the server's name."""
     sql = "SELECT owner, address FROM member WHERE cluster <> ?"
     return {str(owner): str(at) for owner, at in cursor.execute(sql, (NOBODY,)).fetchall()}
 

@@ -159,7 +159,8 @@ class Ownership:
         return owner == self.journal.owner or abs(self.now_ms(cursor) - int(row[0])) <= DEAD_MS
 
     def _ask(self, cursor: Cursor, row: SessionRow) -> None:
-        """Its owner is told once; whoever asked last is told when it lets go."""
+        """Ask a session's owner to let go. It is told once; whoever asked last is told when it
+        does."""
         journal = self.journal
         if self._wanted_by(cursor, row.tenant, row.name) != journal.owner:
             self._mark(cursor, row.tenant, row.name, journal.owner)
@@ -272,7 +273,7 @@ class Ownership:
             return shares.take(journal, cursor, tenant, wants)
 
     def give_back(self, tenant: str, name: str) -> None:
-        """This server spends nothing of its share of an account any more."""
+        """Give back this server's share of an account, of which nothing is spent any more."""
         with self.journal.writing() as cursor:
             shares.give_back(cursor, tenant, name, self.journal.owner)
 

@@ -60,13 +60,13 @@ class SessionRow:
     parent: str = ""
     """The session that it is a part of; empty: none."""
     bounded: bool = False
-    """It has a budget, or its tree, or one that it is in."""
+    """Whether the session has a budget, or its tree, or one that it is in."""
     failed: int = 0
     """Number of turns that failed."""
     computed_again: int = 0
     """Prompt tokens that were computed though they had been before."""
     missing: int = 0
-    """Its hit ratio, as lists are sorted by it: ``listing.missing_part``."""
+    """The session's hit ratio, as lists are sorted by it: ``listing.missing_part``."""
     cost: int = 0
     """Nano-dollars, as in its account."""
     options: bytes = b""
@@ -143,12 +143,12 @@ def is_hidden(row: Row) -> bool:
 
 
 def hidden(row: Row) -> Row:
-    """The same turn, no longer to be named."""
+    """A turn's row that can no longer be named."""
     return sealed((*row[:12], 1, row[13]))
 
 
 def session_columns(row: SessionRow) -> Row:
-    """In the order of ``SESSION``."""
+    """A session's columns, in the order of ``SESSION``."""
     return sealed(
         (
             row.tenant,
@@ -197,7 +197,7 @@ def read_session(row: Row) -> SessionRow:
 
 
 def account_columns(tenant: str, name: str, account: SpendTotal) -> Row:
-    """In the order of ``ACCOUNT``."""
+    """An account's columns, in the order of ``ACCOUNT``."""
     usage = account.usage
     counts = (
         usage.input_tokens,

@@ -53,10 +53,10 @@ log = logging.getLogger(__name__)
 UPKEEP_S = 0.02
 """Seconds between two looks at what commits have left to be done beside them."""
 LOOK_S = 1.0
-"""So long a look waits for a commit that is under way; and so long after one that was written the
-disk is believed."""
+"""Seconds that a look waits for a commit that is under way; and for which the disk is believed
+after one that was written."""
 LOCKED_S = 0.5
-"""So long a look waits for another program's lock."""
+"""Seconds that a look waits for another program's lock."""
 
 
 class SqliteJournal(SqlJournal):

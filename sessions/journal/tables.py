@@ -196,7 +196,7 @@ class SqlTables(abc.ABC):
         )
 
     def new_session(self, tenant: str, name: str) -> SessionRow:
-        """As this server would make it; nothing is written."""
+        """A session's row as this server would make it; nothing is written."""
         epoch = FIRST_EPOCH if self._shared else UNFENCED
         owner = self.owner if self._shared else ""
         return SessionRow(tenant=tenant, name=name, owner=owner, epoch=epoch)
@@ -214,7 +214,7 @@ class SqlTables(abc.ABC):
     def account_row(
         self, cursor: Cursor, tenant: str, name: str, *, lock: bool = False
     ) -> SpendTotal:
-        """All zero if there is none."""
+        """An account's row; all zero if there is none."""
         return self._found_account(cursor, tenant, name, lock=lock) or SpendTotal()
 
     def _found_account(
@@ -257,6 +257,6 @@ def marks(count: int) -> str:
 
 
 def slices(found: Sequence[T]) -> Iterator[Sequence[T]]:
-    """In parts that one statement takes."""
+    """A list in parts that one statement takes."""
     for first in range(0, len(found), _MOST_ROWS):
         yield found[first : first + _MOST_ROWS]

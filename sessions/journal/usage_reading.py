@@ -40,7 +40,7 @@ class UsagePlace(NamedTuple):
     """Where a row stands among those that are asked for."""
 
     hour: int
-    """Its bucket's first hour, which may be before what is asked for."""
+    """The first hour of its bucket, which may be before what is asked for."""
     value: str
 
 

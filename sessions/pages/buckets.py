@@ -112,7 +112,7 @@ class TurnBucket:
         return share
 
     def to_row(self) -> dict[str, Any]:
-        """All of it, for a database."""
+        """The whole bucket, for a database."""
         counts = {name: getattr(self, name) for name in _COUNTS}
         return counts | {"first": self.first_token.to_row(), "whole": self.whole.to_row()}
 
@@ -124,7 +124,7 @@ class TurnBucket:
         return cls(**counts, first_token=first, whole=whole)
 
     def numbers(self) -> dict[str, Any]:
-        """For the page: tokens, dollars, seconds."""
+        """The bucket's numbers for a page: tokens, dollars, seconds."""
         return {
             "turns": self.turns,
             "failed": self.failed,
@@ -183,7 +183,7 @@ class MachineBucket:
         )
 
     def to_row(self) -> dict[str, Any]:
-        """All of it, for a database."""
+        """The whole bucket, for a database."""
         return {name: getattr(self, name) for name in (*_MACHINE_COUNTS, "sums")}
 
     @classmethod

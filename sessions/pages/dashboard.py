@@ -180,11 +180,11 @@ class Dashboard(Watcher):
 
     @property
     def known_tenants(self) -> set[str]:
-        """Those of whom something was heard."""
+        """Tenants of whom something was heard."""
         return set(self._totals)
 
     def visible_tenants(self, principal: Principal) -> set[str]:
-        """Those of whom ``principal`` may see rows, as far as they have any."""
+        """Tenants of whom ``principal`` may see rows, as far as they have any."""
         return set(self._totals) if principal.operator else {principal.tenant}
 
     def totals(self, tenants: set[str]) -> Totals:
@@ -254,7 +254,7 @@ class Dashboard(Watcher):
         return self._started
 
     def engine_state(self) -> dict[str, Any]:
-        """As it was after its last step."""
+        """The engine's numbers, as they were after its last step."""
         stats = self._stats
         return {
             "running": stats.running,

@@ -20,7 +20,7 @@ from sessions.pages.recorder import Recorder
 LEVELS = {"hour": (10.0, 360), "day": (300.0, 288)}
 """Seconds of a bucket, and how many there are."""
 MAX_TENANTS = 64
-"""With curves of their own; who was quiet for longest loses them first."""
+"""Tenants with curves of their own; who was quiet for longest loses them first."""
 
 
 Bucket = TypeVar("Bucket")
@@ -44,7 +44,7 @@ class Buckets(Generic[Bucket]):
         return self._buckets[number]
 
     def since(self, now: float) -> Iterator[tuple[int, Bucket]]:
-        """Those that are not too old, by number."""
+        """The buckets that are not too old, by number."""
         self._drop(int(now // self._width_s))
         yield from self._buckets.items()
 

@@ -38,7 +38,7 @@ class SessionsQuery:
 
     @property
     def question(self) -> list[Any]:
-        """All that a cursor holds for."""
+        """The part of the query that a cursor holds for."""
         asked = self.asked
         return [
             "list",

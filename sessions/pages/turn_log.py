@@ -117,7 +117,7 @@ class TurnHistory:
 
 
 def _tool_wait_s(log: SessionLog, report: TurnReport, ended_s: float) -> float | None:
-    """From the end of the turn it continues, if that one called tools."""
+    """Seconds from the end of the turn it continues, if that one called tools."""
     parent = next(
         (t for t in reversed(log.turns) if t.report.response_id == report.parent_response_id), None
     )

@@ -47,7 +47,7 @@ class UsageQuery:
 
     @property
     def group_by(self) -> str:
-        """As it was asked for; empty: no groups."""
+        """The keys by which usage is grouped, as they were asked for; empty: no groups."""
         return f"label:{self.asked.label}" if self.asked.group == "label" else self.asked.group
 
 

@@ -15,7 +15,7 @@ class Watcher:
         """The engine has started, or started again."""
 
     def engine_died(self) -> None:
-        """From here on no turn runs, until it is ready again."""
+        """The engine is gone: no turn runs until it is ready again."""
 
     def engine_restarted(self) -> None:
         """Another one has taken the place of one that died."""

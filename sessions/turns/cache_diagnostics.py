@@ -15,7 +15,7 @@ from sessions.durable.transcript import Entry, Header, chain_ids
 from tools_api.events import Event
 
 _LOST = ("evicted", "expired")
-"""Those causes in ``SequenceStart.miss_causes`` that are the cache's own doing."""
+"""The causes in ``SequenceStart.miss_causes`` that are the cache's own doing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -38,7 +38,8 @@ SERVICE_RESTART = 1012
 
 
 class Connection:
-    """Not thread-safe; all connections of a service live in one event loop."""
+    """One client's connection. Not thread-safe; all connections of a service live in one event
+    loop."""
 
     def __init__(
         self,

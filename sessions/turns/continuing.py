@@ -27,7 +27,7 @@ class Lineage:
 
     parent: StoredResponse | None
     session: Session | None
-    """None: a new one, to be made when the turn begins."""
+    """The session of the turn; None: a new one, to be made when the turn begins."""
     session_name: str
     items: tuple[Item, ...]
     """The items of the request's input that are not history."""

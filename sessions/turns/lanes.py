@@ -31,10 +31,10 @@ class Lane(Generic[Request]):
     """A connection's lane: one stream of requests, answered in order."""
 
     stream_id: str | None
-    """None for the default lane."""
+    """The lane's name; None for the default lane."""
     active: bool = False
     waiting: deque[tuple[int, Request]] = field(default_factory=deque)
-    """With their places in the order of arrival on the connection."""
+    """Waiting requests, with their places in the order of arrival on the connection."""
 
 
 class Lanes(Generic[Request]):

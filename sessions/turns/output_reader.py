@@ -206,7 +206,7 @@ class StopStrings:
 
     @property
     def any(self) -> bool:
-        """There are stop strings; without any, text passes as it is."""
+        """Whether there are stop strings; without any, text passes as it is."""
         return bool(self._stops)
 
     def push(self, text: str) -> str:

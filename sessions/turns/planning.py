@@ -72,7 +72,7 @@ class _Prompt:
     num_tokens: int
     """Header, held chain and new part together."""
     due: Due | None = None
-    """It is of the whole context, which is to be recast."""
+    """How the whole context is to be recast, where the prompt is of that."""
 
 
 def template_options(model: ServedModel, request: CreateRequest) -> TemplateOptions:

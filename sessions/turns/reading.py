@@ -63,7 +63,7 @@ class Read:
 
     content: ClientEvent | ApiError
     prepared: PrecomputedRequest | None = None
-    """None: it was small, or it is no create."""
+    """What was worked out of a large create; None: it was small, or is none."""
 
 
 def read_frame(frame: str | bytes, context: ReadContext) -> Read:
@@ -75,7 +75,7 @@ def read_frame(frame: str | bytes, context: ReadContext) -> Read:
 
 
 def prepared(read: Read, context: ReadContext) -> Read:
-    """The same with what a create will need."""
+    """A create that was read, with what its turn will need."""
     request = read.content
     if not isinstance(request, CreateRequest):
         return read

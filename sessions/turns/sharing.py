@@ -77,7 +77,7 @@ class SharedAccounts:
         return tuple(bounded)
 
     def follow_anew(self, before: Bounded, session: Session) -> Bounded:
-        """The same after a while in which its accounts may have become others."""
+        """Follow a turn again after a while in which its accounts may have become others."""
         bounded = self.follow(session)
         self.done(session.tenant, before)
         return bounded
@@ -119,8 +119,8 @@ class SharedAccounts:
         return sorted(self._idle)
 
     def gone(self, key: Key) -> bool:
-        """This server is about to have no share of it any more. False: a turn that has begun
-        meanwhile draws on it, so it stays."""
+        """This server is about to have no share of the account any more. False: a turn that has
+        begun meanwhile draws on it, so it stays."""
         return self._idle.pop(key, None) is not None
 
     def still(self, key: Key) -> None:

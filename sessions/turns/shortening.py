@@ -42,7 +42,7 @@ class Room:
         return text_bytes(item) // self.longest_token_bytes
 
     def is_hopeless(self, items: Iterable[Item]) -> bool:
-        """They cannot all fit, so that no seconds should go into tokenising them."""
+        """Whether texts cannot all fit, so that no seconds should go into tokenising them."""
         return sum(map(self.least_tokens, items)) > self.max_tokens
 
 

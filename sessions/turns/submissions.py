@@ -71,7 +71,7 @@ def required_input(call: Item) -> dict[str, Any]:
 
 
 def messages_of(submissions: tuple[Submission, ...]) -> tuple[Item, ...]:
-    """All their messages, in the order in which they came."""
+    """The messages of all submissions, in the order in which they came."""
     return tuple(item for each in submissions for item in each.items if isinstance(item, Message))
 
 

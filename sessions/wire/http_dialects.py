@@ -29,7 +29,7 @@ class TokenCount:
 
     path: str
     read: Callable[[Any], dict[str, Any]]
-    """From a body to the fields of the ``response.create`` that is counted."""
+    """Makes the fields of the ``response.create`` that is counted, of a body."""
     body: Callable[[int], dict[str, Any]]
     """The answer with a count of tokens, in the API's words."""
 
@@ -41,8 +41,8 @@ class Served:
     path: str
     dialect: Dialect
     whole_histories: bool = False
-    """Its clients send all that was said, so that a session that only a header names is never
-    continued where it stands."""
+    """Whether its clients send all that was said, so that a session that only a header names is
+    never continued where it stands."""
     count: TokenCount | None = None
 
 
@@ -85,7 +85,7 @@ class Body:
     request_id: str | None = None
     span: str | None = None
     counted: bool = False
-    """It asks for a prompt's length alone."""
+    """Whether it asks for a prompt's length alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class ReadBody:
 
     read: Read
     style: Style | None
-    """None: the body was not understood so far."""
+    """The style of the answer; None: the body was not understood so far."""
 
 
 def read_body(body: Body, context: ReadContext) -> ReadBody:
