@@ -183,9 +183,8 @@ def bars_of(measured: Measured, parts: Sequence[str], turns: int) -> list[Bar]:
             Bar(name="ahead_ttft_ratio", value=measured.ratio, op="<=", bar=1.5),
         ]
     if "client" in parts:
-        own = [cut["computed"] for cut in summaries]
-        known = own and measured.client_computed
-        share = statistics.median(own) / measured.client_computed if known else None
+        own, clients = [cut["computed"] for cut in summaries], measured.client_computed
+        share = statistics.median(own) / clients if own and clients else None
         bars.append(Bar(name="summary_over_clients", value=share, op="<=", bar=0.05))
     if "bad_input" in parts:
         bars += context_neighbours.bars_of(measured.figures.get("bad_input", {}))

@@ -271,7 +271,7 @@ async def cancelled_cut(bad: Bad) -> None:
     """The turn is cancelled while it is summed up."""
     id_ = await _begin_full(bad)
     await bad.wire.socket.send(json.dumps({"type": "response.cancel", "response_id": id_}))
-    await bad.ends("cancelled", "incomplete")
+    await bad.ends("cancelled", "incomplete", "completed")
 
 
 async def steered_cut(bad: Bad) -> None:
@@ -320,17 +320,13 @@ async def many_steers(bad: Bad) -> None:
     for target, text in [*((id_, text) for text in texts), ("resp_none", "x")]:
         steer = {"type": "response.steer", "previous_response_id": target, "input": text}
         await bad.wire.socket.send(json.dumps(steer))
-    wanted = len(texts) + 1
     told: Counter[str] = Counter()
-    ended = 0
-    while told.total() < wanted or not ended:
+    while told["failed"] + told["accepted"] <= len(texts) or told["ended"] < told["turns"]:
         event = await bad.wire.event()
-        kind = event["type"].removeprefix("response.")
-        if kind in ("steer.accepted", "steer.failed"):
-            told[kind] += 1
-        ended += event["type"] in TERMINAL
-        if kind == "created":  # the successor, which hears what was accepted
-            ended -= 1
+        kind = event["type"].removeprefix("response.steer.")
+        told[kind] += kind in ("accepted", "failed")
+        told["ended"] += event["type"] in TERMINAL
+        told["turns"] = 1 + bool(told["accepted"])  # the successor hears all that were accepted
     bad.seen.update(told)
 
 
