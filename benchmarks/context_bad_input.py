@@ -327,7 +327,7 @@ async def many_steers(bad: Bad) -> None:
         told[kind] += kind in ("accepted", "failed")
         told["ended"] += event["type"] in TERMINAL
         told["turns"] = 1 + bool(told["accepted"])  # the successor hears all that were accepted
-    bad.seen.update(told)
+    bad.seen.update({kind: told[kind] for kind in ("accepted", "failed")})
 
 
 async def _until(bad: Bad, come: Callable[[set[str]], Any]) -> list[str]:
