@@ -50,7 +50,8 @@ def test_a_loop_that_stumbles_or_computes_too_much_does_not_pass() -> None:
     assert met["summary_extra_tokens"]
     assert met["chain_cuts"]
     assert not of("chain", loop(GOOD, 4))["chain_cuts"]
-    assert not met["chain_windows"]
+    assert met["chain_windows"], "six turns are no 200"
+    assert not of("chain", loop(GOOD, 4), turns=2_000)["chain_windows"]
     stumbled = loop(GOOD, 4)
     stumbled.statuses[2] = "failed"
     assert not of("chain", stumbled)["chain_completed"]
