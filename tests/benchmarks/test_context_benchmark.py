@@ -78,6 +78,8 @@ def test_the_widest_gap_counts_and_what_was_answered_wrongly() -> None:
     answered, gap = gap_bars(found)
     assert (answered.value, answered.met) == (1.0, True)
     assert (gap.value, gap.met) == (3.1 / 2.0, False)
+    long = {"ordinary_long": {"gap_p50_ms": 9.0}, "endless_summary": {"gap_p50_ms": 18.0}}
+    assert gap_bars(found | long)[1].value == 2.0, "a long prompt beside another"
     answered, gap = gap_bars(found | {"low_threshold": {"wrong": "it was taken"}})
     assert (answered.value, answered.met) == (0.5, False)
     assert gap.met
@@ -101,5 +103,5 @@ def test_a_part_that_fails_is_told_and_the_others_are_played(
 
 def test_every_part_has_a_bar_and_every_case_says_what_it_is() -> None:
     assert set(PARTS) == {*LOOPS, "client", "bad_input"}
-    assert len(CASES) == 25
+    assert len(CASES) == 26
     assert callable(Server)
