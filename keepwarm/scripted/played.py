@@ -31,7 +31,7 @@ _WHY = {"cancelled": None, "steered": "steered"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Tokens of a turn."""
+    """Prompt, cached and output tokens of a turn."""
 
     input: int = 0
     cached: int = 0

@@ -55,7 +55,7 @@ class AskedTurn:
     request: CreateRequest
     """As a real server reads it."""
     raw: Mapping[str, Any]
-    """As the client sent it."""
+    """The request as the client sent it."""
     items: tuple[Item, ...]
     """All that the model would read, the oldest first."""
     session: str

@@ -43,7 +43,7 @@ class ScriptedSession:
             above = above.parent
 
     def tree_spent(self, kind: str, among: "Mapping[str, ScriptedSession]") -> float:
-        """By it and all below it."""
+        """The amount that it and all sessions below it have spent."""
         own = self.spent.get(kind, 0)
         return own + sum(
             each.tree_spent(kind, among) for each in among.values() if each.parent is self
@@ -68,7 +68,7 @@ class KeptResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """A turn that may begin."""
+    """A turn that may begin, with what it continues."""
 
     request: CreateRequest
     session: ScriptedSession
@@ -78,7 +78,7 @@ class Begun:
     """All that the model reads."""
     number: int
     counts: Counts
-    """Tokens of the prompt."""
+    """Tokens of the turn's prompt."""
 
 
 class _Account(NamedTuple):

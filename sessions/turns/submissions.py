@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from tools_api import errors
 from tools_api.events import SteerRequest
-from tools_api.item_references import parse_input
 from tools_api.items import Item, Message
 from tools_api.json_fields import join
 from tools_api.limits import Limits
+from tools_api.request_reading import parse_input
 from tools_api.requests import CreateRequest
 
 Boundary = Literal["item", "now"]
@@ -24,13 +24,13 @@ _KEYS = frozenset({"type", "role", "content", "id", "status"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One that was accepted."""
+    """A steer that was accepted: messages for a response that runs."""
 
     id: str
     asked: SteerRequest
     items: tuple[Item, ...]
     num_bytes: int
-    """Bytes of its frame."""
+    """Size of the steer's frame."""
 
 
 def steering_items(asked: SteerRequest, num_bytes: int, limits: Limits) -> tuple[Item, ...]:
@@ -71,7 +71,7 @@ def required_input(call: Item) -> dict[str, Any]:
 
 
 def messages_of(submissions: tuple[Submission, ...]) -> tuple[Item, ...]:
-    """All their messages, in the order in which they came."""
+    """The messages of all submissions, in the order in which they came."""
     return tuple(item for each in submissions for item in each.items if isinstance(item, Message))
 
 
