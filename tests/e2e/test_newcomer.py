@@ -182,6 +182,10 @@ def nobody_there() -> None:
     Client("http://127.0.0.1:1/v1", retries=Retries(tries=0)).session().run("go")
 
 
+def nobody_to_ask() -> None:
+    Client("http://127.0.0.1:1/v1").session(name="order 17").pending()
+
+
 PROGRAMS: tuple[tuple[Callable[[], Any], str, str], ...] = (
     (lambda: Client("localhost:8080"), "'localhost:8080'", "http://HOST:PORT/v1"),
     (lambda: Client("ftp://h/v1"), "'ftp://h/v1'", "http://HOST:PORT/v1"),
@@ -191,6 +195,7 @@ PROGRAMS: tuple[tuple[Callable[[], Any], str, str], ...] = (
     (lambda: Client(sockets="turn"), "'turn'", "'session'"),  # type: ignore[arg-type]
     (lambda: Retries(tries=-1), "tries=-1", "tries"),
     (nobody_there, "127.0.0.1:1", "keepwarm serve"),
+    (nobody_to_ask, "127.0.0.1:1", "keepwarm serve"),
     (lambda: session(temprature=0), "temprature", "temperature"),
     (lambda: session(instruction="x"), "instruction", "instructions"),
     (lambda: session(max_tokens=5), "max_tokens", "max_output_tokens"),

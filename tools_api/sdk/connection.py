@@ -37,6 +37,7 @@ SESSION_FIELD = "session"
 """The field of an address's query that names a session to a balancer."""
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _MAX_TOLD = 400
+_NOBODY = "; does a server ('keepwarm serve') run at this address?"
 _FOR_NOW = frozenset({429, 502, 503, 504})
 """Statuses after which the same may be asked again."""
 
@@ -112,7 +113,7 @@ class Endpoint:
             return Refused(message, code=None, status=status, type=kind)
         said = str(error) or type(error).__name__
         if final:
-            said += "; does a server ('keepwarm serve') run at this address?"
+            said += _NOBODY
         return ConnectionLost(f"cannot connect to {self.url}: {said}", started=False, final=final)
 
     def _hint(self, status: int, told: str) -> str:
@@ -246,8 +247,9 @@ class Connection:
                 address, endpoint.headers, sent, timeout_s=timeout_s
             )
         except OSError as error:
-            doing = "read" if body is None else "reach"
-            raise ConnectionLost(f"cannot {doing} {address}: {error}", started=False) from error
+            doing, final = "read" if body is None else "reach", not self.traits.met
+            said = f"cannot {doing} {address}: {error}{_NOBODY if final else ''}"
+            raise ConnectionLost(said, started=False, final=final) from error
         if not 200 <= status < 300:
             self.traits.met = self.traits.met or bool(_told(told))
             raise _refusal(address, status, told)
@@ -261,14 +263,17 @@ class Connection:
     async def ask_patiently(
         self, path: str, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """As ``ask``, again and again while the server is away or overloaded: for what may be
-        said twice. Errors as for ``ask``."""
+        """As ``ask``, again and again while a server that was met is away or overloaded: for what
+        may be said twice. Errors as for ``ask``."""
         tries = 0
         while True:
             try:
                 return await self.ask(path, body)
             except (Refused, ConnectionLost) as error:
-                for_now = isinstance(error, ConnectionLost) or error.status in _FOR_NOW
+                if isinstance(error, ConnectionLost):
+                    for_now = not error.final
+                else:
+                    for_now = error.status in _FOR_NOW
                 if tries >= self._retries.tries or not for_now:
                     raise
                 asked_s = getattr(error, "retry_after_s", None) or 0.0

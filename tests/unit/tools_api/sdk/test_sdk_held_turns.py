@@ -226,9 +226,9 @@ async def test_a_server_that_is_away_for_a_moment_is_asked_again() -> None:
 
         async def ask(self, url: str, *given: Any, **named: Any) -> tuple[int, bytes]:
             asked.append(url)
-            if len(asked) % 3 == 1:
+            if len(asked) % 3 == 2:  # it has been met before
                 raise OSError("away")
-            if len(asked) % 3 == 2:
+            if len(asked) % 3 == 0:
                 return 503, b'{"error": {"message": "busy", "code": "server_is_overloaded"}}'
             return await server.ask(url, *given, **named)
 
