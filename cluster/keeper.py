@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cluster.replica_process import START_S, ReplicaDidNotStart, ReplicaProcess
-from cluster.slots import SlotLock, folder_free, order, slot_folder, take_first
+from cluster.slots import SlotLock, folder_free, lock_first_free, order, slot_folder
 from sessions.journal.errors import JournalError
 from sessions.journal.members import MOST_SLOTS, Member, MemberLoad, MemberState
 
@@ -111,7 +111,9 @@ class ReplicaKeeper:
             JournalError: the database cannot be asked for a slot.
         """
         with start_turn(self._plan.folder / "starting"):
-            found = take_first(order(range(1, MOST_SLOTS + 1), self._plan.kv_root), self._lock_of)
+            found = lock_first_free(
+                order(range(1, MOST_SLOTS + 1), self._plan.kv_root), self._lock_of
+            )
             if found is None:
                 raise ReplicaDidNotStart(f"all {MOST_SLOTS} slots are taken")
             self.slot, self._lock = found

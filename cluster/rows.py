@@ -43,7 +43,7 @@ class MemberRows:
         except JournalAbsent:
             return [], 0
         with journal.reading() as cursor:
-            return members.of_cluster(cursor, self._cluster), journal.now_ms(cursor)
+            return members.cluster_members(cursor, self._cluster), journal.now_ms(cursor)
 
     def living(self) -> list[Member]:
         """Those whose heart was heard lately. Raises JournalError."""
@@ -59,7 +59,7 @@ class MemberRows:
         journal = self._opened()
         with journal.writing() as cursor:
             now_ms = journal.ownership.now_ms(cursor)
-            members.give_slots(cursor, slots)
+            members.assign_slots(cursor, slots)
             members.tell(cursor, told, now_ms)
             members.forget(cursor, self._cluster, now_ms - FORGET_MS)
             for owner in told:

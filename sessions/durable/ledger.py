@@ -277,12 +277,12 @@ class Ledger:
 
     def settle_residency(self) -> Unsettled:
         """Settle the charges since the last time without a turn: the caller records it."""
-        unsettled = self.take_unsettled()
+        unsettled = self.pop_unsettled()
         self.usage = self.usage + TurnUsage(residency=unsettled.block_us)
         self.cost += unsettled.cost
         return unsettled
 
-    def take_unsettled(self) -> Unsettled:
+    def pop_unsettled(self) -> Unsettled:
         """The same, for a turn that is ``settled`` with it."""
         unsettled, self.unsettled = self.unsettled, NOTHING_UNSETTLED
         return unsettled

@@ -132,7 +132,7 @@ class PolicyAccounts:
         for name, account in self._accounts.items():
             account.spent = account.spent.most(self._kept.get(name, NOTHING))
 
-    def of(self, key: str) -> tuple[Account, ...]:
+    def for_key(self, key: str) -> tuple[Account, ...]:
         """The accounts on which a turn under that key draws that begins now."""
         policies = self._budgets_of(key)
         if not policies:

@@ -201,7 +201,7 @@ class Reservation:
             account.spend(spent, held)
         ledger = self._ledger
         if ledger.unsettled is not NOTHING_UNSETTLED:
-            unsettled = ledger.take_unsettled()
+            unsettled = ledger.pop_unsettled()
             usage = replace(usage, residency=unsettled.block_us)
             cost += unsettled.cost
         ledger.settled(usage, cost, is_turn=self._is_turn and not goes_on)

@@ -173,7 +173,7 @@ class Tenant:
         gone.close()
         return gone
 
-    def above_or_before(self, name: str) -> Session:
+    def ancestor_session(self, name: str) -> Session:
         """The session of that name that others stand on. One that is made of nothing is not
         claimed where a journal may know better."""
         known = self.known_session(name)
@@ -192,7 +192,7 @@ class Tenant:
     def delete_response(self, response_id: str) -> bool:
         """The response can no longer be named, nor its events be asked for; what continues it
         goes on. False: there is none of that id here."""
-        log = self._logs.of_response(self.name, response_id)
+        log = self._logs.by_response(self.name, response_id)
         if log is not None:
             self._logs.delete(log)
         stored = self.responses.get(response_id)

@@ -104,7 +104,7 @@ class Recalling:
             ownership = journal.ownership
             assert ownership is not None
             if wanted.shares:
-                return Recalled(shares=ownership.take_shares(tenant, wanted.shares))
+                return Recalled(shares=ownership.claim_shares(tenant, wanted.shares))
             return Recalled(draws=ownership.draw(tenant, wanted.draws))
         if wanted.conversation is not None:
             return Recalled(conversation=journal.conversation(tenant, wanted.conversation))
@@ -164,7 +164,7 @@ class Recalling:
         if id_ is None or not self._wanted.takes_id:
             elsewhere = id_ is not None and own.request_elsewhere(self._tenant, id_)
             return self._ended_anywhere(own, elsewhere), None
-        mine = own.take_request(self._tenant, id_)
+        mine = own.claim_request(self._tenant, id_)
         try:
             ended = self._ended_anywhere(own, not mine)
         except BaseException:

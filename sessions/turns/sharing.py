@@ -107,7 +107,7 @@ class SharedAccounts:
         if key not in self._uses:
             self._idle[key] = self._idle.get(key, NOTHING).plus(share.amount)
 
-    def doubt(self) -> None:
+    def distrust_shares(self) -> None:
         """Others may have had this server's shares back: what is not held is asked for anew."""
         for use in self._uses.values():
             for account in use.accounts:

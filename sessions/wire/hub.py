@@ -165,7 +165,7 @@ class Hub:
         connection_id = f"conn_{next(self._numbers)}"
         whose = self._store.tenant(tenant)
         connection = (connect or self._connect)(connection_id, whose)
-        connection.ask_under(key_name, request_id)
+        connection.identify(key_name, request_id)
         link = Link(connection_id, whose, connection, outlet)
         self._links[connection_id] = link
         self._metrics.connection_opened()
@@ -221,7 +221,7 @@ class Hub:
         """Let time pass: connections grow old, the store drops what expired. Once a second."""
         self._run([(link, link.connection.tick) for link in self._links.values()])
         self.dashboard.tick()
-        self._post(self.dashboard.pictures.take_requests())
+        self._post(self.dashboard.pictures.pop_requests())
         self._ticks += 1
         if self._ticks % SWEEP_EVERY_TICKS == 0:
             self._post(self._store.sweep())

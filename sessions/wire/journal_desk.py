@@ -132,7 +132,7 @@ class JournalDesk:
         """The journal was found damaged: nothing is read or written any more."""
         return self._journal.damage is not None
 
-    def begin_with(self, left: Sequence[TurnRecord]) -> None:
+    def note_settled(self, left: Sequence[TurnRecord]) -> None:
         """Turns were cut short by a server that died; they are settled."""
         self.left = left
         if self._cut_short is not None:
@@ -170,7 +170,7 @@ class JournalDesk:
             self._tasks.append(loop.create_task(self._look_at_journal(self._ground)))
         if self.sharing is not None:
             self._tasks.append(loop.create_task(self.sharing.live(cut_short)))
-            self._tasks.append(loop.create_task(self.sharing.give_back()))
+            self._tasks.append(loop.create_task(self.sharing.return_share()))
 
     def commit(self, record: TurnRecord, key: object) -> None:
         """Have a turn's record written."""

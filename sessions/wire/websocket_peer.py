@@ -143,7 +143,7 @@ class WebSocketPeer(asyncio.Protocol):
             principal.tenant, self, key_name=principal.key_name, request_id=socket.request_id
         )
         if socket.wants_events:
-            self._link.connection.want_events()
+            self._link.connection.enable_events()
 
     # asyncio.Protocol
 
