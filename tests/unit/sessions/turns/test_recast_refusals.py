@@ -64,6 +64,7 @@ def test_an_item_made_for_something_else_is_refused(other: str) -> None:
     rig.model.seal = Seal(key, b"default|bytes")
     mine = rig.model.seal.for_tenant("acme").sealed("whole", _stands_for(item), "cmp_1").to_wire()
     rig.model.seal = Seal(bytes([1] * KEY_BYTES) if other == "key" else key, made_for[other])
+    client = rig.connect()
     client.create(input=[mine])
     assert client.last["error"]["param"] == "input[0].encrypted_content"
     assert "model or tokenizer" in client.last["error"]["message"]
