@@ -48,15 +48,13 @@ _UNREAD = frozenset(
 """Keys of what is binary or sealed, wherever it stands in a block."""
 
 
-def note_of(raw: dict[str, Any], path: str) -> str | None:
-    """The note for an item; None: its type is none of those that ran elsewhere.
+def note_of(raw: dict[str, Any], path: str) -> str:
+    """The note for an item, whose type is one of ``TOLD``.
 
     Raises:
         ApiError: a field that is told is nested too deep, or is no JSON.
     """
-    kind = raw.get("type")
-    if not isinstance(kind, str) or kind not in TOLD:
-        return None
+    kind = raw["type"]
     told = {name: raw[name] for name in TOLD[kind] if raw.get(name) is not None}
     if kind in NOTED_BLOCKS:
         told = _read(told)

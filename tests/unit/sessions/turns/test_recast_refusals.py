@@ -210,7 +210,7 @@ def test_ten_thousand_references_are_refused(whose: str, behind: list[Any]) -> N
         said = rig.connect("other" if whose == "foreign" else "acme").turn(input="x")
         ids = [said["output"][0]["id"]] * 10_000
         if whose == "deleted":
-            rig.store.delete_response("acme", said["id"])
+            rig.store.tenant("acme").delete_response(said["id"])
     before = len(rig.engine.requests)
     client.create(input=[*({"type": "item_reference", "id": id_} for id_ in ids), *behind])
     assert client.last["type"] == "error"
