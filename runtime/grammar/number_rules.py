@@ -25,7 +25,6 @@ from runtime.grammar.number_ranges import (
 from tools_api.exact_numbers import Number, exact, is_number, num_digits, plain
 from tools_api.schema_references import Schema
 
-NUMERIC = ("integer", "number")
 KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _MAX_LISTED = 1000
 """Multiples that are listed one by one."""

@@ -28,7 +28,6 @@ ANSWER_LEVELS = (256, 1792)
 """Tokens emitted at which a sequence counts as longer."""
 PROMPT_LEVELS = (256, 1024)
 """The same for the time its prompt takes to compute, in tokens that it could emit meanwhile."""
-NUM_LEVELS = 3
 PATIENCE_S = 1200.0
 """A sequence comes down by a level for each so many seconds since it arrived."""
 
