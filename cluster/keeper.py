@@ -33,7 +33,7 @@ _LOOK_EVERY_S = 0.1
 
 
 class ReplicaLost(Exception):
-    """It has ended, or hangs and was killed. Another one is to take its place."""
+    """The server's process has ended, or hangs and was killed. Another one is to take its place."""
 
 
 class ReplicaRows(Protocol):
@@ -60,7 +60,7 @@ class ReplicaPlan:
     options: tuple[str, ...]
     """More options of ``keepwarm serve``."""
     folder: Path
-    """For logs, and for the lock of whose turn it is to start; this host's."""
+    """The folder on this host for logs, and for the lock of whose turn it is to start."""
     kv_root: Path | None
     """Has a folder of KV for each slot; None: there are none."""
     environment: Mapping[str, str]

@@ -33,11 +33,11 @@ class MemberRows:
         self._journal: PostgresJournal | None = None
 
     def look(self) -> list[Member]:
-        """All of the cluster, whoever balances it. Raises JournalError."""
+        """The servers of the cluster, whoever balances it. Raises JournalError."""
         return self.look_at()[0]
 
     def look_at(self) -> tuple[list[Member], int]:
-        """The same, and the milliseconds of the database's clock, by which hearts beat."""
+        """The servers, and the milliseconds of the database's clock, by which hearts beat."""
         try:
             journal = self._opened()
         except JournalAbsent:
@@ -46,7 +46,7 @@ class MemberRows:
             return members.cluster_members(cursor, self._cluster), journal.now_ms(cursor)
 
     def living(self) -> list[Member]:
-        """Those whose heart was heard lately. Raises JournalError."""
+        """The servers whose heart was heard lately. Raises JournalError."""
         found, now_ms = self.look_at()
         return [each for each in found if member_row(each, now_ms)["state"] != SILENT]
 

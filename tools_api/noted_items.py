@@ -39,9 +39,10 @@ NOTED_BLOCKS: Mapping[str, tuple[str, ...]] = {
     "bash_code_execution_tool_result": ("content",),
     "text_editor_code_execution_tool_result": ("content",),
 }
-"""The same of blocks in the messages of Anthropic's API, which its dialect hands on as items."""
+"""Types and fields of blocks in the messages of Anthropic's API, which its dialect hands on as
+items."""
 TOLD = {**NOTED, **NOTED_BLOCKS}
-"""All of them."""
+"""Types of items and blocks that become notes, with the fields that are told."""
 _UNREAD = frozenset(
     {"data", "encrypted_content", "encrypted_index", "encrypted_stdout", "file_id", "signature"}
 )

@@ -60,7 +60,7 @@ class Compilations:
         self._lock = Lock()
         """The lock on what is to be parsed: the workers take from it."""
         self._to_parse: dict[str, deque[Compilation]] = {}
-        """By tenant, the one that has waited longest for its turn first."""
+        """Grammars to parse by tenant; the one that has waited longest for its turn first."""
 
     @property
     def num_bytes(self) -> int:

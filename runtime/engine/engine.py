@@ -221,7 +221,7 @@ class Engine:
         return self._drafts.propose(decoding, step_s=self.background.mean_step_s)
 
     def _that_run(self, decodes: Decodes) -> Decodes:
-        """Those of ``decodes`` whose sequences take part in the step, finish and tasks seen to."""
+        """The decodes whose sequences take part in the step, finish and tasks seen to."""
         running = [n for n, sequence in enumerate(decodes.sequences) if self._runs(sequence)]
         return decodes if len(running) == len(decodes) else decodes.only(running)
 
@@ -388,7 +388,7 @@ class Engine:
         )
 
     def _memory_bytes(self) -> dict[str, float]:
-        """By part; nothing where that was told less than a second ago."""
+        """Memory by part; nothing where that was told less than a second ago."""
         now = self._clock()
         if now - self._memory_told_s < _TELL_S and self.has_work:
             return {}

@@ -82,7 +82,7 @@ class OpenRequests:
         self._output_lengths = OutputLengths()
         self._open: dict[str, Sequence] = {}
         self._positions: dict[Sequence, int] = {}
-        """As they were reported last."""
+        """Places in the queue, as they were reported last."""
         self._positions_reported_s = -1.0
 
     @property

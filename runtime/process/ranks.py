@@ -47,9 +47,9 @@ MEETING = "meeting the other ranks"
 MET = "waiting for the other ranks to meet"
 """And of one that has; not before all have may the place where they do be gone."""
 _DEAD_S = 0.02
-"""For a look at a process that may be dead."""
+"""Seconds for a look at a process that may be dead."""
 _ENDS_S = 2.0
-"""For another rank that has been told to end; then it is killed."""
+"""Seconds for another rank that has been told to end; then it is killed."""
 
 
 @dataclass(slots=True)
