@@ -72,6 +72,8 @@ LOOPS: dict[str, Callable[[Server, int], Loop]] = {
     "cleared": lambda server, turns: messages_loop(server, turns, CLEAR),
     "ahead": lambda server, turns: chain_loop(server, turns, tool_s=TOOL_S),
 }
+TURNS, WINDOWS = 200, 4.0
+"""Of a whole loop, and what its transcript comes to at least."""
 PARTS = (*LOOPS, "client", "bad_input")
 FAULTS = (OSError, ServerDidNotStart, LookupError, ValueError, AssertionError)
 """What a part that fails ends with."""
@@ -154,7 +156,7 @@ def _loop_bars(name: str, measured: Measured, turns: int) -> list[Bar]:
 
     bars = [
         bar("completed", ">=", 1.0, lambda each: each.statuses.count("completed") / turns),
-        bar("windows", ">=", 4.0, lambda each: each.transcript / window),
+        bar("windows", ">=", WINDOWS * turns / TURNS, lambda each: each.transcript / window),
         bar("cuts", ">=", 3, lambda each: len(each.cuts)),
         bar("hit_ratio", ">=", 0.95, lambda each: each.hit_ratio),
         bar("half_missed", "<=", 0.1, lambda each: each.half_missed),
@@ -183,9 +185,8 @@ def bars_of(measured: Measured, parts: Sequence[str], turns: int) -> list[Bar]:
             Bar(name="ahead_ttft_ratio", value=measured.ratio, op="<=", bar=1.5),
         ]
     if "client" in parts:
-        own = [cut["computed"] for cut in summaries]
-        known = own and measured.client_computed
-        share = statistics.median(own) / measured.client_computed if known else None
+        own, clients = [cut["computed"] for cut in summaries], measured.client_computed
+        share = statistics.median(own) / clients if own and clients else None
         bars.append(Bar(name="summary_over_clients", value=share, op="<=", bar=0.05))
     if "bad_input" in parts:
         bars += context_neighbours.bars_of(measured.figures.get("bad_input", {}))
@@ -196,13 +197,13 @@ def main(argv: list[str] | None = None) -> int:
     """Play the parts and say what they cost."""
     options = parser(__doc__)
     add = options.add_argument
-    add("--turns", type=int, default=200, help="of each loop")
+    add("--turns", type=int, default=TURNS, help="of each loop")
     add("--threads", type=int, default=1, help="of the server")
     add("--seconds", type=float, default=4.0, help="of each case of bad input")
     add("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
-    add("--small", action="store_true", help="30 turns, and half a second of bad input")
+    add("--small", action="store_true", help="80 turns, and half a second of bad input")
     asked = options.parse_args(argv)
-    turns, seconds = (30, 0.5) if asked.small else (asked.turns, asked.seconds)
+    turns, seconds = (80, 0.5) if asked.small else (asked.turns, asked.seconds)
     measured = Measured(turns, asked.threads, seconds)
     for part in asked.parts:
         measured.play(part)

@@ -39,7 +39,9 @@ MANY = 10_000
 TRIGGER = {"type": "compaction_trigger"}
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
 SHELL = {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}
-HISTORY_TOKENS = 3000
+HISTORY = 16
+"""Messages of a full context: some 3,000 tokens of the model of random weights."""
+THRESHOLD = 1500
 Fields = dict[str, Any]
 Items = list[Fields]
 
@@ -245,10 +247,15 @@ async def background_unstored(bad: Bad) -> None:
 
 def _full(number: int) -> Fields:
     """A turn whose context is over its threshold, and was never said before."""
+    threshold = {"type": "compaction", "compact_threshold": THRESHOLD}
+    return _long(number) | {"context_management": [threshold]}
+
+
+def _long(number: int) -> Fields:
+    """The same turn without a threshold."""
     line = f"{os.getpid()} {number}: " + "the shop has sold this and that " * 5
-    items = [user("the task"), *(user(f"{line} {n}") for n in range(HISTORY_TOKENS // 55))]
-    threshold = {"type": "compaction", "compact_threshold": HISTORY_TOKENS // 2}
-    return {"input": items, "context_management": [threshold], "max_output_tokens": 8}
+    items = [user("the task"), *(user(f"{line} {n}") for n in range(HISTORY))]
+    return {"input": items, "max_output_tokens": 8}
 
 
 async def _begin_full(bad: Bad) -> str:
@@ -271,7 +278,7 @@ async def cancelled_cut(bad: Bad) -> None:
     """The turn is cancelled while it is summed up."""
     id_ = await _begin_full(bad)
     await bad.wire.socket.send(json.dumps({"type": "response.cancel", "response_id": id_}))
-    await bad.ends("cancelled", "incomplete")
+    await bad.ends("cancelled", "incomplete", "completed")
 
 
 async def steered_cut(bad: Bad) -> None:
@@ -320,18 +327,14 @@ async def many_steers(bad: Bad) -> None:
     for target, text in [*((id_, text) for text in texts), ("resp_none", "x")]:
         steer = {"type": "response.steer", "previous_response_id": target, "input": text}
         await bad.wire.socket.send(json.dumps(steer))
-    wanted = len(texts) + 1
     told: Counter[str] = Counter()
-    ended = 0
-    while told.total() < wanted or not ended:
+    while told["failed"] + told["accepted"] <= len(texts) or told["ended"] < told["turns"]:
         event = await bad.wire.event()
-        kind = event["type"].removeprefix("response.")
-        if kind in ("steer.accepted", "steer.failed"):
-            told[kind] += 1
-        ended += event["type"] in TERMINAL
-        if kind == "created":  # the successor, which hears what was accepted
-            ended -= 1
-    bad.seen.update(told)
+        kind = event["type"].removeprefix("response.steer.")
+        told[kind] += kind in ("accepted", "failed")
+        told["ended"] += event["type"] in TERMINAL
+        told["turns"] = 1 + bool(told["accepted"])  # the successor hears all that were accepted
+    bad.seen.update({kind: told[kind] for kind in ("accepted", "failed")})
 
 
 async def _until(bad: Bad, come: Callable[[set[str]], Any]) -> list[str]:
@@ -349,6 +352,13 @@ async def ordinary(bad: Bad) -> None:
     await bad.ends("ordinary", "completed", "incomplete")
 
 
+async def ordinary_long(bad: Bad) -> None:
+    """No bad input either: a long prompt, what turns that are cut are compared with."""
+    number = bad.made["turns"] = bad.made.get("turns", 0) + 1
+    await bad.wire.send(**_long(number))
+    await bad.ends("ordinary", "completed", "incomplete")
+
+
 def _later(name: str) -> Fields:
     return TOOL | {"name": name, "defer_loading": True}
 
@@ -356,9 +366,12 @@ def _later(name: str) -> Fields:
 _TWICE = {"type": "additional_tools", "role": "developer", "tools": [TOOL, TOOL]}
 _OUTPUT = {"stdout": "x" * (1 << 20), "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
 _THRESHOLD = [{"type": "compaction", "compact_threshold": 20}]
-BASELINE = "ordinary"
+BASELINE, LONG = "ordinary", "ordinary_long"
+CUT = ("endless_summary", "cancelled_cut", "forked_cut", "steered_cut")
+"""Cases with long prompts."""
 CASES: dict[str, Callable[[Bad], Awaitable[None]]] = {
     BASELINE: ordinary,
+    LONG: ordinary_long,
     "others_item": others_item,
     "changed_item": changed_item,
     "nested_item": nested_item,
@@ -420,7 +433,7 @@ async def ask(name: str, url: str, seconds: float, begun: Callable[[], None]) ->
         while time.monotonic() < until:
             await CASES[name](bad)
             bad.seen["asked"] += 1
-        if name != BASELINE:
+        if name not in (BASELINE, LONG):
             await ordinary(bad)
         await wire.close()
     return bad.seen

@@ -18,7 +18,7 @@ from tools_api.item_reading import unpacked
 WINDOW = 4096
 THRESHOLD = 3000
 TASK = "Count what the shop has sold today, item by item."
-OUTPUT = "The shop sold {} of item {} today, at the usual price. " * 2
+OUTPUT = "The shop sold {} of item {} today, at the usual price in cash. " * 2
 PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 TOOL_S = 2.0
 BLOCK = 16

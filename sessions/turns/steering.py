@@ -29,6 +29,7 @@ from sessions.turns.submissions import (
     messages_of,
     required_input,
     steering_items,
+    successor,
 )
 from tools_api import events
 from tools_api.errors import ApiError
@@ -196,7 +197,7 @@ class Steering:
         self, job: Job, id_: str, submissions: tuple[Submission, ...], ended: _Ended
     ) -> None:
         """Make the response that hears them, in the target's lane."""
-        request = _successor(job.request, id_, submissions)
+        request = successor(job.request, id_, submissions)
         num_bytes = sum(each.num_bytes for each in submissions)
         waiting = Waiting(request, num_bytes, self._service.clock(), steers=submissions)
         refusal = self._ending
@@ -289,18 +290,3 @@ def _stubs(entry: Entry | None) -> tuple[Stub, ...]:
         return ()
     calls = (item for item in entry.output_items if isinstance(item, Call))
     return tuple(required_input(call) for call in calls if call.call_id in entry.open_calls)
-
-
-def _successor(
-    request: CreateRequest, id_: str, submissions: tuple[Submission, ...]
-) -> CreateRequest:
-    """The request behind a steered one: all its settings, and none of what it brought."""
-    options = request.keepwarm.model_copy(update={"request_id": None, "tools": (), "fork": False})
-    update = {
-        "input": messages_of(submissions),
-        "references": (),
-        "previous_response_id": id_,
-        "keepwarm": options,
-        "body_digest": b"",
-    }
-    return request.model_copy(update=update)

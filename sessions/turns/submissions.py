@@ -14,6 +14,7 @@ from tools_api.items import Item, Message
 from tools_api.json_fields import join
 from tools_api.limits import Limits
 from tools_api.request_reading import parse_input
+from tools_api.requests import CreateRequest
 
 Boundary = Literal["item", "now"]
 """Where a response that is steered ends: behind the item that it writes, or at the next token
@@ -72,3 +73,19 @@ def required_input(call: Item) -> dict[str, Any]:
 def messages_of(submissions: tuple[Submission, ...]) -> tuple[Item, ...]:
     """The messages of all submissions, in the order in which they came."""
     return tuple(item for each in submissions for item in each.items if isinstance(item, Message))
+
+
+def successor(
+    request: CreateRequest, id_: str, submissions: tuple[Submission, ...]
+) -> CreateRequest:
+    """The request for the response behind ``id_`` that hears them: it has all settings of the
+    target's request, and none of what that brought."""
+    options = request.keepwarm.model_copy(update={"request_id": None, "tools": (), "fork": False})
+    update = {
+        "input": messages_of(submissions),
+        "references": (),
+        "previous_response_id": id_,
+        "keepwarm": options,
+        "body_digest": b"",
+    }
+    return request.model_copy(update=update)

@@ -50,7 +50,8 @@ def test_a_loop_that_stumbles_or_computes_too_much_does_not_pass() -> None:
     assert met["summary_extra_tokens"]
     assert met["chain_cuts"]
     assert not of("chain", loop(GOOD, 4))["chain_cuts"]
-    assert not met["chain_windows"]
+    assert met["chain_windows"], "six turns are no 200"
+    assert not of("chain", loop(GOOD, 4), turns=2_000)["chain_windows"]
     stumbled = loop(GOOD, 4)
     stumbled.statuses[2] = "failed"
     assert not of("chain", stumbled)["chain_completed"]
@@ -77,6 +78,8 @@ def test_the_widest_gap_counts_and_what_was_answered_wrongly() -> None:
     answered, gap = gap_bars(found)
     assert (answered.value, answered.met) == (1.0, True)
     assert (gap.value, gap.met) == (3.1 / 2.0, False)
+    long = {"ordinary_long": {"gap_p50_ms": 9.0}, "endless_summary": {"gap_p50_ms": 18.0}}
+    assert gap_bars(found | long)[1].value == 2.0, "a long prompt beside another"
     answered, gap = gap_bars(found | {"low_threshold": {"wrong": "it was taken"}})
     assert (answered.value, answered.met) == (0.5, False)
     assert gap.met
@@ -100,5 +103,5 @@ def test_a_part_that_fails_is_told_and_the_others_are_played(
 
 def test_every_part_has_a_bar_and_every_case_says_what_it_is() -> None:
     assert set(PARTS) == {*LOOPS, "client", "bad_input"}
-    assert len(CASES) == 25
+    assert len(CASES) == 26
     assert callable(Server)

@@ -114,7 +114,8 @@ def wire_options(defaults: TurnOptions, options: TurnOptions) -> dict[str, Any]:
             dict(tool) if isinstance(tool, Mapping) else tool.to_wire()
             for tool in listed_tools(wire["tools"])
         ]
-    if hasattr(choice := wire.get("tool_choice"), "to_wire"):
+    choice: Any = wire.get("tool_choice")
+    if hasattr(choice, "to_wire"):
         wire["tool_choice"] = {"type": "function", "name": choice.name}
     if "keepwarm" in wire:
         wire["keepwarm"] = {**defaults.get("keepwarm", {}), **options.get("keepwarm", {})}

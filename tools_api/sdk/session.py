@@ -19,7 +19,7 @@ from tools_api.sdk.checks import check_budget, check_labels, check_name, check_o
 from tools_api.sdk.connection import Connection
 from tools_api.sdk.held_turns import refuse_unstored
 from tools_api.sdk.hooks import Hooks
-from tools_api.sdk.late_tools import brought, name_of, refuse_other
+from tools_api.sdk.late_tools import brought, listed, name_of, refuse_other
 from tools_api.sdk.occupancy import Occupancy
 from tools_api.sdk.open_calls import OpenCalls, PendingCall
 from tools_api.sdk.options import (
@@ -303,9 +303,7 @@ class AsyncSession:
         Raises:
             ValueError: the session has no tool of that name.
         """
-        if isinstance(names, str | Mapping) or hasattr(names, "to_wire"):
-            names = [names]
-        given = [name if isinstance(name, str) else name_of(name) for name in names]
+        given = [name if isinstance(name, str) else name_of(name) for name in listed(names)]
         known = {name_of(tool) for tool in self._chain.defaults.get("tools", ())}
         known |= self._chain.late.keys()
         for name in given:
