@@ -52,7 +52,7 @@ class JournalOptions:
     """A file, ``:memory:`` or a PostgreSQL address; None: a file in the user's state folder."""
     shared: bool
     retokenise: bool
-    """Take over what other tokenizers' turns said."""
+    """Whether turns that other tokenizers wrote are taken over."""
     keep_s: float
     state_folder: Path
     compaction_key: str | None = None

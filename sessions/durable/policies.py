@@ -36,7 +36,7 @@ class Period(NamedTuple):
     """A day, a month, or all time."""
 
     name: str
-    """``2026-11-30`` or ``2026-11``; empty: for ever."""
+    """The period's name, ``2026-11-30`` or ``2026-11``; empty: for ever."""
     ends: str
     """When the next one begins, as ISO 8601 has it."""
 

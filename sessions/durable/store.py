@@ -133,7 +133,7 @@ class Store:
         return sessions * _SESSION_BYTES + len(self.residents) * _BRANCH_BYTES
 
     def priced(self, tenants: Iterable[str]) -> bool:
-        """Some token costs one of the tenants something."""
+        """Whether some token costs one of the tenants something."""
         return any(not self.tenant(name).terms.prices.free for name in tenants)
 
     def engine_lost(self) -> None:

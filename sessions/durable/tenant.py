@@ -76,7 +76,7 @@ class ResponseTables:
 
 
 class Tenant:
-    """One tenant. Only the event loop touches it, but for its name."""
+    """A tenant. Only the event loop touches it, but for its name."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class Tenant:
         return True
 
     def expire(self) -> None:
-        """Drop what is older than its time to live."""
+        """Drop sessions, responses and conversations that are older than their time to live."""
         self.responses.expire()
         self.unlisted.table.expire()
         self._expire_sessions()

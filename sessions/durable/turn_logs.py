@@ -118,7 +118,7 @@ class EventLogs:
         return sum(self._bytes.values()) + self._running_bytes
 
     def __len__(self) -> int:
-        """Logs of turns that have started."""
+        """Number of logs of turns that have started."""
         return len(self._by_response)
 
     def __iter__(self) -> Iterator[EventLog]:
@@ -214,7 +214,7 @@ class EventLogs:
             del self._by_request[log.tenant, log.request_id]
 
     def expire(self) -> None:
-        """Shorten and drop what is older than its time."""
+        """Shorten and drop logs that are older than their time."""
         now = self._clock()
         shorten_s, drop_s = self._limits.resume_s, self._limits.stored_response_ttl_s
         for tenant in list(self._ended):
@@ -239,7 +239,7 @@ class EventLogs:
             self._drop(next(iter(logs)))
 
     def _shorten(self, log: EventLog) -> None:
-        """Keep the last event alone."""
+        """Keep a log's last event alone."""
         if log.packed or not log.frames:
             return
         self._whole[log.tenant].pop(log, None)

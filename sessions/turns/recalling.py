@@ -222,7 +222,7 @@ class Recalling:
         self._sessions.append(found or self._session(name))
 
     def _session(self, name: str) -> SessionRecord:
-        """One without a row may have sessions below it that have spent."""
+        """A session's record. One without a row may have sessions below it that have spent."""
         return self._journal.session(self._tenant, name) or new_session(self._tenant, name)
 
     def _add(self, response_id: str) -> LoadedChain | None:
@@ -232,7 +232,7 @@ class Recalling:
         return chain
 
     def _history(self) -> LoadedChain | None:
-        """That of the response which said most of the input."""
+        """The chain of the response which said most of the input."""
         for length, digest in self._wanted.histories:
             for response_id in self._loader.with_history(self._tenant, digest, _MAX_TWINS):
                 chain = self._loader.load(self._tenant, response_id)

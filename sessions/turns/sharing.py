@@ -38,7 +38,7 @@ class _Use:
     turns: int = 0
     """That may draw on it: from before their start until they are written."""
     accounts: list[Account] = field(default_factory=list)
-    """More than one where a session fell out of memory meanwhile."""
+    """The accounts of that name; more than one where a session fell out of memory meanwhile."""
 
 
 class SharedAccounts:

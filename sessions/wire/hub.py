@@ -104,7 +104,7 @@ class Hub:
         """Makes a call that takes long beside the event loop, when it is the tenant's turn."""
         self._links: dict[str, Link] = {}
         self._left_running: dict[str, Link] = {}
-        """Clients that are gone, while turns of theirs go on."""
+        """Links of clients that are gone, while turns of theirs go on."""
         self._routes: dict[str, _Route] = {}
         self._outbox: list[EngineMessage] = []
         self._flush_due = False
@@ -146,7 +146,7 @@ class Hub:
         self._schedule_flush()
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell one more of what happens from now on."""
+        """Tell one more watcher of what happens from now on."""
         self._watchers.append(watcher)
 
     # What a socket calls.

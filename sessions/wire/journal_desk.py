@@ -178,7 +178,7 @@ class JournalDesk:
         self._writer.append(record, key)
 
     def reserve(self, record: TurnRecord, *, urgent: bool) -> None:
-        """Have noted what a turn holds that runs."""
+        """Have noted what a running turn holds."""
         assert self._writer is not None
         self._writer.reserve(record, urgent=urgent)
 
@@ -263,7 +263,7 @@ class JournalDesk:
         return await self.beside(tenant, partial(work, self._journal))
 
     def drain(self) -> None:
-        """From now on let go of every session as soon as it is idle."""
+        """Let go of every session as soon as it is idle, from now on."""
         if self.sharing is not None:
             self.sharing.drain()
 

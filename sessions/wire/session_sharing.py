@@ -65,11 +65,11 @@ class SessionSharing:
             self._spare.set()
 
     def look(self) -> None:
-        """Do now what is done every ``POLL_S``."""
+        """Look now for what others ask for, instead of at the end of ``POLL_S``."""
         self._look.set()
 
     def drain(self) -> None:
-        """From now on let go of every session as soon as it is idle."""
+        """Let go of every session as soon as it is idle, from now on."""
         self._draining = True
         self._look.set()
 
@@ -194,7 +194,7 @@ def _in_use(session: Session) -> bool:
 
 
 async def _set_or_due(event: asyncio.Event) -> None:
-    """Wait for it, at most ``POLL_S``."""
+    """Wait for an event, at most ``POLL_S``, and clear it."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(POLL_S):
             await event.wait()
