@@ -88,13 +88,13 @@ def step_figures(runner: ModelRunner) -> dict[str, float]:
     runner.pool.blocks.zero_()
     runner.forward(batch)
     sums = 0 if link is None else link.num_sums
-    runner.take_rank_wait_s()
+    runner.pop_rank_wait_s()
     seconds, waited = [], 0.0
     for _ in range(STEPS):
         began = time.perf_counter()
         runner.forward(batch)[0, 0].item()  # waits for the device
         seconds.append(time.perf_counter() - began)
-        waited += runner.take_rank_wait_s()
+        waited += runner.pop_rank_wait_s()
     layers = STEPS * runner.model.config.num_layers
     return {
         "step_s": statistics.median(seconds),

@@ -141,7 +141,7 @@ def _request_id_ms(journal: SqlJournal, rounds: int, store: str) -> dict[str, fl
     taken, more = list[float](), list[float]()
     for n in range(rounds):
         request_id = f"request {n}"
-        taken.append(_timed(lambda id_=request_id: owner.take_request("t", id_)))
+        taken.append(_timed(lambda id_=request_id: owner.claim_request("t", id_)))
         written = dict[str | None, float]()
         for id_ in (None, request_id) if n % 2 else (request_id, None):
             made = turn(f"{store}{n}.{id_}", session=f"s{n}.{id_}", request_id=id_)

@@ -31,7 +31,7 @@ class Rows(Protocol):
     """The members' rows. Methods raise JournalError."""
 
     def read(self) -> list[Member] | None:
-        """All of the cluster; None: another balance is at work on it."""
+        """The rows of the whole cluster; None: another balance is at work on it."""
         ...
 
     def write(self, slots: Mapping[str, int], told: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ _NAMES = {"file": "haproxy.cfg", "socket": "haproxy.sock", "log": "haproxy.log"}
 
 
 class HaproxyError(Exception):
-    """It cannot be run. The message is for people."""
+    """HAProxy cannot be run. The message is for people."""
 
 
 def find_program(named: str | None) -> str:

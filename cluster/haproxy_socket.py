@@ -78,11 +78,11 @@ class HaproxySocket:
             raise CommandRefused(f"HAProxy: {command}: {said.splitlines()[0]}")
 
     def slots(self, backend: str) -> list[Slot]:
-        """All slots as they are now. Raises HaproxyGone."""
+        """HAProxy's slots as they are now. Raises HaproxyGone."""
         return read_slots(self.ask(f"show servers state {backend}"))
 
     def table(self, backend: str) -> list[Entry]:
-        """All homes that are known. Raises HaproxyGone."""
+        """The sessions' homes that HAProxy knows. Raises HaproxyGone."""
         return read_table(self.ask(f"show table {backend}"))
 
     def fill(self, backend: str, entries: Iterable[Entry]) -> None:
@@ -95,7 +95,7 @@ class HaproxySocket:
             self.ask("; ".join(some))
 
     def process(self) -> int:
-        """Its number. Raises HaproxyGone."""
+        """The number of HAProxy's process. Raises HaproxyGone."""
         for line in self.ask("show info").splitlines():
             name, _, value = line.partition(":")
             if name == "Pid":

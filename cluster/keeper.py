@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cluster.replica_process import START_S, ReplicaDidNotStart, ReplicaProcess
-from cluster.slots import SlotLock, folder_free, order, slot_folder, take_first
+from cluster.slots import SlotLock, folder_free, lock_first_free, order, slot_folder
 from sessions.journal.errors import JournalError
 from sessions.journal.members import MOST_SLOTS, Member, MemberLoad, MemberState
 
@@ -33,7 +33,7 @@ _LOOK_EVERY_S = 0.1
 
 
 class ReplicaLost(Exception):
-    """It has ended, or hangs and was killed. Another one is to take its place."""
+    """The server's process has ended, or hangs and was killed. Another one is to take its place."""
 
 
 class ReplicaRows(Protocol):
@@ -60,7 +60,7 @@ class ReplicaPlan:
     options: tuple[str, ...]
     """More options of ``keepwarm serve``."""
     folder: Path
-    """For logs, and for the lock of whose turn it is to start; this host's."""
+    """The folder on this host for logs, and for the lock of whose turn it is to start."""
     kv_root: Path | None
     """Has a folder of KV for each slot; None: there are none."""
     environment: Mapping[str, str]
@@ -111,7 +111,9 @@ class ReplicaKeeper:
             JournalError: the database cannot be asked for a slot.
         """
         with start_turn(self._plan.folder / "starting"):
-            found = take_first(order(range(1, MOST_SLOTS + 1), self._plan.kv_root), self._lock_of)
+            found = lock_first_free(
+                order(range(1, MOST_SLOTS + 1), self._plan.kv_root), self._lock_of
+            )
             if found is None:
                 raise ReplicaDidNotStart(f"all {MOST_SLOTS} slots are taken")
             self.slot, self._lock = found

@@ -16,13 +16,15 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 KEEP_S = 7200.0
-"""As long as the balancer's table remembers a session that says nothing."""
+"""Seconds for which homes are kept: as long as the balancer's table remembers a session that says
+nothing."""
 MOST_KEYS = 100_000
 """Most sessions of one slot that are kept."""
 
 
 class LeftHomes:
-    """Those of one cluster. Only the balancer's loop uses it."""
+    """The homes of sessions in slots that were left, of one cluster. Only the balancer's loop uses
+    it."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         """``clock``: monotonic seconds."""
@@ -35,7 +37,8 @@ class LeftHomes:
             self._by_slot.setdefault(slot, (clock(), {}))[1][key] = None
 
     def keep(self, slot: int, keys: Iterable[str]) -> None:
-        """These were at home in a slot that is being left; with those that were kept before."""
+        """Keep the sessions at home in a slot that is being left, with those that were kept
+        before."""
         now = self._clock()
         _, kept = self._by_slot.get(slot, (now, {}))
         before = len(kept)

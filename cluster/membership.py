@@ -30,7 +30,7 @@ class Slot:
     address: str
     """The server's address, ``HOST:PORT``."""
     up: bool
-    """Its checks succeed, or it has none."""
+    """Whether its checks succeed, or it has none."""
     maintained: bool
     """Whether the slot is in maintenance: nobody is there."""
     drained: bool
@@ -45,11 +45,11 @@ class Seen:
 
     member: Member
     fresh: bool
-    """Its heart was heard beating within the time after which servers count as dead."""
+    """Whether its heart was heard beating within the time after which servers count as dead."""
     pressed: bool = False
-    """Its KV cache has been nearly full for a while."""
+    """Whether its KV cache has been nearly full for a while."""
     told_now: bool = False
-    """It was told a moment ago that it is left alone."""
+    """Whether it was told a moment ago that it is left alone."""
 
     @property
     def draining(self) -> bool:

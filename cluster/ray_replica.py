@@ -125,7 +125,7 @@ class ScaleContext(Protocol):
 
     @property
     def aggregated_metrics(self) -> Mapping[str, Mapping[Any, float]] | None:
-        """By name and replica, means over a while."""
+        """Means over a while, by name and replica."""
         ...
 
 
@@ -154,7 +154,7 @@ def read_plan(plan: Mapping[str, Any], host: str) -> ReplicaPlan:
 
 
 def node_address() -> str:
-    """This host's address, as Ray's other hosts know it."""
+    """The address of this host, as Ray's other hosts know it."""
     from ray.util import get_node_ip_address
 
     return str(get_node_ip_address())

@@ -33,20 +33,20 @@ class MemberRows:
         self._journal: PostgresJournal | None = None
 
     def look(self) -> list[Member]:
-        """All of the cluster, whoever balances it. Raises JournalError."""
+        """The servers of the cluster, whoever balances it. Raises JournalError."""
         return self.look_at()[0]
 
     def look_at(self) -> tuple[list[Member], int]:
-        """The same, and the milliseconds of the database's clock, by which hearts beat."""
+        """The servers, and the milliseconds of the database's clock, by which hearts beat."""
         try:
             journal = self._opened()
         except JournalAbsent:
             return [], 0
         with journal.reading() as cursor:
-            return members.of_cluster(cursor, self._cluster), journal.now_ms(cursor)
+            return members.cluster_members(cursor, self._cluster), journal.now_ms(cursor)
 
     def living(self) -> list[Member]:
-        """Those whose heart was heard lately. Raises JournalError."""
+        """The servers whose heart was heard lately. Raises JournalError."""
         found, now_ms = self.look_at()
         return [each for each in found if member_row(each, now_ms)["state"] != SILENT]
 
@@ -59,7 +59,7 @@ class MemberRows:
         journal = self._opened()
         with journal.writing() as cursor:
             now_ms = journal.ownership.now_ms(cursor)
-            members.give_slots(cursor, slots)
+            members.assign_slots(cursor, slots)
             members.tell(cursor, told, now_ms)
             members.forget(cursor, self._cluster, now_ms - FORGET_MS)
             for owner in told:

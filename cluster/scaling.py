@@ -42,7 +42,7 @@ class ScaleMemory:
 
 
 def needed(loads: Sequence[MemberLoad], bounds: ScaleBounds) -> int:
-    """As many as turns and KV call for by themselves."""
+    """How many servers turns and KV call for by themselves."""
     turns = sum(each.running + each.waiting for each in loads) / bounds.turns_per_server
     kv = sum(each.kv_permille for each in loads) / 1000 / KV_FULL
     return min(max(_whole(max(turns, kv)), bounds.least), bounds.most)

@@ -48,7 +48,7 @@ def order(slots: Iterable[int], root: Path | None) -> list[int]:
     return sorted(slots, key=lambda slot: (slot not in here, slot))
 
 
-def take_first(
+def lock_first_free(
     slots: Iterable[int], lock_of: Callable[[int], SlotLock]
 ) -> tuple[int, SlotLock] | None:
     """The first slot that nobody holds, with its lock; None: all are held.

@@ -15,7 +15,7 @@ PRESSED_PERMILLE, PRESSED_S = 900, 30.0
 """A KV cache that has been so full for so long gets fewer new sessions."""
 
 LEAVING_S = 30.0
-"""So long a member may be silent that drains: nobody checks it, and it may serve still."""
+"""Seconds that a member may be silent that drains: nobody checks it, and it may serve still."""
 
 
 @dataclass(slots=True)

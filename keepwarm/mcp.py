@@ -260,7 +260,7 @@ class McpServer:
 
 
 async def _listed(client: Client) -> list[ListedTool]:
-    """All tools, page by page."""
+    """The tools of a server, read page by page."""
     page = await client.list_tools()
     found = list(page.tools)
     while page.next_cursor:

@@ -36,10 +36,10 @@ class CodedProduct(Protocol):
 
 
 def coded_matrix(codes: Codes, dtype: torch.dtype) -> CodedProduct:
-    """For products with rows of ``dtype``; takes the codes over."""
+    """A coded matrix for products with rows of ``dtype``; takes the codes over."""
     sample = torch.empty(1, codes.inputs, dtype=dtype, device=codes.values.device)
     if codes.fits_tiles and fits_tiles(sample):
-        return TiledMatrix.of_codes(codes)
+        return TiledMatrix.from_codes(codes)
     return PlainCodes(codes)
 
 

@@ -17,7 +17,7 @@ CodeKind = Literal["int4", "int8", "e2m1", "e4m3"]
 """Meaning of a code: 0 to 15, -128 to 127, or a number with an exponent of 2 or of 4 bits."""
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""Those of a code whose highest bit, the sign, is 0."""
+"""Values of the 4-bit float codes whose highest bit, the sign, is 0."""
 MIDDLE = 8
 """Zero point of 4-bit integers that have none of their own."""
 _LEAST_GROUP = 32

@@ -83,7 +83,7 @@ class DeltaOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaRings:
-    """For each running sequence and layer, the factors of its last tokens, each in the place of its
+    """The factors of the last tokens, for each running sequence and layer, each in the place of its
     position."""
 
     keys: Tensor

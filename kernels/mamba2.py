@@ -31,7 +31,7 @@ class Mamba2Inputs:
     """[T, G, state_dim]: c."""
 
     def as_delta(self) -> DeltaInputs:
-        """The same for ``kernels.gated_delta``."""
+        """The inputs as ``kernels.gated_delta`` takes them."""
         return DeltaInputs(
             queries=self.out_of,
             keys=self.into,

@@ -26,9 +26,9 @@ from kernels.dispatch import triton_kernels
 from kernels.native_sampling import native_sampler
 
 NO_TOKEN = -1
-"""In place of a token: the mask allows none."""
+"""Stands in place of a token: the mask allows none."""
 NOT_FINITE = -2
-"""In place of a token: a logit is NaN or infinite."""
+"""Stands in place of a token: a logit is NaN or infinite."""
 
 PLACES = 24
 """Binary places of a distance."""
@@ -74,7 +74,7 @@ class SamplingBatch:
     """Drop of those what is less likely than this share of the most likely one."""
     seeds: npt.NDArray[np.uint64]
     positions: npt.NDArray[np.uint64]
-    """With the seed they make the row's uniform number: ``position_bits``."""
+    """Positions, which with the seed make the row's uniform number: ``position_bits``."""
     masks: Tensor | None
     """[rows, words] int32: bit i % 32 of word i / 32 allows token i; ids beyond are not
     allowed. A row of which ``masked`` is False is not looked at. None: no row is masked."""
@@ -91,7 +91,7 @@ class WholeNumbers:
     top_k: npt.NDArray[np.int64]
     """Most tokens that are kept; 0 keeps all."""
     top_p: npt.NDArray[np.int64]
-    """In units of 2 ** -SHARE_BITS; 0 keeps all."""
+    """The probability of top-p in units of 2 ** -SHARE_BITS; 0 keeps all."""
     least_mass: npt.NDArray[np.int64]
     """Tokens of less mass are dropped; 0 keeps all."""
 

@@ -356,7 +356,7 @@ class NativeLibrary:
         return output
 
     def linear_of_many(self, x: Tensor, matrix: TiledWeights) -> Tensor:
-        """The same of many rows, by the matrix in bfloat16, laid out for this product alone."""
+        """A product of many rows, by the matrix in bfloat16, laid out for this product alone."""
         lay_out = self._tiles.get(matrix.kind)
         if lay_out is None:
             return functional.linear(x, self.widened(matrix))
@@ -386,7 +386,7 @@ def native_library(dtype: torch.dtype) -> NativeLibrary | None:
 
 @functools.lru_cache
 def compiled_library() -> ctypes.CDLL | None:
-    """All of the compiled kernels; None where there is no compiler or it is not to be used."""
+    """The compiled kernels; None where there is no compiler or they are not to be used."""
     if os.environ.get("KEEPWARM_NATIVE", "1") == "0":
         return None
     try:

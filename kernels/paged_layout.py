@@ -68,11 +68,12 @@ class PagedLayout:
     max_decode_tokens: int
     """Most query rows of any sequence that is a decode; 0 where there is none."""
     spans: Callable[[], tuple[SequenceSpan, ...]] = tuple
-    """The same for the host, worked out where the attention is computed there in torch."""
+    """The layout's sequences for the host, worked out where the attention is computed there in
+    torch."""
     shared: SharedPrefixes | None = None
     """Prefixes worth reading once for several sequences; implementations may ignore it."""
     has_rows_of_nobody: bool = False
-    """There may be query rows behind the last sequence's, whose results nobody reads."""
+    """Whether there may be query rows behind the last sequence's, whose results nobody reads."""
     plans: dict[tuple[str | int, ...], Tensor] = field(init=False, default_factory=dict)
     """Plans that an implementation makes of all this in a step's first layer, for the others."""
 

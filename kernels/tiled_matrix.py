@@ -69,7 +69,7 @@ class TiledMatrix:
         self.num_bytes = sum(part.numel() * part.element_size() for part in parts)
 
     @classmethod
-    def of_codes(cls, codes: Codes) -> "TiledMatrix":
+    def from_codes(cls, codes: Codes) -> "TiledMatrix":
         """Lay out what a checkpoint holds, for inputs that ``fits_tiles`` and codes that do."""
         library = native_library(torch.bfloat16)
         assert library is not None, "fits_tiles() was not asked"

@@ -30,7 +30,7 @@ from kernels.triton_tiles import LOG2_E, attend_part, decode_tiling, room_for_pa
 SPLITS_AT_ONCE = 64
 """Parts that a join takes together."""
 JOIN_WARPS = 4
-"""For each 128 dimensions of a head."""
+"""Warps of a program that joins parts, for each 128 dimensions of a head."""
 
 
 @triton.jit(do_not_specialize=["table_stride"])

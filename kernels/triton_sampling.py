@@ -38,7 +38,7 @@ from kernels.upload import upload
 TOKENS_EACH = 1024
 """Tokens of one program's tile."""
 SEARCH_WARPS = 8
-"""For a tile's tokens, each compared with 8 distances."""
+"""Warps for a tile's tokens, each compared with 8 distances."""
 PASSES = 10
 """Distances have 30 binary digits: ten passes of three."""
 COLUMNS = 7

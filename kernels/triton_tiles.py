@@ -44,7 +44,7 @@ class Tiling:
 
 
 WIDE_TILING = Tiling(rows=16, keys=64, num_warps=8, num_stages=3)
-"""For float32, whose exact products tensor cores do not know: what registers hold."""
+"""Tile sizes for float32, whose exact products tensor cores do not know: what registers hold."""
 
 
 def decode_tiling(rows: int, element_size: int, head_dim: int, *, scaled: bool) -> Tiling:

@@ -31,12 +31,12 @@ FEW = 10_000
 """Objects found by looking at everything that are no reason to do it as often."""
 LOOK_EVERY_S = 5.0
 QUIET_LOOKS = 6
-"""Nothing was running at so many looks in a row."""
+"""Number of looks in a row at which nothing was running."""
 QUIET_S = QUIET_LOOKS * LOOK_EVERY_S
 
 
 def keep_short() -> None:
-    """From now on, with all that is there set aside."""
+    """Keep collections short from now on: all that is there is set aside."""
     gc.set_threshold(*THRESHOLDS)
     if set_aside not in gc.callbacks:
         gc.callbacks.append(set_aside)
@@ -90,7 +90,7 @@ class WholeCollections:
             self.quiet()
 
     def quiet(self) -> bool:
-        """Nothing has run for ``QUIET_S``: whether everything was looked at."""
+        """Nothing has run for ``QUIET_S``; returns whether everything was looked at."""
         if self._clock() - self._last_s < self._every_s:
             return False
         many = self._collect() > FEW

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 
 def imports_begin() -> None:
-    """From now on nothing is collected."""
+    """Collect no garbage from now on."""
     gc.disable()
 
 
@@ -33,7 +33,7 @@ def imports_are_over() -> None:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """For imports: nothing is collected inside the block, however it ends."""
+    """A block for imports in which nothing is collected, however it ends."""
     imports_begin()
     try:
         yield

@@ -86,7 +86,8 @@ def _names(format: str) -> tuple[str | None, ...]:
 
 @lru_cache(maxsize=1024)
 def _text_names(format: str) -> tuple[str | None, ...]:
-    """The same where the argument is put in as it is, None for the other placeholders."""
+    """The names of arguments that are put in as text as they are, None for the other
+    placeholders."""
     found = [match for match in _PLACEHOLDER.finditer(format) if not match[0].endswith("%%")]
     return tuple(match[1] if match[0].endswith("=%s") else None for match in found)
 

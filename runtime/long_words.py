@@ -21,7 +21,7 @@ from runtime.expressions import Expression, Matcher
 
 Node = dict[str, Any]
 Step = Callable[[Iterable[str], frozenset[str]], Iterator[str]]
-"""From words to words; the set holds the characters of the whole text."""
+"""Makes words of words; the set holds the characters of the whole text."""
 
 _BYTE_LEVEL = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """The expression by which the library's ``ByteLevel`` cuts, unless it is told not to."""

@@ -79,7 +79,7 @@ class SamplingParams:
     """Penalties count tokens this request has emitted, not the prompt."""
     stop: tuple[str, ...] = ()
     top_logprobs: int | None = None
-    """None: no log-probabilities. k: the chosen token's and the k best ones'."""
+    """How many log-probabilities are told with each token, beside the chosen one's; None: none."""
 
     @property
     def penalises(self) -> bool:
@@ -154,7 +154,7 @@ class PictureRequest:
     """Show the upper part of the cache's tree, in the output of a step soon."""
 
     tenant: str | None
-    """For this one's eyes; None: for the operator's."""
+    """The tenant who is to see it; None: the operator."""
     max_nodes: int
 
 
@@ -189,7 +189,7 @@ class SequenceStart:
     ending_known: bool = True
     """The grammar, if there is one, has a known legal ending within the limit."""
     resumed: ResumePoint | None = None
-    """None for a model without recurrent layers."""
+    """The state that it was resumed from; None for a model without recurrent layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +270,7 @@ class StepStats:
     ahead_held_delta: int = 0
     """Steps begun before the last one's tokens were known that held as they were begun."""
     ahead_second_passes_delta: int = 0
-    """Such steps of which a part had to be computed in a second pass."""
+    """Steps computed ahead of which a part had to be computed in a second pass."""
     ahead_dropped_delta: int = 0
     graph_replayed_delta: int = 0
     """Forward passes without a chunk of a prompt, since the last report, that ran as they had been
@@ -278,7 +278,7 @@ class StepStats:
     graph_eager_delta: int = 0
     """That no recording was for."""
     graph_replayed_chunks_delta: int = 0
-    """The same of forward passes with a chunk."""
+    """Replayed forward passes with a chunk."""
     graph_eager_chunks_delta: int = 0
     graph_failed_delta: int = 0
     """Recordings that failed, when they were made or replayed."""
@@ -295,12 +295,12 @@ class StepStats:
     damaged_blocks_delta: int = 0
     """Blocks that the disk did not hold as they were written."""
     state_slots_total: int = 0
-    """For states of recurrent layers; running sequences have what is neither free nor a
+    """Slots for states of recurrent layers; running sequences have what is neither free nor a
     snapshot."""
     state_slots_free: int = 0
     state_snapshots: int = 0
     snapshots_taken_delta: dict[str, float] = field(default_factory=dict)
-    """By kind, and how many of these were lost."""
+    """Snapshots that were taken, by kind, and how many of these were lost."""
     snapshots_lost_delta: dict[str, float] = field(default_factory=dict)
     host_states_total: int = 0
     """Slots for states in host memory and on disk."""
@@ -313,7 +313,7 @@ class StepStats:
     """Times a sequence could not be admitted for want of a slot, and for want of blocks."""
     block_waits_delta: int = 0
     memory_bytes: dict[str, float] = field(default_factory=dict)
-    """By one of ``ENGINE_PARTS``; empty where it was told less than a second before."""
+    """Memory by one of ``ENGINE_PARTS``; empty where it was told less than a second before."""
     transfer_bytes_delta: dict[str, float] = field(default_factory=dict)
     """KV copied, by ``device_host``, ``host_device``, ``host_disk`` and ``disk_host``."""
     transfer_s_delta: dict[str, float] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 
 class FairSlots:
-    """``count`` places. For one event loop."""
+    """``count`` places that tenants share fairly. For one event loop."""
 
     def __init__(self, count: int) -> None:
         if count < 1:

@@ -39,7 +39,7 @@ class _Fault:
     held_since_s: float | None = None
     """The part says that it holds, since then."""
     turns: int = 0
-    """That it refused or failed."""
+    """Number of turns that it refused or failed."""
 
 
 class Ground:
@@ -118,7 +118,7 @@ class Ground:
         return self.writable
 
     async def keep_looking(self) -> None:
-        """Look again and again, until cancelled."""
+        """Ask the parts again and again, until cancelled."""
         while True:
             try:
                 self.look()

@@ -290,7 +290,7 @@ class Quotas:
         self.servers = Servers(cluster)
         self._quotas: dict[str, Quota] = {}
 
-    def of(self, tenant: str) -> Quota:
+    def for_tenant(self, tenant: str) -> Quota:
         """The quota of the tenant with that name: the same object each time."""
         quota = self._quotas.get(tenant)
         if quota is None:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 from tools_api.requests import Bounds
 
@@ -176,7 +176,7 @@ class Tenants:
     def policy_of(self, tenant: str) -> Callable[[], TenantPolicy]:
         """The tenant's policy, to be asked for at each use and not kept: another file may be read
         meanwhile."""
-        return partial(self._policies.get, tenant, UNBOUNDED)
+        return cast(Callable[[], TenantPolicy], partial(self._policies.get, tenant, UNBOUNDED))
 
     def replace(
         self, keys: Iterable[ApiKey], policies: Mapping[str, TenantPolicy]

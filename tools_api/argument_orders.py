@@ -165,7 +165,8 @@ def _both(one: Way, other: Way) -> Way:
 
 
 def _with_required(way: Way) -> Way:
-    """With every required name declared. Raises ``_Unclear``: one of them may not be there."""
+    """Arguments with every required name declared. Raises ``_Unclear``: one of them may not be
+    there."""
     properties = dict(way.properties)
     for name in sorted(way.required - properties.keys()):
         properties[name] = way.more

@@ -52,7 +52,7 @@ class BuiltInCall:
 
     @property
     def full_name(self) -> str:
-        """As the model calls the tool."""
+        """The tool's name as the model calls it."""
         return self.type.removesuffix("_call")
 
     def emptied(self) -> "BuiltInCall":
@@ -60,7 +60,8 @@ class BuiltInCall:
         return replace(self, arguments=exact_json.written(_KEPT[self.type]({})))
 
     def to_wire(self) -> dict[str, Any]:
-        """As the published types have it; a patch that was cut short is in progress there."""
+        """The item as the published types have it; a patch that was cut short is in progress
+        there."""
         told: dict[str, Any] = exact_json.loads(self.arguments)
         status = self.status
         fields: dict[str, Any] = {"call_id": self.call_id}
@@ -94,7 +95,7 @@ class BuiltInOutput:
 
     @property
     def loads(self) -> bool:
-        """From here on the model may call the tools that it defines."""
+        """Whether it defines tools that the model may call from here on."""
         return self.type == "tool_search_output"
 
     def to_wire(self) -> dict[str, Any]:
@@ -117,7 +118,7 @@ class AdditionalTools:
     status: Status | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """As the published type has it."""
+        """The item as the published type has it."""
         told = {"role": "developer", "tools": exact_json.loads(self.tools)}
         return head(self.type, self.id, None) | told
 
@@ -133,7 +134,7 @@ class ConfigurationUpdate:
     status: Status | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """As the published type has it."""
+        """The item as the published type has it."""
         told: dict[str, Any] = exact_json.loads(self.told)
         return head(self.type, self.id, None) | told
 

@@ -109,7 +109,7 @@ _PARAMETERS: Mapping[ToolType, dict[str, Any]] = {
     ),
     "tool_search": _object(("query",), query=_QUERY),
 }
-"""As the items of the calls are published."""
+"""Schemas of the built-in tools' arguments, as the items of the calls are published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ class CallReader(ABC):
 
     def __init__(self) -> None:
         self.over = False
-        """It has read its last call, or given up; what follows is not its own."""
+        """Whether it has read its last call, or given up; what follows is not its own."""
         self.inside = False
         """A call is open that has been announced."""
         self._held = ""

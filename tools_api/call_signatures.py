@@ -19,11 +19,11 @@ class CallWriting:
     shown: str
     """A call of that kind, shortened."""
     signs: tuple[str, ...]
-    """All of them are in its templates."""
+    """The signs of a call, all of which are in the format's templates."""
 
 
 _BAR = "\N{FULLWIDTH VERTICAL LINE}"
-"""In DeepSeek's special tokens."""
+"""The bar in DeepSeek's special tokens."""
 _SEPARATOR = f"{_BAR}tool\N{LOWER ONE EIGHTH BLOCK}sep{_BAR}"
 _WRITINGS = (
     CallWriting(

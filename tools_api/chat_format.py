@@ -125,7 +125,7 @@ class ChatFormat(ABC):
     after_thinking: str = "\n\n"
     """The text between a think block and an answer."""
     calls: CallSyntax | None
-    """None: the model cannot call tools."""
+    """How calls are written; None: the model cannot call tools."""
 
     def __init__(self, has_token: Callable[[str], bool]) -> None:
         self._has_token = has_token

@@ -35,7 +35,7 @@ from tools_api.tool_listing import LISTINGS
 from tools_api.tools import FunctionTool
 
 GENERIC = "generic"
-"""In the place of a format's name."""
+"""Stands in the place of a format's name."""
 _SLOTS: Mapping[str, tuple[str, ...]] = {
     "": (),
     "s": ("system",),
@@ -90,7 +90,7 @@ class Pieces:
     """The texts that a template writes around what it is given."""
 
     headers: Mapping[str, Parts]
-    """By what there is: "" neither, "s" instructions (slot ``system``), "t" tools (slot
+    """Headers by what there is: "" neither, "s" instructions (slot ``system``), "t" tools (slot
     ``tools``), "st" both."""
     listing: str | None = None
     """How one tool is listed, by its name in ``tool_listing``."""
@@ -150,7 +150,7 @@ class GenericFormat(ChatFormat):
     def header(
         self, instructions: str | None, tools: Sequence[FunctionTool], options: TemplateOptions
     ) -> list[Segment]:
-        """As the template writes it for the same of instructions and tools."""
+        """The header as the template writes it for the same of instructions and tools."""
         out = self._writer()
         pieces = self.pieces
         listing = LISTINGS[pieces.listing] if pieces.listing is not None else None
@@ -193,7 +193,7 @@ class GenericFormat(ChatFormat):
         return out.segments
 
     def generation_prompt(self, options: TemplateOptions) -> list[Segment]:
-        """As the template opens the model's turn, with and without reasoning."""
+        """The opening of the model's turn as the template has it, with and without reasoning."""
         out = self._writer()
         pieces = self.pieces
         _write(out, pieces.prompt_thinking if options.thinking else pieces.prompt, {})

@@ -102,7 +102,7 @@ class Mistral(ChatFormat):
         return out.segments
 
     def generation_prompt(self, options: TemplateOptions) -> list[Segment]:
-        """Nothing: the model's turn begins where a user's or a tool's ends."""
+        """No tokens: the model's turn begins where a user's or a tool's ends."""
         return []
 
     def _write_turn(self, out: SegmentWriter, turn: Turn) -> None:

@@ -243,5 +243,5 @@ def _other_keys(fields: dict[str, Any], handled: Sequence[str]) -> list[str]:
 
 
 def _as_python(value: object) -> str:
-    """As Jinja's ``string`` filter has it."""
+    """A value as Jinja's ``string`` filter writes it."""
     return str(value)

@@ -148,7 +148,8 @@ def stream_limit_reached(stream_id: str, limit: int) -> ApiError:
 
 
 def connection_limit_reached(age_s: float) -> ApiError:
-    """Nothing more starts on this connection; turns that run go on. ``age_s`` is the limit."""
+    """The error for a connection on which nothing more starts; turns that run go on. ``age_s`` is
+    the limit."""
     return ApiError(
         f"This connection is older than {age_s:g} seconds; open a new one.",
         code="websocket_connection_limit_reached",
@@ -271,8 +272,8 @@ def runs_elsewhere() -> ApiError:
 
 
 def no_such_turn(param: str, value: str) -> ApiError:
-    """Nothing can be resumed under that id: never started, forgotten, deleted, or another
-    tenant's."""
+    """The error for an id under which nothing can be resumed: never started, forgotten, deleted, or
+    another tenant's."""
     return ApiError(
         f"No turn with the {param} {quoted(value)} can be resumed.",
         code="response_not_found",

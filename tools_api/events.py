@@ -185,7 +185,7 @@ def number_of(frame: bytes) -> int:
 
 
 def relaned(frame: bytes, stream_id: str | None) -> bytes:
-    """The same event for another lane; ``frame`` is one that ``encode`` wrote."""
+    """An event's frame for another lane; ``frame`` is one that ``encode`` wrote."""
     head = _HEAD.match(frame)
     assert head is not None
     lane = b"" if stream_id is None else b',"stream_id":' + orjson.dumps(stream_id)

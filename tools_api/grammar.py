@@ -62,7 +62,7 @@ class GrammarSpec:
 
     @property
     def binds_all(self) -> bool:
-        """Nothing of the output is free but reasoning."""
+        """Whether nothing of the output is free but reasoning."""
         return self.trigger is None and not self.free_text
 
     @property

@@ -28,7 +28,7 @@ _PLAIN_DIGITS = 20
 _LONGEST_EXPONENT = 1000
 """Digits of an exponent that is looked into."""
 _NO_JSON = "not JSON: "
-"""In front of arguments that are compared as they are; no JSON begins so."""
+"""A mark before arguments that are compared as they are; no JSON begins so."""
 
 
 def normalised(item: Item) -> tuple[str, ...] | None:
@@ -91,7 +91,7 @@ def _number(literal: str) -> Any:
 
 
 def _decimal(literal: str) -> _Decimal | None:
-    """None: its exponent is beyond all measure."""
+    """A number as a decimal; None: its exponent is beyond all measure."""
     mantissa, _, exponent = literal.lower().partition("e")
     whole, _, fraction = mantissa.removeprefix("-").partition(".")
     digits = (whole + fraction).lstrip("0")

@@ -29,7 +29,7 @@ from tools_api.items import (
     TextPart,
 )
 from tools_api.json_fields import Fields, join
-from tools_api.noted_items import note_of
+from tools_api.noted_items import TOLD, note_of
 
 _SUPPORTED = ", ".join(
     [
@@ -108,7 +108,8 @@ def parse_item(raw: object, path: str, limits: ItemLimits | None = None) -> Item
     if kind is None and "role" in raw:
         kind = "message"
     fields = Fields(raw, path)
-    if (note := note_of(raw, path)) is not None:
+    if isinstance(kind, str) and kind in TOLD:
+        note = note_of(raw, path)
         told, id_ = TextPart(type="output_text", text=note), fields.text("id", absent=True)
         return Message(role="assistant", content=(told,), id=id_)
     if (built_in := parse_built_in(raw, path)) is not None:

@@ -120,7 +120,7 @@ class CustomToolCall:
         return _full_name(self.namespace, self.name)
 
     def as_function_call(self) -> FunctionCall:
-        """As a model that knows functions alone has it in its history."""
+        """The call as a model that knows functions alone has it in its history."""
         arguments = json.dumps({"input": self.input}, ensure_ascii=False)
         return FunctionCall(
             call_id=self.call_id, name=self.full_name, arguments=arguments, status=self.status
@@ -161,14 +161,14 @@ class CustomToolCallOutput:
     type: Literal["custom_tool_call_output"] = "custom_tool_call_output"
     call_id: str
     output: str
-    """As of a function's output."""
+    """The output's text, as of a function's."""
     id: str | None = None
     status: Status | None = None
     name: str | None = field(default=None, compare=False)
     """Name of the tool, where the call is known; formats that write it ask for it."""
 
     def as_function_output(self) -> FunctionCallOutput:
-        """As a model that knows functions alone has it in its history."""
+        """The output as a model that knows functions alone has it in its history."""
         return FunctionCallOutput(call_id=self.call_id, output=self.output, name=self.name)
 
     def to_wire(self) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class Reasoning:
 
     @property
     def sealed(self) -> bool:
-        """Nothing in it can be read here."""
+        """Whether nothing in it can be read here."""
         return self.encrypted_content is not None and not self.content
 
     @property
@@ -237,7 +237,7 @@ class Compaction:
     id: str | None = None
     status: Status | None = None
     stands_for: StandsFor | None = field(default=None, compare=False, repr=False)
-    """None: nobody has opened it yet."""
+    """The items that it stands for; None: nobody has opened it yet."""
 
     @property
     def kind(self) -> CompactionKind:

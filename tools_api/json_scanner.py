@@ -49,13 +49,13 @@ class CallScanner:
         self.done = False
         """Whether the object is closed."""
         self.skipped = False
-        """There was a key that means nothing in a call."""
+        """Whether there was a key that means nothing in a call."""
         self.failed = False
         """The text is no call; nothing after this point was read."""
 
     @property
     def announced(self) -> bool:
-        """It is known that this is a call, and to what."""
+        """Whether it is known that this is a call, and to what."""
         return self.name is not None and (self._has_arguments or self.done)
 
     @property
@@ -188,7 +188,7 @@ class ValueScanner:
         self.done = False
         """Whether the object is closed."""
         self.failed = False
-        """It is none; nothing after this point was read."""
+        """Whether it is no JSON value; nothing after this point was read."""
 
     def feed(self, text: str) -> int:
         """Read on; return how many characters were read: all, unless done or failed."""

@@ -50,7 +50,7 @@ class LarkRules:
         self._opening.setdefault(tag)
 
     def has_string(self, schema: dict[str, Any]) -> None:
-        """Such strings are written as they are."""
+        """Note a schema of strings that the grammar writes as they are."""
         if len(self._strings) < _MAX_STRINGS:
             self._strings.append(schema)
 

@@ -33,12 +33,12 @@ _ESCAPED = re.compile("[\x00-\x1f\x7f]")
 
 
 class Spellings(Enum):
-    """In how many ways the names of an output may be spelled."""
+    """The ways in which the names of an output may be spelled."""
 
     FREE = "free"
     ONE = "one"
     CHECKED = "checked"
-    """In any; that a name came twice is found when the output is finished."""
+    """Any spelling; that a name came twice is found when the output is finished."""
 
 
 def spellings(schema: Any) -> Spellings:
@@ -61,7 +61,7 @@ def _tells_names_apart(node: dict[str, Any]) -> bool:
 
 
 def _objects(schema: Any) -> Iterator[dict[str, Any]]:
-    """All of a document that could be a schema."""
+    """The objects of a document that could be a schema."""
     pending = [schema]
     while pending:
         node = pending.pop()

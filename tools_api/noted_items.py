@@ -39,24 +39,23 @@ NOTED_BLOCKS: Mapping[str, tuple[str, ...]] = {
     "bash_code_execution_tool_result": ("content",),
     "text_editor_code_execution_tool_result": ("content",),
 }
-"""The same of blocks in the messages of Anthropic's API, which its dialect hands on as items."""
+"""Types and fields of blocks in the messages of Anthropic's API, which its dialect hands on as
+items."""
 TOLD = {**NOTED, **NOTED_BLOCKS}
-"""All of them."""
+"""Types of items and blocks that become notes, with the fields that are told."""
 _UNREAD = frozenset(
     {"data", "encrypted_content", "encrypted_index", "encrypted_stdout", "file_id", "signature"}
 )
 """Keys of what is binary or sealed, wherever it stands in a block."""
 
 
-def note_of(raw: dict[str, Any], path: str) -> str | None:
-    """The note for an item; None: its type is none of those that ran elsewhere.
+def note_of(raw: dict[str, Any], path: str) -> str:
+    """The note for an item, whose type is one of ``TOLD``.
 
     Raises:
         ApiError: a field that is told is nested too deep, or is no JSON.
     """
-    kind = raw.get("type")
-    if not isinstance(kind, str) or kind not in TOLD:
-        return None
+    kind = raw["type"]
     told = {name: raw[name] for name in TOLD[kind] if raw.get(name) is not None}
     if kind in NOTED_BLOCKS:
         told = _read(told)

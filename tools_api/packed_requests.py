@@ -162,7 +162,7 @@ def _restorers(kind: Any) -> dict[str, Restore]:
 
 @cache
 def _restorer(hint: Any) -> Any:
-    """None: JSON has it as it is."""
+    """How a value is restored; None: JSON has it as it is."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _restorer(inner[0])

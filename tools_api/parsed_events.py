@@ -50,7 +50,7 @@ class CallDone:
 
     name: str
     arguments: str
-    """As written: JSON text, ``{}`` for a call without arguments; or plain text."""
+    """The arguments as written: JSON text, ``{}`` for a call without arguments; or plain text."""
     complete: bool = True
     """False: the output ended, or went wrong, inside the arguments."""
 

@@ -196,7 +196,7 @@ class RawCallReader(CallReader):
         return False
 
     def _pass_on(self, size: int) -> None:
-        """So much of a string is certain."""
+        """Pass on as much of a string as is certain."""
         padding = self._syntax.padding
         if not self._begun:
             if padding.startswith(self._held[:size]):

@@ -40,7 +40,7 @@ _BOUNDS = {
 
 
 class Choices:
-    """Those of one document, within common bounds."""
+    """The choices of one document's schemas, within common bounds."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -68,7 +68,7 @@ class Choices:
         return kept | {"type": "array", "enum": lists}
 
     def _values(self, items: Any) -> Sequence[Any]:
-        """Those that an item may have, if they are few and plain; else none."""
+        """The values that an item may have, if they are few and plain; else none."""
         if not isinstance(items, dict) or not items.keys() <= _OF_ITEM:
             return ()
         values = _finite(items)

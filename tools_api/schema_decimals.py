@@ -65,7 +65,7 @@ def beside(number: dict[str, Any], allowed: list[Split]) -> dict[str, Any]:
 
 
 def _forms(whole: int | None, places: int | None) -> list[str]:
-    """With digits before the point, and without."""
+    """Forms of a number with digits before the point, and without."""
     none, most = places == 0, "" if places is None else places
     fraction = r"\.0+" if none else rf"\.[0-9]{{1,{most}}}0*"
     if whole == 0 and not none:

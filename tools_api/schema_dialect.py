@@ -40,7 +40,7 @@ AFTERWARDS = frozenset(
 """Keywords that, where a grammar cannot hold a model to them, are checked when the output is
 finished."""
 LENIENTLY_CHECKED = frozenset({"not", "if"})
-"""Those of ``REFUSED`` that are checked then too where they are left out."""
+"""The keywords of ``REFUSED`` that are checked at the end where they are left out."""
 
 MAX_COUNTED_CHARS = 6000
 """Characters that a grammar counts in strings. One that counts further may run out of states in

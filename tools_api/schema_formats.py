@@ -141,7 +141,7 @@ PATTERNS: dict[str, str] = {
         "fraction": r"[+-]?[0-9]+(?:/0*[1-9][0-9]*|\.[0-9]+)?",
     }.items()
 }
-"""By format: what it is held to here, more narrowly than the grammar library would."""
+"""Expressions by format: what it is held to here, more narrowly than the grammar library would."""
 
 LIBRARY_FORMATS = frozenset({"email", "hostname"})
 """Formats that the grammar library asserts as they should be."""

@@ -152,7 +152,7 @@ CONFIGURED: dict[str, Callable[[ServedWindow], str]] = {
     "openai": openai,
     "anthropic": anthropic,
 }
-"""By the name of the client."""
+"""Configurations by the name of the client."""
 
 
 def run(given: Given) -> int:

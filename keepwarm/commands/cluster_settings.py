@@ -3,7 +3,7 @@
 from sessions.command.settings import Setting
 
 MOST_SERVERS = 256
-"""As many as a balancer has slots."""
+"""Most servers of a cluster: as many as a balancer has slots."""
 _SHARED = (
     Setting(
         name="journal",
@@ -122,7 +122,7 @@ _UP = (
 BALANCE_SETTINGS = (*_SHARED, *_BALANCE)
 UP_SETTINGS = (*_SHARED, *_UP)
 NAME_SETTINGS = _SHARED[1:]
-"""For commands that find everything else in the cluster's folder."""
+"""Settings of commands that find everything else in the cluster's folder."""
 SCALE_SETTINGS = (*NAME_SETTINGS, _UP[1])
 STATUS_SETTINGS = _SHARED
 CLUSTER_SETTINGS = (*_SHARED, *_BALANCE, *_UP)

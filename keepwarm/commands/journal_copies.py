@@ -106,7 +106,8 @@ def _sql(journal: object) -> SqlJournal:
 
 
 def _shown(address: str) -> str:
-    """For a command line, which others on the machine can read: without the password."""
+    """A journal's address for a command line, which others on the machine can read: without the
+    password."""
     parts = urlsplit(address)
     who, at, host = parts.netloc.rpartition("@")
     query = "&".join(word for word in parts.query.split("&") if not word.startswith("password="))

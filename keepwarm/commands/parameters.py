@@ -71,7 +71,7 @@ class Given:
     """The options and arguments of a command line."""
 
     typed: Mapping[str, Any]
-    """By the setting's name; without those that were not typed."""
+    """Values that were typed, by the setting's name."""
     config: str | None
     arguments: Mapping[str, Any]
     """The words that are no setting."""

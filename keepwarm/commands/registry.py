@@ -28,7 +28,7 @@ SETTINGS: dict[str, tuple[Setting, ...]] = {
     "demo": DEMO_SETTINGS,
     "cluster": CLUSTER_SETTINGS,
 }
-"""By command: the tables of a configuration file."""
+"""The tables of a configuration file, by command."""
 
 
 def strays() -> list[str]:

@@ -273,7 +273,7 @@ def _whose(budget: dict[str, Any], session: str) -> str:
 
 
 def _time(moment_s: float) -> str:
-    """By the clock of this machine."""
+    """A time by the clock of this machine."""
     if not moment_s:
         return "-"
     return datetime.fromtimestamp(moment_s).isoformat(sep=" ", timespec="seconds")

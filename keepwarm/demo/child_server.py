@@ -73,7 +73,8 @@ def child_server(
 
 
 def _environment() -> dict[str, str]:
-    """This process's own, without what would be options of the server: ``options`` are all."""
+    """The environment of this process, without what would be options of the server: ``options`` are
+    all."""
     kept = ("KEEPWARM_KERNELS", "KEEPWARM_NATIVE")
     return {
         name: value

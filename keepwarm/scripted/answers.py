@@ -22,7 +22,7 @@ class ScriptedText:
     pieces: tuple[str, ...]
     thought: bool = False
     cut: bool = False
-    """It breaks off behind the last piece."""
+    """Whether it breaks off behind the last piece."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,11 @@ class ScriptedCall:
     """A call of a function, or of a custom tool, whose arguments stream in pieces."""
 
     name: str
-    """As the model calls it: with its namespace, where it has one."""
+    """The tool's name as the model calls it: with its namespace, where it has one."""
     pieces: tuple[str, ...]
     """Pieces of the arguments, which are JSON, or of a custom tool's input as it is."""
     cut: bool = False
-    """It breaks off behind the last piece."""
+    """Whether it breaks off behind the last piece."""
 
 
 ScriptedPart = ScriptedText | ScriptedCall
@@ -42,7 +42,7 @@ ScriptedPart = ScriptedText | ScriptedCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedTurn:
-    """All that becomes of one turn."""
+    """The script of one turn: its answer, and how it ends."""
 
     parts: tuple[ScriptedPart, ...] = ()
     status: str = "completed"
@@ -57,9 +57,9 @@ class ScriptedTurn:
     """Events behind which the socket breaks, once; the turn goes on and is told to who asks
     again."""
     held: bool = False
-    """Its end waits for a cancel, or for ``ScriptedServer.go_on``."""
+    """Whether its end waits for a cancel, or for ``ScriptedServer.go_on``."""
     usage: Mapping[str, Any] | None = None
-    """As a real server counted; None: counted here, a token for each piece."""
+    """The usage that a real server counted; None: counted here, a token for each piece."""
     keepwarm: Mapping[str, Any] | None = None
     """Fields of ``response.keepwarm`` at its end, in place of those that are made here."""
 

@@ -39,7 +39,7 @@ class Counts:
     reasoning: int = 0
 
     def to_wire(self) -> dict[str, Any]:
-        """As a response's ``usage``."""
+        """The counts as a response's ``usage``."""
         return usage(
             input_tokens=self.input,
             cached_tokens=self.cached,

@@ -43,7 +43,7 @@ from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.sync_client import Client
 
 URL = "http://scripted.invalid/v1"
-"""Nothing is ever sent there."""
+"""An address to which nothing is ever sent."""
 _NOT_FOUND = ("response_not_found", "No response of that id runs on this connection.")
 _TIERS = {"flex": "flex", "priority": "priority", "fast": "priority", "ultrafast": "priority"}
 
@@ -53,11 +53,11 @@ class AskedTurn:
     """A turn that a script is to answer."""
 
     request: CreateRequest
-    """As a real server reads it."""
+    """The request as a real server reads it."""
     raw: Mapping[str, Any]
     """The request as the client sent it."""
     items: tuple[Item, ...]
-    """All that the model would read, the oldest first."""
+    """The items that the model would read, the oldest first."""
     session: str
     number: int
     """The turn's number in its session, from 1."""
@@ -84,7 +84,7 @@ class _Running:
     told: int = 0
     """Events that the follower has."""
     stays: bool = False
-    """It goes on while nobody listens."""
+    """Whether it goes on while nobody listens."""
 
 
 class ScriptedServer:

@@ -32,7 +32,7 @@ class ScriptedSession:
     turns: int = 0
     parent: "ScriptedSession | None" = None
     bounds: dict[str, Mapping[str, float]] = field(default_factory=dict)
-    """By the scope of a budget."""
+    """Bounds by the scope of a budget."""
     spent: dict[str, float] = field(default_factory=dict)
 
     def parents(self) -> "Iterator[ScriptedSession]":
@@ -57,7 +57,7 @@ class KeptResponse:
     id: str
     session: ScriptedSession
     items: tuple[Item, ...]
-    """All that was said up to its end."""
+    """The items of the history up to its end."""
     inputs: int
     """The number of those that stood before its output."""
     wire: dict[str, Any]
@@ -75,7 +75,7 @@ class Begun:
     parent: KeptResponse | None
     header: bytes
     items: tuple[Item, ...]
-    """All that the model reads."""
+    """The items that the model reads."""
     number: int
     counts: Counts
     """Tokens of the turn's prompt."""
@@ -88,7 +88,7 @@ class _Account(NamedTuple):
 
 
 class ScriptedSessions:
-    """All that a scripted server keeps."""
+    """The sessions and responses that a scripted server keeps."""
 
     def __init__(self, prices: Mapping[str, float]) -> None:
         """``prices``: of a million tokens, by the kinds of a budget."""
@@ -304,7 +304,7 @@ def _said(items: tuple[Item, ...]) -> list[object]:
 
 
 def _check_outputs(items: tuple[Item, ...], request: CreateRequest) -> None:
-    """As a real server does: each output answers a call, each call has one before the model
+    """Check outputs as a real server does: each answers a call, each call has one before the model
     speaks."""
     calls = [item.call_id for item in items if isinstance(item, Call)]
     answered = [item.call_id for item in items if isinstance(item, CallOutput)]

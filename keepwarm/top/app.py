@@ -110,19 +110,19 @@ class Top(App[None]):
         self._show()
 
     def on_resize(self) -> None:
-        """There is more room, or less."""
+        """Draw the screen anew: there is more room, or less."""
         self._show()
 
     # What a person does
 
     def action_sort(self, step: int) -> None:
-        """By the next column, or the one before."""
+        """Sort by the next column, or the one before."""
         titles = [column.title for column in self._columns()]
         place = titles.index(self._wanted.sorted_by) if self._wanted.sorted_by in titles else 0
         self._want(self._wanted.sort(titles[(place + step) % len(titles)]))
 
     def action_reverse(self) -> None:
-        """The same column, the other way round."""
+        """Sort by the same column, the other way round."""
         self._want(self._wanted.sort(self._wanted.sorted_by))
 
     def action_filter(self) -> None:

@@ -97,11 +97,11 @@ class Snapshot:
     """The number of all sessions, also of those that are not among the rows."""
     rows: tuple[SessionRow, ...] = ()
     first_tokens: tuple[tuple[float, float], ...] = ()
-    """For operators: how many turns had their first token within so many seconds, by seconds."""
+    """How many turns had their first token within so many seconds, by seconds; for operators."""
 
     @property
     def not_ready(self) -> tuple[tuple[str, str], ...]:
-        """For operators: which parts of what the server stands on do not hold, and why."""
+        """The parts of what the server stands on that do not hold, and why; for operators."""
         told = _mapping(self.server.get("not_ready"))
         return tuple((printable(str(part)), printable(str(why))) for part, why in told.items())
 
@@ -133,7 +133,7 @@ class ClusterSnapshot:
     """A cluster at one moment."""
 
     cluster: str
-    """Its name; "" where the server that was asked stands in none."""
+    """The cluster's name; "" where the server that was asked stands in none."""
     servers: tuple[ServerRow, ...]
 
 

@@ -80,7 +80,7 @@ _KINDS = {
     "reasoning": "thk",
     "residency": "kv",
 }
-"""In three characters, as the columns are called where there is one."""
+"""Kinds of budgets in three characters, as the columns are called where there is one."""
 
 
 def _short(number: float) -> str:
@@ -101,7 +101,7 @@ def described(row: SessionRow) -> str:
 
 
 def _whose(budget: BudgetRow, row: SessionRow) -> str:
-    """Its scope, and which tree where it is another session's."""
+    """A budget's scope, and which tree where it is another session's."""
     others = budget.scope == "tree" and budget.owner != row.session
     scope = f"tree of {budget.owner}" if others else budget.scope
     return f"{scope}'s {budget.every}" if budget.every else scope
@@ -180,7 +180,7 @@ class View:
     """Only sessions in this state."""
 
     def sort(self, title: str) -> "View":
-        """By a column; by the same one again: the other way round."""
+        """Sort by a column; by the same one again: the other way round."""
         if title == self.sorted_by:
             return replace(self, reverse=not self.reverse)
         return replace(self, sorted_by=title, reverse=False)
@@ -206,7 +206,8 @@ class View:
 
 
 def columns(*, operator: bool, width: int) -> list[Column]:
-    """Those that say something to the owner of the key and have room in ``width`` characters."""
+    """The columns that say something to the owner of the key and have room in ``width``
+    characters."""
     chosen = [column for column in COLUMNS if operator or column.title != "tenant"]
     for title in ("left", "saved", "tenant", "in"):
         if _rest(chosen, width) < LEAST_SESSION_WIDTH:

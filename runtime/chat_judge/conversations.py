@@ -30,13 +30,13 @@ class Conversation:
     """The messages that a template is to write."""
 
     name: str
-    """As a person is told of it."""
+    """The conversation's name, as a person is told of it."""
     instructions: str | None = None
     tools: tuple[FunctionTool, ...] = ()
     items: tuple[Item, ...]
     thinking: bool = False
     prompt: bool = True
-    """With what opens the model's turn."""
+    """Whether its text ends with what opens the model's turn."""
 
 
 def user(text: str) -> Message:
@@ -216,7 +216,7 @@ def _with_reasoning() -> tuple[Conversation, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wants:
-    """In which form a template wants what the field has no one form for."""
+    """The form in which a template wants what the field has no one form for."""
 
     arguments_as_text: bool = False
     """A call's arguments are a text of JSON; else an object."""
@@ -282,8 +282,8 @@ def _call(each: FunctionCall, wants: Wants) -> dict[str, Any]:
 
 
 def without_reasoning(items: Sequence[Item], *, finished_only: bool) -> tuple[Item, ...]:
-    """The same where reasoning has been dropped: all of it, or that in front of the last user's
-    message."""
+    """A conversation whose reasoning has been dropped: all of it, or that in front of the last
+    user's message."""
     last = max((i for i, item in enumerate(items) if _by_user(item)), default=-1)
     return tuple(
         item

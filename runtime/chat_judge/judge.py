@@ -44,7 +44,7 @@ class Judgement:
     description: str
     """As ``tools_api.chat_generic.chat_format_described`` reads it."""
     how: str
-    """In words, what was compared."""
+    """What was compared, in words."""
     no_tools: str = ""
     """Why requests with tools are refused, where they are."""
 

@@ -62,7 +62,8 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As transformers has it: without the escapes that Jinja's own makes for HTML."""
+    """A value as JSON as transformers writes it: without the escapes that Jinja's own makes for
+    HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -87,7 +88,7 @@ def environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
 def answers(
     template: str, conversations: list[dict[str, Any]], most_characters: int
 ) -> Iterator[dict[str, str]]:
-    """For each conversation its text, or why there is none."""
+    """The text of each conversation, or why there is none."""
     try:
         compiled = environment().from_string(template)
     except Exception as error:  # whatever a compiler can raise

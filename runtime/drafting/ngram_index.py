@@ -148,7 +148,7 @@ class _Table:
         return (mixed & np.uint64(len(self._heads) - 1)).astype(np.int64)
 
     def _slot(self, ngram: list[int]) -> int:
-        """The same for one n-gram; for a few of them much faster."""
+        """The slot of one n-gram; for a few of them much faster than ``_slots``."""
         mixed = 0
         for token in ngram:
             mixed = ((mixed ^ token) * _MIX) & _BITS64

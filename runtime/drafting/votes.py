@@ -43,7 +43,8 @@ class Walk:
 
     @classmethod
     def begin(cls, source: Source, context: TokenArray) -> "Walk | None":
-        """From where the text stands like the end of ``context``; None where it never does."""
+        """A walk from where the text stands like the end of ``context``; None where it never
+        does."""
         matches = source.index.match(source.tokens, context)
         if matches is None:
             return None

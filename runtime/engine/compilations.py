@@ -5,7 +5,7 @@ compilation serves all requests that want the same grammar; it is given up when 
 left, and not begun if it has not been. Knows the compiler, and the sequences that wait with their
 tenants. Knows no queue and no answer: what became of a grammar is for ``open_requests`` to act on.
 
-Always true: a sequence that waits here is handed out by ``take_ready`` once, or withdrawn.
+Always true: a sequence that waits here is handed out by ``pop_ready`` once, or withdrawn.
 """
 
 from collections import deque
@@ -60,7 +60,7 @@ class Compilations:
         self._lock = Lock()
         """The lock on what is to be parsed: the workers take from it."""
         self._to_parse: dict[str, deque[Compilation]] = {}
-        """By tenant, the one that has waited longest for its turn first."""
+        """Grammars to parse by tenant; the one that has waited longest for its turn first."""
 
     @property
     def num_bytes(self) -> int:
@@ -155,7 +155,7 @@ class Compilations:
         outcome = compilation.pieces.result
         self._ready += [(sequence, outcome) for sequence in compilation.waiting]
 
-    def take_ready(self) -> list[tuple[Sequence, Outcome]]:
+    def pop_ready(self) -> list[tuple[Sequence, Outcome]]:
         """Sequences whose grammar is there or refused, oldest first; each is handed out once."""
         ready, self._ready = self._ready, []
         return ready

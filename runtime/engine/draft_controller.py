@@ -67,7 +67,7 @@ class _Arms:
 
     @property
     def is_trial(self) -> bool:
-        """It is time to do the other thing than what is best as far as is known."""
+        """Whether it is time to do the other thing than what is best as far as is known."""
         return self.since_tried >= _TRY_EVERY
 
 
@@ -86,7 +86,7 @@ class DraftController:
         self._clock = clock
         self._arms: dict[int, _Arms] = {}
         self.pauses: dict[str, tuple[int, int]] = {}
-        """By request: steps still to go without drafts, and how many the next time."""
+        """Steps still to go without drafts, and how many the next time, by request."""
         self._asked: tuple[_Arms, bool] | None = None
 
     @property

@@ -221,7 +221,7 @@ class Engine:
         return self._drafts.propose(decoding, step_s=self.background.mean_step_s)
 
     def _that_run(self, decodes: Decodes) -> Decodes:
-        """Those of ``decodes`` whose sequences take part in the step, finish and tasks seen to."""
+        """The decodes whose sequences take part in the step, finish and tasks seen to."""
         running = [n for n, sequence in enumerate(decodes.sequences) if self._runs(sequence)]
         return decodes if len(running) == len(decodes) else decodes.only(running)
 
@@ -359,8 +359,8 @@ class Engine:
 
     def _stats(self, step_s: float, emitted: int) -> StepStats:
         counters, self._counters = self._counters, _Counters()
-        ahead = self.computation.take_outcomes()
-        graphs = self.computation.take_graphs()
+        ahead = self.computation.pop_outcomes()
+        graphs = self.computation.pop_graphs()
         return StepStats(
             **self.memory.report(),
             running=len(self._queues.running),
@@ -373,8 +373,8 @@ class Engine:
             token_gap_bound_s=self.scheduler.prefill_budget.gap_bound_s,
             decode_tokens_delta=emitted,
             preemptions_delta=counters.preemptions,
-            mask_s_delta=self.computation.take_mask_s(),
-            rank_wait_s_delta=self.computation.take_rank_wait_s(),
+            mask_s_delta=self.computation.pop_mask_s(),
+            rank_wait_s_delta=self.computation.pop_rank_wait_s(),
             ahead_held_delta=ahead.held,
             ahead_second_passes_delta=ahead.second_passes,
             ahead_dropped_delta=ahead.dropped,
@@ -388,7 +388,7 @@ class Engine:
         )
 
     def _memory_bytes(self) -> dict[str, float]:
-        """By part; nothing where that was told less than a second ago."""
+        """Memory by part; nothing where that was told less than a second ago."""
         now = self._clock()
         if now - self._memory_told_s < _TELL_S and self.has_work:
             return {}

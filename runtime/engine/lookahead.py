@@ -82,11 +82,11 @@ class Outcomes:
     """Steps that were begun ahead, by how they turned out."""
 
     held: int = 0
-    """All that was to be computed in the step had been."""
+    """Steps of which all had been computed ahead."""
     second_passes: int = 0
     """A chunk of it had, and the rest was computed behind it."""
     dropped: int = 0
-    """Nothing of what had been computed was used."""
+    """Steps of which nothing that had been computed was used."""
 
     @property
     def used(self) -> int:

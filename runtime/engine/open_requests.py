@@ -82,7 +82,7 @@ class OpenRequests:
         self._output_lengths = OutputLengths()
         self._open: dict[str, Sequence] = {}
         self._positions: dict[Sequence, int] = {}
-        """As they were reported last."""
+        """Places in the queue, as they were reported last."""
         self._positions_reported_s = -1.0
 
     @property
@@ -167,7 +167,7 @@ class OpenRequests:
 
     def queue_compiled(self) -> None:
         """Queue the sequences whose grammar is ready; end those whose grammar is refused."""
-        for sequence, outcome in self.compilations.take_ready():
+        for sequence, outcome in self.compilations.pop_ready():
             if isinstance(outcome, Exception):
                 refused = isinstance(outcome, GrammarRefused)
                 kind = ErrorKind.GRAMMAR if refused else ErrorKind.INTERNAL

@@ -107,19 +107,19 @@ class StepComputation:
         if self.lookahead is not None:
             self.lookahead.nothing_runs()
 
-    def take_rank_wait_s(self) -> float:
+    def pop_rank_wait_s(self) -> float:
         """Seconds that sums with other ranks took since this was asked last."""
-        return self._runner.take_rank_wait_s()
+        return self._runner.pop_rank_wait_s()
 
     def close(self) -> None:
         """End what computes the steps elsewhere."""
         self._runner.close()
 
-    def take_outcomes(self) -> Outcomes:
+    def pop_outcomes(self) -> Outcomes:
         """How steps begun ahead have turned out since this was asked last."""
         return Outcomes() if self.lookahead is None else self.lookahead.since_last_asked()
 
-    def take_graphs(self) -> GraphCounts:
+    def pop_graphs(self) -> GraphCounts:
         """How forward passes have run since this was asked last; all 0 where none is recorded."""
         if self._runner.graphs is None:
             return GraphCounts()
@@ -127,7 +127,7 @@ class StepComputation:
         self._told = replace(counts)
         return counts.since(told)
 
-    def take_mask_s(self) -> float:
+    def pop_mask_s(self) -> float:
         """Seconds that masks took since this was asked last."""
         seconds, self._mask_s = self._mask_s, 0.0
         return seconds

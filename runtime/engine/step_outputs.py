@@ -15,7 +15,7 @@ from runtime.messages import (
 
 
 class PendingOutput:
-    """This step's report on one request, gathered until the step ends."""
+    """A step's report on one request, gathered until the step ends."""
 
     __slots__ = (
         "accepted",
@@ -85,6 +85,6 @@ class OutputCollector:
         output.finish, output.error, output.error_message = FinishReason.ERROR, kind, message
 
     def collect(self) -> tuple[SequenceOutput, ...]:
-        """All that was gathered since the last call."""
+        """The outputs that were gathered since the last call."""
         outputs, self._outputs = self._outputs, {}
         return tuple(output.output(name) for name, output in outputs.items())

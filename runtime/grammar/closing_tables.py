@@ -59,7 +59,7 @@ class ClosingTables:
         self.of_bytes = {p[0]: p[1] for p in reversed(pieces) if len(p[0]) == 1}
         """The token of each byte that has one."""
         self.repairs = _repairs(self.of_bytes)
-        """By the last byte written: tokens that finish what it began."""
+        """Tokens that finish a character, by the last byte written."""
 
     def candidate_order(self, token: int) -> tuple[bool, int, int]:
         """Longest first; what asks for more, as a minus sign does, last."""

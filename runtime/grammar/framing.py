@@ -52,7 +52,7 @@ class Framing:
 
     @property
     def is_empty(self) -> bool:
-        """There is nothing to offer."""
+        """Whether there is nothing to offer."""
         return not self._closing.ways and not self._opening.ways
 
     def ways(self, matcher: llguidance.LLMatcher, row: MaskRow, *, in_text: bool) -> list[Way]:

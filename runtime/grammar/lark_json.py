@@ -41,7 +41,7 @@ class RuleBook:
         self._names: dict[str, str] = {}
 
     def name(self) -> str:
-        """For a rule that ``add`` is told later."""
+        """A name for a rule that ``add`` is told later."""
         return f"{self._prefix}_{next(self._numbers)}"
 
     def add(self, name: str, body: str) -> str:

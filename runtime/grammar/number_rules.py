@@ -25,7 +25,6 @@ from runtime.grammar.number_ranges import (
 from tools_api.exact_numbers import Number, exact, is_number, num_digits, plain
 from tools_api.schema_references import Schema
 
-NUMERIC = ("integer", "number")
 KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _MAX_LISTED = 1000
 """Multiples that are listed one by one."""
@@ -132,7 +131,7 @@ def _at(value: Fraction) -> Bound:
 
 
 def _tens(first: int | None, last: int | None, zeros: int) -> str | None:
-    """So many zeros behind the numbers from ``first`` to ``last``."""
+    """The numbers from ``first`` to ``last`` with so many zeros behind."""
     negative = whole_numbers(first, -1 if last is None else min(last, -1))
     positive = whole_numbers(1 if first is None else max(first, 1), last)
     ways = [f"{way}0{{{zeros}}}" for way in (negative, positive) if way is not None]

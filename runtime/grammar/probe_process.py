@@ -27,7 +27,7 @@ from runtime.tokenizer import Tokenizer, TokenizerError
 from tools_api.grammar import GrammarSpec
 
 LENGTH: Final = struct.Struct("<I")
-"""In front of each frame, in both directions."""
+"""The length in front of each frame, in both directions."""
 OUT_OF_MEMORY: Final = 77
 """Exit status of a process whose check needed too much."""
 

@@ -70,7 +70,8 @@ def json_blocks(lark: str) -> Iterator[tuple[int, Any]]:
 
 @functools.lru_cache(_MAX_KNOWN_GRAMMARS)
 def all_blocks(lark: str) -> Sequence[JsonBlock]:
-    """All directives. Read once: whoever compiles a grammar looks at its schemas several times."""
+    """The blocks of all directives. Read once: whoever compiles a grammar looks at its schemas
+    several times."""
     blocks: list[JsonBlock] = []
     position = 0
     while (found := _BLOCK.search(lark, position)) is not None:

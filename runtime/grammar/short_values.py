@@ -25,7 +25,7 @@ from tools_api.schema_references import pointed_at
 
 _NUMERIC = frozenset(KEYWORDS)
 UNKNOWN = None
-"""There may be a value; its text is not known."""
+"""Stands for a value whose text is not known, if there is one."""
 Text = str | None
 
 _MAX_CHARS = 65_536

@@ -178,7 +178,8 @@ class GrammarState:
 
     @property
     def least_tokens(self) -> int:
-        """From the sequence's start: no legal output is shorter, end-of-turn included."""
+        """The length of the shortest legal output, from the sequence's start, end-of-turn
+        included."""
         return len(self._free_until) + self._compiled.least_tokens if self.obliged else 1
 
     def ends_within(self, limit: int) -> bool:

@@ -161,7 +161,7 @@ class StepBatch:
         )
 
     def with_tokens(self, token_ids: IntArray) -> "StepBatch":
-        """The same step of other tokens, [T]."""
+        """The batch with other tokens, [T]."""
         return replace(self, token_ids=token_ids)
 
     @property

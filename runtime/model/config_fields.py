@@ -105,7 +105,7 @@ def read_json_object(path: Path, *, unique: bool = False) -> dict[str, Any]:
 
 
 def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """For ``json.loads``: an object whose names are all different. Raises ValueError."""
+    """An object whose names are all different, for ``json.loads``. Raises ValueError."""
     names = dict(pairs)
     if len(names) != len(pairs):
         raise ValueError("a name appears twice")
@@ -140,7 +140,7 @@ class Fields:
         return Fields(self.path, value, prefix=f"{self._prefix}{name}.")
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> "Fields":
-        """The same with values for fields that are absent; what is read of it is read of this."""
+        """The fields with values for those that are absent; what is read of it is read of this."""
         fuller = Fields(self.path, {**defaults, **self._values}, self._prefix)
         fuller._read = self._read
         return fuller

@@ -33,7 +33,7 @@ class Extent:
     kind: str
     """The kind of its numbers, as torch calls it."""
     floats: bool
-    """They have 16 bits or more, and are brought to the model's dtype."""
+    """Whether its numbers have 16 bits or more, and are brought to the model's dtype."""
     numbers: int
     num_bytes: int
 

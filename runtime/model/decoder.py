@@ -296,7 +296,8 @@ class Decoder:
 def _native_layers(
     layers: Sequence[DecoderLayer], config: ModelConfig, tables: Sequence[RotaryTable]
 ) -> NativeLayers | None:
-    """All of them in one call, where each allows that and all are rotated and scaled alike."""
+    """All layers in one call, where each allows that and all are rotated and scaled alike; else
+    None."""
     scales = {layer.scale for layer in layers}
     scale = scales.pop()
     if scales or scale is None or len(tables) > 1 or not tables[0].is_plain:

@@ -22,7 +22,7 @@ class TensorNames:
     fused: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Tensors whose rows are those of several, in their order; names as the decoder's."""
     by_head: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """The same, with the rows of all parts together for each head of keys."""
+    """Names for a tensor with the rows of all parts together for each head of keys."""
     stacked_experts: Literal["inputs first", "outputs first"] | None = None
     """Experts are in one tensor of each kind: inputs first, gates and ups taking turns (gpt-oss);
     or, unless a checkpoint keeps them one by one, outputs first, gates before ups (Qwen3.5)."""

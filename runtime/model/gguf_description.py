@@ -77,7 +77,7 @@ _IN_LAYER = {
 }
 _WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 ROPE_FACTORS = "rope_freqs.weight"
-"""By which each pair of dimensions turns more slowly."""
+"""Factors by which each pair of dimensions turns more slowly."""
 _WIDE = ("F32", "F16", "BF16")
 
 

@@ -63,7 +63,7 @@ class HubName:
         return cls(repository=repository, revision=revision or DEFAULT_REVISION)
 
     def at(self, revision: str) -> "HubName":
-        """The same model at another revision."""
+        """The model at another revision."""
         return HubName(repository=self.repository, revision=revision)
 
     def __str__(self) -> str:

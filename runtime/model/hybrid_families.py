@@ -29,7 +29,7 @@ def _lfm2_mlp_size(fields: Fields) -> int:
 
 
 def _read_lfm2_moe(fields: Fields, _: int | None) -> ModelConfig:
-    """The same with experts in all layers but the first."""
+    """The configuration of LFM2 with experts in all layers but the first."""
     count = fields.size("num_hidden_layers")
     experts = Experts(
         router=Router(

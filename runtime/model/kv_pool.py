@@ -61,7 +61,7 @@ class KVPool:
 
     @property
     def blocks(self) -> Tensor:
-        """All of it: [layers, 2, blocks, kv_heads, block_size, head_dim]."""
+        """The whole pool: [layers, 2, blocks, kv_heads, block_size, head_dim]."""
         return self._blocks
 
     def reach(self, block: int) -> None:

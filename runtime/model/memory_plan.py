@@ -21,7 +21,8 @@ WIDTHS: dict[WeightBits, float] = {8: 1, 4: 0.5, "fp8": 1}
 _KV_IN_8_BITS = {"int8": (torch.int8, "cpu"), "fp8": (FP8, "cuda")}
 """How keys and values may be kept, and where."""
 _KV_SHARE_OF_FREE_MEMORY = {"cuda": 0.8, "cpu": 0.25}
-"""By default. A GPU keeps a fifth for what steps need and for what is recorded of them."""
+"""The share of free memory that KV gets by default. A GPU keeps a fifth for what steps need and for
+what is recorded of them."""
 _KV_BYTES_ON_CPU = 4 << 30
 """Default ceiling on a CPU, where the memory belongs to others as well."""
 
@@ -34,7 +35,7 @@ class MemoryPlan:
     block_bytes: int
     kv_dtype: torch.dtype
     kv_bytes: int
-    """For KV, and for states where there are any."""
+    """Bytes for KV, and for states where there are any."""
     states: StatePlan
 
 

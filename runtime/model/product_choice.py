@@ -59,7 +59,7 @@ class ProductChoice:
 
     few: Layout
     many: Layout | None = None
-    """For many rows; None: they are as few."""
+    """The layout for many rows; None: as for few."""
     from_rows: int = 0
     """Products of so many rows and more are made by ``many``."""
 

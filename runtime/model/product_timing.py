@@ -43,7 +43,8 @@ _CACHED_BYTES = 24 << 20
 so that it does not come from a cache."""
 _FEW_ROWS = 16
 _MANY_MAPS = 2
-"""With more rows the caches do not matter, and so many maps of a set tell enough."""
+"""Maps of a set that are timed with many rows: the caches do not matter then, and so many tell
+enough."""
 _ROUNDS = 24
 """At most; fewer as soon as the two shortest of each layout agree."""
 _AGREEMENT = 1.1

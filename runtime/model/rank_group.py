@@ -33,7 +33,7 @@ class RankGroup:
         self._ranks = ranks
 
     def gathered(self, x: Tensor) -> list[Tensor]:
-        """All ranks' tensors of this shape and type, in the order of ranks."""
+        """The tensors of all ranks of this shape and type, in the order of ranks."""
         # As bytes: not every library knows every number type, and nothing is computed.
         plain = x.contiguous()
         found = [torch.empty_like(plain) for _ in range(self._ranks)]
@@ -68,7 +68,7 @@ def gloo_group(store: Store, rank: int, ranks: int) -> RankGroup:
 
 
 def nccl_group(store: Store, rank: int, ranks: int, device: torch.device) -> RankGroup:
-    """The same on GPUs, ``device`` being this rank's."""
+    """A group of ranks on GPUs, ``device`` being this rank's."""
     # Rings and trees sum in other orders: one of them, so that runs are alike.
     os.environ.setdefault("NCCL_ALGO", "Ring")
     os.environ.setdefault("NCCL_SOCKET_IFNAME", _LOOPBACK)

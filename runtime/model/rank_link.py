@@ -76,7 +76,7 @@ class RankLink(Protocol):
         """Whether all ranks can do the same."""
         ...
 
-    def take_wait_s(self) -> float:
+    def pop_wait_s(self) -> float:
         """Seconds in which sums were made and waited for, since this was asked last."""
         ...
 

@@ -58,7 +58,7 @@ class RankSum:
         self._waited_s += self._clock() - began
         return total
 
-    def take_wait_s(self) -> float:
+    def pop_wait_s(self) -> float:
         """Seconds that sums took since this was asked last; a GPU works on beside them."""
         seconds, self._waited_s = self._waited_s, 0.0
         return seconds

@@ -38,7 +38,7 @@ def rope_object(fields: Fields) -> Fields:
 def rope_of(
     fields: Fields, rope: Fields, *, theta: float, rotated: int | None = None
 ) -> tuple[RopeConfig, int]:
-    """The same of one object of positions."""
+    """Rotary positions as one object of a configuration has them."""
     theta = rope.number("rope_theta", theta)
     kind = rope.get("rope_type", rope.get("type", "default"))
     stated = fields.size("max_position_embeddings")

@@ -189,9 +189,9 @@ class ModelRunner:
             self._rests = True
             others.send_rest()
 
-    def take_rank_wait_s(self) -> float:
+    def pop_rank_wait_s(self) -> float:
         """Seconds in which ranks' sums were made and waited for, since this was asked last."""
-        return 0.0 if self._ranks is None else self._ranks.take_wait_s()
+        return 0.0 if self._ranks is None else self._ranks.pop_wait_s()
 
     def close(self) -> None:
         """End the other ranks, if there are any. No step can be computed afterwards."""

@@ -24,7 +24,7 @@ from runtime.model.config import LoadError
 from runtime.model.config_fields import unique_names
 
 _MOST_TENSORS = 65_536
-"""In one file; the largest published ones have some ten thousand."""
+"""Most tensors in one file; the largest published ones have some ten thousand."""
 _MOST_RANK = 8
 _MOST_SHOWN_CHARS = 200
 _LENGTH_BYTES = 8

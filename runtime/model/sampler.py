@@ -215,7 +215,7 @@ def _logprob(token: int, values: Tensor, best: Tensor) -> TokenLogprob:
 
 
 def _on_its_way(tensor: Tensor) -> Tensor:
-    """The same on the host; on a GPU it is there when the stream has got so far."""
+    """A tensor on the host; on a GPU it is there when the stream has got so far."""
     if tensor.device.type != "cuda":
         return tensor
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

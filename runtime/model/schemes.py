@@ -25,7 +25,7 @@ class Scheme:
     has_zeros: bool = False
     """Groups have zero points."""
     counts_zeros_from_one: bool = False
-    """They are kept less 1 (GPTQ's first version)."""
+    """Whether zeros are stored less 1 (GPTQ's first version)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from runtime.model.presets import PREFIX, random_model_config
 WEIGHT_FILES = ("model.safetensors.index.json", "model.safetensors")
 """Files of weights in a folder: one of them."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-"""As models are called on Hugging Face's hub."""
+"""Names as models are called on Hugging Face's hub."""
 ASSETS = Path(__file__).parent.parent / "assets"
 BYTE_TOKENIZER = ASSETS / "byte_tokenizer"
 DEFAULT_MODEL = ASSETS / "default_model"

@@ -97,7 +97,7 @@ class StatePool:
 
     @property
     def states(self) -> Tensor:
-        """All of them: [slots, numbers], windows of convolutions first."""
+        """The whole pool: [slots, numbers], windows of convolutions first."""
         return self.rows[: self.num_slots]
 
     @property

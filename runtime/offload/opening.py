@@ -42,7 +42,7 @@ class KVTiers:
     stored: Iterable[StoredRun]
     """The blocks that an earlier process has left on the disk."""
     state_transfer: KVTransfer | None
-    """The same for states, which a model without recurrent layers does not have."""
+    """Moves states between tiers; None for a model without recurrent layers."""
     stored_states: Iterable[StoredState]
 
 

@@ -34,7 +34,7 @@ class MainThread(NamedTuple):
 
 
 def main_thread(process_id: int) -> MainThread | None:
-    """None where nobody can tell."""
+    """The main thread of a process: its core and CPU time; None where nobody can tell."""
     try:
         text = Path(f"/proc/{process_id}/task/{process_id}/stat").read_text()
         fields = text.rpartition(")")[2].split()  # the name before may hold anything

@@ -52,9 +52,9 @@ log = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 10.0
 _STATUS_TIMEOUT_S = 0.5
-"""For a process whose socket has ended: most are gone by then, and say how."""
+"""Seconds for a process whose socket has ended: most are gone by then, and say how."""
 _SAY_LOADING_S = 30.0
-"""So often, and with each stage, the log tells how far loading is."""
+"""Seconds between two lines of the log that tell how far loading is; each stage has one too."""
 _CACHE_BOUNDS = {"LRU_CACHE_CAPACITY": "64", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
 """The CPU library compiles and keeps a kernel for every shape of a product, 1,024 of them by
 default; with varlen steps that grows to a gigabyte. Read when it is loaded."""

@@ -107,7 +107,7 @@ class _Reader:
         return taken
 
     def end(self) -> None:
-        """All has been taken. Raises FrameError where something is left."""
+        """Check that all has been taken. Raises FrameError where something is left."""
         if self._at != len(self._tokens):
             raise FrameError(f"{len(self._tokens) - self._at} tokens belong to no message")
 

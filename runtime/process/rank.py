@@ -126,9 +126,9 @@ class FollowingRank:
         """See ``RankLink.all_can``."""
         return all_can(self.group, this_can, own_device(self._config, self.partition))
 
-    def take_wait_s(self) -> float:
-        """See ``RankLink.take_wait_s``."""
-        return self._sum.take_wait_s()
+    def pop_wait_s(self) -> float:
+        """See ``RankLink.pop_wait_s``."""
+        return self._sum.pop_wait_s()
 
     def close(self) -> None:
         """See ``RankLink.close``."""

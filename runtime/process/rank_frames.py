@@ -36,10 +36,10 @@ class RankProducts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRoom:
-    """From another rank: its part is loaded."""
+    """A message from another rank: its part is loaded."""
 
     num_blocks: int
-    """It has room for so many."""
+    """How many blocks it has room for."""
     files: str
     """A digest of what it read."""
 
@@ -53,7 +53,7 @@ class RankBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFault:
-    """From another rank: why it ends, in one line."""
+    """A message from another rank: why it ends, in one line."""
 
     reason: str
 

@@ -28,7 +28,7 @@ from runtime.process import frames, rank_frames
 from runtime.process.rank_frames import RankRoom, RankStart
 
 SAYS_S = 3.0
-"""For the news of a rank's end, where its silence was noticed first."""
+"""Seconds for the news of a rank's end, where its silence was noticed first."""
 
 
 class Ending(Protocol):
@@ -71,7 +71,7 @@ class RankProcesses:
         self.folder = folder
 
     def forget_folder(self) -> None:
-        """All have met, or never will."""
+        """Delete the folder where ranks meet: all have, or never will."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self) -> None:

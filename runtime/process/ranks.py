@@ -47,9 +47,9 @@ MEETING = "meeting the other ranks"
 MET = "waiting for the other ranks to meet"
 """And of one that has; not before all have may the place where they do be gone."""
 _DEAD_S = 0.02
-"""For a look at a process that may be dead."""
+"""Seconds for a look at a process that may be dead."""
 _ENDS_S = 2.0
-"""For another rank that has been told to end; then it is killed."""
+"""Seconds for another rank that has been told to end; then it is killed."""
 
 
 @dataclass(slots=True)
@@ -206,9 +206,9 @@ class LeadingRank:
             self._state.news.wait_for(lambda: self._state.lost, SAYS_S)
             return RunnerBroken(self._state.lost or f"rank 0 failed in a step: {error}")
 
-    def take_wait_s(self) -> float:
-        """See ``RankLink.take_wait_s``."""
-        return 0.0 if self._sum is None else self._sum.take_wait_s()
+    def pop_wait_s(self) -> float:
+        """See ``RankLink.pop_wait_s``."""
+        return 0.0 if self._sum is None else self._sum.pop_wait_s()
 
     def _tell_who_load(self, message: bytes) -> None:
         """Raises LoadError: one of them is gone, and why."""

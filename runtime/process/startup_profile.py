@@ -54,7 +54,7 @@ _CELLS = (
 _CHECKED = ((0, 1), (64, 0))
 """Cells by which times of an earlier start are checked."""
 _STILL_HOLDS = 1.5
-"""They may have become so many times longer or shorter."""
+"""How many times longer or shorter steps may have become for a stored profile to hold."""
 _LONG_CONTEXT = 2048
 _FAR_CELLS = ((0, 8, 2048), (64, 0, 2048), (256, 0, 6144))
 """(prompt tokens, decode rows, position) of steps behind a long context, which tell what context
@@ -63,7 +63,7 @@ _AGAIN_SHARE = 4
 """One part in so many of the time is for timing again where nothing is left to be found out."""
 _TIMES = 3
 _MOST_TIMES = 8
-"""With what is paid once, and with a hiccup, it may take so many times the time allowed."""
+"""How many times the time allowed it may take, with what is paid once, and with a hiccup."""
 
 log = logging.getLogger(__name__)
 

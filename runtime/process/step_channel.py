@@ -54,7 +54,7 @@ class StepOrder:
     bucket: Bucket | None
     """The recording to run it in; None: as it comes."""
     tokens_follow: bool
-    """Its tokens come over the device."""
+    """Whether its tokens come over the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class RestOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndOrder:
-    """There is nothing more to compute."""
+    """The order to end: there is nothing more to compute."""
 
 
 Order = StepOrder | RestOrder | EndOrder

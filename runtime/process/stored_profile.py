@@ -31,7 +31,8 @@ class StoredProfile:
 
     @classmethod
     def of(cls, runner: ModelRunner, config: EngineConfig) -> "StoredProfile | None":
-        """Those of a runner in ``config.startup_profile_folder``; None: there is no such."""
+        """The stored times of a runner in ``config.startup_profile_folder``; None: there is no
+        such."""
         facts = facts_of(runner, config)
         file = MachineFile.of(config.startup_profile_folder, "step_times", facts)
         return None if file is None else cls(file)

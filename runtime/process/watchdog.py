@@ -138,11 +138,11 @@ class LoadWatch:
         self._known = work()
         self._heard: Loading | None = None
         self._gets_on = False
-        """It has said so since the last tick."""
+        """Whether it has said so since the last tick that it gets on."""
         self._read_from: float | None = None
         """Processor seconds when the stage began, if it is one that reads."""
         self._still_s = 0.0
-        """For how long nothing has shown that it gets on."""
+        """Seconds for which nothing has shown that it gets on."""
 
     def heard(self, loading: Loading) -> None:
         """The process has spoken. Where the system tells what it does, that alone proves
@@ -224,11 +224,11 @@ class Watch:
         self._known = work()
         self._turn = 0
         self._rests = False
-        """It has been heard since the last tick, and said that it waits for messages."""
+        """Whether it has been heard since the last tick, and said that it waits for messages."""
         self._stuck_s = 0.0
-        """For how long it has not been known to rest or to begin another turn."""
+        """Seconds for which it has not been known to rest or to begin another turn."""
         self._still_s = 0.0
-        """For how long it has not worked either."""
+        """Seconds for which it has not worked either."""
 
     def heard(self, beat: Beat | None) -> None:
         """The process has spoken; None: with the outcome of a step."""
@@ -357,5 +357,5 @@ def period_s(hung_after_s: float) -> float:
 
 
 def load_period_s(hung_after_s: float, limit_s: float) -> float:
-    """The same while it loads, with a limit for all of it; 0: none."""
+    """Seconds between ticks while it loads, with a limit for all of it; 0: none."""
     return period_s(min((bound for bound in (hung_after_s, limit_s) if bound), default=0.0))

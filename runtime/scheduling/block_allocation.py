@@ -13,7 +13,7 @@ from runtime.scheduling.sequence import Sequence, SequenceState
 from runtime.scheduling.step_plan import Chunk, StepPlan
 
 _SPARE_BLOCKS = 2
-"""For each running sequence; while fewer are left, all are for tokens that sequences have
+"""Blocks for each running sequence; while fewer are left, all are for tokens that sequences have
 already."""
 
 

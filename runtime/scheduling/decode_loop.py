@@ -17,7 +17,7 @@ from runtime.scheduling.shared_context import without_shared
 from runtime.scheduling.step_plan import Chunk, Decodes, StepPlan
 
 Drafts = Mapping[Sequence, Draft]
-"""By sequence: tokens proposed behind its last known one. All together they are within the step's
+"""Tokens proposed behind each sequence's last known one. All together they are within the step's
 budget."""
 
 

@@ -84,7 +84,7 @@ class DecodeRows:
         self._look()
 
     def _look(self) -> None:
-        """The same memory, for single numbers: much faster than through numpy."""
+        """The rows' memory, for single numbers: much faster than through numpy."""
         self.length_at = self.length.data
         self.computed_at = self.computed.data
         self.block_limit_at = self.block_limit.data

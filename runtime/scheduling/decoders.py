@@ -23,7 +23,7 @@ class Decoders:
         self._arrays = DecodeRows()
         self._shared = SharedContext(block_size)
         self._sequences: list[Sequence] = []
-        """By row; where there is a gap, the one that was there."""
+        """Sequences by row; where there is a gap, the one that was there."""
         self._rows: IntArray | None = None
         self._dense: tuple[Sequence, ...] | None = None
         self.by_tenant: dict[str, int] = {}

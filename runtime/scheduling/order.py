@@ -79,7 +79,7 @@ class SequenceOrder:
         return sorted(self._queues.waiting, key=lambda s: self.key(s, now))
 
     def key(self, sequence: Sequence, now: float) -> Key:
-        """By the policy; smaller ones go first."""
+        """A sequence's key by the policy; smaller ones go first."""
         request = sequence.request
         waited = now - sequence.arrival_s
         work_s = self._work_s(sequence)

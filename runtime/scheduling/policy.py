@@ -27,8 +27,7 @@ TENANT_QUANTUM_S = 1.0
 ANSWER_LEVELS = (256, 1792)
 """Tokens emitted at which a sequence counts as longer."""
 PROMPT_LEVELS = (256, 1024)
-"""The same for the time its prompt takes to compute, in tokens that it could emit meanwhile."""
-NUM_LEVELS = 3
+"""Lengths at which a prompt counts as longer, in tokens that it could emit meanwhile."""
 PATIENCE_S = 1200.0
 """A sequence comes down by a level for each so many seconds since it arrived."""
 
@@ -138,7 +137,7 @@ class ServiceAccount:
         return len(self._turns)
 
     def num_tenants_with(self, tenant: str) -> int:
-        """The same if ``tenant`` had one."""
+        """How many tenants have sequences, if ``tenant`` had one."""
         return len(self._turns) + (tenant not in self._turns)
 
     def service_s(self, tenant: str) -> float:

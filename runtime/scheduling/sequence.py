@@ -76,7 +76,7 @@ class TokenBuffer:
             self._store(row.tail(self._stored, row.length))
 
     def share(self, row: Row | None) -> None:
-        """From now on steps put tokens into ``row``, which has the same length; None: into no
+        """Have steps put tokens into ``row`` from now on, which has the same length; None: into no
         row any more."""
         self.settle()
         self._row = row
@@ -103,7 +103,7 @@ class SequenceState(enum.Enum):
     """Where a sequence stands. DONE is final."""
 
     COMPILING = "compiling"
-    """Its grammar is being compiled; it is not schedulable and nobody waits for it."""
+    """The sequence's grammar is being compiled; it is not schedulable and nobody waits for it."""
     WAITING = "waiting"
     RUNNING = "running"
     FLUSHING = "flushing"
@@ -169,7 +169,7 @@ class Sequence:
         self.final_length = 0
         """Tokens at the end of the sequence; the buffer may hold the next request's by now."""
         self.started = False
-        """Its client has been told that it was admitted."""
+        """Whether its client has been told that it was admitted."""
         self.preemptions = 0
         self.uncached_estimate = self.prompt_length
         self.reusable = vouched

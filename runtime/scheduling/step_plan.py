@@ -45,7 +45,7 @@ class Chunk:
         self.draft = draft
         """Proposed tokens behind the last known one, to be verified in this step."""
         self.forced: tuple[int, ...] = draft.forced if draft.sources else ()
-        """For how many draft tokens the one behind them is forced; ascending."""
+        """Numbers of draft tokens behind which the next one is forced; ascending."""
 
     @classmethod
     def of(cls, sequence: Sequence, num_tokens: int, draft: Draft = EMPTY_DRAFT) -> "Chunk":
@@ -58,7 +58,7 @@ class Chunk:
         return len(self.draft.tokens)
 
     def row_offsets(self) -> tuple[int, ...]:
-        """For each row of logits, how many draft tokens stand before what is drawn from it."""
+        """How many draft tokens stand before what is drawn from each row of logits."""
         if not self.samples:
             return ()
         offsets = range(1 + len(self.draft.tokens))

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beforehand:
-    """Parts that need the model's small files alone."""
+    """Parts of a server that need the model's small files alone."""
 
     speech: Speech
     fingerprint: bytes

@@ -51,7 +51,7 @@ _PACKAGES = (
 
 
 def findings(options: ServeOptions, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Everything that is looked at, what takes long last."""
+    """Findings about everything that is looked at, what takes long last."""
     yield versions()
     yield foreign_kernels()
     yield from spoken_to(options)
@@ -66,7 +66,7 @@ def findings(options: ServeOptions, environment: Mapping[str, str]) -> Iterator[
 
 
 def versions() -> Finding:
-    """Which versions of what is needed are installed."""
+    """Versions of what is needed, as far as they are installed."""
     found, missing = [f"keepwarm {__version__}", f"python {platform.python_version()}"], []
     for name in _PACKAGES:
         try:

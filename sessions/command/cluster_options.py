@@ -27,9 +27,9 @@ class ClusterOptions:
 
     name: str
     host: str
-    """At which others reach it: an address."""
+    """The address at which others reach the server."""
     port: int
-    """0: the one that it listens on."""
+    """The port at which others reach the server; 0: the one that it listens on."""
     notice_s: float
     slot: int = NO_SLOT
     """The slot of the balancer that it asks for."""

@@ -8,7 +8,7 @@ Verdict = Literal["ok", "note", "fault"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at."""
+    """One thing that ``keepwarm doctor`` looked at, and what it found."""
 
     what: str
     verdict: Verdict

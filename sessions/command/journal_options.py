@@ -52,7 +52,7 @@ class JournalOptions:
     """A file, ``:memory:`` or a PostgreSQL address; None: a file in the user's state folder."""
     shared: bool
     retokenise: bool
-    """Take over what other tokenizers' turns said."""
+    """Whether turns that other tokenizers wrote are taken over."""
     keep_s: float
     state_folder: Path
     compaction_key: str | None = None
@@ -239,15 +239,15 @@ def _spent(journal: Journal, service: Service) -> Callable[[], None]:
     offset_s = journal.clock_s() - service.wall_clock()
 
     return partial(
-        service.store.know_spent,
+        service.store.load_spent,
         {name: account.spent for name, account in tenants.items()},
         {key: account.spent for key, account in policies.items()},
         clock_offset_s=offset_s,
     )
 
 
-def _begin(desk: JournalDesk, left: Sequence[TurnRecord], know_spent: Callable[[], None]) -> None:
+def _begin(desk: JournalDesk, left: Sequence[TurnRecord], load_spent: Callable[[], None]) -> None:
     if left:
         log.warning("turns were cut short by a server that died turns=%d", len(left))
-    know_spent()
-    desk.begin_with(left)
+    load_spent()
+    desk.note_settled(left)

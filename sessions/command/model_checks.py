@@ -157,7 +157,7 @@ def _states_below(report: Mapping[str, Any]) -> str:
 
 
 def _sessions(report: Mapping[str, Any], length: int) -> int:
-    """Each has a slot for its state, if there are states."""
+    """How many sessions fit. Each has a slot for its state, if there are states."""
     fitting: int = report["tokens"] // length
     slots = report["state_slots"]
     return fitting if slots is None else min(fitting, slots)

@@ -44,7 +44,7 @@ class ServeOptions:
     engine: EngineConfig
     host: str
     port: int
-    """0: any free port; the ready line tells which."""
+    """The port to listen on. 0: any free one; the ready line tells which."""
     model_name: str | None
     tenants: TenantsFile
     """Keys, and what their tenants may use; no key, and the port is open."""
@@ -53,7 +53,7 @@ class ServeOptions:
     allowed_origins: frozenset[str]
     prices: PriceTable
     price_file: PriceFile | None
-    """If there is one, it decides."""
+    """A file of prices; if there is one, it decides."""
     drain_s: float
     log_level: str
     log_format: LogFormat

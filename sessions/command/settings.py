@@ -56,7 +56,7 @@ class Setting:
     """The default, for people; None: ``help`` says it."""
     choices: tuple[str, ...] = ()
     bounds: tuple[float, float] | None = None
-    """Least and most of a number."""
+    """The least and the most that a number may be."""
     metavar: str = ""
     secret: bool = False
     """Whether its value must not be shown."""

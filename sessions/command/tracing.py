@@ -40,6 +40,6 @@ class Tracing:
         metrics.watch_spans(self._queue.counts)
 
     def close(self) -> None:
-        """Send what waits, for some seconds at most."""
+        """Send the spans that wait, for some seconds at most."""
         self._queue.close()
         self._export.close()

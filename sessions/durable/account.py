@@ -68,7 +68,7 @@ class Amount(NamedTuple):
 NOTHING = Amount()
 _UNBOUNDED = 1 << 200
 UNBOUNDED_AMOUNT = Amount(*6 * (_UNBOUNDED,))
-"""More of everything than any bound, whatever is taken off."""
+"""An amount of more than any bound, whatever is taken off."""
 KINDS = Amount._fields
 
 
@@ -129,7 +129,7 @@ class Account:
 
     @property
     def budget(self) -> Budget:
-        """May be replaced; what was spent stays."""
+        """The account's bounds. They may be replaced; what was spent stays."""
         return self._budget
 
     @budget.setter
@@ -160,7 +160,7 @@ class Account:
 
     @property
     def used(self) -> bool:
-        """Something is spent or held."""
+        """Whether something is spent or held."""
         return self.spent.plus(self.held) != NOTHING
 
     def spend(self, amount: Amount, held: Amount = NOTHING) -> None:

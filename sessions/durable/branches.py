@@ -159,7 +159,7 @@ class Branches:
         """Whether an engine that is gone held ``entry``, and none has held it since."""
         return entry in self._lost and entry not in self._places
 
-    def take_releases(self) -> tuple[ReleaseBranch, ...]:
+    def pop_releases(self) -> tuple[ReleaseBranch, ...]:
         """Releases to tell the engine of; each branch appears once in all calls together."""
         releases, self._releases = tuple(self._releases), []
         return releases

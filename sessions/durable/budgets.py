@@ -152,7 +152,7 @@ class TenantTerms:
         return (*own, *(_policy("key", terms) for terms in policy.keys.get(key, ())))
 
 
-def take_budgets(
+def set_budgets(
     options: requests.KeepwarmOptions,
     session: Session,
     *,

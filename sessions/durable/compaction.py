@@ -71,7 +71,7 @@ class Seal:
         self._key = key
         self._made_for = made_for
 
-    def of(self, tenant: str) -> TenantSeal:
+    def for_tenant(self, tenant: str) -> TenantSeal:
         """The seal of the tenant with that name."""
         made_for = (self._made_for, tenant.encode("utf-8", "surrogatepass"))
         return TenantSeal(self._key, made_for)

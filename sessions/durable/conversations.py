@@ -40,7 +40,7 @@ class Conversation:
     edits: int = 0
     """How often something was taken out that a turn may be reading."""
     version: int = 1
-    """One more with each change."""
+    """The version, one more with each change."""
 
     def changed(self, metadata: Mapping[str, str]) -> "Conversation":
         """The conversation with other metadata."""
@@ -161,10 +161,10 @@ class ConversationTable:
         self._clock = clock
         self._kept: OrderedDict[str, tuple[Conversation, float]] = OrderedDict()
         self.num_bytes = 0
-        """Memory of all of them, roughly."""
+        """Memory of all conversations, roughly."""
 
     def get(self, id_: str) -> Conversation | None:
-        """Look up and count as used."""
+        """Look a conversation up; it counts as used."""
         found = self._kept.get(id_)
         if found is None:
             return None
@@ -199,7 +199,7 @@ class ConversationTable:
         return conversation is not None
 
     def expire(self) -> None:
-        """Drop what was not used for too long."""
+        """Drop conversations that were not used for too long."""
         oldest = self._clock() - self._limits.stored_response_ttl_s
         for id_, (_, used_s) in list(self._kept.items()):
             if used_s >= oldest:

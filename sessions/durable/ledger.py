@@ -84,7 +84,7 @@ class TurnUsage:
             self._refuse()
 
     def _refuse(self) -> None:
-        """Say which count is not possible."""
+        """Raise an error that says which count is not possible."""
         if self.residency < 0:
             raise ValueError(f"residency {self.residency} is negative")
         for part, whole in (
@@ -154,7 +154,7 @@ class PriceTable:
     def per_million(
         cls, *, input_uncached: float, input_cached: float, output: float
     ) -> "PriceTable":
-        """From dollars per million tokens, as providers publish them."""
+        """A table from dollars per million tokens, as providers publish them."""
         return cls(
             input_uncached=nano_dollars(input_uncached),
             input_cached=nano_dollars(input_cached),
@@ -277,12 +277,12 @@ class Ledger:
 
     def settle_residency(self) -> Unsettled:
         """Settle the charges since the last time without a turn: the caller records it."""
-        unsettled = self.take_unsettled()
+        unsettled = self.pop_unsettled()
         self.usage = self.usage + TurnUsage(residency=unsettled.block_us)
         self.cost += unsettled.cost
         return unsettled
 
-    def take_unsettled(self) -> Unsettled:
+    def pop_unsettled(self) -> Unsettled:
         """The same, for a turn that is ``settled`` with it."""
         unsettled, self.unsettled = self.unsettled, NOTHING_UNSETTLED
         return unsettled
@@ -312,7 +312,7 @@ class TurnReport:
     tenant: str
     session: str
     turn: int
-    """1 for the first turn of its session."""
+    """The turn's number, 1 for the first of its session."""
     response_id: str
     status: str
     """``completed``, ``incomplete``, ``failed`` or ``cancelled``; ``compaction``: no turn, but the
@@ -354,7 +354,7 @@ class TurnReport:
 
     @property
     def is_turn(self) -> bool:
-        """Or a summary that was written for one."""
+        """Whether it is a turn, or a summary that was written for one."""
         return self.status != COMPACTION
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class MissReason(enum.StrEnum):
-    """Each computed prompt token has one."""
+    """Why a prompt token had to be computed. Each computed one has one reason."""
 
     NEW_INPUT = "new_input"
     """Tokens that this turn added; no cache could have held it."""
@@ -63,7 +63,7 @@ CHANGES = frozenset(
 )
 """Another header than before: all that stands behind it is computed."""
 OWN = frozenset({MissReason.NEW_INPUT, MissReason.NEW_SESSION, MissReason.PARTIAL_BLOCK})
-"""Nobody could have avoided these."""
+"""Reasons that nobody could have avoided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

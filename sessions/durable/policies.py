@@ -36,7 +36,7 @@ class Period(NamedTuple):
     """A day, a month, or all time."""
 
     name: str
-    """``2026-11-30`` or ``2026-11``; empty: for ever."""
+    """The period's name, ``2026-11-30`` or ``2026-11``; empty: for ever."""
     ends: str
     """When the next one begins, as ISO 8601 has it."""
 
@@ -132,7 +132,7 @@ class PolicyAccounts:
         for name, account in self._accounts.items():
             account.spent = account.spent.most(self._kept.get(name, NOTHING))
 
-    def of(self, key: str) -> tuple[Account, ...]:
+    def for_key(self, key: str) -> tuple[Account, ...]:
         """The accounts on which a turn under that key draws that begins now."""
         policies = self._budgets_of(key)
         if not policies:

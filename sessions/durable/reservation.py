@@ -44,7 +44,7 @@ class TurnNeeds:
 
     prompt_tokens: int
     max_output: int
-    """Without a budget; 0 for a warm-up."""
+    """Most output tokens without a budget; 0 for a warm-up."""
     bound: bool
     """A grammar may bind its output, so that it has to have room to end legally: all of it is held
     at once."""
@@ -60,7 +60,7 @@ class WrittenTokens(Protocol):
     tokens: list[int]
 
     def before_reasoning(self, tokens: Iterable[int], most: int) -> int:
-        """As ``OutputReader.before_reasoning``."""
+        """Tokens before the reasoning, as ``OutputReader.before_reasoning``."""
         ...
 
 
@@ -79,7 +79,7 @@ class Reservation:
         self._prices = ledger.prices
         self._is_turn = is_turn
         self._cut = False
-        """Output was kept from the client for a budget."""
+        """Whether output was kept from the client for a budget."""
         self._open = False
         """Whether an amount may still be held."""
         self._prompt = PromptTokens()
@@ -201,7 +201,7 @@ class Reservation:
             account.spend(spent, held)
         ledger = self._ledger
         if ledger.unsettled is not NOTHING_UNSETTLED:
-            unsettled = ledger.take_unsettled()
+            unsettled = ledger.pop_unsettled()
             usage = replace(usage, residency=unsettled.block_us)
             cost += unsettled.cost
         ledger.settled(usage, cost, is_turn=self._is_turn and not goes_on)
@@ -297,7 +297,7 @@ class Reservation:
         return _new(Amount, (*prompt, output, reasoning, cost, 0))
 
     def _replace_held(self, held: Amount) -> None:
-        """Hold that of every account instead of what is held."""
+        """Hold an amount of every account instead of what is held."""
         before, self.held = self.held, held
         a, b, c, d, e, _ = held if before is NOTHING else held.minus(before)
         for account in self._accounts:

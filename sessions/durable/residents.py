@@ -17,7 +17,7 @@ from sessions.durable.session import Session, SessionState
 
 @dataclass(slots=True)
 class Told:
-    """Orders that follow from the engine's report."""
+    """Orders that follow from the engine's report of its KV."""
 
     drops: list[DropBranch] = field(default_factory=list)
     """Orders for the engine: no budget has anything left for this KV."""
@@ -35,7 +35,7 @@ class Residents:
         self._sessions: dict[str, Session] = {}
 
     def __len__(self) -> int:
-        """Branches that are charged to a session, or may be."""
+        """Number of branches that are charged to a session, or may be."""
         return len(self._sessions)
 
     def writes(self, branch_id: str, session: Session) -> None:

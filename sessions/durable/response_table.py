@@ -93,7 +93,7 @@ class ResponseTable:
             self._drop(next(iter(self._responses)))
 
     def get(self, response_id: str) -> StoredResponse | None:
-        """Look up and count as used."""
+        """Look a response up; it counts as used."""
         self.expire()
         found = self._responses.get(response_id)
         if found is None:
@@ -134,7 +134,7 @@ class ResponseTable:
         return None
 
     def expire(self) -> None:
-        """Drop what is older than its time to live."""
+        """Drop responses that are older than their time to live."""
         oldest = self._clock() - self._ttl_s
         while self._responses:
             response_id, (_, used_s) = next(iter(self._responses.items()))
@@ -212,5 +212,5 @@ class PrivateResponses:
                 del heads[response.session.name]
 
         self.heads = heads
-        """Session name -> response id."""
+        """The newest response's id, by the session's name."""
         self.table = make_table(dropped)

@@ -22,11 +22,11 @@ class SessionState(enum.Enum):
     RUNNING = "running"
     WAITING_FOR_TOOLS = "waiting_for_tools"
     CLOSED = "closed"
-    """Dropped from the store; its name may be used anew."""
+    """The session was dropped from the store; its name may be used anew."""
 
 
 class Session:
-    """Mutable, owned by the store."""
+    """A session of a tenant. Mutable, owned by the store."""
 
     __slots__ = (
         "_closed",
@@ -64,14 +64,14 @@ class Session:
         """When it was last of use, also to sessions below it."""
         self.turns_begun = 0
         self.parent: Session | None = None
-        """Whose tree's budget its turns draw on as well."""
+        """The session whose tree's budget its turns draw on as well."""
         self.epoch = 0
         """The epoch of this server's claim to it, where several servers share sessions."""
         self.claimed = True
         """Whether its turns are this server's to write. False: it is in memory for what its tree
         spends, and a turn in it asks the journal for it first."""
         self.outlives_sockets = False
-        """``on_disconnect``: its turns go on when their client is gone."""
+        """Whether its turns go on when their client is gone (``on_disconnect``)."""
         self.labels: Labels = ()
         """The session's own labels, under which its usage is counted and by which it is found."""
         self.keys = NO_KEYS
@@ -169,7 +169,7 @@ class Session:
         return None if self._granted is not None else self._grant_next()
 
     def wait_no_longer(self) -> None:
-        """Nobody is there any more whose tools could answer."""
+        """Wait for no tools any more: nobody is there whose could answer."""
         self._open_calls = False
 
     def active(self, now: float) -> None:
@@ -189,7 +189,7 @@ class Session:
             order.add(self)
 
     def restore(self, *, head_id: str | None, turns_begun: int, open_calls: bool) -> None:
-        """Go on where a journal says that it stood."""
+        """Set the session to where a journal says that it stood."""
         self.head_id, self.turns_begun, self._open_calls = head_id, turns_begun, open_calls
 
     def close(self) -> None:

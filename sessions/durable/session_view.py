@@ -17,7 +17,7 @@ class SessionView:
     session: str
     tenant: str
     state: str
-    """``idle``, ``running``, ``waiting_for_tools`` or ``closed``."""
+    """The session's state: ``idle``, ``running``, ``waiting_for_tools`` or ``closed``."""
     turns: int
     input_tokens: int
     cached_tokens: int
@@ -29,11 +29,11 @@ class SessionView:
     """The rest of those ``account.KINDS`` that are limited for it or for a tree that it is in, the
     least that any of these budgets leaves: tokens, and nano-dollars of ``cost``."""
     idle_s: float
-    """Since its last turn began or ended."""
+    """Seconds since its last turn began or ended."""
     budget: dict[str, int] = field(default_factory=dict)
     """The bounds that leave so much, in the units of ``budget_left``."""
     budgets: tuple[HeldBudget, ...] = ()
-    """Each of them, and the tenant's."""
+    """The budgets that the session keeps to, and the tenant's."""
     parent: str | None = None
     """The session on whose budget it draws."""
     residency: int = 0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from runtime.messages import ReleaseBranch
 from sessions.durable.account import Amount
 from sessions.durable.branches import Branches
-from sessions.durable.budgets import TenantTerms, take_budgets
+from sessions.durable.budgets import TenantTerms, set_budgets
 from sessions.durable.conversations import Conversation
 from sessions.durable.ledger import PriceTable
 from sessions.durable.packing import pack
@@ -84,7 +84,7 @@ class Store:
             tenant = self._tenants[name] = Tenant(
                 name,
                 terms=TenantTerms(self._policies.policy_of(name), self._prices),
-                quota=self.quotas.of(name),
+                quota=self.quotas.for_tenant(name),
                 tables=self._tables,
                 logs=self.logs,
                 journal_clock=lambda: self.wall_clock() + self._clock_offset_s,
@@ -96,7 +96,7 @@ class Store:
         head."""
         self._tables.lasting = self.logs.lasting = True
 
-    def know_spent(
+    def load_spent(
         self,
         in_all: Mapping[str, Amount],
         by_policy: Mapping[tuple[str, str], Amount],
@@ -133,7 +133,7 @@ class Store:
         return sessions * _SESSION_BYTES + len(self.residents) * _BRANCH_BYTES
 
     def priced(self, tenants: Iterable[str]) -> bool:
-        """Some token costs one of the tenants something."""
+        """Whether some token costs one of the tenants something."""
         return any(not self.tenant(name).terms.prices.free for name in tenants)
 
     def engine_lost(self) -> None:
@@ -147,7 +147,7 @@ class Store:
         for tenant in self._tenants.values():
             tenant.expire()
         self.logs.expire()
-        return self.branches.take_releases()
+        return self.branches.pop_releases()
 
     def live_sessions(self, tenant: str | None = None) -> tuple[int, Iterator[Session]]:
         """How many sessions are live (of one tenant; None: of all), and these, most recently
@@ -280,16 +280,16 @@ class ConnectionStore:
     def session(self, name: str) -> Session:
         return self.tenant.session(name)
 
-    def take_budgets(self, options: KeepwarmOptions, session: Session) -> None:
+    def set_budgets(self, options: KeepwarmOptions, session: Session) -> None:
         """Set the budgets that a request brings, before its turn begins.
 
         Raises:
-            ApiError: as ``budgets.take_budgets``.
+            ApiError: as ``budgets.set_budgets``.
         """
         parent = None
         if options.parent_session is not None:
-            parent = self.tenant.above_or_before(options.parent_session)
-        take_budgets(
+            parent = self.tenant.ancestor_session(options.parent_session)
+        set_budgets(
             options,
             session,
             parent=parent,

@@ -76,7 +76,7 @@ class ResponseTables:
 
 
 class Tenant:
-    """One tenant. Only the event loop touches it, but for its name."""
+    """A tenant. Only the event loop touches it, but for its name."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Tenant:
         gone.close()
         return gone
 
-    def above_or_before(self, name: str) -> Session:
+    def ancestor_session(self, name: str) -> Session:
         """The session of that name that others stand on. One that is made of nothing is not
         claimed where a journal may know better."""
         known = self.known_session(name)
@@ -192,7 +192,7 @@ class Tenant:
     def delete_response(self, response_id: str) -> bool:
         """The response can no longer be named, nor its events be asked for; what continues it
         goes on. False: there is none of that id here."""
-        log = self._logs.of_response(self.name, response_id)
+        log = self._logs.by_response(self.name, response_id)
         if log is not None:
             self._logs.delete(log)
         stored = self.responses.get(response_id)
@@ -204,7 +204,7 @@ class Tenant:
         return True
 
     def expire(self) -> None:
-        """Drop what is older than its time to live."""
+        """Drop sessions, responses and conversations that are older than their time to live."""
         self.responses.expire()
         self.unlisted.table.expire()
         self._expire_sessions()

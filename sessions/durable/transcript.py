@@ -45,13 +45,13 @@ class Tail(enum.Enum):
     """How the rendered text of a chain ends; decides how the next items begin."""
 
     START = "start"
-    """Nothing stands behind the header."""
+    """The transcript is a header alone."""
     INPUT = "input"
-    """Input items, no generation prompt (a warm-up)."""
+    """The transcript ends with input items, without a generation prompt (a warm-up)."""
     CLOSED_OUTPUT = "closed_output"
-    """Model output up to its end-of-turn token."""
+    """The transcript ends with model output up to its end-of-turn token."""
     OPEN_OUTPUT = "open_output"
-    """Model output that was cut short."""
+    """The transcript ends with model output that was cut short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,7 +81,7 @@ class LeftOut:
 
     turns: int = 0
     tokens: int = 0
-    """Each item counted on its own, as truncation counts them."""
+    """Tokens of what was left out, each item counted on its own, as truncation counts them."""
     behind: int = 0
     """How many items stand before the gap, those that no cut takes out."""
 
@@ -103,7 +103,7 @@ class Entry:
     """Rendered input items and the generation prompt, if one was opened."""
     output_items: tuple[Item, ...]
     output_ids: TokenArray
-    """Exactly what the model emitted."""
+    """The token ids that the model emitted, exactly."""
     tail: Tail
     num_tokens: int
     """Tokens of the chain up to here, header excluded."""

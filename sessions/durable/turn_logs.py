@@ -118,18 +118,18 @@ class EventLogs:
         return sum(self._bytes.values()) + self._running_bytes
 
     def __len__(self) -> int:
-        """Logs of turns that have started."""
+        """Number of logs of turns that have started."""
         return len(self._by_response)
 
     def __iter__(self) -> Iterator[EventLog]:
         """Every log, those of requests whose turn has not started included."""
         return iter({*self._by_request.values(), *self._by_response.values()})
 
-    def of_request(self, tenant: str, request_id: str) -> EventLog | None:
+    def by_request(self, tenant: str, request_id: str) -> EventLog | None:
         """The log that this request id leads to, started or not."""
         return self._by_request.get((tenant, request_id))
 
-    def of_response(self, tenant: str, response_id: str) -> EventLog | None:
+    def by_response(self, tenant: str, response_id: str) -> EventLog | None:
         """The log of that response, if the tenant may see it."""
         log = self._by_response.get(response_id)
         return log if log is not None and log.tenant == tenant and log.listed else None
@@ -151,7 +151,7 @@ class EventLogs:
         if response_id in self._by_response:
             return
         if log.request_id is not None:
-            if self.of_request(log.tenant, log.request_id) is not None:
+            if self.by_request(log.tenant, log.request_id) is not None:
                 return
             self.reserve(log)
         self.start(log, response_id, listed=not log.deleted)
@@ -187,7 +187,7 @@ class EventLogs:
     def continued(self, tenant: str, response_id: str) -> None:
         """The client goes on from that response, so it has all of it: its last event stays only
         where a request id may still ask for it."""
-        log = self.of_response(tenant, response_id)
+        log = self.by_response(tenant, response_id)
         if log is None or not log.ended:
             return
         if log.request_id is None or self.lasting:
@@ -210,11 +210,11 @@ class EventLogs:
 
     def drop(self, log: EventLog) -> None:
         """The request was not started: its id is free again."""
-        if log.request_id is not None and self.of_request(log.tenant, log.request_id) is log:
+        if log.request_id is not None and self.by_request(log.tenant, log.request_id) is log:
             del self._by_request[log.tenant, log.request_id]
 
     def expire(self) -> None:
-        """Shorten and drop what is older than its time."""
+        """Shorten and drop logs that are older than their time."""
         now = self._clock()
         shorten_s, drop_s = self._limits.resume_s, self._limits.stored_response_ttl_s
         for tenant in list(self._ended):
@@ -239,7 +239,7 @@ class EventLogs:
             self._drop(next(iter(logs)))
 
     def _shorten(self, log: EventLog) -> None:
-        """Keep the last event alone."""
+        """Keep a log's last event alone."""
         if log.packed or not log.frames:
             return
         self._whole[log.tenant].pop(log, None)

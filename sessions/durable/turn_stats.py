@@ -106,7 +106,7 @@ class TurnStats:
     causes_before: Mapping[str, int] = field(default_factory=dict)
     """The cache's own account of the parts of the turn before this one."""
     cut: bool = False
-    """Truncation left something out for this turn."""
+    """Whether truncation left something out for this turn."""
     warnings: tuple[str, ...] = ()
     """Warnings to the client about the turn, a short sentence each."""
     context: Event | None = None
@@ -142,7 +142,7 @@ class TurnStats:
         self.forwards += output.forwards if tokens else 0
 
     def usage(self, *, output_tokens: int, reasoning_tokens: int) -> TurnUsage:
-        """Zero as long as the engine has not admitted the turn."""
+        """The turn's usage; zero as long as the engine has not admitted it."""
         if self.start is None:
             return TurnUsage()
         return TurnUsage(

@@ -39,7 +39,7 @@ NO_KEYS = UsageKeys()
 
 
 def sorted_labels(labels: Mapping[str, str]) -> Labels:
-    """As ``UsageKeys`` has them."""
+    """Labels sorted by name, as ``UsageKeys`` has them."""
     return tuple(sorted(labels.items()))
 
 

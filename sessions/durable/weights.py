@@ -194,7 +194,7 @@ class HeldBytes:
         return MemoryHold(self, tenant, connection_id, num_bytes)
 
     def change(self, tenant: str, connection_id: str, num_bytes: int) -> None:
-        """Hold so much more, or less."""
+        """Hold so many bytes more, or less."""
         self.total += num_bytes
         for account, name in ((self._by_tenant, tenant), (self._by_connection, connection_id)):
             account[name] += num_bytes

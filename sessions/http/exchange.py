@@ -36,7 +36,7 @@ class Exchange(Protocol):
         ...
 
     def write(self, piece: bytes) -> None:
-        """More of an answer that has begun, in one write."""
+        """Send more of an answer that has begun, in one write."""
         ...
 
     def finish(self, piece: bytes = b"") -> None:

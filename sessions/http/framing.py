@@ -25,7 +25,7 @@ _REASONS = {
 
 
 class HttpFraming:
-    """Request after request, each answered before the next is read."""
+    """The framing of HTTP/1.1: request after request, each answered before the next is read."""
 
     def __init__(self) -> None:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
@@ -120,7 +120,7 @@ class HttpFraming:
 
     @property
     def is_over(self) -> bool:
-        """Behind the answer that was given no other can follow."""
+        """Whether no other request can follow the one that was answered."""
         return self._http.our_state in (h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
 
     def proceed(self) -> bytes:

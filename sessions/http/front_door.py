@@ -52,18 +52,18 @@ _READ_ONLY = (
 _LONGEST_ROUTE = 5
 """Most parts between slashes that a route has."""
 ANTHROPIC_HEADER = "anthropic-version"
-"""Every client of that API sends it."""
+"""A header that every client of Anthropic's API sends."""
 ANONYMOUS = Principal(tenant="")
-"""Handed to what is PUBLIC; nobody's tenant."""
+"""The principal of what is PUBLIC; nobody's tenant."""
 
 
 class Access(enum.Enum):
     PUBLIC = "public"
-    """Says nothing but whether the server lives, and what there is."""
+    """Access without a key: says nothing but whether the server lives, and what there is."""
     TENANT = "tenant"
-    """Needs a key; shows what belongs to its tenant."""
+    """Access with a key; shows what belongs to its tenant."""
     OPERATOR = "operator"
-    """Needs an operator's key: the answer concerns all tenants."""
+    """Access with an operator's key: the answer concerns all tenants."""
 
 
 @cache
@@ -84,7 +84,7 @@ class Route:
     what has some."""
     access: Access
     page: Page | None = None
-    """Makes the answer to GET."""
+    """The handler that makes the answer to GET."""
     calls: Mapping[str, Handler] = field(default_factory=dict)
     """Handlers for requests of other kinds, by method."""
     websocket: bool = False
@@ -139,7 +139,7 @@ class OriginPolicy:
     allowed_origins: frozenset[str]
     """Beside the server itself and loopback, e.g. ``https://agents.example``."""
     check_host: bool
-    """True where no key protects the port."""
+    """Whether ``Host`` is checked: where no key protects the port."""
     forwarded_by: tuple[Network, ...] = ()
     """Networks of balancers whose word for a client's address is taken."""
 
@@ -177,7 +177,7 @@ def _drawn_id() -> str:
 
 
 class FrontDoor:
-    """Decides about every request of the port."""
+    """Decides about every request of the port: refused, or let in."""
 
     def __init__(
         self,

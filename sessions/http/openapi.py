@@ -41,7 +41,7 @@ class Operation:
     """Other media types of an answer."""
     status: int = 200
     query: Mapping[str, str] = field(default_factory=dict)
-    """Parameters with what they are."""
+    """Parameters of the query, with what they are."""
 
 
 _PAGE = {"limit": "entries of a page", "after": "the id behind which the page begins"}

@@ -42,7 +42,7 @@ class LoadedTurn(NamedTuple):
     row: StoredTurn
     links: tuple[EntryBody, ...]
     headers: tuple[Header, ...]
-    """One for each of the links."""
+    """Headers, one for each of the links."""
 
     @property
     def body(self) -> TurnBody:
@@ -59,7 +59,7 @@ class LoadedChain:
     session: SessionRecord | None
     """The session of the last turn."""
     foreign: Entry | None = None
-    """Instead of ``turns``' own: the whole history rendered anew."""
+    """The whole history rendered anew, instead of ``turns``' own."""
 
     @property
     def head(self) -> LoadedTurn:
@@ -67,7 +67,7 @@ class LoadedChain:
 
 
 class Loader:
-    """Reads chains; may be used by several threads."""
+    """Reads chains of turns from a journal; may be used by several threads."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ class BackedUp:
     turns: int
     """Rows of ended turns, those of KV and of summaries among them."""
     cost: int
-    """Nano-dollars of all sessions."""
+    """Cost of all sessions, in nano-dollars."""
     commits: int
     num_bytes: int
     with_key: bool

@@ -57,21 +57,21 @@ class Owner(Protocol):
         """Tenant and name of this server's sessions that another one asks for."""
         ...
 
-    def take_settled(self) -> list[TurnRecord]:
+    def pop_settled(self) -> list[TurnRecord]:
         """Turns of dead servers that this one has settled since it was asked last, as it took
         their sessions over or drew on their accounts."""
         ...
 
-    def take_shares(self, tenant: str, wants: Sequence[Want]) -> tuple[Share, ...]:
+    def claim_shares(self, tenant: str, wants: Sequence[Want]) -> tuple[Share, ...]:
         """Have this server spend of accounts that others draw on too (``shares``): what there is
         of what is asked for."""
         ...
 
-    def give_back(self, tenant: str, name: str) -> None:
+    def return_share(self, tenant: str, name: str) -> None:
         """Give back this server's share of an account, of which nothing is spent any more."""
         ...
 
-    def take_request(self, tenant: str, request_id: str) -> bool:
+    def claim_request(self, tenant: str, request_id: str) -> bool:
         """Have this server alone begin the request's turn, until that is written or the id is
         freed; False: another server has the id."""
         ...

@@ -122,7 +122,7 @@ def beat(cursor: Cursor, owner: str, now_ms: int, presence: Presence | None) -> 
     return int(row[0])
 
 
-def of_cluster(cursor: Cursor, cluster: str) -> list[Member]:
+def cluster_members(cursor: Cursor, cluster: str) -> list[Member]:
     """All servers of a cluster that have a row, those that are dead too, by name."""
     sql = f"SELECT {_COLUMNS} FROM member WHERE cluster = ? ORDER BY owner"
     return [_member(row) for row in cursor.execute(sql, (cluster,)).fetchall()]
@@ -141,7 +141,7 @@ def count_ready(cursor: Cursor, cluster: str, since_ms: int) -> int:
     return int(count)
 
 
-def give_slots(cursor: Cursor, slots: Mapping[str, int]) -> None:
+def assign_slots(cursor: Cursor, slots: Mapping[str, int]) -> None:
     """Write which slots servers have."""
     for owner, slot in sorted(slots.items()):
         cursor.execute("UPDATE member SET slot = ? WHERE owner = ?", (slot, owner))

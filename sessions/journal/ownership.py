@@ -124,14 +124,14 @@ class Ownership:
         batch.write()
         return batch.session(row.tenant, row.name), settled
 
-    def take_settled(self) -> list[TurnRecord]:
+    def pop_settled(self) -> list[TurnRecord]:
         """See ``Owner``."""
         return [self._settled.popleft() for _ in range(len(self._settled))]
 
     def settle_left(self) -> list[TurnRecord]:
         """See ``Journal``."""
         self._settle_left()
-        return self.take_settled()
+        return self.pop_settled()
 
     def _settle_left(self) -> None:
         """Settle the sessions whose owner is dead: nobody has them then, and their turns have
@@ -222,7 +222,7 @@ class Ownership:
         with journal.writing() as cursor:
             journal.lock_name(cursor, "cluster", "", cluster)
             now_ms = self.now_ms(cursor)
-            for each in members.of_cluster(cursor, cluster):
+            for each in members.cluster_members(cursor, cluster):
                 other = each.presence
                 if each.owner == journal.owner or abs(now_ms - each.heartbeat_ms) > DEAD_MS:
                     continue
@@ -242,7 +242,7 @@ class Ownership:
     def members(self, cluster: str) -> tuple[list[Member], int]:
         """See ``Owner``."""
         with self.journal.reading() as cursor:
-            return members.of_cluster(cursor, cluster), self.now_ms(cursor)
+            return members.cluster_members(cursor, cluster), self.now_ms(cursor)
 
     def addresses(self) -> dict[str, str]:
         """See ``Owner``."""
@@ -256,7 +256,7 @@ class Ownership:
             ordered = sorted(draws, key=lambda each: each.kind)
             return tuple(draw(self.journal, cursor, tenant, now_ms, each) for each in ordered)
 
-    def take_shares(self, tenant: str, wants: Sequence[Want]) -> tuple[Share, ...]:
+    def claim_shares(self, tenant: str, wants: Sequence[Want]) -> tuple[Share, ...]:
         """Have this server spend of accounts that others draw on too: what there is of what is
         asked for. What servers had that are dead goes back first."""
         journal, names = self.journal, [want.name for want in wants]
@@ -272,12 +272,12 @@ class Ownership:
         with journal.writing() as cursor:
             return shares.take(journal, cursor, tenant, wants)
 
-    def give_back(self, tenant: str, name: str) -> None:
+    def return_share(self, tenant: str, name: str) -> None:
         """Give back this server's share of an account, of which nothing is spent any more."""
         with self.journal.writing() as cursor:
-            shares.give_back(cursor, tenant, name, self.journal.owner)
+            shares.return_share(cursor, tenant, name, self.journal.owner)
 
-    def take_request(self, tenant: str, request_id: str) -> bool:
+    def claim_request(self, tenant: str, request_id: str) -> bool:
         """See ``Owner``. It waits for no disk: a power cut ends the turn as well."""
         with self.journal.writing(synced=False) as cursor:
             lives = partial(self._lives, cursor)

@@ -65,7 +65,7 @@ def take(
     return tuple(given)
 
 
-def give_back(cursor: Cursor, tenant: str, name: str, owner: str) -> None:
+def return_share(cursor: Cursor, tenant: str, name: str, owner: str) -> None:
     """Give back all of a server's share of an account."""
     sql = "DELETE FROM share WHERE tenant = ? AND name = ? AND owner = ?"
     cursor.execute(sql, (tenant, name, owner))

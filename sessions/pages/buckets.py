@@ -41,7 +41,7 @@ class Durations:
         return list(self.counts.items())
 
     @classmethod
-    def of_row(cls, row: list[tuple[int, int]]) -> "Durations":
+    def from_row(cls, row: list[tuple[int, int]]) -> "Durations":
         """Read a row that ``to_row`` made."""
         return cls(counts=dict(row))
 
@@ -117,10 +117,10 @@ class TurnBucket:
         return counts | {"first": self.first_token.to_row(), "whole": self.whole.to_row()}
 
     @classmethod
-    def of_row(cls, row: dict[str, Any]) -> "TurnBucket":
+    def from_row(cls, row: dict[str, Any]) -> "TurnBucket":
         """Read a row that ``to_row`` made."""
         counts = {name: row.get(name, 0) for name in _COUNTS}
-        first, whole = Durations.of_row(row["first"]), Durations.of_row(row["whole"])
+        first, whole = Durations.from_row(row["first"]), Durations.from_row(row["whole"])
         return cls(**counts, first_token=first, whole=whole)
 
     def numbers(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class MachineBucket:
         return {name: getattr(self, name) for name in (*_MACHINE_COUNTS, "sums")}
 
     @classmethod
-    def of_row(cls, row: dict[str, Any]) -> "MachineBucket":
+    def from_row(cls, row: dict[str, Any]) -> "MachineBucket":
         """Read a row that ``to_row`` made."""
         counts = {name: row.get(name, 0) for name in _MACHINE_COUNTS}
         return cls(**counts, sums=row["sums"])

@@ -76,7 +76,7 @@ class CachePictures:
             self._asked[scope] = now
             self._due.append(PictureRequest(tenant=scope, max_nodes=MAX_NODES))
 
-    def take_requests(self) -> list[PictureRequest]:
+    def pop_requests(self) -> list[PictureRequest]:
         """The requests for the engine, each once."""
         due, self._due = self._due, []
         return due

@@ -126,8 +126,8 @@ def added_up(samples: Iterable[Sample], level: Level, now: float) -> Curves:
     newest = int(now // level.width_s)
     for sample in samples:
         row = orjson.loads(sample.body)
-        turns = TurnBucket.of_row(row["turns"])
-        machine = MachineBucket.of_row(row["machine"]) if "machine" in row else None
+        turns = TurnBucket.from_row(row["turns"])
+        machine = MachineBucket.from_row(row["machine"]) if "machine" in row else None
         first = int(sample.number * level.row_s // level.width_s)
         parts = max(min(most, newest + 1 - first), 1)
         for index in range(parts):

@@ -43,7 +43,7 @@ class TenantRows:
             "running": _running(itertools.islice(sessions, _LOOKED_AT)),
             "kv_blocks": held,
             "kv_share": None if held is None else held / max(sum(kv.values()), 1),
-            "models": None if self._quotas is None else self._quotas.of(tenant).models,
+            "models": None if self._quotas is None else self._quotas.for_tenant(tenant).models,
             "limits": [*self._rates(tenant), *_bounds(board.store.tenant(tenant).account)],
             "budget_ends": dict(totals.budget_ends),
             "errors": dict(totals.errors.most_common(MAX_ERROR_CODES)),
@@ -51,7 +51,7 @@ class TenantRows:
         }
 
     def _rates(self, tenant: str) -> list[dict[str, Any]]:
-        standing = [] if self._quotas is None else self._quotas.of(tenant).standing()
+        standing = [] if self._quotas is None else self._quotas.for_tenant(tenant).standing()
         return [
             {"kind": each.kind, "per": "minute", "limit": each.limit, "used": each.used}
             for each in standing

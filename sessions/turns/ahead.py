@@ -155,7 +155,7 @@ class Ahead:
         """Have what it needs of accounts that other servers draw on too, if there is so much."""
         gives = bool(job.shares)
         while gives and (lacking := Reservation(plan.needs(), session.ledger).lacking_to_start()):
-            gives = await memory.take_shares(lacking)
+            gives = await memory.claim_shares(lacking)
 
 
 def _pays(session: Session, tokens: int, due: Due, wanted_output: int | None) -> bool:

@@ -138,7 +138,8 @@ class Commits:
         """Forget what, by a refused record, is not this server's any more, or is gone."""
         tenant, moved = store.tenant(plan.tenant), verdict.reason == "stale"
         if moved:
-            self.shared.doubt()  # who took the session for a dead server's had its shares back
+            # Who took the session for a dead server's had its shares back.
+            self.shared.distrust_shares()
         if verdict.reason == PARENT_DELETED:
             id_ = plan.previous_response_id or ""
             stored = tenant.responses.get(id_)

@@ -342,7 +342,7 @@ class Recasting:
 
     def _item(self, left: StandsFor, *, alone: bool) -> tuple[tuple[Item, ...], Compaction]:
         """The compaction, and the items that stay before it."""
-        seal = self._model.seal.of(self.plan.tenant)
+        seal = self._model.seal.for_tenant(self.plan.tenant)
         if not alone:
             kind: CompactionKind = "inner" if self._due.inner else "whole"
             return (), seal.sealed(kind, left, self._item_id)

@@ -109,13 +109,13 @@ class Connection:
         their client."""
         return len(self._jobs) + len(self._following)
 
-    def ask_under(self, key_name: str, http_request: str = "") -> None:
+    def identify(self, key_name: str, http_request: str = "") -> None:
         """Its requests are those of an API key of that name, and came by that HTTP request."""
         self._running.key_name, self._running.http_request = key_name, http_request
 
-    def want_events(self) -> None:
+    def enable_events(self) -> None:
         """The client asks for events of our own too (``sessions.turns.vendor_events``)."""
-        self._running.want_events()
+        self._running.enable_events()
 
     def receive(self, frame: str | bytes) -> Effects:
         """Take one client frame (protocol section 2). Never raises for what a client sent."""
@@ -129,7 +129,7 @@ class Connection:
             return Effects()
         event = read.content
         if isinstance(event, ResumeTurn):
-            self.want_events()
+            self.enable_events()
         if isinstance(event, CreateRequest | ResumeTurn | ApiError):
             refusal = None if isinstance(event, ApiError) else self._closing()
             if refusal is None:
@@ -155,12 +155,12 @@ class Connection:
 
     def running(self, response_id: str) -> Turn | None:
         """The turn of that response, if it runs here."""
-        job = self._jobs.of_response(response_id)
+        job = self._jobs.by_response(response_id)
         return None if job is None else job.followed
 
     def output(self, output: SequenceOutput) -> Effects:
         """Take what one engine step gave one of this connection's requests."""
-        job = self._jobs.of_request(output.request_id)
+        job = self._jobs.by_request(output.request_id)
         if job is None or job.turn is None:
             return Effects()  # of a request that was cancelled meanwhile
         self._running.playing.receive(job, output)
@@ -175,7 +175,7 @@ class Connection:
 
     def cancel(self, response_id: str) -> Effects:
         """End that turn, for whoever of its tenant asked. One that does not run is ignored."""
-        job = self._jobs.of_response(response_id)
+        job = self._jobs.by_response(response_id)
         if job is not None:
             self._end_early(job, EarlyEnd.CANCELLED)
         return self._effects()
@@ -281,7 +281,7 @@ class Connection:
         if response_id is None:
             job = self._jobs.in_lane(asked.stream_id)
         else:
-            job = self._jobs.of_response(response_id)
+            job = self._jobs.by_response(response_id)
         if job is not None:
             self._end_early(job, EarlyEnd.CANCELLED)
             return
@@ -348,7 +348,7 @@ class Connection:
             self._visible.close()
         if self._closed and close is None:
             self._out.frames.clear()
-        self._out.requests += self._service.store.branches.take_releases()
+        self._out.requests += self._service.store.branches.pop_releases()
         return self._out.collect(close)
 
 

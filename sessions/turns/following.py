@@ -57,8 +57,8 @@ class Following:
         """The turn of that id, as memory knows it."""
         tenant = self._tenant.name
         if request_id is not None:
-            return self._logs.of_request(tenant, request_id)
-        return None if response_id is None else self._logs.of_response(tenant, response_id)
+            return self._logs.by_request(tenant, request_id)
+        return None if response_id is None else self._logs.by_response(tenant, response_id)
 
     def in_lane(self, stream_id: str | None) -> EventLog | None:
         """The turn that the lane follows."""
@@ -76,7 +76,7 @@ class Following:
         request_id = job.request.keepwarm.request_id
         if request_id is None:
             return None
-        log = self._logs.of_request(self._tenant.name, request_id)
+        log = self._logs.by_request(self._tenant.name, request_id)
         if log is None:
             log = EventLog(
                 tenant=self._tenant.name,

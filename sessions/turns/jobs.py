@@ -208,7 +208,7 @@ class Jobs:
         """All that is kept for requests: nothing is left once each has been answered."""
         return [*self._jobs, *self._by_question, *self._by_request]
 
-    def of_question(self, question_id: str) -> Job | None:
+    def by_question(self, question_id: str) -> Job | None:
         """The job that waits for the answer to that question."""
         return self._by_question.get(question_id)
 
@@ -222,12 +222,12 @@ class Jobs:
         """Outputs of the engine for this request are of no interest any more. Unknown ids too."""
         self._by_request.pop(request_id, None)
 
-    def of_request(self, request_id: str) -> Job | None:
+    def by_request(self, request_id: str) -> Job | None:
         return self._by_request.get(request_id)
 
     # What callers know
 
-    def of_response(self, response_id: str) -> Job | None:
+    def by_response(self, response_id: str) -> Job | None:
         """The job whose turn runs under this id."""
         for job in self._jobs:
             if job.turn is not None and job.turn.plan.answers == response_id:

@@ -151,7 +151,7 @@ class Memory:
             self.visible.tenant.delete_response(known.response_id)
             self._service.store.logs.delete(known)
 
-    async def take_shares(self, lacking: Sequence[tuple[Account, Amount]]) -> bool:
+    async def claim_shares(self, lacking: Sequence[tuple[Account, Amount]]) -> bool:
         """Have what there is of what is lacking of accounts that other servers draw on too.
         Returns whether there was any of it: what was in reach beside it, a turn that ran
         meanwhile may have had, so that something lacks again."""

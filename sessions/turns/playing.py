@@ -68,7 +68,7 @@ class Playing:
         gives = True
         try:
             while gives and (lacking := turn.lacking(output)):
-                gives = await memory.take_shares(lacking)
+                gives = await memory.claim_shares(lacking)
         except Exception:
             message = "The server could not ask what is left of a budget."
             now = self._service.clock()
@@ -101,7 +101,7 @@ class Playing:
 
     def _take(self, job: Job, turn: Turn, output: SequenceOutput) -> None:
         now = self._service.clock()
-        if self._jobs.of_request(output.request_id) is not job:
+        if self._jobs.by_request(output.request_id) is not job:
             return
         if output.finish is not None:
             self._jobs.withdrawn(output.request_id)

@@ -104,7 +104,7 @@ class Recalling:
             ownership = journal.ownership
             assert ownership is not None
             if wanted.shares:
-                return Recalled(shares=ownership.take_shares(tenant, wanted.shares))
+                return Recalled(shares=ownership.claim_shares(tenant, wanted.shares))
             return Recalled(draws=ownership.draw(tenant, wanted.draws))
         if wanted.conversation is not None:
             return Recalled(conversation=journal.conversation(tenant, wanted.conversation))
@@ -164,7 +164,7 @@ class Recalling:
         if id_ is None or not self._wanted.takes_id:
             elsewhere = id_ is not None and own.request_elsewhere(self._tenant, id_)
             return self._ended_anywhere(own, elsewhere), None
-        mine = own.take_request(self._tenant, id_)
+        mine = own.claim_request(self._tenant, id_)
         try:
             ended = self._ended_anywhere(own, not mine)
         except BaseException:
@@ -222,7 +222,7 @@ class Recalling:
         self._sessions.append(found or self._session(name))
 
     def _session(self, name: str) -> SessionRecord:
-        """One without a row may have sessions below it that have spent."""
+        """A session's record. One without a row may have sessions below it that have spent."""
         return self._journal.session(self._tenant, name) or new_session(self._tenant, name)
 
     def _add(self, response_id: str) -> LoadedChain | None:
@@ -232,7 +232,7 @@ class Recalling:
         return chain
 
     def _history(self) -> LoadedChain | None:
-        """That of the response which said most of the input."""
+        """The chain of the response which said most of the input."""
         for length, digest in self._wanted.histories:
             for response_id in self._loader.with_history(self._tenant, digest, _MAX_TWINS):
                 chain = self._loader.load(self._tenant, response_id)

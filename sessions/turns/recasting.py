@@ -52,7 +52,7 @@ class Rules:
     clears_inputs: bool | frozenset[str] = False
     """Arguments of calls are cleared with their outputs: of all tools, or of these."""
     least: int = 0
-    """Tokens: what clears fewer is not done."""
+    """The fewest tokens that clearing is done for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class RecastRoom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Places in the items; those in neither tuple stay."""
+    """Places in the items that are cleared or summed up; those in neither tuple stay."""
 
     cleared: tuple[int, ...] = ()
     """Outputs of tools that are cleared."""
@@ -196,7 +196,7 @@ def cuts(items: Sequence[Item]) -> list[int]:
 
 
 class _History:
-    """Items and what may be done with them."""
+    """A history's items and what may be done with them."""
 
     def __init__(
         self, items: Sequence[Item], sizes: Sequence[int], summary_at: int | None, note: int

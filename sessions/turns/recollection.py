@@ -80,7 +80,7 @@ class Recollection:
         """Accounts that other servers draw on too."""
         return self._commits.shared
 
-    def in_hand(self, tenant: str, session: str) -> bool:
+    def is_claimed(self, tenant: str, session: str) -> bool:
         """Somebody is about to have the session in memory: it must not be let go."""
         return (tenant, session) in self._claims
 

@@ -31,7 +31,7 @@ class ReferencedItems:
     missing: list[str] = field(default_factory=list)
     """Ids that memory does not know, each once."""
     private: bool = False
-    """One of the items is not for the whole tenant."""
+    """Whether one of the items is not for the whole tenant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

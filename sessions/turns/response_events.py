@@ -122,7 +122,7 @@ class ResponseEvents:
 
     @property
     def _begun_status(self) -> ResponseStatus:
-        """Before it is in progress; one in the background waits then."""
+        """The status before it is in progress; one in the background waits then."""
         return "queued" if self._response.request.background else "in_progress"
 
     @property
@@ -140,7 +140,7 @@ class ResponseEvents:
         return [added, told]
 
     def leading(self, items: Iterable[Item]) -> list[Event]:
-        """Finished items, before the model says anything."""
+        """Events of finished items, before the model says anything."""
         out = list[Event]()
         for item in items:
             index, wire = len(self.items), item.to_wire()

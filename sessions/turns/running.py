@@ -83,7 +83,7 @@ class Running:
     ) -> None:
         self._id = connection_id
         self._tenant = tenant = visible.tenant
-        self._seal = service.model.seal.of(tenant.name)
+        self._seal = service.model.seal.for_tenant(tenant.name)
         self._service = service
         self._visible = visible
         self._jobs, self._lanes = jobs, lanes
@@ -122,7 +122,7 @@ class Running:
             service=service, jobs=jobs, summing_up=self._summing_up, asking=self._asking
         )
 
-    def want_events(self) -> None:
+    def enable_events(self) -> None:
         """The client asks for events of our own."""
         self._summing_up.vendor_events.wanted = True
 
@@ -345,7 +345,7 @@ class Running:
                 while gives and (
                     lacking := Reservation(plan.needs(), session.ledger).lacking_to_start()
                 ):
-                    gives = await memory.take_shares(lacking)
+                    gives = await memory.claim_shares(lacking)
                     if self._lost(plan, named):
                         return False
                     session = self._take_budgets(job, plan)
@@ -504,7 +504,7 @@ class Running:
             commits.shared.unwanted(self._tenant.name, share)
         self._tenant.quota.drawn(answer.draws)
         id_ = answer.taken_id
-        if id_ is not None and self._service.store.logs.of_request(self._tenant.name, id_) is None:
+        if id_ is not None and self._service.store.logs.by_request(self._tenant.name, id_) is None:
             self._free(id_)
 
     # Before the turn
@@ -521,8 +521,8 @@ class Running:
         """The turn's session, with what the request says of it."""
         # By its name: while the plan was made the session may have been dropped.
         session, options = self._visible.session(plan.session), job.request.keepwarm
-        self._visible.take_budgets(options, session)
-        session.ledger.policies = self._tenant.policies.of(self.key_name)
+        self._visible.set_budgets(options, session)
+        session.ledger.policies = self._tenant.policies.for_key(self.key_name)
         session.labels = labels_now(job.request, session, self._service.label_sources)
         if options.on_disconnect is not None:
             session.outlives_sockets = options.on_disconnect == "continue"

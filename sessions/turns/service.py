@@ -22,7 +22,7 @@ from tools_api.limits import Limits
 
 
 def unguessable_id(prefix: str) -> str:
-    """Unique, and nobody's to guess."""
+    """An id that is unique, and nobody's to guess."""
     return f"{prefix}_{secrets.token_hex(16)}"
 
 
@@ -52,14 +52,14 @@ class ServedModel:
         self.chat_format = chat_format
         self.max_context_tokens = max_context_tokens
         self.longest_token_bytes = tokenizer.most_bytes_per_token
-        """No text has fewer tokens than its bytes divided by this."""
+        """Bytes of the longest token: no text has fewer tokens than its bytes divided by this."""
         self.seal = seal or Seal(secrets.token_bytes(KEY_BYTES), name.encode())
         self.renderer = Renderer(tokenizer, chat_format, max_tokens=max_context_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """Handed to every Connection."""
+    """What all connections of a server share, handed to each."""
 
     model: ServedModel
     store: Store

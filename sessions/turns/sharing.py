@@ -38,7 +38,7 @@ class _Use:
     turns: int = 0
     """That may draw on it: from before their start until they are written."""
     accounts: list[Account] = field(default_factory=list)
-    """More than one where a session fell out of memory meanwhile."""
+    """The accounts of that name; more than one where a session fell out of memory meanwhile."""
 
 
 class SharedAccounts:
@@ -107,7 +107,7 @@ class SharedAccounts:
         if key not in self._uses:
             self._idle[key] = self._idle.get(key, NOTHING).plus(share.amount)
 
-    def doubt(self) -> None:
+    def distrust_shares(self) -> None:
         """Others may have had this server's shares back: what is not held is asked for anew."""
         for use in self._uses.values():
             for account in use.accounts:

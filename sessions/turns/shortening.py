@@ -38,7 +38,7 @@ class Room:
         return min(header_tokens + beside * 3 // 4, self.max_tokens - self.reply_tokens)
 
     def least_tokens(self, item: Item) -> int:
-        """No tokenisation of the item has fewer."""
+        """The fewest tokens that any tokenisation of the item has."""
         return text_bytes(item) // self.longest_token_bytes
 
     def is_hopeless(self, items: Iterable[Item]) -> bool:
@@ -123,7 +123,7 @@ def _level(sizes: Sequence[int], room: int) -> int:
 
 
 def _cut(item: Item, keep: int) -> Item:
-    """``item`` with ``keep`` characters of its text."""
+    """An item with ``keep`` characters of its text."""
     text = shortened(_text(item), keep)
     if isinstance(item, Message):
         part = TextPart(type=item.content[0].type, text=text)

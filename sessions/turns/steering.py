@@ -93,7 +93,7 @@ class Steering:
 
     def steer(self, asked: SteerRequest, num_bytes: int) -> None:
         """Take a client's ``response.steer``."""
-        job = self._jobs.of_response(asked.previous_response_id)
+        job = self._jobs.by_response(asked.previous_response_id)
         ended = self._ended.get(asked.previous_response_id)
         if job is None or job.followed is None or job.turn is None:
             self._steer_ended(asked, num_bytes, ended)

@@ -76,7 +76,7 @@ def soon_due(request: CreateRequest, num_tokens: int, model: ServedModel) -> Due
 
 
 def _uses(context: Context) -> int:
-    """Outputs that are not cleared."""
+    """Outputs of tools that are not cleared."""
     links = ((*link.input_items, *link.output_items) for link in chain(context.parent))
     items = (*(item for link in links for item in link), *context.items)
     return sum(isinstance(item, CallOutput) and not is_cleared(item) for item in expanded(items))

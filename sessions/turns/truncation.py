@@ -343,7 +343,7 @@ def _is(one: Item, other: Item) -> bool:
 
 
 def _behind(parent: Entry | None, entry: Entry, left_out: LeftOut) -> Entry:
-    """``entry`` behind another parent."""
+    """An entry behind another parent."""
     before = 0 if parent is None else parent.num_tokens
     return replace(entry, parent=parent, num_tokens=before + entry.own_tokens, left_out=left_out)
 
@@ -368,7 +368,7 @@ def _retold(
     left_out: LeftOut,
     renderer: Renderer,
 ) -> Entry:
-    """``entry`` behind another parent and with other input."""
+    """An entry behind another parent and with other input."""
     ids, _ = renderer.input(
         inputs,
         Tail.START if parent is None else parent.tail,

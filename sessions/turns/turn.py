@@ -71,7 +71,7 @@ class TurnStep:
 
 
 class Turn:
-    """One turn: runs a plan once."""
+    """A turn of the model: runs a plan once."""
 
     request_id = ""
     """The id of the engine request that is open; outputs of earlier ones are to be dropped."""
@@ -173,7 +173,7 @@ class Turn:
         return self._reservation.lacking_for(output, len(self._reader.tokens))
 
     def receive(self, output: SequenceOutput, now: float) -> TurnStep:
-        """Take what one engine step gave this turn."""
+        """Take the tokens that one engine step gave this turn."""
         step = TurnStep()
         if output.queue_position is not None and self._stats.start is None:
             self._report_queue(output.queue_position, step)
@@ -311,7 +311,7 @@ class Turn:
         )
 
     def _refuse(self, step: TurnStep, error: BudgetExceeded) -> None:
-        """Fail: a budget does not hold what the turn needs."""
+        """Fail the turn: a budget does not hold what it needs."""
         self._stats.exhausted = True
         self._clock.end(self._service.clock())
         self._fail(step, "rate_limit_exceeded", str(error), "budget_exhausted")
@@ -489,7 +489,7 @@ class Turn:
         self._cut_short(step, context=False)
 
     def _cut_short(self, step: TurnStep, *, context: bool) -> None:
-        """Protocol 3.1 rule 6: what is open is closed as incomplete."""
+        """End the turn cut short: what is open is closed as incomplete (protocol 3.1 rule 6)."""
         step.events += self.events.write(self._reader.finish(), cut=True)
         self.events.close("incomplete", step.events)
         self._stats.exhausted = self._reservation.limited and not context

@@ -42,7 +42,7 @@ _TIERS = {
     "fast": ("priority", 10),
     "ultrafast": ("priority", 10),
 }
-"""Requested service tier -> tier in use and its priority."""
+"""The tier in use and its priority, by the requested service tier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,7 +77,7 @@ class Recast:
     items: tuple[Item, ...] = ()
     """Items that lead the output."""
     report: dict[str, Any] = field(default_factory=dict)
-    """``response.keepwarm.context``."""
+    """The ``response.keepwarm.context`` of a turn whose context was recast."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -102,7 +102,7 @@ class PreparedCut:
     """Tokens of each of ``items`` on its own."""
     under_way: bool = False
     waiting: tuple[Hashable, ...] = ()
-    """Tickets of turns that wait for it to be made."""
+    """Tickets of turns that wait for the cut to be made."""
 
 
 def prepared_for(held: object, entry: Entry | None) -> PreparedCut | None:
@@ -128,7 +128,7 @@ class Begun:
     items: tuple[Item, ...]
     """Items of the output, those of the server among them."""
     ids: TokenArray
-    """Their tokens, up to where this part begins to read."""
+    """Token ids of the items, up to where this part begins to read."""
     told: int
     """Items that the response has told, whoever said them."""
     usage: TurnUsage
@@ -162,7 +162,7 @@ class TurnPlan:
     tenant: str
     session: str
     number: int
-    """1 for the session's first turn."""
+    """The turn's number, 1 for the session's first."""
     model: str
     """The model's name, as the client called it."""
     previous_response_id: str | None
@@ -183,7 +183,7 @@ class TurnPlan:
     """How the context ends, before any output."""
     open_calls: frozenset[str]
     digest: bytes
-    """Over all items of the context."""
+    """The digest over all items of the context."""
     max_output: int
     """Output tokens without a budget: what the client and the context allow. 0: warm-up."""
     context_limited: bool
@@ -201,7 +201,7 @@ class TurnPlan:
     left_out: LeftOut = NOTHING
     """Parts of the history that truncation left out."""
     cut: bool = False
-    """Truncation left something out for this turn, or cut a text."""
+    """Whether truncation left something out for this turn, or cut a text."""
     frame_bytes: int = 0
     """Bytes of the frame that asked for it, unless that repeated a history."""
     due: Due | None = None

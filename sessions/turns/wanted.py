@@ -33,7 +33,7 @@ class Wanted:
     request_id: str | None = None
     """A turn that this id may have started."""
     takes_id: bool = False
-    """If it has not, this server is to start it, and no other."""
+    """Whether this server is to start the turn, and no other, if nobody has."""
     ended: str | None = None
     """A response whose last event is wanted."""
     histories: list[tuple[int, bytes]] = field(default_factory=list)

@@ -26,7 +26,7 @@ SPEAK_S = 0.25
 REST_S = 1.0
 """Until the next try where the system has no descriptor or memory for a client."""
 FULL_S = 0.02
-"""Until the next try where there are as many sockets as may be."""
+"""Seconds until the next try where there are as many sockets as may be."""
 _OUT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -55,7 +55,7 @@ class Acceptor:
         self._head_s = head_s
         self._clock = clock
         self._silent: dict[socket.socket, float] = {}
-        """Since when; the oldest first."""
+        """Since when each silent client is there; the oldest first."""
         self._heard = selectors.DefaultSelector()
         self._opening: set[asyncio.Task[None]] = set()
         self.bound: socket.socket | None = None
@@ -64,12 +64,12 @@ class Acceptor:
 
     @property
     def num_opening(self) -> int:
-        """Accepted clients whose connection is being made."""
+        """Number of accepted clients whose connection is being made."""
         return len(self._opening)
 
     @property
     def num_silent(self) -> int:
-        """Clients that have said nothing yet."""
+        """Number of clients that have said nothing yet."""
         return len(self._silent)
 
     def start(self, bound: socket.socket) -> None:
@@ -100,7 +100,7 @@ class Acceptor:
         await asyncio.gather(*self._opening, return_exceptions=True)
 
     def tick(self) -> None:
-        """Look at the clock. Called about once a second."""
+        """Cut clients that stay silent for too long. Called about once a second."""
         self._cut(len(self._silent), self._head_s)
 
     def thin_out(self, excess: int) -> int:

@@ -19,7 +19,7 @@ TENANT_S = 0.001
 
 
 class Arriving:
-    """Shared by all sockets; only the event loop touches it."""
+    """The bounds on what arrives. Shared by all sockets; only the event loop touches it."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

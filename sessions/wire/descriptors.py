@@ -77,7 +77,7 @@ class DescriptorWatch:
         self._take = take
         self._said_at: float | None = None
         self._least = min(allowed(), OWN + KEPT + 2)
-        """Less than that is not what the server began with."""
+        """The fewest descriptors that the server began with."""
 
     @property
     def trouble(self) -> str | None:
@@ -88,7 +88,7 @@ class DescriptorWatch:
         return "file descriptors have run out"
 
     def tick(self) -> None:
-        """Look whether there is one left."""
+        """Look whether there is a descriptor left."""
         try:
             os.close(self._take())
         except OSError as error:

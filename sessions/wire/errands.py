@@ -46,7 +46,7 @@ class LongWork:
     planners: int = 1
     """How many of those at a time; tenants take turns."""
     reading: Reading
-    """Reads large frames and bodies."""
+    """Reads large frames and bodies beside the event loop."""
     journal: JournalDesk | None = None
     """Keeps what turns leave; None: memory alone does."""
     ground: Ground = field(default_factory=Ground)

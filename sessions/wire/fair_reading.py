@@ -99,7 +99,7 @@ class CpuAllowance:
         self._spent[tenant] = (self._owed(tenant) + cpu_s, self._clock())
 
     def wait_s(self, tenant: str) -> float:
-        """Until the tenant may go on; 0: now."""
+        """Seconds until the tenant may go on; 0: now."""
         return max(self._owed(tenant) - self._burst_s, 0.0) / self._share
 
     def _owed(self, tenant: str) -> float:
@@ -119,7 +119,7 @@ class Reading:
     allowance: CpuAllowance
     turns: TenantTurns
     max_inline_bytes: int
-    """Larger frames are read beside the event loop."""
+    """The size from which on frames are read beside the event loop."""
     clock: Callable[[], float]
     """A clock in seconds; how long an attempt took that gave no outcome."""
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep

@@ -43,7 +43,7 @@ SPAN_HEADER = "traceparent"
 
 
 class HttpApi:
-    """Handlers and their routes."""
+    """The handlers of the APIs that make turns, and their routes."""
 
     def __init__(self, *, hub: Hub, service: Service) -> None:
         self._hub = hub

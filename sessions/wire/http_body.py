@@ -71,7 +71,7 @@ class IncomingBody:
             hold.release()
 
     def forget(self) -> None:
-        """Nobody reads it any more."""
+        """Drop the body: nobody reads it any more."""
         self._data.clear()
         self.release()
 

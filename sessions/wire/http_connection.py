@@ -58,7 +58,7 @@ whoever asks something."""
 AHEAD_BYTES = 64 * 1024
 """Bytes that a client may send ahead of the answer it waits for; then nothing more is read."""
 BODY_BYTES_PER_S = 64 * 1024
-"""Slower than that a body does not come."""
+"""The slowest that a body may come, in bytes a second."""
 
 
 class HttpConnection(asyncio.Protocol):
@@ -105,7 +105,7 @@ class HttpConnection(asyncio.Protocol):
         self._look: Callable[[float], None] | None = None
         """The handler's look about once a second."""
         self._last = False
-        """No request follows the one that is being answered."""
+        """Whether no request follows the one that is being answered."""
         self._ended = False
         """Bytes that still come are dropped."""
         self._eof, self._resuming = False, False
@@ -221,7 +221,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()  # what is unsent is little; more of it is looked at by itself
 
     def leave(self) -> None:
-        """End where it is idle, else behind the next answer."""
+        """End the connection where it is idle, else behind the next answer."""
         idle = self.idle_since is not None
         self._last = True
         if idle:
@@ -392,7 +392,7 @@ class HttpConnection(asyncio.Protocol):
         self._body.release()
 
     def look_at_clock(self, look: Callable[[float], None]) -> None:
-        """Until the answer is there."""
+        """Have ``look`` called with the time about once a second, until the answer is there."""
         self._look = look
 
     def answer(self, response: HttpResponse) -> None:
@@ -424,7 +424,7 @@ class HttpConnection(asyncio.Protocol):
         )
 
     def write(self, piece: bytes) -> None:
-        """More of an answer, in one write."""
+        """Send more of an answer, in one write."""
         if not self._socket.is_closing():
             head, self._head = self._head, b""
             self._send(head + self._framing.piece(piece))
@@ -457,7 +457,7 @@ class HttpConnection(asyncio.Protocol):
             self._next_request()
 
     def _next_request(self) -> None:
-        """Go on, if the last request is both read and answered."""
+        """Go on with the next request, if the last one is both read and answered."""
         if not self._framing.next_request():
             return
         self._request_id = ""
@@ -467,7 +467,7 @@ class HttpConnection(asyncio.Protocol):
             self._later()
 
     def _forget_client(self) -> None:
-        """Whatever is pending is for nobody."""
+        """Give up whatever is pending: the client is gone."""
         task, self._task, self._look, self._busy = self._task, None, None, False
         self._ended = True
         self._body.forget()

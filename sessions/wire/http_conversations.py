@@ -158,7 +158,7 @@ class HttpConversations:
     # Reading and writing
 
     async def _body(self, served: Served, call: Call) -> tuple[tuple[Item, ...], dict[str, str]]:
-        """Items, each with an id, and metadata."""
+        """The items of a body, each with an id, and its metadata."""
         found = await self._read(served, call)
         content = found.read.content
         assert isinstance(content, CreateRequest | ApiError)

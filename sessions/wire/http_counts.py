@@ -50,7 +50,7 @@ async def count_tokens(
     parent, items = await find_parent(request, memory, digests)
     lineage = Lineage(parent=parent, session=None, session_name="", items=items)
     work = partial(
-        count_prompt, request, lineage, service.model, service.model.seal.of(tenant.name)
+        count_prompt, request, lineage, service.model, service.model.seal.for_tenant(tenant.name)
     )
     if takes_long(service, request, lineage, num_bytes):
         return await hub.beside(tenant.name, work)

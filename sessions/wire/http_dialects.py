@@ -65,13 +65,13 @@ DIALECTS: tuple[Served, ...] = (
         count=TokenCount(path="/v1/messages/count_tokens", read=count_tokens, body=token_count),
     ),
 )
-"""Every API that makes turns."""
+"""The APIs that make turns."""
 
 NEW_CONVERSATION = Served(path="/v1/conversations", dialect=conversations.NEW)
 CHANGED_CONVERSATION = Served(path="/v1/conversations/{id}", dialect=conversations.UPDATE)
 ADDED_ITEMS = Served(path="/v1/conversations/{id}/items", dialect=conversations.ITEMS)
 BODIES = (*DIALECTS, NEW_CONVERSATION, CHANGED_CONVERSATION, ADDED_ITEMS)
-"""Everything with a body to be read."""
+"""The requests with a body to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Body:
     served: Served
     data: bytes
     session: str | None = None
-    """Named by a header; so are the two below."""
+    """The session that a header names; the two below are headers too."""
     request_id: str | None = None
     span: str | None = None
     counted: bool = False

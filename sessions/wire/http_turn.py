@@ -51,7 +51,7 @@ class Asked:
 
 
 class HttpTurn:
-    """Outlet of the hub on one side, of an exchange on the other."""
+    """One turn over HTTP: outlet of the hub on one side, of an exchange on the other."""
 
     def __init__(
         self, call: Call, *, hub: Hub, max_unsent_bytes: int, clock: Callable[[], float]

@@ -104,7 +104,7 @@ class Hub:
         """Makes a call that takes long beside the event loop, when it is the tenant's turn."""
         self._links: dict[str, Link] = {}
         self._left_running: dict[str, Link] = {}
-        """Clients that are gone, while turns of theirs go on."""
+        """Links of clients that are gone, while turns of theirs go on."""
         self._routes: dict[str, _Route] = {}
         self._outbox: list[EngineMessage] = []
         self._flush_due = False
@@ -146,7 +146,7 @@ class Hub:
         self._schedule_flush()
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell one more of what happens from now on."""
+        """Tell one more watcher of what happens from now on."""
         self._watchers.append(watcher)
 
     # What a socket calls.
@@ -165,7 +165,7 @@ class Hub:
         connection_id = f"conn_{next(self._numbers)}"
         whose = self._store.tenant(tenant)
         connection = (connect or self._connect)(connection_id, whose)
-        connection.ask_under(key_name, request_id)
+        connection.identify(key_name, request_id)
         link = Link(connection_id, whose, connection, outlet)
         self._links[connection_id] = link
         self._metrics.connection_opened()
@@ -221,7 +221,7 @@ class Hub:
         """Let time pass: connections grow old, the store drops what expired. Once a second."""
         self._run([(link, link.connection.tick) for link in self._links.values()])
         self.dashboard.tick()
-        self._post(self.dashboard.pictures.take_requests())
+        self._post(self.dashboard.pictures.pop_requests())
         self._ticks += 1
         if self._ticks % SWEEP_EVERY_TICKS == 0:
             self._post(self._store.sweep())

@@ -132,7 +132,7 @@ class JournalDesk:
         """The journal was found damaged: nothing is read or written any more."""
         return self._journal.damage is not None
 
-    def begin_with(self, left: Sequence[TurnRecord]) -> None:
+    def note_settled(self, left: Sequence[TurnRecord]) -> None:
         """Turns were cut short by a server that died; they are settled."""
         self.left = left
         if self._cut_short is not None:
@@ -170,7 +170,7 @@ class JournalDesk:
             self._tasks.append(loop.create_task(self._look_at_journal(self._ground)))
         if self.sharing is not None:
             self._tasks.append(loop.create_task(self.sharing.live(cut_short)))
-            self._tasks.append(loop.create_task(self.sharing.give_back()))
+            self._tasks.append(loop.create_task(self.sharing.return_share()))
 
     def commit(self, record: TurnRecord, key: object) -> None:
         """Have a turn's record written."""
@@ -178,7 +178,7 @@ class JournalDesk:
         self._writer.append(record, key)
 
     def reserve(self, record: TurnRecord, *, urgent: bool) -> None:
-        """Have noted what a turn holds that runs."""
+        """Have noted what a running turn holds."""
         assert self._writer is not None
         self._writer.reserve(record, urgent=urgent)
 
@@ -263,7 +263,7 @@ class JournalDesk:
         return await self.beside(tenant, partial(work, self._journal))
 
     def drain(self) -> None:
-        """From now on let go of every session as soon as it is idle."""
+        """Let go of every session as soon as it is idle, from now on."""
         if self.sharing is not None:
             self.sharing.drain()
 

@@ -20,7 +20,7 @@ MOST_LOOKED_AT = 2000
 
 
 class LoadReader:
-    """One server's; only the event loop uses it."""
+    """Reads one server's load for its cluster; only the event loop uses it."""
 
     def __init__(
         self, dashboard: Dashboard, num_sockets: Callable[[], int], clock: Callable[[], float]

@@ -105,7 +105,7 @@ class ReadProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._busy = False
         self._stopped_s: float | None = None
-        """Since when the child is seen to be stopped."""
+        """When the child was first seen to be stopped; None: it runs."""
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 

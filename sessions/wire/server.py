@@ -53,7 +53,7 @@ TICK_S = 1.0
 def routes(
     *, hub: Hub, metrics: Metrics, dashboard: Dashboard, api: HttpApi, service: Service
 ) -> list[Route]:
-    """Everything the port answers to."""
+    """The routes of everything that the port answers to."""
     live = _live_pages(hub, dashboard, service)
     table = [
         *_pages(hub, metrics, dashboard, service.ground),
@@ -185,7 +185,7 @@ def _live_pages(hub: Hub, dashboard: Dashboard, service: Service) -> LivePages:
 
 
 class Server:
-    """One listening socket and what hangs on it."""
+    """A listening socket and everything that hangs on it."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class Server:
             lambda name: self.part_of(tenants.policy_of(name)().connections),
         )
         self._thinning = False
-        """Silent connections are about to be cut."""
+        """Whether silent connections are about to be cut."""
         self._descriptors = DescriptorWatch(clock)
         hub.ground.stands_on(DESCRIPTORS, lambda: self._descriptors.trouble)
         self._looking: asyncio.Task[None] | None = None

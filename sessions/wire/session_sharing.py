@@ -65,11 +65,11 @@ class SessionSharing:
             self._spare.set()
 
     def look(self) -> None:
-        """Do now what is done every ``POLL_S``."""
+        """Look now for what others ask for, instead of at the end of ``POLL_S``."""
         self._look.set()
 
     def drain(self) -> None:
-        """From now on let go of every session as soon as it is idle."""
+        """Let go of every session as soon as it is idle, from now on."""
         self._draining = True
         self._look.set()
 
@@ -93,7 +93,7 @@ class SessionSharing:
                     await self._beat()
                     self.awake()
                     self._heard_at = now
-                for record in ownership.take_settled():
+                for record in ownership.pop_settled():
                     cut_short(record)
                 self.kept = False
                 await self.let_go(await loop.run_in_executor(self._keeper, ownership.wanted))
@@ -115,7 +115,7 @@ class SessionSharing:
         if now - self._heard_at <= DEAD_MS / 1000:
             return
         self._heard_at = now
-        self._recollection.shared.doubt()
+        self._recollection.shared.distrust_shares()
         log.warning("journal heard nothing of this server for too long, sessions are asked for")
         for session in list(self._store.any_sessions()):
             if not _in_use(session):
@@ -146,7 +146,7 @@ class SessionSharing:
                 await loop.run_in_executor(self._keeper, release)
                 self._look.set()
 
-    async def give_back(self) -> None:
+    async def return_share(self) -> None:
         """Give back shares of accounts that no turn draws on, until cancelled. They go in the order
         of what is asked for: a turn that begins meanwhile gets its share behind that. No heartbeat
         waits for it."""
@@ -157,7 +157,7 @@ class SessionSharing:
                     continue
                 with logged("shares"):
                     try:
-                        work = partial(self._ownership.give_back, *key)
+                        work = partial(self._ownership.return_share, *key)
                         await loop.run_in_executor(self.share_reader, work)
                     except Exception:
                         shared.still(key)
@@ -168,7 +168,7 @@ class SessionSharing:
         """Drop a session that is to be let go; False: it is in use."""
         whose = self._store.tenant(tenant)
         session = whose.known_session(name)
-        if (session is not None and session.in_use) or self._recollection.in_hand(tenant, name):
+        if (session is not None and session.in_use) or self._recollection.is_claimed(tenant, name):
             self.kept = True
             return False
         whose.forget_session(name)
@@ -194,7 +194,7 @@ def _in_use(session: Session) -> bool:
 
 
 async def _set_or_due(event: asyncio.Event) -> None:
-    """Wait for it, at most ``POLL_S``."""
+    """Wait for an event, at most ``POLL_S``, and clear it."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(POLL_S):
             await event.wait()

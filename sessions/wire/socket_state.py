@@ -13,7 +13,7 @@ counts (that is always told)."""
 
 
 def has_come(transport: asyncio.Transport) -> bool:
-    """Something waits to be read, its end included."""
+    """Whether something waits to be read from a socket, its end included."""
     return _tells(transport, select.POLLIN)
 
 

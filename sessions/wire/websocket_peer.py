@@ -92,7 +92,7 @@ class OpenSocket:
 
 
 class WebSocketPeer(asyncio.Protocol):
-    """Takes over a socket after the handshake."""
+    """One client's WebSocket, from the handshake on."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class WebSocketPeer(asyncio.Protocol):
         self._message_opcode = Opcode.TEXT
         self._resuming = self._working = self._ends = False
         self._full = False
-        """Too much was arriving: what still comes is dropped."""
+        """Whether too much was arriving: what still comes is dropped."""
         self._message_open = False
         """A message waits for its turn or is being read; those behind it wait for it."""
         self._message_bytes = 0
@@ -134,7 +134,7 @@ class WebSocketPeer(asyncio.Protocol):
         self._last_frames: int | None = None
         """The last frames of a client that has left: so many of its frames are looked at still."""
         self._unread_ticks = 0
-        """Looks at the clock since it was last read."""
+        """Number of looks at the clock since the socket was last read."""
         self._heard_at = clock()
         self._pinged = False
         self._drop_at: float | None = None
@@ -143,7 +143,7 @@ class WebSocketPeer(asyncio.Protocol):
             principal.tenant, self, key_name=principal.key_name, request_id=socket.request_id
         )
         if socket.wants_events:
-            self._link.connection.want_events()
+            self._link.connection.enable_events()
 
     # asyncio.Protocol
 
@@ -157,7 +157,7 @@ class WebSocketPeer(asyncio.Protocol):
             self._request_work()
 
     def eof_received(self) -> None:
-        """Returning None lets the transport close."""
+        """The client has closed its half. Returning None lets the transport close."""
         self._forget_messages()
         self._protocol.receive_eof()
         self._hub.disconnected(self._link)

@@ -89,7 +89,7 @@ class World:
         at, self.asleep = self.asleep, None
         if at is not None:
             self.beat()
-            self.rigs[at].recollection.shared.doubt()
+            self.rigs[at].recollection.shared.distrust_shares()
             for session in list(self.rigs[at].store.any_sessions()):
                 if not session.in_use:
                     self.rigs[at].store.tenant(session.tenant).forget_session(session.name)

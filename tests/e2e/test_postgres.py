@@ -345,14 +345,14 @@ def test_two_servers_that_take_shares_at_once_are_given_no_more_than_there_is(
     def take(journal: PostgresJournal) -> int:
         given = 0
         for _ in range(50):
-            (share,) = journal.ownership.take_shares("t", [want])
+            (share,) = journal.ownership.claim_shares("t", [want])
             given += share.amount.output
         return given
 
     with ThreadPoolExecutor() as threads:
         assert sum(threads.map(take, journals)) == 200
     journals[0].close()
-    (rest,) = journals[1].ownership.take_shares(
+    (rest,) = journals[1].ownership.claim_shares(
         "t", [Want(name="tenant", budget=Budget(output=200), amount=Amount(output=200))]
     )
     assert rest.amount.output > 0, "who leaves gives back"
@@ -409,15 +409,15 @@ def test_of_servers_that_take_an_id_at_once_one_has_it(address: str) -> None:
         journal.ownership.beat()
 
     def take(journal: PostgresJournal) -> list[bool]:
-        return [journal.ownership.take_request("t", f"q{n}") for n in range(50)]
+        return [journal.ownership.claim_request("t", f"q{n}") for n in range(50)]
 
     with ThreadPoolExecutor() as threads:
         here, there = threads.map(take, journals)
     assert all(mine != theirs for mine, theirs in zip(here, there, strict=True))
     journals[0].append([record("r1", request_id="q0")])
     first, second = journals
-    assert second.ownership.take_request("t", "q0"), "its turn is written"
-    assert not first.ownership.take_request("t", "q0")
+    assert second.ownership.claim_request("t", "q0"), "its turn is written"
+    assert not first.ownership.claim_request("t", "q0")
     first.close()
     assert all(take(second)), "who leaves has none"
     second.close()

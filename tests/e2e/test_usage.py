@@ -83,7 +83,7 @@ class Hours(JournalRig):
 
     def under(self, tenant: str, key: str) -> Client:
         client = self.connect(tenant)
-        client.connection.ask_under(key)
+        client.connection.identify(key)
         return client
 
     async def _beside(self, _: str, work: Any) -> Any:

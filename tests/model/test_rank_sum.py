@@ -71,5 +71,5 @@ def test_the_time_that_sums_take_is_told_once() -> None:
         group.on_all(
             lambda rank: (timed if rank == 0 else RankSum(group.groups[1], "exact"))(parts[rank])
         )
-    assert timed.take_wait_s() == 0.75
-    assert timed.take_wait_s() == 0.0
+    assert timed.pop_wait_s() == 0.75
+    assert timed.pop_wait_s() == 0.0

@@ -53,7 +53,7 @@ def test_the_time_of_masks_is_told_once() -> None:
     clock = iter([10.0, 10.5])
     computation.clock = lambda: next(clock)
     computation.draw(chunks, logits, never)
-    assert (computation.take_mask_s(), computation.take_mask_s()) == (0.5, 0.0)
+    assert (computation.pop_mask_s(), computation.pop_mask_s()) == (0.5, 0.0)
 
 
 @pytest.mark.parametrize("drafts", [False, True])
@@ -70,7 +70,7 @@ def test_the_outlook_is_asked_where_a_step_may_be_begun_ahead(drafts: bool) -> N
     computation.draw(chunks, computation.forward(chunks), outlook)
     assert len(asked) == 1
     computation.nothing_runs()
-    assert computation.take_outcomes().used == 0
+    assert computation.pop_outcomes().used == 0
 
 
 def test_the_pool_hears_when_nothing_runs_any_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ class Cluster:
             ) as journal,
             journal.reading() as cursor,
         ):
-            found = members.of_cluster(cursor, self.name)
+            found = members.cluster_members(cursor, self.name)
         return {each.presence.address: each for each in found}
 
     def owners(self) -> dict[str, str]:

@@ -167,7 +167,7 @@ class EchoConnection:
         self.work: Callable[[], TurnPlan] = _no_plan
         """What a plan takes."""
 
-    def ask_under(self, key_name: str, http_request: str = "") -> None:
+    def identify(self, key_name: str, http_request: str = "") -> None:
         self.key_name, self.http_request = key_name, http_request
 
     @property

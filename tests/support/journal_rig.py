@@ -76,7 +76,7 @@ class JournalRig(Rig):
         self.store.lasts()
         in_all = self.journal.accounts_named(TENANT_ACCOUNT)
         by_policy = self.journal.accounts_of_policies()
-        self.store.know_spent(
+        self.store.load_spent(
             {name: account.spent for name, account in in_all.items()},
             {key: account.spent for key, account in by_policy.items()},
         )
@@ -108,7 +108,7 @@ class JournalRig(Rig):
         super().carry(client, effects)
         if self.journal.ownership is not None:
             for key in self.recollection.shared.idle():
-                self.journal.ownership.give_back(*key)
+                self.journal.ownership.return_share(*key)
                 self.recollection.shared.gone(key)
 
     def ask(self, client: Client, question: Question) -> None:

@@ -78,7 +78,7 @@ class PlaceRig(JournalRig):
         tenant.new_session = made  # type: ignore[method-assign]
 
     def ask(self, client: Client, question: Question) -> None:
-        job = client.connection.jobs.of_question(question.id)
+        job = client.connection.jobs.by_question(question.id)
         assert job is not None
         if self.stop_at is None or self.stopped or not self.stop_at(question.asked, job):
             super().ask(client, question)

@@ -206,7 +206,7 @@ RELEASES: list[Release] = [
         "the record of a first turn | failed | alone",
         Connection,
         "_effects",
-        "self._out.requests += self._service.store.branches.take_releases()",
+        "self._out.requests += self._service.store.branches.pop_releases()",
     ),
     _at("its id | gone | both", connection, "_let_go", "waiting.hold.release()"),
     _at("the engine | newer_id | alone", Following, "_end", "del self._follows[log]"),

@@ -27,7 +27,7 @@ _MAYBE_WHOLE = one_of(WHOLE, _NULL)
 
 
 def answer_schemas() -> dict[str, Schema]:
-    """By the names of components."""
+    """The schemas of answers, by the names of components."""
     return {
         "Error": _error(),
         "MessagesError": _messages_error(),

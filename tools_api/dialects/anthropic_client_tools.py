@@ -95,4 +95,4 @@ CLIENT_TOOLS: Mapping[str, ClientTool] = {
     "text_editor_20250728": _editor("str_replace_based_edit_tool", inserts="insert_text"),
     "memory_20250818": _MEMORY,
 }
-"""By the types of their entries."""
+"""Tools that clients of Anthropic's API bring, by the types of their entries."""

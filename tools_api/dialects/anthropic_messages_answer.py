@@ -59,7 +59,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 
 def error_event(error: ApiError) -> bytes:
-    """The same in a stream, which ends with it."""
+    """An error inside a stream, which ends with it."""
     return dialect_events.named(error_body(error))
 
 
@@ -80,7 +80,7 @@ class MessageWriter:
         self._told = False
         """Some item of the output has come."""
         self._response: Event = {}
-        """As it was created; empty until then."""
+        """The response as it was created; empty until then."""
         self._next = 0
         """Number of the block that is open, or of the next one."""
 
@@ -183,7 +183,7 @@ class MessageWriter:
         return dialect_events.named(stop)
 
     def _untold(self, response: Event) -> bytes:
-        """All of the message, where its end came alone."""
+        """The events of a whole message, where its end came alone."""
         return b"" if self._told else b"".join(map(self.feed, retold(response["output"])))
 
     def _end(self, response: Event) -> bytes:

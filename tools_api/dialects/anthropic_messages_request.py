@@ -50,8 +50,8 @@ _REFUSED = {
     "thread": "send the messages themselves",
 }
 _CLEAR_THINKING = "clear_thinking_20251015"
-"""Nothing is to be done: thinking of earlier turns is shown to a model only where its template
-wants it."""
+"""A context edit for which nothing is to be done: thinking of earlier turns is shown to a model
+only where its template wants it."""
 CLEAR_USES = "clear_tool_uses_20250919"
 COMPACT = "compact_20260112"
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -248,7 +248,7 @@ def _inputs_to_clear(edit: Fields, path: str) -> bool | list[str]:
 
 
 def _compacting(create: Fields, fields: Fields) -> Fields:
-    """The same as a request that only compacts."""
+    """The request as one that only compacts."""
     path = "compaction"
     asked = an_object(fields[path], path)
     refuse_others(asked, frozenset({"type", "instructions"}), path)

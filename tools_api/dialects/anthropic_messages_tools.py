@@ -102,7 +102,7 @@ class Toolbox:
         return wire_tools([tool for entry in entries for tool in parse_tools([entry], path)])
 
     def withdraw(self, name: str, path: str) -> str:
-        """From here on the model may not call the tool; returns and raises as ``offer``."""
+        """Keep the model from calling the tool from here on; returns and raises as ``offer``."""
         entry = self._known(name, path)
         entry |= {"offered": False, "withdrawn": True}
         return f"The tool {to_json(name)} is not available any more."

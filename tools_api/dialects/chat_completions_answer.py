@@ -29,7 +29,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 
 def error_event(error: ApiError) -> bytes:
-    """The same in a stream, which ends with it and not with ``[DONE]``."""
+    """An error inside a stream, which ends with it and not with ``[DONE]``."""
     return dialect_events.data(error_body(error))
 
 
@@ -116,7 +116,7 @@ class CompletionWriter:
         return self._chunk({"tool_calls": [{"index": number} | _tool_call(event["item"])]})
 
     def _untold(self, response: Event) -> bytes:
-        """All of the answer, where its end came alone."""
+        """The chunks of a whole answer, where its end came alone."""
         return b"" if self._told else b"".join(map(self.feed, retold(response["output"])))
 
     def _end(self, response: Event) -> bytes:

@@ -99,7 +99,8 @@ def _reasoning(message: Fields, path: str) -> list[Item]:
 
 
 def _text(message: Fields, path: str) -> list[Item]:
-    """Nothing for an empty text: a turn that wrote none has no such item either."""
+    """A message with a text; none for an empty one: a turn that wrote none has no such item
+    either."""
     parts = _content(message.get("content", ""), join(path, "content"), ("text", "refusal"))
     refusal = a_string(message.get("refusal", ""), join(path, "refusal"))
     said = [

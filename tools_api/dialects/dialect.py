@@ -68,5 +68,5 @@ class Dialect(Protocol):
         ...
 
     def error_event(self, error: ApiError) -> bytes:
-        """The same inside a stream that has begun."""
+        """An error inside a stream that has begun."""
         ...

@@ -58,7 +58,7 @@ class FieldNames:
         return param
 
     def error(self, error: ApiError) -> ApiError:
-        """The same refusal, its field named as the client knows it."""
+        """A refusal whose field is named as the client knows it."""
         if error.param is None or isinstance(error, NamedError):
             return error
         name = self.of(error.param)
@@ -105,7 +105,7 @@ def refuse_others(value: Fields, known: frozenset[str], path: str) -> None:
 
 
 def picked(fields: Fields, names: tuple[str, ...]) -> Fields:
-    """Those of ``names`` that are there."""
+    """The fields among ``names`` that are there."""
     return {name: fields[name] for name in names if fields.get(name) is not None}
 
 

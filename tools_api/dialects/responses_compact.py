@@ -17,7 +17,7 @@ class CompactWriter:
     """Writes the one object; there is no stream."""
 
     def feed(self, event: dict[str, Any]) -> bytes:
-        """Nothing: it is not streamed."""
+        """Write nothing: the answer is not streamed."""
         return b""
 
     def whole(self, response: dict[str, Any]) -> dict[str, Any]:

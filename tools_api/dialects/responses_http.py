@@ -23,7 +23,7 @@ class ResponsesWriter:
         return self.feed_frame(events.encode(event))
 
     def feed_frame(self, frame: bytes) -> bytes:
-        """The same for an event that is encoded already."""
+        """Send an event that is encoded already."""
         return b"event: %b\ndata: %b\n\n" % (events.type_of(frame), frame)
 
     def whole(self, response: dict[str, Any]) -> dict[str, Any]:

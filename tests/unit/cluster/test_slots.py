@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.slots import folder_free, order, slot_folder, take_first
+from cluster.slots import folder_free, lock_first_free, order, slot_folder
 from runtime.offload.disk import MARK
 from tests.support.clock import FakeClock
 
@@ -41,7 +41,7 @@ class FakeLock:
 
 def test_the_lowest_that_is_free_is_taken_and_no_lock_is_left_open() -> None:
     locks = FakeLocks(1, 2)
-    found = take_first(range(1, 5), locks)
+    found = lock_first_free(range(1, 5), locks)
     assert found is not None
     assert found[0] == 3
     assert (locks.held, locks.open) == ({1, 2, 3}, 1)
@@ -51,7 +51,7 @@ def test_the_lowest_that_is_free_is_taken_and_no_lock_is_left_open() -> None:
 
 def test_where_all_are_held_there_is_none() -> None:
     locks = FakeLocks(1, 2)
-    assert take_first([1, 2], locks) is None
+    assert lock_first_free([1, 2], locks) is None
     assert locks.open == 0
 
 

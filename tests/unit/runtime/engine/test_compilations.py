@@ -62,7 +62,7 @@ class Rig:
         while self.workers.calls:
             self.workers.work(1)
             self.compilations.poll()
-            ready += [sequence for sequence, _ in self.compilations.take_ready()]
+            ready += [sequence for sequence, _ in self.compilations.pop_ready()]
         return ready
 
 
@@ -77,14 +77,14 @@ def test_all_who_want_a_grammar_share_one_compilation_and_are_handed_out_once(ri
         rig.compilations.want(sequence, LETTERS)
     assert len(rig.workers.calls) == 1
     rig.compilations.poll()
-    assert rig.compilations.take_ready() == []
+    assert rig.compilations.pop_ready() == []
     rig.workers.work()
     rig.compilations.poll()
     assert rig.compilations.num_waiting == 3
-    ready = rig.compilations.take_ready()
+    ready = rig.compilations.pop_ready()
     assert [sequence for sequence, _ in ready] == wanting
     assert all(isinstance(outcome, CompiledGrammar) for _, outcome in ready)
-    assert (rig.compilations.num_waiting, rig.compilations.take_ready()) == (0, [])
+    assert (rig.compilations.num_waiting, rig.compilations.pop_ready()) == (0, [])
 
 
 def test_a_remembered_grammar_is_ready_at_once(rig: Rig) -> None:
@@ -92,7 +92,7 @@ def test_a_remembered_grammar_is_ready_at_once(rig: Rig) -> None:
         rig.compilations.want(rig.sequence(), LETTERS)
         rig.workers.work()
         rig.compilations.poll()
-        assert len(rig.compilations.take_ready()) == 1
+        assert len(rig.compilations.pop_ready()) == 1
     assert not rig.workers.calls
 
 
@@ -100,7 +100,7 @@ def test_a_refused_grammar_comes_with_its_reason(rig: Rig) -> None:
     rig.compilations.want(rig.sequence(), BROKEN)
     rig.workers.work()
     rig.compilations.poll()
-    ((_, outcome),) = rig.compilations.take_ready()
+    ((_, outcome),) = rig.compilations.pop_ready()
     assert isinstance(outcome, GrammarRefused)
 
 
@@ -115,7 +115,7 @@ def test_who_withdraws_is_not_handed_out(rig: Rig, when: str) -> None:
     rig.compilations.withdraw(leaves)
     rig.workers.work()
     rig.compilations.poll()
-    assert [sequence for sequence, _ in rig.compilations.take_ready()] == [stays]
+    assert [sequence for sequence, _ in rig.compilations.pop_ready()] == [stays]
 
 
 def test_what_nobody_wants_any_more_is_not_finished(rig: Rig) -> None:
@@ -124,7 +124,7 @@ def test_what_nobody_wants_any_more_is_not_finished(rig: Rig) -> None:
     rig.compilations.withdraw(sequence)
     rig.workers.work()
     rig.compilations.poll()
-    assert (rig.compilations.num_waiting, rig.compilations.take_ready()) == (0, [])
+    assert (rig.compilations.num_waiting, rig.compilations.pop_ready()) == (0, [])
 
 
 def test_who_wants_many_grammars_waits_behind_its_own(rig: Rig) -> None:

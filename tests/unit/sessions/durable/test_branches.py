@@ -20,7 +20,7 @@ def first_turn(branches: Branches, num_tokens: int = 10) -> tuple[Entry, Claim]:
 
 
 def released(branches: Branches) -> list[str]:
-    return [release.branch_id for release in branches.take_releases()]
+    return [release.branch_id for release in branches.pop_releases()]
 
 
 def test_a_first_turn_sends_its_whole_transcript() -> None:

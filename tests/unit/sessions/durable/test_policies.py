@@ -50,17 +50,17 @@ EVER = PolicyBudget(scope="key", budget=Budget(cost=99))
 def test_a_period_has_an_account_of_its_own_and_the_next_one_another() -> None:
     clock = Clock(at(2026, 11, 30, 23))
     here = accounts(clock, DAY, MONTH, EVER)
-    day, month, ever = here.of("ci")
+    day, month, ever = here.for_key("ci")
     assert [each.name for each in (day, month, ever)] == [
         "tenant/2026-11-30",
         "key/ci/2026-11",
         "key/ci/ever",
     ]
-    assert here.of("ci") == (day, month, ever)
-    assert here.of("other")[1] is not month
+    assert here.for_key("ci") == (day, month, ever)
+    assert here.for_key("other")[1] is not month
     day.spend(Amount(output=7))
     clock.now_s += 3600
-    tomorrow, next_month, still = here.of("ci")
+    tomorrow, next_month, still = here.for_key("ci")
     assert tomorrow.name == "tenant/2026-12-01"
     assert tomorrow.spent == Amount()
     assert next_month.name == "key/ci/2026-12"
@@ -72,7 +72,7 @@ def test_what_a_journal_says_was_spent_is_spent() -> None:
     clock = Clock(at(2026, 11, 30))
     here = accounts(clock, DAY)
     here.load({"tenant/2026-11-30": Amount(output=4), "tenant/2026-11-29": Amount(1)})
-    (day,) = here.of("")
+    (day,) = here.for_key("")
     assert day.spent == Amount(output=4)
     day.spend(Amount(output=2))
     here.load({"tenant/2026-11-30": Amount(output=5)})
@@ -82,16 +82,16 @@ def test_what_a_journal_says_was_spent_is_spent() -> None:
 def test_a_budget_that_was_lowered_holds_and_keeps_what_was_spent() -> None:
     policies = [DAY]
     here = PolicyAccounts("t", lambda _: policies, lambda: at(2026, 1, 1))
-    (day,) = here.of("")
+    (day,) = here.for_key("")
     day.spend(Amount(output=8))
     policies[0] = PolicyBudget(scope="tenant", every="day", budget=Budget(output=5))
-    (same,) = here.of("")
+    (same,) = here.for_key("")
     assert same is day
     assert day.left() == Budget(output=-3)
 
 
 def test_an_error_says_whose_budget_it_is_and_from_when_there_is_more() -> None:
-    day, month, ever = accounts(Clock(at(2026, 11, 30)), DAY, MONTH, EVER).of("ci")
+    day, month, ever = accounts(Clock(at(2026, 11, 30)), DAY, MONTH, EVER).for_key("ci")
     assert day.whose + day.renewal == (
         "the tenant's budget of this day; there is more from 2026-12-01T00:00:00Z"
     )
@@ -101,7 +101,7 @@ def test_an_error_says_whose_budget_it_is_and_from_when_there_is_more() -> None:
 
 def test_spending_is_told_once_for_each_kind() -> None:
     policy = PolicyBudget(scope="tenant", budget=Budget(output=10, cost=10), warn_at=0.8)
-    (account,) = accounts(Clock(0.0), policy).of("")
+    (account,) = accounts(Clock(0.0), policy).for_key("")
     assert isinstance(account, PolicyAccount)
     account.spend(Amount(output=7))
     assert newly_warned([account]) == []
@@ -114,4 +114,4 @@ def test_spending_is_told_once_for_each_kind() -> None:
 
 
 def test_without_policies_nothing_is_drawn_on() -> None:
-    assert PolicyAccounts("t", lambda _: (), lambda: 0.0).of("k") == ()
+    assert PolicyAccounts("t", lambda _: (), lambda: 0.0).for_key("k") == ()

@@ -105,7 +105,7 @@ def test_an_expired_session_is_closed_and_its_name_free() -> None:
     made.sweep()
     assert first.state.value == "closed"
     assert made.tenant("t").session("a") is not first
-    assert made.tenant("t").above_or_before("a") is made.tenant("t").session("a")
+    assert made.tenant("t").ancestor_session("a") is made.tenant("t").session("a")
 
 
 def test_the_engine_is_told_when_the_last_response_of_a_branch_goes() -> None:

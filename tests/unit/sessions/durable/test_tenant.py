@@ -40,10 +40,10 @@ def test_what_a_journal_knows_that_was_spent_is_spent_here() -> None:
     day = BudgetTerms(bounds=Bounds(output=9), every="day")
     store = make_store(Tenants([], {"acme": TenantPolicy(periods=(day,))}))
     spent = {("acme", "tenant/2027-01-16"): Amount(output=4)}
-    store.know_spent({"acme": Amount(output=7)}, spent, clock_offset_s=86_400)
+    store.load_spent({"acme": Amount(output=7)}, spent, clock_offset_s=86_400)
     acme = store.tenant("acme")
     assert acme.account.spent == Amount(output=7)
-    (account,) = acme.policies.of("key")
+    (account,) = acme.policies.for_key("key")
     assert (account.name, account.spent) == ("tenant/2027-01-16", Amount(output=4))
     assert store.tenant("other").account.spent == Amount()
 

@@ -36,9 +36,9 @@ def test_events_have_their_numbers(clock: FakeClock) -> None:
     log = logged(logs, "a", 4)
     assert log.events_from(2) == [frame(2), frame(3)]
     assert log.events_from(4) == []
-    assert logs.of_request("acme", "a") is logs.of_response("acme", "resp_a") is log
-    assert logs.of_request("b", "a") is None
-    assert logs.of_response("b", "resp_a") is None
+    assert logs.by_request("acme", "a") is logs.by_response("acme", "resp_a") is log
+    assert logs.by_request("b", "a") is None
+    assert logs.by_response("b", "resp_a") is None
 
 
 @pytest.mark.parametrize("lane", [None, "b", 'b.-_"'])
@@ -81,17 +81,17 @@ def test_a_tenants_ended_turns_stay_within_their_bytes(clock: FakeClock) -> None
     logs = EventLogs(limits=replace(Limits(), max_resume_bytes_per_tenant=20_000), clock=clock)
     for number in range(100):
         logs.close(logged(logs, str(number), 20, text="x" * 100))
-    newest = logs.of_request("acme", "99")
+    newest = logs.by_request("acme", "99")
     assert newest is not None
     assert len(newest.events_from(0)) == 20
-    assert logs.of_request("acme", "0") is None
-    shortened = logs.of_request("acme", "98")
+    assert logs.by_request("acme", "0") is None
+    shortened = logs.by_request("acme", "98")
     assert shortened is not None
     assert shortened.events_from(5) == [frame(19, text="x" * 100)]
-    kept = [logs.of_request("acme", str(number)) for number in range(100)]
+    kept = [logs.by_request("acme", str(number)) for number in range(100)]
     assert sum(log.num_bytes for log in kept if log is not None) <= 20_000
     logs.close(logged(logs, "0", 1, tenant="other"))
-    assert logs.of_request("acme", "99") is newest
+    assert logs.by_request("acme", "99") is newest
 
 
 def test_time_shortens_a_log_then_drops_it(clock: FakeClock) -> None:
@@ -106,7 +106,7 @@ def test_time_shortens_a_log_then_drops_it(clock: FakeClock) -> None:
     assert log.events_from(0) == [frame(4)]
     clock.advance(Limits().stored_response_ttl_s)
     logs.expire()
-    assert logs.of_request("acme", "a") is None
+    assert logs.by_request("acme", "a") is None
     assert len(logs) == 0
 
 
@@ -116,7 +116,7 @@ def test_a_turn_that_runs_is_never_dropped(clock: FakeClock) -> None:
     clock.advance(10 * Limits().stored_response_ttl_s)
     logs.expire()
     logs.continued("acme", "resp_a")
-    assert logs.of_request("acme", "a") is log
+    assert logs.by_request("acme", "a") is log
     assert len(log.events_from(0)) == 5
 
 
@@ -126,9 +126,9 @@ def test_an_id_that_started_nothing_is_free_again(clock: FakeClock) -> None:
     logs.reserve(old)
     logs.reserve(new)
     logs.drop(old)
-    assert logs.of_request("acme", "a") is new
+    assert logs.by_request("acme", "a") is new
     logs.drop(new)
-    assert logs.of_request("acme", "a") is None
+    assert logs.by_request("acme", "a") is None
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -147,14 +147,14 @@ def test_what_was_deleted_has_no_events_and_keeps_its_request_id(
         log = EventLog(tenant="acme", owner="", request_id="a", deleted=True)
         logs.adopt(log, "resp_a", frame(4))
     assert log.events_from(0) == log.events_from(4) == []
-    assert logs.of_response("acme", "resp_a") is None
-    assert logs.of_request("acme", "a") is log
+    assert logs.by_response("acme", "resp_a") is None
+    assert logs.by_request("acme", "a") is log
     logs.continued("acme", "resp_a")
     logs.close(logged(logs, "b", 2, text="x" * 300))
-    assert logs.of_request("acme", "a") is log
+    assert logs.by_request("acme", "a") is log
     clock.advance(limits.stored_response_ttl_s + 1)
     logs.expire()
-    assert logs.of_request("acme", "a") is None
+    assert logs.by_request("acme", "a") is None
     assert len(logs) == 0
 
 
@@ -164,7 +164,7 @@ def test_of_a_deleted_turn_without_a_request_id_nothing_is_left(clock: FakeClock
     logs.start(log, "resp_a", listed=True)
     logs.append(log, [frame(0)])
     logs.delete(log)
-    assert logs.of_response("acme", "resp_a") is log, "it runs"
+    assert logs.by_response("acme", "resp_a") is log, "it runs"
     logs.close(log)
     logs.delete(log)
     assert len(logs) == 0

@@ -327,12 +327,12 @@ def test_who_takes_a_dead_servers_session_hears_once_of_what_it_settled(tmp_path
     a.reserve([reservation("r1"), reservation("r2", session="other")])
     assert b.ownership is not None
     b.claim("t", "s", 0.0)
-    assert [each.response_id for each in b.ownership.take_settled()] == ["r1"]
-    assert b.ownership.take_settled() == []
+    assert [each.response_id for each in b.ownership.pop_settled()] == ["r1"]
+    assert b.ownership.pop_settled() == []
     b.claim("t", "s", 0.0)
-    assert b.ownership.take_settled() == []
+    assert b.ownership.pop_settled() == []
     assert [each.response_id for each in b.settle_left()] == ["r2"]
-    assert b.ownership.take_settled() == []
+    assert b.ownership.pop_settled() == []
     a.close()
     b.close()
 
@@ -347,9 +347,9 @@ def test_what_was_settled_in_vain_is_not_told(
         patch.setattr(b.ownership.journal, "account_of", unreachable)
         with pytest.raises(JournalUnavailable):
             b.claim("t", "s", 0.0)
-    assert b.ownership.take_settled() == []
+    assert b.ownership.pop_settled() == []
     b.claim("t", "s", 0.0)
-    assert [each.response_id for each in b.ownership.take_settled()] == ["r1"]
+    assert [each.response_id for each in b.ownership.pop_settled()] == ["r1"]
     a.close()
     b.close()
 

@@ -90,6 +90,15 @@ def test_a_check_that_is_given_up_ends_and_says_nothing(path: Path) -> None:
     assert all("interrupted" in str(error) for error in errors)
 
 
+def test_what_a_check_finds_behind_its_end_is_not_believed(path: Path) -> None:
+    harm(path)
+    with closing(FileConnections(path, "OFF").open()) as connection:
+        made = FileCheck(path, connection)
+        made.give_up()
+        made.look_through()
+    assert not made.whole
+
+
 def test_a_file_is_ours_while_it_has_our_commits_and_its_pages_are_whole(path: Path) -> None:
     connect = FileConnections(path, "OFF").open
     with closing(connect()) as connection:

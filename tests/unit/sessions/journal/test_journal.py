@@ -755,13 +755,13 @@ def test_a_server_does_not_take_itself_for_dead_when_the_clock_is_set(
     assert a.append([record("r1")]) == [True]
     a.reserve([reservation("r2", epoch=1)])
     want = [Want(name="tree/x", budget=Budget(output=9), amount=Amount(output=4))]
-    of_b.take_shares("t", want)
+    of_b.claim_shares("t", want)
     now_ms[0] += jump_ms
-    (given,) = of_a.take_shares("t", want)  # b's goes back: it has not beaten since
+    (given,) = of_a.claim_shares("t", want)  # b's goes back: it has not beaten since
     assert given.amount.output == 4
     assert of_a.settle_left() == []
     assert [held.response_id for held in a.reservations("t", "s")] == ["r2"]
-    assert of_a.take_request("t", "id")
+    assert of_a.claim_request("t", "id")
     assert a.append([record("r3", parent=record("r1"))]) == [True]
     a.close()
     b.close()

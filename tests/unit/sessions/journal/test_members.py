@@ -37,7 +37,7 @@ class Servers:
 
     def rows(self) -> dict[str, Member]:
         with self.journals[0].reading() as cursor:
-            return {each.owner: each for each in members.of_cluster(cursor, "c")}
+            return {each.owner: each for each in members.cluster_members(cursor, "c")}
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_heartbeat_leaves_slot_and_what_was_told_alone(servers: Servers) -> No
     a = servers.server("a")
     a.join(ONE)
     with a.journal.writing() as cursor:
-        members.give_slots(cursor, {"a": 7, "nobody": 1})
+        members.assign_slots(cursor, {"a": 7, "nobody": 1})
         members.tell(cursor, ["a"], 5)
         members.tell(cursor, ["a"], 9)
     assert a.beat(replace(ONE, state=MemberState.DRAINING)).told
@@ -105,7 +105,7 @@ def test_rows_go_when_their_process_is_known_to_have_ended_or_was_silent_for_lon
     a.join(ONE)
     b.join(TWO)
     with a.journal.writing() as cursor:
-        members.give_slots(cursor, {"b": 1})
+        members.assign_slots(cursor, {"b": 1})
         assert members.forget(cursor, "c", servers.now_ms + 1) == 1  # one with a slot stays
         assert members.bury(cursor, "c", TWO.address) == 1
         assert members.bury(cursor, "d", ONE.address) == 0
@@ -129,7 +129,7 @@ def test_a_server_has_the_slot_that_it_asks_for_when_it_joins_and_then_the_balan
     a.join(asking)
     assert servers.rows()["a"].slot == 3
     with a.journal.writing() as cursor:
-        members.give_slots(cursor, {"a": 7})
+        members.assign_slots(cursor, {"a": 7})
     a.beat(asking)
     assert servers.rows()["a"].slot == 7
     with a.journal.writing() as cursor:

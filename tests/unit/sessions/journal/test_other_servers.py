@@ -204,7 +204,7 @@ def test_an_id_that_came_when_its_client_was_gone_is_free_unless_another_bears_i
 
 def take(rig: JournalRig, request_id: str = "r1") -> bool:
     assert rig.journal.ownership is not None
-    return rig.journal.ownership.take_request("acme", request_id)
+    return rig.journal.ownership.claim_request("acme", request_id)
 
 
 def free(rig: JournalRig, request_id: str = "r1") -> None:
@@ -310,7 +310,7 @@ def test_a_session_is_claimed_that_was_remembered_by_a_response_alone(pair: Pair
     assert stored is not None
     pair.there.connect().turn("two" + END, input="b", keepwarm={"session": "s"})
     lets_go(pair.there, "s")
-    pair.here.store.tenant("acme").above_or_before(stored.session.name)
+    pair.here.store.tenant("acme").ancestor_session(stored.session.name)
     third = pair.here.connect().turn("six" + END, input="c", keepwarm={"session": "s"})
     assert third["status"] == "completed"
     assert third["keepwarm"]["turn"] == 3
@@ -368,7 +368,7 @@ def test_an_id_that_is_sent_again_while_it_is_being_freed_is_taken_behind_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_go, order = threading.Event(), list[str]()
-    real_free, real_take = Ownership.free_requests, Ownership.take_request
+    real_free, real_take = Ownership.free_requests, Ownership.claim_request
 
     def freed(own: Ownership, tenant: str, ids: Sequence[str]) -> None:
         may_go.wait()
@@ -380,7 +380,7 @@ def test_an_id_that_is_sent_again_while_it_is_being_freed_is_taken_behind_that(
         return real_take(own, tenant, request_id)
 
     monkeypatch.setattr(Ownership, "free_requests", freed)
-    monkeypatch.setattr(Ownership, "take_request", taken)
+    monkeypatch.setattr(Ownership, "claim_request", taken)
 
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)

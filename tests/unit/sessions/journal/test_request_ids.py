@@ -25,7 +25,7 @@ class Servers:
         return replace(journal.ownership, now_ms=lambda _: self.now_ms)
 
     def take(self, journal: SqliteJournal, request_id: str = "q") -> bool:
-        return self.own(journal).take_request("t", request_id)
+        return self.own(journal).claim_request("t", request_id)
 
     def left(self) -> list[tuple[str, str]]:
         with self.here.reading() as cursor:

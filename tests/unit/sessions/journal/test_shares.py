@@ -23,7 +23,7 @@ def opened(path: Path, owner: str) -> tuple[SqliteJournal, Ownership]:
 
 def asked(own: Ownership, output: int) -> Amount:
     want = Want(name="tenant", budget=BUDGET, amount=Amount(output=output, input_cached=99))
-    (share,) = own.take_shares("t", [want])
+    (share,) = own.claim_shares("t", [want])
     return share.amount
 
 
@@ -36,7 +36,7 @@ def test_two_servers_are_given_no_more_than_there_is_together(tmp_path: Path) ->
     assert ended.usage.output_tokens == 5
     assert a.append([ended]) == [True]
     assert asked(other, 8) == NOTHING
-    own.give_back("t", "tenant")
+    own.return_share("t", "tenant")
     assert asked(other, 8) == Amount(output=3)
     beyond = record("r2", parent=ended, accounts=("tenant",), shares=drawn)
     assert a.append([beyond]) == [False], "it has no share any more"
@@ -56,7 +56,7 @@ def test_what_a_dead_server_had_is_spent_as_far_as_its_turns_held_it_and_else_fr
     monkeypatch.setattr(Ownership, "_lives", lambda _, __, owner: owner == "b")
     assert asked(other, 12) == Amount(output=7)
     assert b.account("t", "tenant").usage.output_tokens == 5
-    assert [each.response_id for each in other.take_settled()] == ["r1"]
+    assert [each.response_id for each in other.pop_settled()] == ["r1"]
     b.close()
     a.close()
 

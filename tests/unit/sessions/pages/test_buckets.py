@@ -42,9 +42,9 @@ def test_percentiles_of_many_are_those_of_all() -> None:
 
 def test_a_bucket_comes_back_from_a_row_as_it_was() -> None:
     bucket = turns(7)
-    assert TurnBucket.of_row(orjson.loads(orjson.dumps(bucket.to_row()))) == bucket
+    assert TurnBucket.from_row(orjson.loads(orjson.dumps(bucket.to_row()))) == bucket
     sampled = machine(3.0, 5)
-    assert MachineBucket.of_row(orjson.loads(orjson.dumps(sampled.to_row()))) == sampled
+    assert MachineBucket.from_row(orjson.loads(orjson.dumps(sampled.to_row()))) == sampled
 
 
 @pytest.mark.parametrize("parts", [1, 6, 7])

@@ -38,13 +38,13 @@ def test_each_scope_is_asked_for_now_and_then_while_somebody_looks() -> None:
     assert shown(found, ACME)["ready"] is False
     shown(found, OPERATOR)
     shown(found, ACME, ASK_EVERY_S / 2)
-    assert found.take_requests() == [
+    assert found.pop_requests() == [
         PictureRequest(tenant="acme", max_nodes=MAX_NODES),
         PictureRequest(tenant=None, max_nodes=MAX_NODES),
     ]
-    assert found.take_requests() == []
+    assert found.pop_requests() == []
     shown(found, ACME, ASK_EVERY_S)
-    assert [request.tenant for request in found.take_requests()] == ["acme"]
+    assert [request.tenant for request in found.pop_requests()] == ["acme"]
 
 
 def test_branches_become_sessions_and_tokens_text() -> None:
@@ -84,9 +84,9 @@ def test_a_dead_engines_picture_is_not_shown() -> None:
 def test_tenants_blocks_are_asked_of_the_engine_and_told_as_it_said_them() -> None:
     found = pictures()
     assert found.tenant_blocks(0.0) is None
-    assert [request.tenant for request in found.take_requests()] == [None]
+    assert [request.tenant for request in found.pop_requests()] == [None]
     found.arrived(CachePicture(tenant=None, nodes=(), num_nodes=0, tenant_blocks={"acme": 3}))
     assert found.tenant_blocks(0.1) == {"acme": 3}
-    assert found.take_requests() == []
+    assert found.pop_requests() == []
     found.tenant_blocks(ASK_EVERY_S)
-    assert len(found.take_requests()) == 1
+    assert len(found.pop_requests()) == 1

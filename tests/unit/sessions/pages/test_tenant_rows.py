@@ -34,8 +34,8 @@ def test_limits_refusals_and_blocks_of_a_tenant_are_told() -> None:
     board, quotas = make_dashboard(clock, store), store.quotas
     rows = TenantRows(board, quotas)
     for _ in range(3):
-        quotas.of("acme").begin_turn()
-    quotas.of("acme").spend(1400)
+        quotas.for_tenant("acme").begin_turn()
+    quotas.for_tenant("acme").spend(1400)
     account = store.tenant("acme").account
     account.spent = account.spent._replace(output=100, cost=1_500_000_000)
     account.held = account.held._replace(output=20)

@@ -92,8 +92,9 @@ def test_what_is_read_is_what_a_fresh_server_reads_that_is_sent_the_item() -> No
     loop.until(lambda: loop.begun)
     compute_ahead(loop.rig)
     loop.until(lambda: loop.context is not None)
-    rig, client = connect()
+    rig, _ = connect()
     rig.model.seal = loop.rig.model.seal
+    client = rig.connect()
     _, read = play(rig, client, END, input=[loop.turns[-1]["output"][0]], tools=[G])
     assert read == loop.reads[-1]
 

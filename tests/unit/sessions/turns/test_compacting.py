@@ -53,8 +53,9 @@ def test_events_of_a_turn_that_compacts_are_in_order() -> None:
 def test_the_item_alone_makes_a_fresh_server_read_the_same() -> None:
     rig, client = connect()
     turn, read = recast_of(loop(rig, client, 12))[-1]
-    fresh, other = connect()
+    fresh, _ = connect()
     fresh.model.seal = rig.model.seal
+    other = fresh.connect()
     _, again = play(fresh, other, END, input=[turn["output"][0]], tools=[G])
     assert again == read
 

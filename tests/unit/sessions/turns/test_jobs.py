@@ -123,11 +123,11 @@ def test_a_request_leads_to_its_job_until_it_is_withdrawn() -> None:
     jobs, job = Jobs(Outbox()), a_job()
     jobs.submitted(job, "r.1")
     jobs.submitted(job, "r.2")
-    assert jobs.of_request("r.1") is jobs.of_request("r.2") is job
+    assert jobs.by_request("r.1") is jobs.by_request("r.2") is job
     jobs.withdrawn("r.1")
     jobs.withdrawn("unknown")
-    assert jobs.of_request("r.1") is None
-    assert jobs.of_request("r.2") is job
+    assert jobs.by_request("r.1") is None
+    assert jobs.by_request("r.2") is job
 
 
 def test_jobs_may_end_while_they_are_gone_through() -> None:
@@ -144,5 +144,5 @@ def test_a_response_leads_to_the_job_whose_turn_runs_under_it() -> None:
     begun(jobs)
     running, _ = begun(jobs, "b")
     running.turn = cast(Turn, SimpleNamespace(plan=SimpleNamespace(answers="resp_1")))
-    assert jobs.of_response("resp_1") is running
-    assert jobs.of_response("resp_2") is None
+    assert jobs.by_response("resp_1") is running
+    assert jobs.by_response("resp_2") is None

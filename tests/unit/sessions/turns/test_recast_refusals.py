@@ -62,8 +62,9 @@ def test_an_item_made_for_something_else_is_refused(other: str) -> None:
     key = bytes(KEY_BYTES)
     made_for = {"model": b"another|bytes", "tokenizer": b"default|another", "key": b"default|bytes"}
     rig.model.seal = Seal(key, b"default|bytes")
-    mine = rig.model.seal.of("acme").sealed("whole", _stands_for(item), "cmp_1").to_wire()
+    mine = rig.model.seal.for_tenant("acme").sealed("whole", _stands_for(item), "cmp_1").to_wire()
     rig.model.seal = Seal(bytes([1] * KEY_BYTES) if other == "key" else key, made_for[other])
+    client = rig.connect()
     client.create(input=[mine])
     assert client.last["error"]["param"] == "input[0].encrypted_content"
     assert "model or tokenizer" in client.last["error"]["message"]
@@ -100,7 +101,7 @@ def _sealed_around(seal: Seal, inner: str) -> str:
     told = {"items": [{"type": "compaction", "encrypted_content": inner}], "summary": None}
     packed = base64.urlsafe_b64encode(zlib.compress(exact_json.dumps(told))).rstrip(b"=").decode()
     body = f"kw1w.{packed}"
-    return f"{body}.{seal.of('acme').signature_of(body)}"
+    return f"{body}.{seal.for_tenant('acme').signature_of(body)}"
 
 
 def test_more_items_in_a_row_than_are_taken_are_refused() -> None:
@@ -118,7 +119,7 @@ def test_more_items_in_a_row_than_are_taken_are_refused() -> None:
 
 def _of_part(rig: Rig, item: dict[str, Any]) -> str:
     stands_for = _stands_for(item)
-    made = rig.model.seal.of("acme").sealed("part", stands_for, None)
+    made = rig.model.seal.for_tenant("acme").sealed("part", stands_for, None)
     return str(made.encrypted_content)
 
 

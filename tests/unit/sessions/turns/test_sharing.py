@@ -69,7 +69,7 @@ def test_a_turn_that_begins_before_a_share_went_back_has_what_is_left_of_it() ->
     bounded = shared.follow(session)
     assert tenant.reach == Amount(output=7)
     shared.done("t", bounded)
-    shared.doubt()
+    shared.distrust_shares()
     shared.follow(session)
     assert tenant.reach == NOTHING, "others may have had it back"
 
@@ -80,7 +80,7 @@ def test_after_a_doubt_nothing_is_believed_but_what_is_held() -> None:
     shared.follow(session)
     shared.got(tenant, Share(name="tenant", amount=Amount(output=9), spent=NOTHING))
     tenant.held = Amount(output=3)
-    shared.doubt()
+    shared.distrust_shares()
     assert tenant.reach == Amount(output=3)
     assert tenant.lacks(Amount(output=1)) == Amount(output=1)
 
@@ -90,7 +90,7 @@ def test_a_record_that_is_refused_casts_doubt_on_this_servers_shares(
 ) -> None:
     """Who took its session over may have had them back too."""
     doubts: list[None] = []
-    monkeypatch.setattr(SharedAccounts, "doubt", lambda _: doubts.append(None))
+    monkeypatch.setattr(SharedAccounts, "distrust_shares", lambda _: doubts.append(None))
     journal = SqliteJournal(tmp_path / "j", fingerprint=FINGERPRINT, owner="a", shared=True)
     rig = JournalRig(journal)
     client = rig.connect()
@@ -123,7 +123,7 @@ def test_a_turn_that_cannot_ask_for_more_fails_and_says_why(
         def out_of_reach(*_: object) -> None:
             raise JournalUnavailable("gone")
 
-        patch.setattr(Ownership, "take_shares", out_of_reach)
+        patch.setattr(Ownership, "claim_shares", out_of_reach)
         rig.emit("x" * 100)
     assert client.response["keepwarm"]["reason"] == "journal_unavailable"
     client.create(input="a", max_output_tokens=600, keepwarm=named)

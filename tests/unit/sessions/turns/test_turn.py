@@ -455,7 +455,7 @@ def test_a_prompt_beyond_the_input_budget_is_refused(rig: Rig, client: Client) -
     client.create(input="hi" * 100, keepwarm=budget(input_uncached=50))
     assert client.types() == ["created", "failed"]
     assert rig.engine.requests == []
-    assert rig.store.branches.take_releases() == ()
+    assert rig.store.branches.pop_releases() == ()
 
 
 def test_a_cached_history_does_not_count_against_the_input_budget(rig: Rig, client: Client) -> None:

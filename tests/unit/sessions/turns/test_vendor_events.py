@@ -8,7 +8,7 @@ from tests.support.recast_loops import connect, loop, recast_of
 
 def test_a_connection_that_asked_is_told_of_cuts_before_their_turns_end() -> None:
     rig, client = connect()
-    client.connection.want_events()
+    client.connection.enable_events()
     done = loop(rig, client, 12)
     told = [event for event in client.events if event["type"] == "keepwarm:context.recast"]
     assert [event["sequence_number"] for event in told] == list(range(len(told)))

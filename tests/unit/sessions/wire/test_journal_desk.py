@@ -469,11 +469,11 @@ def test_heartbeats_do_not_wait_for_shares_that_go_back(
     """A row that another server has locked may take seconds."""
     begun, let_go = threading.Event(), threading.Event()
 
-    def give_back(*_: object) -> None:
+    def return_share(*_: object) -> None:
         begun.set()
         let_go.wait(20)
 
-    monkeypatch.setattr(Ownership, "give_back", give_back)
+    monkeypatch.setattr(Ownership, "return_share", return_share)
 
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
@@ -511,12 +511,12 @@ def test_a_share_that_a_turn_draws_on_by_then_does_not_go_back(
             shared.follow(session)
             begun.set()
 
-        def give_back(_: Ownership, __: str, name: str) -> None:
+        def return_share(_: Ownership, __: str, name: str) -> None:
             gone.append(name)
             loop.call_soon_threadsafe(begin)
             begun.wait(60)
 
-        monkeypatch.setattr(Ownership, "give_back", give_back)
+        monkeypatch.setattr(Ownership, "return_share", return_share)
         for name in ("a", tree_account("s")):
             shared.unwanted("acme", Share(name=name, amount=NOTHING, spent=NOTHING))
         await until(begun.is_set)

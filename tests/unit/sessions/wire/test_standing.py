@@ -195,7 +195,7 @@ async def test_debts_are_paid_soon_and_the_clusters_size_is_known() -> None:
     assert quotas.part_of(10) == 4
     assert quotas.part_of(None) is None
     owner.away = True
-    quotas.of("acme").spend(12)
+    quotas.for_tenant("acme").spend(12)
     await asyncio.sleep(0.02)
     owner.away = False
     async with asyncio.timeout(10):
