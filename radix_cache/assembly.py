@@ -69,11 +69,11 @@ def assemble(
     retention = _retention(config, tree, idle, leases, counters, clock=clock)
     slots = None
     if config.state_slots:
-        counts = _slot_counts(config)
+        counts, most = _slot_counts(config), config.running_slots or config.state_slots
         kept = KeptStates(
             tree, idle, retention, counts=counts, restore_cost=restore_cost, lower=lower
         )
-        slots = StateSlots(tree, kept, most_running=config.running_slots or config.state_slots)
+        slots = StateSlots(tree, kept, most_running=most)
     branches = KnownBranches(tree, retention, slots)
     evictor = Evictor(
         tree=tree,
