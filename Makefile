@@ -45,6 +45,8 @@ PYTEST_OPTIONS ?=
 REHEARSAL_PYTHON ?= $(PYTHON)
 # Two processes, a file each at a time; what PYTEST_OPTIONS says goes before.
 SHARED := -n 2 --dist loadfile
+# What `make test` leaves to `make test-all`.
+QUICK := -m 'not tail'
 REHEARSAL_TORCH ?=
 
 VENV := .venv
@@ -60,13 +62,13 @@ demo: $(VENV)/.server
 	$(BIN)/keepwarm demo $(DEMO_OPTIONS)
 
 test: lint types
-	$(BIN)/python -m pytest $(SHARED) $(PYTEST_OPTIONS)
+	$(BIN)/python -m pytest $(SHARED) $(QUICK) $(PYTEST_OPTIONS)
 
 test-all: lint types
 	$(BIN)/python -m pytest $(SHARED) $(PYTEST_OPTIONS) --ignore=tests/clients tests
 
 test-clients: $(VENV)/.dev
-	$(BIN)/python -m pytest $(PYTEST_OPTIONS) tests/clients
+	$(BIN)/python -m pytest $(SHARED) $(PYTEST_OPTIONS) tests/clients
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -2,344 +2,214 @@
 
     python -m benchmarks.context --json
 
-One server of the shipped model with a window of 4,096 tokens plays a loop in each shape of
-compaction: Responses' ``context_management`` on a chain, ``compaction_trigger`` at the same
-threshold, ``keepwarm.context`` for a client that resends its history, Messages' clearing of tool
-uses (in a window of 24,576, since all calls and notes stay) and its compaction.
-``..._completed`` is the share of turns that did; ``..._with_task`` of cuts that kept the first
-message; ``..._hit_ratio`` the cached share of the prompts of turns that do not cut;
-``..._half_missed`` the share of turns with less than half of their prompt cached.
-``summary_over_clients`` is what a summary on the warm chain computes, over what the same question
-does that a client asks without its tools. ``summary_extra_tokens`` is the most that a summary
-computed beyond its instruction and what its turn had to compute anyway; ``..._behind_cut`` the most
-of the head that stays that a turn behind a cut computed. ``ahead`` is a chain whose tools take two
-seconds and whose cuts are computed meanwhile: ``ahead_ttft_ratio`` is the time to the first token
-behind a cut over that of a turn with as many new tokens behind as many (p50).
+One server of the shipped model with a window of 4,096 tokens for each part. A part is a loop in one
+shape of compaction: ``chain`` is Responses' ``context_management``, ``trigger`` a
+``compaction_trigger`` at the same threshold, ``alone`` ``POST /v1/responses/compact`` between
+turns, ``resent`` ``keepwarm.context`` for a client that resends its history, ``messages`` Messages'
+compaction and ``cleared`` its clearing of tool uses (in a window of 24,576, since all calls and
+notes stay); ``ahead`` is a chain whose tools take two seconds and whose cuts are computed
+meanwhile. ``client`` is a summary as clients ask for it, without their tools; ``bad_input`` streams
+of another tenant beside a client that sends the cases of ``benchmarks.context_bad_input``.
+
+``..._completed`` is the share of turns that did; ``..._windows`` the transcript in windows;
+``..._with_task`` the share of cuts that kept the first message; ``..._hit_ratio`` the cached share
+of the prompts of turns that do not cut; ``..._half_missed`` the share of turns with less than half
+of their prompt cached; ``..._behind_cut`` the most of the head that stays that a turn behind a cut
+computed. ``summary_over_clients`` is what a summary on the warm chain computes, over what a
+client's does. ``summary_extra_tokens`` is the most that a summary computed beyond its instruction
+and what its turn had to compute anyway. ``ahead_ttft_ratio`` is the time to the first token behind
+a cut over that of a turn with as many new tokens behind as many (p50). ``bad_input_answered`` is
+the share of the cases that were refused or bounded as they have to be, ``bad_input_gap_p50_ratio``
+the widest gap between tokens (p50) beside one of them over that beside ordinary turns.
+
+A part that fails leaves its bars open and says why among the figures.
 """
 
-import json
 import statistics
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import urllib.error
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import context_neighbours
+from benchmarks.context_bad_input import CASES
+from benchmarks.context_loops import (
+    ASKED,
+    BLOCK,
+    CLEARED_WINDOW,
+    TASK,
+    THRESHOLD,
+    TOOL_S,
+    WINDOW,
+    Loop,
+    Server,
+    ahead_ratio,
+    alone_loop,
+    chain_loop,
+    client_summary,
+    messages_loop,
+    resent_loop,
+)
 from benchmarks.report import Bar, parser, report
-from keepwarm.demo.child_server import child_server
+from keepwarm.demo.child_server import ServerDidNotStart, child_server
 from sessions.turns.summaries import INSTRUCTION
-from tools_api.items import unpacked
 
-WINDOW = 4096
-THRESHOLD = 3000
-TASK = "Count what the shop has sold today, item by item."
-OUTPUT = "The shop sold {} of item {} today, at the usual price. " * 2
-PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
-TOOL_S = 2.0
-BLOCK = 16
-CLEARED_WINDOW = 24_576
-CLEARED_TIMES = 9
-"""Where outputs are cleared and nothing else, 200 calls and as many notes have to fit: a window six
-times as long, and outputs nine times."""
-
-
-@dataclass(slots=True)
-class Loop:
-    """What came of one loop."""
-
-    statuses: list[str] = field(default_factory=list)
-    prompts: list[tuple[int, int]] = field(default_factory=list)
-    """Of each turn's prompt its tokens, and those that were cached."""
-    cuts: list[dict[str, Any]] = field(default_factory=list)
-    cut_turns: set[int] = field(default_factory=set)
-    ttft_ms: list[float] = field(default_factory=list)
-    with_task: list[bool] = field(default_factory=list)
-
-    def took(self, response: dict[str, Any]) -> None:
-        """A turn has ended."""
-        tokens = response["keepwarm"]["tokens"]
-        if "context" in response["keepwarm"]:
-            self.cut_turns.add(len(self.prompts))
-            self.cuts.append(response["keepwarm"]["context"])
-        self.prompts.append((tokens["input"], tokens["cached"]))
-        self.ttft_ms.append(response["keepwarm"]["timing"]["ttft_ms"] or 0.0)
-
-    @property
-    def hit_ratio(self) -> float:
-        """Of turns that do not cut, but the first."""
-        kept = [p for n, p in enumerate(self.prompts) if n and n not in self.cut_turns]
-        return sum(cached for _, cached in kept) / max(sum(tokens for tokens, _ in kept), 1)
-
-    def not_shared(self, head: int) -> int:
-        """Of the ``head`` that stays of each prompt, the most tokens that a turn behind a cut
-        computed."""
-        return max((head - self.prompts[turn][1] for turn in self.cut_turns), default=0)
-
-    @property
-    def half_missed(self) -> float:
-        """The share of turns with less than half of their prompt cached."""
-        missed = [cached * 2 < tokens for tokens, cached in self.prompts[1:]]
-        return statistics.mean(missed) if missed else 0.0
+CLEAR = {
+    "type": "clear_tool_uses_20250919",
+    "trigger": {"type": "input_tokens", "value": CLEARED_WINDOW * 3 // 4},
+    "clear_at_least": {"type": "input_tokens", "value": CLEARED_WINDOW // 8},
+}
+COMPACT = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": THRESHOLD}}
+LOOPS: dict[str, Callable[[Server, int], Loop]] = {
+    "chain": chain_loop,
+    "trigger": lambda server, turns: chain_loop(server, turns, triggers=True),
+    "alone": alone_loop,
+    "resent": resent_loop,
+    "messages": lambda server, turns: messages_loop(server, turns, COMPACT),
+    "cleared": lambda server, turns: messages_loop(server, turns, CLEAR),
+    "ahead": lambda server, turns: chain_loop(server, turns, tool_s=TOOL_S),
+}
+TURNS, WINDOWS = 200, 4.0
+"""Of a whole loop, and what its transcript comes to at least."""
+PARTS = (*LOOPS, "client", "bad_input")
+FAULTS = (OSError, ServerDidNotStart, LookupError, ValueError, AssertionError)
+"""What a part that fails ends with."""
 
 
-class Server:
-    """One served model, asked over HTTP."""
+class Measured:
+    """What came of the parts so far."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, turns: int, threads: int, seconds: float) -> None:
+        self._turns = turns
+        self._threads = threads
+        self._seconds = seconds
+        self.figures: dict[str, Any] = {}
+        self.loops: dict[str, Loop] = {}
+        self.head = self.instruction = 0
+        """Tokens of the head that stays, and of the question for a summary."""
+        self.ratio: float | None = None
+        self.client_computed: int | None = None
 
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a body."""
-        asked = urllib.request.Request(
-            self._url + path,
-            data=json.dumps(body).encode(),
-            headers={"content-type": "application/json"},
-        )
-        with urllib.request.urlopen(asked, timeout=300) as answer:
-            told: dict[str, Any] = json.load(answer)
-            return told
+    def play(self, part: str) -> None:
+        """One part; a failure is told among the figures."""
+        begun = time.monotonic()
+        try:
+            if part == "bad_input":
+                found = context_neighbours.measured(list(CASES), self._seconds)
+                self.figures["bad_input"] = found
+            else:
+                self._served(part)
+        except FAULTS as fault:
+            body = fault.read()[:500].decode() if isinstance(fault, urllib.error.HTTPError) else ""
+            self.figures.setdefault("failed", {})[part] = f"{type(fault).__name__}: {fault} {body}"
+        took = {part: round(time.monotonic() - begun, 1)}
+        self.figures["seconds"] = self.figures.get("seconds", {}) | took
+        print(part, took[part], self.figures.get("failed", {}).get(part, ""), file=sys.stderr)
 
-    def count(self, body: dict[str, Any]) -> int:
-        """The tokens of a prompt."""
-        return int(self.post("/responses/input_tokens", body)["input_tokens"])
-
-
-TOOL = {"type": "function", "name": "count_sales", "parameters": PARAMETERS, "strict": True}
-ASKED: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required", "temperature": 0}
-
-
-def outputs(name: str, times: int = 1) -> Iterator[str]:
-    """What the tool gives, so many times as long, each time something else, in each loop too: none
-    finds in the cache what another left there."""
-    number = 0
-    while True:
-        number += 1
-        yield f"{name}: " + OUTPUT.format(*[number * 7 % 100, number] * 2) * times
-
-
-def chain_loop(
-    server: Server, turns: int, *, triggers: bool = False, tool_s: float | None = None
-) -> Loop:
-    """Responses on a chain: ``context_management``, or a trigger by a client that counts the
-    tokens itself, as Codex does. ``tool_s``: tools take so long, and cuts are computed ahead."""
-    name = "trigger" if triggers else "chain" if tool_s is None else "ahead"
-    loop, tool, last = Loop(), outputs(name), None
-    fields = dict(ASKED)
-    if not triggers:
-        fields["context_management"] = [{"type": "compaction", "compact_threshold": THRESHOLD}]
-    if tool_s is not None:
-        fields["keepwarm"] = {"compaction": {"ahead": True}}
-    for _ in range(turns):
-        given: Any = TASK
-        if last is not None:
-            if tool_s is not None and loop.prompts[-1][0] > THRESHOLD * 4 // 5:
-                time.sleep(tool_s)
-            fields["previous_response_id"] = last["id"]
-            given = _answers(last["output"], next(tool)) or "Go on."
-        last = server.post("/responses", fields | {"input": given})
-        loop.statuses.append(last["status"])
-        loop.took(last)
-        _look_for_task(loop, last)
-        if triggers and last["keepwarm"]["tokens"]["input"] >= THRESHOLD:
-            given = [*(_answers(last["output"], next(tool)) or []), {"type": "compaction_trigger"}]
-            last = server.post("/responses", fields | _follows(last) | {"input": given})
-            context = last["keepwarm"]["context"]
-            context["anyway"] = server.count({"input": str(given[0].get("output"))})
-            loop.cuts.append(context)
-            _look_for_task(loop, last)
-    return loop
-
-
-def _follows(last: dict[str, Any]) -> dict[str, Any]:
-    return {"previous_response_id": last["id"]}
-
-
-def _answers(output: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
-    return [
-        {"type": "function_call_output", "call_id": item["call_id"], "output": text}
-        for item in output
-        if item["type"] == "function_call"
-    ]
-
-
-def _look_for_task(loop: Loop, response: dict[str, Any]) -> None:
-    for item in response["output"]:
-        if item["type"] == "compaction":
-            first = unpacked(item["encrypted_content"])["items"][0]
-            loop.with_task.append(TASK in json.dumps(first))
-
-
-def resent_loop(server: Server, turns: int) -> Loop:
-    """Chat completions: the whole history each time."""
-    loop, tool = Loop(), outputs("resent")
-    messages: list[dict[str, Any]] = [{"role": "user", "content": TASK}]
-    function = {key: TOOL[key] for key in ("name", "parameters")}
-    for _ in range(turns):
-        answer = server.post("/chat/completions", {
-            "messages": messages, "temperature": 0, "tool_choice": "required",
-            "tools": [{"type": "function", "function": function}],
-            "keepwarm": {"context": {"compact_threshold": THRESHOLD}},
-        })  # fmt: skip
-        message = answer["choices"][0]["message"]
-        loop.statuses.append("completed")
-        loop.took(answer)
-        messages.append(message)
-        messages += [
-            {"role": "tool", "tool_call_id": call["id"], "content": next(tool)}
-            for call in message.get("tool_calls") or []
-        ]
-    return loop
-
-
-def messages_loop(server: Server, turns: int, edit: dict[str, Any]) -> Loop:
-    """Anthropic's: the whole history each time, one edit."""
-    loop = Loop()
-    tool = outputs(edit["type"], CLEARED_TIMES if "clear" in edit["type"] else 1)
-    messages: list[dict[str, Any]] = [{"role": "user", "content": TASK}]
-    for _ in range(turns):
-        answer = server.post("/messages", {
-            "messages": messages, "max_tokens": 200, "temperature": 0,
-            "tools": [{"name": TOOL["name"], "input_schema": PARAMETERS}],
-            "tool_choice": {"type": "any"}, "context_management": {"edits": [edit]},
-        })  # fmt: skip
-        loop.statuses.append("completed" if answer["stop_reason"] == "tool_use" else "other")
-        loop.took(answer)
-        messages.append({"role": "assistant", "content": answer["content"]})
-        uses = [block for block in answer["content"] if block["type"] == "tool_use"]
-        results = [
-            {"type": "tool_result", "tool_use_id": use["id"], "content": next(tool)} for use in uses
-        ]
-        messages.append({"role": "user", "content": results or "Go on."})
-    return loop
-
-
-def client_summary(server: Server, turns: int) -> int:
-    """Tokens computed for a summary that a client asks for without its tools."""
-    tool, last = outputs("client"), server.post("/responses", ASKED | {"input": TASK})
-    for _ in range(turns):
-        given = _answers(last["output"], next(tool))
-        last = server.post("/responses", ASKED | _follows(last) | {"input": given})
-    given = [*_answers(last["output"], next(tool)), {"role": "user", "content": INSTRUCTION}]
-    summed = server.post(
-        "/responses", _follows(last) | {"input": given, "max_output_tokens": 16, "temperature": 0}
-    )
-    tokens = summed["keepwarm"]["tokens"]
-    return int(tokens["input"] - tokens["cached"])
-
-
-def ahead_ratio(server: Server, loop: Loop) -> float | None:
-    """Time to the first token behind a cut over that of a turn with as many new tokens behind as
-    many that are cached, p50."""
-    ratios = []
-    line = OUTPUT.format(*"1234") + "\n"
-    of_line = (server.count({"input": line * 21}) - server.count({"input": line})) / 20
-    for turn, cut in zip(sorted(loop.cut_turns), loop.cuts, strict=True):
-        if "ahead" not in cut:
-            continue  # it was not computed while tools ran
-        tokens, cached = loop.prompts[turn]
-        told = f"Cut {turn}. " + line * round(cached / of_line)
-        long = server.post("/responses", ASKED | {"input": told})
-        sentence = f"Cut {turn}. " + OUTPUT.format(*"5678")
-        each = server.count({"input": sentence * 2}) - server.count({"input": sentence})
-        asked = _answers(long["output"], sentence * max(round((tokens - cached) / each), 1))
-        ordinary = Loop()
-        for _ in range(3):
-            time.sleep(TOOL_S)  # as before the turn behind the cut: a machine at rest answers later
-            ordinary.took(server.post("/responses", ASKED | _follows(long) | {
-                "input": [*asked, {"role": "user", "content": f"Go on. {len(ordinary.prompts)}"}],
-            }))  # fmt: skip
-            # Said again it is found: what is asked has to be new each time.
-            asked = [each | {"output": f"{len(ordinary.prompts)} {each['output']}"}
-                     for each in asked]  # fmt: skip
-        ratios.append(loop.ttft_ms[turn] / statistics.median(ordinary.ttft_ms))
-    return statistics.median(ratios) if ratios else None
-
-
-def measure(turns: int, threads: int) -> tuple[dict[str, Any], list[Bar]]:
-    """Figures and bars."""
-    figures: dict[str, Any] = {}
-    bars: list[Bar] = []
-    clear = {
-        "type": "clear_tool_uses_20250919",
-        "trigger": {"type": "input_tokens", "value": CLEARED_WINDOW * 3 // 4},
-        "clear_at_least": {"type": "input_tokens", "value": CLEARED_WINDOW // 8},
-    }
-    compact = {
-        "type": "compact_20260112",
-        "trigger": {"type": "input_tokens", "value": THRESHOLD},
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        options = ["--max-context-tokens", str(WINDOW), "--threads", str(threads)]
-        with child_server(options, log=Path(folder) / "log") as child:
+    def _served(self, part: str) -> None:
+        window = CLEARED_WINDOW if part == "cleared" else WINDOW
+        options = ["--max-context-tokens", str(window), "--threads", str(self._threads)]
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            child_server(options, log=Path(folder) / "log") as child,
+        ):
             server = Server(child.url)
-            loops = {
-                "chain": chain_loop(server, turns),
-                "trigger": chain_loop(server, turns, triggers=True),
-                "resent": resent_loop(server, turns),
-                "messages": messages_loop(server, turns, compact),
-                "ahead": chain_loop(server, turns, tool_s=TOOL_S),
-            }
-            head = server.count(ASKED | {"input": TASK}) - BLOCK
-            instruction = server.count({"input": INSTRUCTION})
-            ratio = ahead_ratio(server, loops["ahead"])
-            asked_by_client = client_summary(server, 30)
-        options[1] = str(CLEARED_WINDOW)
-        with child_server(options, log=Path(folder) / "log") as child:
-            loops["cleared"] = messages_loop(Server(child.url), turns, clear)
-    summaries = [
-        cut for loop in loops.values() for cut in loop.cuts if cut["computed"] + cut["cached"]
+            self.head = server.count(ASKED | {"input": TASK}) - BLOCK
+            self.instruction = server.count({"input": INSTRUCTION})
+            if part == "client":
+                self.client_computed = client_summary(server, min(30, self._turns))
+                return
+            loop = LOOPS[part](server, self._turns)
+            if part == "ahead":
+                self.ratio = ahead_ratio(server, loop)
+            self.loops[part] = loop
+            self.figures[part] = _figures(loop, window)
+
+
+def _figures(loop: Loop, window: int) -> dict[str, Any]:
+    computed = [cut["computed"] for cut in loop.cuts if cut["computed"] + cut["cached"]]
+    return {
+        "turns": len(loop.statuses),
+        "completed": loop.statuses.count("completed"),
+        "windows": round(loop.transcript / window, 2),
+        "cuts": len(loop.cuts),
+        "summarised": sum(cut["summarised"]["turns"] > 0 for cut in loop.cuts),
+        "ahead": sum("ahead" in cut for cut in loop.cuts),
+        "hit_ratio": round(loop.hit_ratio, 4),
+        "half_missed": round(loop.half_missed, 4),
+        "with_task": statistics.mean(loop.with_task) if loop.with_task else None,
+        "summary_computed": computed,
+    }
+
+
+def _loop_bars(name: str, measured: Measured, turns: int) -> list[Bar]:
+    """Those of one loop; open where it was not played to its end."""
+    loop = measured.loops.get(name)
+    window = CLEARED_WINDOW if name == "cleared" else WINDOW
+
+    def bar(what: str, op: Any, least: float, value: Callable[[Loop], float]) -> Bar:
+        found = None if loop is None else value(loop)
+        return Bar(name=f"{name}_{what}", value=found, op=op, bar=least)
+
+    bars = [
+        bar("completed", ">=", 1.0, lambda each: each.statuses.count("completed") / turns),
+        bar("windows", ">=", WINDOWS * turns / TURNS, lambda each: each.transcript / window),
+        bar("cuts", ">=", 3, lambda each: len(each.cuts)),
+        bar("hit_ratio", ">=", 0.95, lambda each: each.hit_ratio),
+        bar("half_missed", "<=", 0.1, lambda each: each.half_missed),
+        bar("behind_cut", "<=", BLOCK, lambda each: each.not_shared(measured.head)),
     ]
-    for name, loop in loops.items():
-        completed = loop.statuses.count("completed") / turns
-        figures[name] = {
-            "cuts": len(loop.cuts),
-            "completed": completed,
-            "hit_ratio": round(loop.hit_ratio, 4),
-            "half_missed": round(loop.half_missed, 4),
-            "summarised": sum(cut["summarised"]["turns"] > 0 for cut in loop.cuts),
-            "with_task": statistics.mean(loop.with_task) if loop.with_task else None,
-        }
+    if name not in ("resent", "cleared"):  # they show nothing of what their model reads
+        task = bar("with_task", ">=", 1.0, lambda each: statistics.mean(each.with_task or [0]))
+        bars.append(task)
+    return bars
+
+
+def bars_of(measured: Measured, parts: Sequence[str], turns: int) -> list[Bar]:
+    """All of those parts."""
+    bars = [bar for name in LOOPS if name in parts for bar in _loop_bars(name, measured, turns)]
+    cuts = [cut for loop in measured.loops.values() for cut in loop.cuts]
+    summaries = [cut for cut in cuts if cut["computed"] + cut["cached"]]
+    if set(LOOPS) & set(parts):
+        over = [cut["computed"] - cut.get("anyway", 0) for cut in summaries]
+        extra = max(over) - measured.instruction if over else None
+        bars.append(Bar(name="summary_extra_tokens", value=extra, op="<=", bar=2 * BLOCK))
+    if "ahead" in parts:
+        loop = measured.loops.get("ahead")
+        ahead = None if loop is None else sum("ahead" in cut for cut in loop.cuts)
         bars += [
-            Bar(name=f"{name}_completed", value=completed, op=">=", bar=1.0),
-            Bar(name=f"{name}_hit_ratio", value=loop.hit_ratio, op=">=", bar=0.95),
-            Bar(name=f"{name}_half_missed", value=loop.half_missed, op="<=", bar=0.1),
-            Bar(name=f"{name}_cuts", value=len(loop.cuts), op=">=", bar=3),
+            Bar(name="cuts_ahead", value=ahead, op=">=", bar=3),
+            Bar(name="ahead_ttft_ratio", value=measured.ratio, op="<=", bar=1.5),
         ]
-        if loop.with_task:
-            task = statistics.mean(loop.with_task)
-            bars.append(Bar(name=f"{name}_with_task", value=task, op=">=", bar=1.0))
-        if name not in ("trigger", "cleared"):
-            behind = loop.not_shared(head)
-            bars.append(Bar(name=f"{name}_behind_cut", value=behind, op="<=", bar=BLOCK))
-    computed = [cut["computed"] for cut in summaries]
-    extra = max(
-        (cut["computed"] - cut.get("anyway", 0) - instruction for cut in summaries), default=None
-    )
-    ahead = sum("ahead" in cut for cut in loops["ahead"].cuts)
-    figures |= {"instruction": instruction, "cuts_ahead": ahead}
-    bars += [
-        Bar(name="summary_extra_tokens", value=extra, op="<=", bar=2 * BLOCK),
-        Bar(name="ahead_ttft_ratio", value=ratio, op="<=", bar=1.5),
-        Bar(name="cuts_ahead", value=ahead, op=">=", bar=3),
-    ]
-    figures |= {"client_summary_computed": asked_by_client, "summary_computed": computed}
-    median = statistics.median(computed) if computed else None
-    over = None if median is None else median / asked_by_client
-    bars.append(Bar(name="summary_over_clients", value=over, op="<=", bar=0.05))
-    return figures, bars
+    if "client" in parts:
+        own, clients = [cut["computed"] for cut in summaries], measured.client_computed
+        share = statistics.median(own) / clients if own and clients else None
+        bars.append(Bar(name="summary_over_clients", value=share, op="<=", bar=0.05))
+    if "bad_input" in parts:
+        bars += context_neighbours.bars_of(measured.figures.get("bad_input", {}))
+    return bars
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Play the loops and say what they cost."""
+    """Play the parts and say what they cost."""
     options = parser(__doc__)
-    options.add_argument("--turns", type=int, default=200, help="of each loop")
-    options.add_argument("--threads", type=int, default=1, help="of the server")
-    arguments = options.parse_args(argv)
-    figures, bars = measure(arguments.turns, arguments.threads)
-    return report("context", figures, bars, as_json=arguments.json)
+    add = options.add_argument
+    add("--turns", type=int, default=TURNS, help="of each loop")
+    add("--threads", type=int, default=1, help="of the server")
+    add("--seconds", type=float, default=4.0, help="of each case of bad input")
+    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
+    add("--small", action="store_true", help="80 turns, and half a second of bad input")
+    asked = options.parse_args(argv)
+    turns, seconds = (80, 0.5) if asked.small else (asked.turns, asked.seconds)
+    measured = Measured(turns, asked.threads, seconds)
+    for part in asked.parts:
+        measured.play(part)
+    figures = {"turns": turns, "window": WINDOW, "instruction": measured.instruction}
+    figures |= measured.figures | {"client_summary_computed": measured.client_computed}
+    return report("context", figures, bars_of(measured, asked.parts, turns), as_json=asked.json)
 
 
 if __name__ == "__main__":

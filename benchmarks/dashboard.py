@@ -10,6 +10,10 @@ server's CPU time for one update of one page, the worst of several lists (plain,
 sorted), mean over updates
 a second apart. ``bytes_growth`` is the bytes of an update with ten thousand
 sessions over those with a hundred. Needs ``chromium``; without it the page's bars have no value.
+
+``--parts journal`` (not without being asked for: some twelve minutes) has the lists and the sums of
+a journal of 100,000 sessions over thirteen months, in every store: ``stored_months``. ``gaps`` are
+those between the tokens of running turns with a page open and without: ``open_page``.
 """
 
 import argparse
@@ -25,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import open_page, stored_months
 from benchmarks.report import Bar, parser, report
 from sessions.durable.ledger import TurnReport, TurnUsage
 from sessions.durable.miss_reasons import Miss, MissReason
@@ -35,6 +40,7 @@ from sessions.tenants import Principal, Role
 from tests.support.running_server import RunningServer
 from tools.screenshots import browser, chromium, opened
 
+PARTS = ("page", "gaps", "journal")
 MANY, FEW = 10_000, 100
 CHANGED = 20
 """Sessions with a turn between two updates."""
@@ -91,7 +97,7 @@ class Crowd:
 
     def end_turn(self, name: str) -> None:
         """A turn of the session ends."""
-        session = self._server.service.store.session("default", name)
+        session = self._server.service.store.tenant("default").session(name)
         ended = turn(name, session.turns_begun + 1, self._dice)
         session.start_turn(ended.response_id, None, self._server.service.clock())
         session.end_turn(ended.response_id, self._server.service.clock(), open_calls=False)
@@ -198,7 +204,26 @@ def main(words: Sequence[str] | None = None) -> int:
     options.add_argument("--seconds", type=float, default=20.0, help="of the page's trace")
     options.add_argument("--updates", type=int, default=30, help="of the server's measurement")
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--parts", nargs="+", choices=PARTS, default=["page", "gaps"])
+    options.add_argument(
+        "--sessions", type=int, default=stored_months.SESSIONS, help="of the journal"
+    )
     arguments = options.parse_args(words)
+    figures, bars = dict[str, Any](), list[Bar]()
+    if "page" in arguments.parts:
+        figures, bars = _page(arguments)
+    if "gaps" in arguments.parts:
+        figures["gaps"], more = open_page.figures(open_page.PAIRS, open_page.SECONDS)
+        bars += more
+    if "journal" in arguments.parts:
+        figures["journal"], more = stored_months.figures(
+            arguments.sessions, arguments.seed, stored_months.ROUNDS
+        )
+        bars += more
+    return report("dashboard", figures, bars, as_json=arguments.json)
+
+
+def _page(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Bar]]:
     small, _ = asyncio.run(_measure(FEW, arguments, in_browser=False))
     in_browser = chromium() is not None
     large, page = asyncio.run(_measure(MANY, arguments, in_browser=in_browser))
@@ -226,7 +251,7 @@ def main(words: Sequence[str] | None = None) -> int:
         Bar(name="loop_ms_per_update", value=loop_ms, op="<=", bar=3.0),
         Bar(name="bytes_growth", value=growth, op="<=", bar=1.2),
     ]
-    return report("dashboard", figures, bars, as_json=arguments.json)
+    return figures, bars
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ from tools_api.sdk.sync_session import Session
 HYBRID, FULL = "random:qwen3.5-100m", "random:qwen3-100m"
 SESSIONS, TURNS, SNAPSHOTS = 8, 20, 16
 NEW_TOKENS = 64
-LONG = {"2k": 2048, "8k": 8192, "32k": 32768}
+LONG = {"2k": 2048, "8k": 8192, "32k": 31_744}
+"""The longest leaves room for its turns in the window of the model with attention alone."""
 ROUNDS = 5
 CALLS = 20
 FORKS_AT = {1: 5, 3: 9, 5: 13, 7: 17}

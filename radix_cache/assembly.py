@@ -67,13 +67,7 @@ def assemble(
     tiered = lower is not None
     leases = _leases(config, restore_cost, reload_cost, counters, tiered=tiered)
     retention = _retention(config, tree, idle, leases, counters, clock=clock)
-    slots = None
-    if config.state_slots:
-        counts, most = _slot_counts(config), config.running_slots or config.state_slots
-        kept = KeptStates(
-            tree, idle, retention, counts=counts, restore_cost=restore_cost, lower=lower
-        )
-        slots = StateSlots(tree, kept, most_running=most)
+    slots = _state_slots(config, tree, idle, retention, restore_cost=restore_cost, lower=lower)
     branches = KnownBranches(tree, retention, slots)
     evictor = Evictor(
         tree=tree,
@@ -132,13 +126,25 @@ def _retention(
     )
 
 
-def _slot_counts(config: CacheConfig) -> SlotCounts:
-    """Slots for states of recurrent layers, by tier."""
-    return SlotCounts(
+def _state_slots(
+    config: CacheConfig,
+    tree: RadixTree,
+    idle: IdleLeaves,
+    retention: Retention,
+    *,
+    restore_cost: Callable[[int], float] | None,
+    lower: LowerTiers | None,
+) -> StateSlots | None:
+    """Slots for states of recurrent layers, and what is kept in them; None: the model has none."""
+    if not config.state_slots:
+        return None
+    counts = SlotCounts(
         device=config.state_slots,
         host=config.host_states,
         disk=config.disk_states,
     )
+    kept = KeptStates(tree, idle, retention, counts=counts, restore_cost=restore_cost, lower=lower)
+    return StateSlots(tree, kept, most_running=config.running_slots or config.state_slots)
 
 
 def _tree(

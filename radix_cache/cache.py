@@ -156,8 +156,11 @@ class PrefixCache:
 
     def available_blocks(self, sequence: CachedSequence | None = None) -> int:
         """How many blocks ``allocate`` would hand out now: free ones and those that may be
-        evicted for this sequence; None asks for a cold sequence that has not begun."""
+        evicted for this sequence; None asks for a cold sequence that has not begun. Whoever
+        waits for blocks uses the cache: its tenant has a share from now on."""
         self.retention.end_leases()
+        if sequence is not None and sequence.handle is not None:
+            self.retention.owner_active(sequence.handle.owner)
         return self._evictor.available(sequence)
 
     def allocate(self, sequence: CachedSequence, num_blocks: int) -> None:

@@ -20,7 +20,8 @@ from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.exact_json import dumps
 from tools_api.limits import DEFAULT_LIMITS, Limits
-from tools_api.requests import CreateRequest, parse_create
+from tools_api.request_reading import parse_create
+from tools_api.requests import CreateRequest
 from tools_api.wire import parse_json, refuse_unprintable
 
 Event = dict[str, Any]

@@ -17,7 +17,8 @@ from typing import Any
 from tools_api import exact_json
 from tools_api.built_in_items import AdditionalTools, ConfigurationUpdate
 from tools_api.limits import Limits
-from tools_api.requests import CreateRequest, parse_text
+from tools_api.request_reading import parse_text
+from tools_api.requests import CreateRequest
 from tools_api.tool_definitions import definitions_in, merged
 from tools_api.tools import FunctionTool, parse_tool_choice, refuse_many_offered
 

@@ -20,7 +20,8 @@ from examples.train_agent_model.agent import EngineAgent, MadeCall, ModelTurn, T
 from examples.train_agent_model.generator import MAX_QUESTIONS, SessionGenerator
 from examples.train_agent_model.small_talk import ANSWER, openers
 from examples.train_agent_model.world import Call, Question, Session, Tool, Toolbox
-from tools_api.items import Item, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Item
 from tools_api.tools import FunctionTool
 
 SIDE_BY_SIDE = 24

@@ -32,7 +32,7 @@ class ServedWindow:
     """A server as its clients have to know it."""
 
     base_url: str
-    """With ``/v1``."""
+    """The server's address with ``/v1``."""
     model: str
     window: int
     """Tokens of the model's context, prompt and answer together."""
@@ -49,7 +49,7 @@ class ServedWindow:
 
     @property
     def root_url(self) -> str:
-        """Without ``/v1``."""
+        """The server's address without ``/v1``."""
         return self.base_url.removesuffix("/v1")
 
 
@@ -92,7 +92,7 @@ model_context_window = {found.window}
 model_auto_compact_token_limit = {found.threshold}
 
 [model_providers.keepwarm]
-name = "Keepwarm"
+name = "Keepwarm"  # by the name "OpenAI" Codex has the server compact, which costs less
 base_url = {json.dumps(found.base_url)}
 wire_api = "responses"
 supports_websockets = true
@@ -100,19 +100,20 @@ supports_websockets = true
 
 
 def claude_code(found: ServedWindow) -> str:
-    """Lines for a shell."""
+    """Lines for a shell that point Claude Code at the server."""
     return f"""\
 export ANTHROPIC_BASE_URL={quote(found.root_url)}
 export ANTHROPIC_AUTH_TOKEN="${{{KEY_VARIABLE}:-none}}"
 export ANTHROPIC_MODEL={quote(found.model)}
 export ANTHROPIC_SMALL_FAST_MODEL={quote(found.model)}
+export CLAUDE_CODE_MAX_CONTEXT_TOKENS={found.window}
 export CLAUDE_CODE_AUTO_COMPACT_WINDOW={found.window}
 export CLAUDE_CODE_MAX_OUTPUT_TOKENS={found.output}
 export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1"""
 
 
 def opencode(found: ServedWindow) -> str:
-    """``opencode.json``."""
+    """An ``opencode.json`` that points OpenCode at the server."""
     model = {"name": found.model, "limit": {"context": found.window, "output": found.output}}
     provider = {
         "npm": "@ai-sdk/openai-compatible",

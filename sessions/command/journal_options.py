@@ -132,7 +132,7 @@ def journal_file(options: JournalOptions, of: bytes) -> Path:
 
 
 def journal_path(options: JournalOptions, of: bytes) -> Path:
-    """The same; no folder is made."""
+    """The journal's path, as ``open_journal`` would have it; no folder is made."""
     if options.place is not None:
         return Path(options.place)
     return options.state_folder / f"journal-{of.hex()[:12]}.sqlite3"
@@ -200,7 +200,7 @@ def with_journal(
     commits, store, renderer = Commits(journal), service.store, service.model.renderer
     loader = Loader(journal, fingerprint=of, retokenise=renderer if options.retokenise else None)
     recollection = Recollection(journal=journal, loader=loader, store=store, commits=commits)
-    store.lasting = store.logs.lasting = True
+    store.lasts()
     rescue = Rescue(journal, options.rescue_folder) if isinstance(journal, SqliteJournal) else None
     desk = JournalDesk(
         journal,
@@ -210,10 +210,11 @@ def with_journal(
         ground=service.ground,
         rescue=None if rescue is None else rescue.save,
     )
-
-    desk.standing = standing
     if standing is not None:
-        standing.quotas = service.quotas
+        standing.quotas = service.store.quotas
+    if desk.sharing is not None:
+        desk.sharing.standing = standing
+        commits.awake = desk.sharing.awake
 
     def left_behind() -> Callable[[], None]:
         left = journal.settle_left()
@@ -229,7 +230,6 @@ def with_journal(
             desk.not_opened(str(error))
     if options.ready_without:
         service.ground.left_out = frozenset({JOURNAL})
-    commits.awake = desk.awake
     return replace(service, commits=commits), desk
 
 
@@ -238,13 +238,12 @@ def _spent(journal: Journal, service: Service) -> Callable[[], None]:
     tenants, policies = journal.accounts_named(TENANT_ACCOUNT), journal.accounts_of_policies()
     offset_s = journal.clock_s() - service.wall_clock()
 
-    def know() -> None:
-        for tenant, account in tenants.items():
-            service.store.tenant_accounts.of(tenant).spent = account.spent
-        service.policies.load({key: account.spent for key, account in policies.items()})
-        service.policies.offset_s = offset_s
-
-    return know
+    return partial(
+        service.store.know_spent,
+        {name: account.spent for name, account in tenants.items()},
+        {key: account.spent for key, account in policies.items()},
+        clock_offset_s=offset_s,
+    )
 
 
 def _begin(desk: JournalDesk, left: Sequence[TurnRecord], know_spent: Callable[[], None]) -> None:

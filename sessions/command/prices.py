@@ -17,6 +17,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from runtime.folder_files import UnfitFile, read_within
 from sessions.command.settings import OptionError
 from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
-from sessions.tenants import TenantPolicy, Tenants
+from sessions.tenants import TenantPolicy
 
 MAX_DOLLARS = 1_000_000
 _NANO = 1_000_000_000
@@ -49,7 +50,7 @@ class PriceFile:
 
     path: Path
     tables: Mapping[str, PriceTable]
-    """By the name of the model."""
+    """Tables of prices, by the name of the model."""
 
     def of(self, names: Iterable[str]) -> PriceTable:
         """The prices of the model that has these names: of the first that the file has, or else
@@ -97,9 +98,9 @@ def check_budgets(policies: Mapping[str, TenantPolicy], prices: PriceTable) -> N
     Raises:
         PriceError: some tenant has one.
     """
-    terms = TenantTerms(Tenants([], policies), prices)
     for tenant, policy in policies.items():
-        if terms.prices(tenant).free and policy.budget.cost is not None:
+        terms = TenantTerms(partial(policies.__getitem__, tenant), prices)
+        if terms.prices.free and policy.budget.cost is not None:
             raise PriceError(
                 f"tenants {tenant}: a budget of money needs prices; set --prices or --price, or "
                 "the tenant's own"

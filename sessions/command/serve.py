@@ -35,9 +35,7 @@ from sessions.command.prices import check_budgets
 from sessions.command.reload import reload_tenants
 from sessions.command.settings import OptionError
 from sessions.command.tracing import Tracing
-from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
-from sessions.durable.policies import PolicyAccounts
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
 from sessions.ground import JOURNAL, READER
@@ -46,7 +44,6 @@ from sessions.journal.errors import JournalError
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
 from sessions.pages.recorder import Recorder
-from sessions.quotas import Quotas
 from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
 from sessions.turns.service import ServedModel, Service, unguessable_id
@@ -172,9 +169,9 @@ async def serve_until(options: ServeOptions, ready: asyncio.Event, stopping: asy
         print(ready_line(address, info), flush=True)
         ready.set()
         await _until(stopping, hub_task)
-        if standing is not None and desk is not None:
+        if standing is not None and desk is not None and desk.sharing is not None:
             hub.leaving = True
-            await standing.leave(desk.look)
+            await standing.leave(desk.sharing.look)
         log.info("stopping drain_s=%g connections=%d", options.drain_s, hub.num_connections)
         await server.stop(options.drain_s)
 
@@ -247,16 +244,14 @@ def _service(
     options: ServeOptions, info: EngineInfo, tenants: Tenants, before: Beforehand
 ) -> Service:
     clock, prices = time.monotonic, before.prices
-    terms = TenantTerms(tenants, prices)
     limits = within(DEFAULT_LIMITS, raise_limit())
     limits = replace(limits, default_output_tokens=options.default_output_tokens)
     store = Store(
         limits=limits,
         prices=prices,
-        prices_of=terms.prices,
         clock=clock,
-        tenant_budget=terms.budget,
-        tenant_warn_at=terms.warn_at,
+        tenants=tenants,
+        cluster=None if options.cluster is None else options.cluster.name,
     )
     return Service(
         model=_served_model(options, info, before),
@@ -265,10 +260,6 @@ def _service(
         clock=clock,
         wall_clock=time.time,
         new_id=unguessable_id,
-        quotas=Quotas(
-            tenants, clock, cluster=None if options.cluster is None else options.cluster.name
-        ),
-        policies=PolicyAccounts(terms.policies, time.time),
         label_sources=options.label_sources,
     )
 
@@ -401,7 +392,7 @@ def _server(
         limits=service.limits,
         clock=service.clock,
     )
-    server.part_of = service.quotas.part_of
+    server.part_of = service.store.quotas.part_of
     return server
 
 

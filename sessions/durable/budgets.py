@@ -10,11 +10,11 @@ counts what every session below it spends.
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 
-from sessions.durable.account import NO_BUDGET, NOTHING, Account, Budget
+from sessions.durable.account import NO_BUDGET, Account, Budget
 from sessions.durable.ledger import PriceTable, block_us, nano_dollars
-from sessions.durable.policies import FOR_EVER, PolicyAccount, PolicyBudget, Scope
+from sessions.durable.policies import PolicyAccount, PolicyBudget, Scope
 from sessions.durable.session import Session
-from sessions.tenants import NO_BOUNDS, BudgetTerms, Tenants
+from sessions.tenants import NO_BOUNDS, BudgetTerms, TenantPolicy
 from tools_api import errors, requests
 from tools_api.limits import Limits
 
@@ -44,11 +44,11 @@ class HeldBudget:
     left: dict[str, int]
     """The rest of each kind of ``limit``; what running turns hold is taken off."""
     soft: dict[str, int]
-    """From here on turns carry a warning."""
+    """Bounds from which on turns carry a warning."""
     spent: dict[str, int] = field(default_factory=dict)
-    """Of each kind of ``limit`` and ``soft``."""
+    """The spent amounts of each kind of ``limit`` and ``soft``."""
     held: dict[str, int] = field(default_factory=dict)
-    """The same by turns that run."""
+    """The amounts of each kind that running turns hold."""
     every: str | None = None
     """``day`` or ``month``; None: for ever."""
     renews: str | None = None
@@ -58,7 +58,7 @@ class HeldBudget:
 
 
 def held_budget(scope: str, owner: str, account: Account) -> HeldBudget | None:
-    """None: nothing bounds the account."""
+    """A budget as it stands; None: nothing bounds the account."""
     limit, soft = account.budget.bounds(), account.soft.bounds()
     if not (limit or soft):
         return None
@@ -84,7 +84,7 @@ def held_budget(scope: str, owner: str, account: Account) -> HeldBudget | None:
 
 
 def held_policy(account: Account) -> HeldBudget | None:
-    """Of one of the operator's budgets by day, month and key."""
+    """One of the operator's budgets by day, month and key, as it stands; None: it has no bound."""
     owner = account.owner if isinstance(account, PolicyAccount) else ""
     return held_budget(account.scope, owner, account)
 
@@ -103,7 +103,7 @@ def held_budgets(session: Session, tenant: Account) -> tuple[HeldBudget, ...]:
 
 
 def tightest(budgets: Iterable[HeldBudget]) -> dict[str, tuple[int, int]]:
-    """For each bounded kind the least that may still be spent of any of them, and the bound that
+    """The least that may still be spent of each bounded kind, over all budgets, and the bound that
     leaves it."""
     found: dict[str, tuple[int, int]] = {}
     for budget in budgets:
@@ -119,61 +119,37 @@ def _policy(scope: Scope, terms: BudgetTerms) -> PolicyBudget:
 
 
 class TenantTerms:
-    """Budgets and prices of tenants, by the policies of a tenants file; to be asked at each use,
-    not kept."""
+    """Budgets and prices of a tenant, by its policy of the moment; to be asked at each use, not
+    kept."""
 
-    def __init__(self, tenants: Tenants, prices: PriceTable) -> None:
+    def __init__(self, policy: Callable[[], TenantPolicy], prices: PriceTable) -> None:
         """``prices``: of those that have none of their own."""
-        self._tenants = tenants
+        self._policy = policy
         self._prices = prices
 
-    def budget(self, tenant: str) -> Budget:
+    @property
+    def budget(self) -> Budget:
         """The tenant's budget in all."""
-        bounds = self._tenants.policy(tenant).budget
+        bounds = self._policy().budget
         return NO_BUDGET if bounds is NO_BOUNDS else bounds_of(bounds)
 
-    def warn_at(self, tenant: str) -> float | None:
+    @property
+    def warn_at(self) -> float | None:
         """The part of the tenant's budget in all from which on its spending is told."""
-        return self._tenants.policy(tenant).warn_at
+        return self._policy().warn_at
 
-    def policies(self, tenant: str, key: str) -> tuple[PolicyBudget, ...]:
-        """The budgets of the tenant by day and month, and those of one of its keys."""
-        policy = self._tenants.policy(tenant)
-        own = [_policy("tenant", terms) for terms in policy.periods]
-        return (*own, *(_policy("key", terms) for terms in policy.keys.get(key, ())))
-
-    def prices(self, tenant: str) -> PriceTable:
+    @property
+    def prices(self) -> PriceTable:
         """The tenant's prices: its own prices of tokens, or else the server's, which KV has
         anyway."""
-        own = self._tenants.policy(tenant).prices
+        own = self._policy().prices
         return self._prices if own is None else replace(self._prices, **asdict(own))
 
-
-class TenantAccounts:
-    """The accounts of tenants, whose bounds the operator sets."""
-
-    def __init__(
-        self,
-        budget_of: Callable[[str], Budget],
-        warn_at_of: Callable[[str], float | None] = lambda _: None,
-    ) -> None:
-        """Both are asked at every turn, so that a change holds at once."""
-        self._budget_of = budget_of
-        self._warn_at_of = warn_at_of
-        self._accounts: dict[str, PolicyAccount] = {}
-
-    def of(self, tenant: str) -> Account:
-        account = self._accounts.get(tenant)
-        if account is None:
-            account = self._accounts[tenant] = PolicyAccount(
-                PolicyBudget(scope="tenant"),
-                name="",
-                owner=tenant,
-                period=FOR_EVER,
-                spent=NOTHING,
-            )
-        account.budget, account.warn_at = self._budget_of(tenant), self._warn_at_of(tenant)
-        return account
+    def policies(self, key: str) -> tuple[PolicyBudget, ...]:
+        """The budgets of the tenant by day and month, and those of one of its keys."""
+        policy = self._policy()
+        own = [_policy("tenant", terms) for terms in policy.periods]
+        return (*own, *(_policy("key", terms) for terms in policy.keys.get(key, ())))
 
 
 def take_budgets(

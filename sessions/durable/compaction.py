@@ -16,7 +16,13 @@ from dataclasses import replace
 
 from tools_api import errors, exact_json
 from tools_api.call_order import with_names
-from tools_api.items import Compaction, CompactionKind, Item, StandsFor, parse_items, unpacked
+from tools_api.item_reading import parse_items, unpacked
+from tools_api.items import (
+    Compaction,
+    CompactionKind,
+    Item,
+    StandsFor,
+)
 from tools_api.json_fields import join
 
 KEY_BYTES = 32
@@ -24,40 +30,51 @@ MAX_IN_A_ROW = 16
 """Compactions that may stand in one input behind the newest that stands for all before it."""
 
 
-class Seal:
-    """Signs for one model; the key makes servers understand each other's items."""
+class TenantSeal:
+    """Signs for one tenant and one model."""
 
-    def __init__(self, key: bytes, made_for: bytes) -> None:
-        """``made_for``: the model, and what makes token ids of its texts."""
+    def __init__(self, key: bytes, made_for: tuple[bytes, ...]) -> None:
         self._key = key
         self._made_for = made_for
 
-    def sealed(
-        self, tenant: str, kind: CompactionKind, stands_for: StandsFor, id_: str | None
-    ) -> Compaction:
+    def sealed(self, kind: CompactionKind, stands_for: StandsFor, id_: str | None) -> Compaction:
         """The item that stands for that, opened."""
         told = {"items": [item.to_wire() for item in stands_for.items]}
         parts: dict[str, object] = {**told, "summary": stands_for.summary_at}
         packed = _text(zlib.compress(exact_json.dumps(parts)))
         body = f"kw1{kind[0]}.{packed}"
-        signature = "" if kind == "inner" else self.signature_of(tenant, body)
+        signature = "" if kind == "inner" else self.signature_of(body)
         return opened(Compaction(encrypted_content=f"{body}.{signature}", id=id_))
 
-    def refuse_foreign(self, tenant: str, item: Compaction, path: str) -> None:
+    def refuse_foreign(self, item: Compaction, path: str) -> None:
         """Raise ApiError unless this tenant's item was made for this model."""
         body, _, signature = item.encrypted_content.rpartition(".")
-        if not hmac.compare_digest(signature, self.signature_of(tenant, body)):
+        if not hmac.compare_digest(signature, self.signature_of(body)):
             raise errors.invalid_value(
                 join(path, "encrypted_content"),
                 "it was changed, or made for another tenant, model or tokenizer; send the history "
                 "that it stands for",
             )
 
-    def signature_of(self, tenant: str, body: str) -> str:
-        """The signature of a tenant's item, in hexadecimal."""
-        parts = (self._made_for, tenant.encode("utf-8", "surrogatepass"), body.encode())
+    def signature_of(self, body: str) -> str:
+        """The signature of the tenant's item, in hexadecimal."""
+        parts = (*self._made_for, body.encode())
         told = b"".join(len(part).to_bytes(8) + part for part in parts)
         return _text(hmac.digest(self._key, told, hashlib.sha256))
+
+
+class Seal:
+    """Seals of all tenants for one model; the key makes servers understand each other's items."""
+
+    def __init__(self, key: bytes, made_for: bytes) -> None:
+        """``made_for``: the model, and what makes token ids of its texts."""
+        self._key = key
+        self._made_for = made_for
+
+    def of(self, tenant: str) -> TenantSeal:
+        """The seal of the tenant with that name."""
+        made_for = (self._made_for, tenant.encode("utf-8", "surrogatepass"))
+        return TenantSeal(self._key, made_for)
 
 
 def opened(item: Compaction) -> Compaction:
@@ -79,7 +96,7 @@ def standing(item: Compaction) -> StandsFor:
     return stands_for
 
 
-def opened_input(items: Sequence[Item], seal: Seal, tenant: str) -> tuple[tuple[Item, ...], bool]:
+def opened_input(items: Sequence[Item], seal: TenantSeal) -> tuple[tuple[Item, ...], bool]:
     """The items of a request that count, its compactions opened; and whether what is before them
     does not.
 
@@ -96,7 +113,7 @@ def opened_input(items: Sequence[Item], seal: Seal, tenant: str) -> tuple[tuple[
     kept = list[Item]()
     for number, item in enumerate(items):
         if isinstance(item, Compaction):
-            seal.refuse_foreign(tenant, item, join("input", number))
+            seal.refuse_foreign(item, join("input", number))
         if number >= start:
             kept.append(_opened_at(number, item) if isinstance(item, Compaction) else item)
     return tuple(kept), bool(whole)

@@ -21,7 +21,7 @@ from tools_api.items import Item
 from tools_api.limits import Limits
 
 _ROW_BYTES = 512
-"""Of one without items, roughly."""
+"""Size of a conversation without items, roughly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class Conversation:
     """One conversation of a tenant."""
 
     id: str
-    """Also its session's name."""
+    """The conversation's id, which is also its session's name."""
     created_s: int
-    """Seconds since the epoch."""
+    """When it was made, in seconds since the epoch."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     head_id: str | None = None
     """The response whose chain it is so far; None: it has none, or one that was edited."""
@@ -43,12 +43,12 @@ class Conversation:
     """One more with each change."""
 
     def changed(self, metadata: Mapping[str, str]) -> "Conversation":
-        """The same with other metadata."""
+        """The conversation with other metadata."""
         return replace(self, metadata=metadata, version=self.version + 1)
 
     @property
     def size_bytes(self) -> int:
-        """Its size in memory, roughly; what its turns said is not counted."""
+        """The conversation's size in memory, roughly; what its turns said is not counted."""
         metadata = sum(len(key) + len(value) for key, value in self.metadata.items())
         return _ROW_BYTES + metadata + sum(map(item_bytes, self.items))
 
@@ -60,11 +60,11 @@ class ConversationRead:
     id: str
     edits: int
     added: int
-    """Of ``items``, the first ones."""
+    """How many of the conversation's ``items`` it reads, from the first."""
 
 
 def read_of(conversation: Conversation) -> ConversationRead:
-    """All that is in it now."""
+    """The part of a conversation that a turn reads which begins now: all of it."""
     added = len(conversation.items)
     return ConversationRead(id=conversation.id, edits=conversation.edits, added=added)
 
@@ -132,7 +132,7 @@ def all_items(conversation: Conversation, head: Entry | None) -> tuple[Item, ...
 
 
 def item_of(items: Sequence[Item], item_id: str) -> Item | None:
-    """The newest of that id."""
+    """The newest item of that id; None: there is none."""
     place = _place_of(items, item_id)
     return None if place is None else items[place]
 
@@ -154,83 +154,70 @@ def identified(items: Sequence[Item], new_id: Callable[[str], str]) -> tuple[Ite
 
 
 class ConversationTable:
-    """The conversations of a server without a journal; those that were used last stay."""
+    """A tenant's conversations on a server without a journal; those that were used last stay."""
 
     def __init__(self, *, limits: Limits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock
-        self._tenants: dict[str, OrderedDict[str, tuple[Conversation, float]]] = {}
-        self._bytes: dict[str, int] = {}
-
-    @property
-    def num_bytes(self) -> int:
+        self._kept: OrderedDict[str, tuple[Conversation, float]] = OrderedDict()
+        self.num_bytes = 0
         """Memory of all of them, roughly."""
-        return sum(self._bytes.values())
 
-    def get(self, tenant: str, id_: str) -> Conversation | None:
+    def get(self, id_: str) -> Conversation | None:
         """Look up and count as used."""
-        found = self._of(tenant).get(id_)
+        found = self._kept.get(id_)
         if found is None:
             return None
-        self._keep(tenant, found[0])
+        self._keep(found[0])
         return found[0]
 
-    def put(self, tenant: str, conversation: Conversation, *, version: int | None) -> bool:
+    def put(self, conversation: Conversation, *, version: int | None) -> bool:
         """Keep it in the place of the one of that ``version``, None: of none. False: it is another
         one that is there."""
-        found = self._of(tenant).get(conversation.id)
+        found = self._kept.get(conversation.id)
         if version != (None if found is None else found[0].version):
             return False
-        self._keep(tenant, conversation)
-        self._bound(tenant)
+        self._keep(conversation)
+        self._bound()
         return True
 
-    def delete(self, tenant: str, id_: str) -> bool:
-        """False: there is none."""
-        if id_ not in self._of(tenant):
+    def delete(self, id_: str) -> bool:
+        """Delete a conversation; False: there is none of that id."""
+        if id_ not in self._kept:
             return False
-        self._drop(tenant, id_)
+        self._drop(id_)
         return True
 
-    def move(self, tenant: str, read: ConversationRead, response_id: str) -> bool:
+    def move(self, read: ConversationRead, response_id: str) -> bool:
         """A turn has ended; False: it is to fail, as ``moved``. One that is deleted stays so."""
-        found = self._of(tenant).get(read.id)
+        found = self._kept.get(read.id)
         if found is None:
             return True
         conversation = moved(found[0], read, response_id)
         if conversation is not None:
-            self._keep(tenant, conversation)
+            self._keep(conversation)
         return conversation is not None
 
     def expire(self) -> None:
         """Drop what was not used for too long."""
         oldest = self._clock() - self._limits.stored_response_ttl_s
-        for tenant, kept in list(self._tenants.items()):
-            for id_, (_, used_s) in list(kept.items()):
-                if used_s >= oldest:
-                    break
-                self._drop(tenant, id_)
+        for id_, (_, used_s) in list(self._kept.items()):
+            if used_s >= oldest:
+                break
+            self._drop(id_)
 
-    def _of(self, tenant: str) -> Mapping[str, tuple[Conversation, float]]:
-        return self._tenants.get(tenant) or {}
+    def _keep(self, conversation: Conversation) -> None:
+        before = self._kept.pop(conversation.id, None)
+        self._kept[conversation.id] = (conversation, self._clock())
+        self.num_bytes += conversation.size_bytes - (0 if before is None else before[0].size_bytes)
 
-    def _keep(self, tenant: str, conversation: Conversation) -> None:
-        kept = self._tenants.setdefault(tenant, OrderedDict())
-        before = kept.pop(conversation.id, None)
-        kept[conversation.id] = (conversation, self._clock())
-        change = conversation.size_bytes - (0 if before is None else before[0].size_bytes)
-        self._bytes[tenant] = self._bytes.get(tenant, 0) + change
-
-    def _bound(self, tenant: str) -> None:
-        kept, limits = self._tenants[tenant], self._limits
-        while len(kept) > 1 and (
-            len(kept) > limits.max_conversations_per_tenant
-            or self._bytes[tenant] > limits.max_conversation_bytes_per_tenant
+    def _bound(self) -> None:
+        limits = self._limits
+        while len(self._kept) > 1 and (
+            len(self._kept) > limits.max_conversations_per_tenant
+            or self.num_bytes > limits.max_conversation_bytes_per_tenant
         ):
-            self._drop(tenant, next(iter(kept)))
+            self._drop(next(iter(self._kept)))
 
-    def _drop(self, tenant: str, id_: str) -> None:
-        kept = self._tenants[tenant]
-        self._bytes[tenant] -= kept.pop(id_)[0].size_bytes
-        if not kept:
-            del self._tenants[tenant], self._bytes[tenant]
+    def _drop(self, id_: str) -> None:
+        self.num_bytes -= self._kept.pop(id_)[0].size_bytes

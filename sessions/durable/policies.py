@@ -33,7 +33,7 @@ class PolicyBudget:
 
 
 class Period(NamedTuple):
-    """A day or a month."""
+    """A day, a month, or all time."""
 
     name: str
     """``2026-11-30`` or ``2026-11``; empty: for ever."""
@@ -80,13 +80,13 @@ class PolicyAccount(Account):
 
     @property
     def whose(self) -> str:
-        """As ``Account.whose``."""
+        """Whose budget it is, in words of an error; as ``Account.whose``."""
         of = {None: "", "day": " of this day", "month": " of this month"}[self.every]
         return f"the {self.scope}'s budget{of}"
 
     @property
     def renewal(self) -> str:
-        """As ``Account.renewal``."""
+        """When there is more of it, in words of an error; as ``Account.renewal``."""
         return f"; there is more from {self.period.ends}" if self.period.ends else ""
 
     def beyond_warning(self) -> list[str]:
@@ -98,81 +98,74 @@ class PolicyAccount(Account):
         return [kind for kind, bound in bounds if getattr(self.spent, kind) >= warn_at * bound]
 
     def newly_beyond(self) -> list[str]:
-        """Those that were not told yet."""
+        """Kinds beyond the warning that were not told yet."""
         new = [kind for kind in self.beyond_warning() if kind not in self._warned]
         self._warned.update(new)
         return new
 
 
 class PolicyAccounts:
-    """All of a server. Only the event loop touches it."""
+    """A tenant's accounts of the moment. Only the event loop touches them."""
 
     def __init__(
         self,
-        budgets_of: Callable[[str, str], Sequence[PolicyBudget]],
-        wall_clock: Callable[[], float],
+        tenant: str,
+        budgets_of: Callable[[str], Sequence[PolicyBudget]],
+        clock: Callable[[], float],
     ) -> None:
         """
         Args:
-            budgets_of: those of a tenant and of one of its keys; asked at every turn.
-            wall_clock: seconds since the epoch.
+            tenant: its name.
+            budgets_of: those that hold for one of its keys; asked at every turn.
+            clock: seconds since the epoch, as the journal counts them.
         """
+        self._tenant = tenant
         self._budgets_of = budgets_of
-        self._wall_clock = wall_clock
-        self.offset_s = 0.0
-        """How far the journal's clock is before that one."""
-        self._accounts: dict[tuple[str, str], PolicyAccount] = {}
-        self._kept: dict[tuple[str, str], Amount] = {}
-        """What the journal said that was spent, by tenant and name."""
+        self._clock = clock
+        self._accounts: dict[str, PolicyAccount] = {}
+        self._kept: dict[str, Amount] = {}
+        """Amounts that the journal said were spent, by account's name."""
 
-    def load(self, spent: Mapping[tuple[str, str], Amount]) -> None:
+    def load(self, spent: Mapping[str, Amount]) -> None:
         """A journal was opened: so much was spent under these names."""
         self._kept = dict(spent)
-        for key, account in self._accounts.items():
-            account.spent = account.spent.most(self._kept.get(key, NOTHING))
+        for name, account in self._accounts.items():
+            account.spent = account.spent.most(self._kept.get(name, NOTHING))
 
-    def of(self, tenant: str, key: str) -> tuple[Account, ...]:
-        """What a turn that begins now draws on."""
-        policies = self._budgets_of(tenant, key)
+    def of(self, key: str) -> tuple[Account, ...]:
+        """The accounts on which a turn under that key draws that begins now."""
+        policies = self._budgets_of(key)
         if not policies:
             return ()
-        now_s = self._wall_clock() + self.offset_s
-        return tuple(self._account(tenant, key, policy, now_s) for policy in policies)
+        now_s = self._clock()
+        return tuple(self._account(key, policy, now_s) for policy in policies)
 
-    def _account(self, tenant: str, key: str, policy: PolicyBudget, now_s: float) -> PolicyAccount:
+    def _account(self, key: str, policy: PolicyBudget, now_s: float) -> PolicyAccount:
         period = period_at(policy.every, now_s)
         stem = "tenant" if policy.scope == "tenant" else f"key/{key}"
         name = f"{stem}/{period.name}" if period.name else f"{stem}/ever"
-        account = self._accounts.get((tenant, name))
+        account = self._accounts.get(name)
         if account is None:
-            account = self._accounts[tenant, name] = PolicyAccount(
+            account = self._accounts[name] = PolicyAccount(
                 policy,
                 name=name,
-                owner=tenant if policy.scope == "tenant" else key,
+                owner=self._tenant if policy.scope == "tenant" else key,
                 period=period,
-                spent=self._kept.pop((tenant, name), NOTHING),
+                spent=self._kept.pop(name, NOTHING),
             )
-            self._forget_before(tenant, stem, policy.every, name)
+            self._forget_before(stem, policy.every, name)
         account.budget, account.warn_at = policy.budget, policy.warn_at
         return account
 
-    def _forget_before(self, tenant: str, stem: str, every: Every | None, name: str) -> None:
+    def _forget_before(self, stem: str, every: Every | None, name: str) -> None:
         """The accounts of periods that are over: turns that draw on them have them still."""
         gone = [
-            key
-            for key, old in self._accounts.items()
-            if key[0] == tenant
-            and old.every == every
-            and old.name.rpartition("/")[0] == stem
-            and key[1] != name
+            old.name
+            for old in self._accounts.values()
+            if old.every == every and old.name.rpartition("/")[0] == stem and old.name != name
         ]
         for each in gone:
             del self._accounts[each]
-
-
-def no_policies(_tenant: str, _key: str) -> Sequence[PolicyBudget]:
-    """None are set."""
-    return ()
 
 
 def newly_warned(accounts: Iterable[Account]) -> list[tuple[PolicyAccount, str]]:

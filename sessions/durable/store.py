@@ -1,8 +1,7 @@
-"""Sessions and responses by id: what outlives a turn, and who may see it.
+"""The tenants of a server, what they have together, and what one connection sees of its tenant.
 
-Everything is kept per tenant; a lookup never sees another tenant's state, nor what another
-connection keeps to itself (``store: false``). The clock is handed in. What a dropped response
-leaves behind in the engine is released through ``branches``.
+The clock is handed in. What a dropped response leaves behind in the engine is released through
+``branches``.
 
 Always true: an entry is in at most one table, and its branch is told when it leaves.
 """
@@ -10,45 +9,33 @@ Always true: an entry is in at most one table, and its branch is told when it le
 import heapq
 import itertools
 import sys
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from runtime.messages import ReleaseBranch
-from sessions.durable.account import NO_BUDGET, Budget
+from sessions.durable.account import Amount
 from sessions.durable.branches import Branches
-from sessions.durable.budgets import TenantAccounts, take_budgets
-from sessions.durable.conversations import Conversation, ConversationTable
-from sessions.durable.ledger import Ledger, PriceTable
+from sessions.durable.budgets import TenantTerms, take_budgets
+from sessions.durable.conversations import Conversation
+from sessions.durable.ledger import PriceTable
 from sessions.durable.packing import pack
 from sessions.durable.residents import Residents
-from sessions.durable.response_table import PrivateResponses, ResponseTable, StoredResponse
+from sessions.durable.response_table import PrivateResponses, StoredResponse
 from sessions.durable.running_turns import RunningTurns
-from sessions.durable.session import ByActivity, Session
+from sessions.durable.session import Session
 from sessions.durable.session_view import SessionView, view_of
+from sessions.durable.tenant import ResponseTables, Tenant
 from sessions.durable.transcript import Entry, by_model
 from sessions.durable.turn_logs import EventLogs
 from sessions.durable.turn_stats import Pace
-from sessions.durable.weights import Tally, open_requests
+from sessions.durable.weights import open_requests
+from sessions.quotas import Quotas
+from sessions.tenants import Tenants
 from tools_api.items import Item
 from tools_api.limits import Limits
 from tools_api.requests import KeepwarmOptions
 
 _SESSION_BYTES, _BRANCH_BYTES = 1200, 160
-
-
-class _Tenant:
-    """One tenant's responses and sessions."""
-
-    def __init__(self, responses: ResponseTable, unlisted: PrivateResponses) -> None:
-        self.responses = responses
-        self.unlisted = unlisted
-        self.prices = PriceTable()
-        """Those that its newest session began with."""
-        self.sessions: OrderedDict[str, Session] = OrderedDict()
-        """The one that was used last, by itself or by others, stands last."""
-        self.active = ByActivity()
-        """The same sessions."""
 
 
 class Store:
@@ -60,39 +47,84 @@ class Store:
         limits: Limits,
         prices: PriceTable,
         clock: Callable[[], float],
-        tenant_budget: Callable[[str], Budget] = lambda _: NO_BUDGET,
-        tenant_warn_at: Callable[[str], float | None] = lambda _: None,
-        prices_of: Callable[[str], PriceTable] | None = None,
+        tenants: Tenants | None = None,
+        cluster: str | None = None,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """
         Args:
-            tenant_budget, tenant_warn_at: what a tenant may spend in all, and the part of it from
-                which on that is told; asked at every turn.
-            prices_of: what tokens cost a tenant; without it, ``prices``. A session keeps the
+            prices: what tokens cost those that have no prices of their own. A session keeps the
                 prices that it began with here.
+            tenants: their policies, asked at every turn; without it nobody is bounded.
+            cluster: whose servers draw on the same quotas; None: this server stands alone.
+            wall_clock: seconds since the epoch.
         """
         self.limits = limits
-        self.tenant_accounts = TenantAccounts(tenant_budget, tenant_warn_at)
         self.branches = Branches()
         self.held = open_requests(limits)
-        self.residents = Residents(lambda old: self.known_session(old.tenant, old.name) or old)
+        self.residents = Residents(
+            lambda old: self.tenant(old.tenant).known_session(old.name) or old
+        )
         self.running = RunningTurns(limits.max_queued_turns)
         self.pace = Pace()
         self.logs = EventLogs(limits=limits, clock=clock)
-        self.conversations = ConversationTable(limits=limits, clock=clock)
-        """Those of a server without a journal."""
-        self.lasting = False
-        """Responses dropped here are in a journal: a session keeps the name of its head."""
-        self._prices_of = prices_of or (lambda _: prices)
+        self.quotas = Quotas(tenants or Tenants([]), clock, cluster=cluster)
+        self.wall_clock = wall_clock
+        self._clock_offset_s = 0.0
+        self._policies = tenants or Tenants([])
+        self._prices = prices
         self._clock = clock
-        self._tenants: dict[str, _Tenant] = {}
-        self._responses = Tally()
+        self._tables = ResponseTables(limits=limits, clock=clock, branches=self.branches)
+        self._tenants: dict[str, Tenant] = {}
+
+    def tenant(self, name: str) -> Tenant:
+        """The tenant of that name: the same object each time."""
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = Tenant(
+                name,
+                terms=TenantTerms(self._policies.policy_of(name), self._prices),
+                quota=self.quotas.of(name),
+                tables=self._tables,
+                logs=self.logs,
+                journal_clock=lambda: self.wall_clock() + self._clock_offset_s,
+            )
+        return tenant
+
+    def lasts(self) -> None:
+        """There is a journal: what is dropped here comes back, and a session keeps the name of its
+        head."""
+        self._tables.lasting = self.logs.lasting = True
+
+    def know_spent(
+        self,
+        in_all: Mapping[str, Amount],
+        by_policy: Mapping[tuple[str, str], Amount],
+        *,
+        clock_offset_s: float = 0.0,
+    ) -> None:
+        """A journal was opened.
+
+        Args:
+            in_all: what tenants have spent, by name.
+            by_policy: what they have of budgets by day, month and key, by tenant and account.
+            clock_offset_s: how far its clock is before this server's.
+        """
+        for name, amount in in_all.items():
+            self.tenant(name).account.spent = amount
+        spent: dict[str, dict[str, Amount]] = {}
+        for (name, account), amount in by_policy.items():
+            spent.setdefault(name, {})[account] = amount
+        for name, accounts in spent.items():
+            self.tenant(name).policies.load(accounts)
+        self._clock_offset_s = clock_offset_s
 
     @property
     def response_bytes(self) -> int:
         """Memory of the responses that can be continued, of all tenants and connections, and of
         what was added to conversations."""
-        return self._responses.num_bytes + self.conversations.num_bytes
+        conversations = sum(each.conversations.num_bytes for each in self._tenants.values())
+        return self._tables.tally.num_bytes + conversations
 
     @property
     def session_bytes(self) -> int:
@@ -102,7 +134,7 @@ class Store:
 
     def priced(self, tenants: Iterable[str]) -> bool:
         """Some token costs one of the tenants something."""
-        return any(not self._prices_of(tenant).free for tenant in tenants)
+        return any(not self.tenant(name).terms.prices.free for name in tenants)
 
     def engine_lost(self) -> None:
         """The engine died and forgot all sessions: from here on no request names an earlier
@@ -113,27 +145,24 @@ class Store:
         """Drop what is older than its time to live; the releases go to the engine. To be
         called every few seconds."""
         for tenant in self._tenants.values():
-            tenant.responses.expire()
-            tenant.unlisted.table.expire()
-            self._expire_sessions(tenant)
+            tenant.expire()
         self.logs.expire()
-        self.conversations.expire()
         return self.branches.take_releases()
 
     def live_sessions(self, tenant: str | None = None) -> tuple[int, Iterator[Session]]:
         """How many sessions are live (of one tenant; None: of all), and these, most recently
         active first."""
-        orders = [each.active for each in self._states(tenant)]
+        orders = [each.active for each in self._shown(tenant)]
         newest = (order.newest() for order in orders)
         merged = heapq.merge(*newest, key=lambda each: -each.last_active_s)
         return sum(map(len, orders)), merged
 
     def any_sessions(self, tenant: str | None = None) -> Iterator[Session]:
-        """The same in no order of note, which is faster."""
-        tables = (each.sessions.values() for each in self._states(tenant))
+        """Live sessions in no order of note, which is faster."""
+        tables = (each.sessions.values() for each in self._shown(tenant))
         return itertools.chain.from_iterable(tables)
 
-    def _states(self, tenant: str | None) -> list[_Tenant]:
+    def _shown(self, tenant: str | None) -> list[Tenant]:
         if tenant is None:
             return list(self._tenants.values())
         found = self._tenants.get(tenant)
@@ -153,176 +182,13 @@ class Store:
         count, newest = self.live_sessions(tenant)
         return count, list(map(self.view, itertools.islice(newest, most)))
 
-    def tenant_responses(self, tenant: str) -> ResponseTable:
-        return self._tenant(tenant).responses
-
-    def unlisted(self, tenant: str) -> PrivateResponses:
-        """The ``store: false`` responses of all the tenant's HTTP requests: nobody can fetch
-        them, but a history that is resent is found, as it would be over one WebSocket."""
-        return self._tenant(tenant).unlisted
-
     def private(self) -> PrivateResponses:
-        """For one connection's ``store: false`` responses."""
-        return PrivateResponses(
-            lambda on_drop: self._table(
-                self.limits.max_stored_responses_per_connection,
-                self.limits.max_stored_bytes_per_connection,
-                on_drop,
-            )
-        )
-
-    def session(self, tenant: str, name: str) -> Session:
-        """The tenant's session of that name, made if there is none; counts as used."""
-        state = self._tenant(tenant)
-        self._expire_sessions(state)
-        session = state.sessions.get(name)
-        if session is None:
-            session = self.new_session(tenant, name)
-            self._make_room(state)
-            state.sessions[name] = session
-            session.stand_in(state.active)
-        self.used(session)
-        return session
-
-    def used(self, session: Session) -> None:
-        """A turn of the session has ended just now, or somebody draws on its accounts: others are
-        forgotten before it."""
-        session.last_used_s = self._clock()
-        sessions = self._tenant(session.tenant).sessions
-        if sessions.get(session.name) is session:
-            sessions.move_to_end(session.name)
-
-    def was_active(self, session: Session, ago_s: float) -> None:
-        """A journal knows that the session's last turn ended so long ago."""
-        session.active(self._clock() - ago_s)
-
-    def known_session(self, tenant: str, name: str) -> Session | None:
-        """The tenant's session of that name, None if there is none."""
-        return self._tenant(tenant).sessions.get(name)
-
-    def adopt(
-        self, tenant: str, name: str, fill: Callable[[Session], None], *, claimed: bool
-    ) -> None:
-        """Take a session in that has fallen out, unless it is here; ``fill`` makes it what it
-        was. One that is here and was not ``claimed`` becomes what it is now that it is."""
-        known = self.known_session(tenant, name)
-        if known is None or (claimed and not known.claimed):
-            session = self.session(tenant, name)
-            session.claimed = claimed
-            fill(session)
-
-    def session_of(self, tenant: str, name: str) -> Session:
-        """For a response of that session: the live one, or one that is closed and only says
-        its name."""
-        known = self.known_session(tenant, name)
-        if known is not None:
-            return known
-        gone = self.new_session(tenant, name)
-        gone.close()
-        return gone
-
-    def above_or_before(self, tenant: str, name: str) -> Session:
-        """The session of that name that others stand on. One that is made of nothing is not
-        claimed where a journal may know better."""
-        known = self.known_session(tenant, name)
-        session = self.session(tenant, name)
-        if session is not known:
-            session.claimed = not self.lasting
-        return session
-
-    def forget_session(self, tenant: str, name: str) -> None:
-        """Drop the session: another server has it, or it was deleted. Turns that run in it end
-        as they will."""
-        state = self._tenant(tenant)
-        session = state.sessions.get(name)
-        if session is not None:
-            self._close(state, [session])
-
-    def delete_response(self, tenant: str, response_id: str) -> bool:
-        """The response can no longer be named, nor its events be asked for; what continues it
-        goes on. False: there is none of that id here."""
-        log = self.logs.of_response(tenant, response_id)
-        if log is not None:
-            self.logs.delete(log)
-        responses = self._tenant(tenant).responses
-        stored = responses.get(response_id)
-        if stored is None:
-            return False
-        responses.delete(response_id)
-        if stored.session.head_id == response_id:
-            stored.session.head_id = None
-        return True
-
-    def new_session(self, tenant: str, name: str) -> Session:
-        """One with the tenant's prices of now, which all have together that began with them."""
-        state, prices = self._tenant(tenant), self._prices_of(tenant)
-        if state.prices != prices:
-            state.prices = prices
-        return Session(name=name, tenant=tenant, ledger=Ledger(state.prices), now=self._clock())
-
-    def _tenant(self, name: str) -> _Tenant:
-        tenant = self._tenants.get(name)
-        if tenant is None:
-            make = partial(
-                self._table,
-                self.limits.max_stored_responses_per_tenant,
-                self.limits.max_stored_bytes_per_tenant,
-            )
-            tenant = self._tenants[name] = _Tenant(make(), PrivateResponses(make))
-        return tenant
-
-    def _table(
-        self,
-        max_count: int,
-        max_bytes: int,
-        on_drop: Callable[[StoredResponse], None] | None = None,
-    ) -> ResponseTable:
-        def dropped(response: StoredResponse) -> None:
-            self._dropped(response)
-            if on_drop is not None:
-                on_drop(response)
-
-        return ResponseTable(
-            max_count=max_count,
-            max_bytes=max_bytes,
-            ttl_s=self.limits.stored_response_ttl_s,
-            clock=self._clock,
-            on_drop=dropped,
-            tally=self._responses,
-        )
-
-    def _dropped(self, response: StoredResponse) -> None:
-        self.branches.drop(response.entry)
-        if response.session.head_id == response.id and not self.lasting:
-            response.session.head_id = None
-
-    def _make_room(self, tenant: _Tenant) -> None:
-        """For one more session; those in use stay, even beyond the bound."""
-        surplus = len(tenant.sessions) + 1 - self.limits.max_sessions_per_tenant
-        if surplus > 0:
-            idle = (s for s in tenant.sessions.values() if not s.in_use)
-            self._close(tenant, list(itertools.islice(idle, surplus)))
-
-    def _expire_sessions(self, tenant: _Tenant) -> None:
-        oldest = self._clock() - self.limits.stored_response_ttl_s
-        expired: list[Session] = []
-        for session in tenant.sessions.values():
-            if session.last_used_s >= oldest:
-                break
-            if not session.in_use:
-                expired.append(session)
-        if expired:
-            self._close(tenant, expired)
-
-    def _close(self, tenant: _Tenant, sessions: Iterable[Session]) -> None:
-        for session in sessions:
-            session.close()
-            session.stand_in(None)
-            del tenant.sessions[session.name]
+        """A table for one connection's ``store: false`` responses."""
+        return PrivateResponses(self._tables.of_connection)
 
     def view(self, session: Session) -> SessionView:
-        """The session as it stands."""
-        return view_of(session, self.tenant_accounts.of(session.tenant), self._clock())
+        """A session as it stands, for whoever shows it."""
+        return view_of(session, self.tenant(session.tenant).account, self._clock())
 
 
 class ConnectionStore:
@@ -333,7 +199,7 @@ class ConnectionStore:
         self,
         store: Store,
         *,
-        tenant: str,
+        tenant: Tenant,
         connection_id: str,
         private: PrivateResponses | None = None,
         continues_heads: bool = True,
@@ -345,9 +211,9 @@ class ConnectionStore:
                 for a client that sends whole histories.
         """
         self._store = store
-        self._tenant = tenant
+        self.tenant = tenant
         self._connection_id = connection_id
-        self._shared = store.tenant_responses(tenant)
+        self._shared = tenant.responses
         self.continues_heads = continues_heads
         self._owns_private = private is None
         self._closed = False
@@ -408,11 +274,11 @@ class ConnectionStore:
         return self.continues_heads and session.head_id is not None and self.head(session) is None
 
     def conversation(self, id_: str) -> Conversation | None:
-        """Of a server without a journal."""
-        return self._store.conversations.get(self._tenant, id_)
+        """The conversation of that id; None also where a journal keeps them."""
+        return self.tenant.conversations.get(id_)
 
     def session(self, name: str) -> Session:
-        return self._store.session(self._tenant, name)
+        return self.tenant.session(name)
 
     def take_budgets(self, options: KeepwarmOptions, session: Session) -> None:
         """Set the budgets that a request brings, before its turn begins.
@@ -422,25 +288,25 @@ class ConnectionStore:
         """
         parent = None
         if options.parent_session is not None:
-            parent = self._store.above_or_before(self._tenant, options.parent_session)
+            parent = self.tenant.above_or_before(options.parent_session)
         take_budgets(
             options,
             session,
             parent=parent,
-            tenant=self._store.tenant_accounts.of(self._tenant),
+            tenant=self.tenant.account,
             limits=self._store.limits,
         )
         if session.parent is not None:
             for above in session.parents():
-                self._store.used(above)
+                self.tenant.used(above)
 
     def claimed_session(self, name: str) -> Session | None:
         """The session of that name, if turns may run in it as it stands in memory."""
-        known = self._store.known_session(self._tenant, name)
+        known = self.tenant.known_session(name)
         return known if known is not None and known.claimed else None
 
     def known_session(self, name: str) -> Session | None:
-        return self._store.known_session(self._tenant, name)
+        return self.tenant.known_session(name)
 
     def keep(
         self,

@@ -16,62 +16,51 @@ path names.
 import contextlib
 import logging
 import os
-import secrets
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
-from functools import partial
+from fcntl import LOCK_EX, LOCK_SH
 from pathlib import Path
 
-from sessions.journal import retention
+from sessions.journal import file_connections, retention
 from sessions.journal.errors import (
     JournalDamaged,
     JournalDisplaced,
     JournalError,
-    JournalInUse,
     JournalUnavailable,
 )
+from sessions.journal.file_check import FileCheck, still_ours
+from sessions.journal.file_connections import FileConnections
+from sessions.journal.file_opening import locked, made_file, prepare
 from sessions.journal.file_state import (
     NOW_SQL,
     by_the_disk,
     file_beside,
-    first_row,
-    has_tables,
-    lost,
     read_only,
     said,
     unopened,
-    unusable,
 )
 from sessions.journal.files import DiskReserve, JournalFiles
-from sessions.journal.mark import MarkFile, read_mark
+from sessions.journal.mark import MarkFile
 from sessions.journal.ownership import Ownership, SystemWaiter
 from sessions.journal.records import SessionRecord, TurnRecord
 from sessions.journal.sql import SqlJournal
-from sessions.journal.tables import VERSION, Cursor, statements
+from sessions.journal.tables import Cursor
 
 log = logging.getLogger(__name__)
 
-BUSY_S = 2.0
-"""How long a statement waits for another program's lock."""
-CHECKPOINT_BYTES = 4 * 1024 * 1024
-"""A write-ahead log that is longer is moved into the database, beside the commits, and cut to
-this when it begins anew: a commit that writes over old ones waits for less of the file system."""
 UPKEEP_S = 0.02
-"""Between two looks at what commits have left to be done beside them: it takes the same disk."""
+"""Seconds between two looks at what commits have left to be done beside them."""
 LOOK_S = 1.0
-"""So long a look waits for a commit that is under way; and so long after one that was written the
-disk is believed."""
+"""Seconds that a look waits for a commit that is under way; and for which the disk is believed
+after one that was written."""
 LOCKED_S = 0.5
-"""So long a look waits for another program's lock."""
-_LARGE = 64 * 1024 * 1024
-"""A file that another program has written into is looked through at once unless it is larger."""
+"""Seconds that a look waits for another program's lock."""
 
 
 class SqliteJournal(SqlJournal):
-    """``Journal`` in a file."""
+    """``Journal`` in one SQLite file."""
 
     now_sql = NOW_SQL
 
@@ -99,8 +88,7 @@ class SqliteJournal(SqlJournal):
         super().__init__(fingerprint=fingerprint, owner=owner, shared=shared)
         self.path = path
         self._synchronous = synchronous
-        self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._connections = FileConnections(path, synchronous)
         self.write_lock = threading.Lock()
         self._closed = False
         self.damage: str | None = None
@@ -108,11 +96,7 @@ class SqliteJournal(SqlJournal):
         self._unopened: str | None = None
         """Why it can only be read so far."""
         self._begin()
-        self._ownership = Ownership(
-            journal=self,
-            now_ms=self.now_ms,
-            waiter=SystemWaiter(),
-        )
+        self._ownership = Ownership(journal=self, now_ms=self.now_ms, waiter=SystemWaiter())
         try:
             self._open()
         except JournalUnavailable as error:
@@ -123,34 +107,37 @@ class SqliteJournal(SqlJournal):
     # Opening
 
     def _begin(self) -> None:
-        """Nothing is open yet."""
+        """Set the state of a journal of which nothing is open yet."""
         self._whole, self._commits = False, 0
         self._lock_file: int | None = None
         self._mark: MarkFile | None = None
         self._upkeep: threading.Thread | None = None
-        self._check: threading.Thread | None = None
-        self._checking: sqlite3.Connection | None = None
+        self._check: FileCheck | None = None
         self._unsynced, self._closing = threading.Event(), threading.Event()
         self._files, self._reserve = JournalFiles(), DiskReserve(self.path)
         self._moving = threading.Lock()
         """The log is being moved into the database."""
         self._unsure = False
-        """A sync has failed: what is in the log may not be on the disk, and nothing would tell."""
+        """A sync has failed: the log may not be on the disk, and nothing would tell."""
         self._spoilt: str | None = None
-        """Another program has spoilt the file: what it says is not believed any more."""
+        """Why the file is not believed any more: another program has written over it."""
         self._wrote: sqlite3.Connection | None = None
         """The connection that wrote last."""
         self._committed_s = 0.0
 
     def _open(self) -> None:
         """Have it for writing. Raises JournalError: it is closed as before."""
+        self._check = None
         try:
             if self._lock_file is None:
                 how = None if self._beside else LOCK_SH if self.shared else LOCK_EX
-                self._lock_file = _locked(self.path, how)
+                self._lock_file = locked(self.path, how)
             with said(self.path):
-                self._commits, identity, self._whole = self._prepare()
-                self._checking = None if self._whole or self._beside else self._connect()
+                mark = made_file(self.path)
+                cursor = self._connection().cursor()
+                self._commits, identity, self._whole = prepare(cursor, self.path, mark)
+                if not (self._whole or self._beside):
+                    self._check = FileCheck(self.path, self._connections.one_more())
             self._mark = MarkFile(file_beside(self.path, "mark"), identity)
             self._mark.write(self._commits)
             self._note_files()
@@ -160,10 +147,10 @@ class SqliteJournal(SqlJournal):
         except BaseException:
             self._close_files()
             raise
-        self._upkeep = _begun("upkeep", self._keep_up)
-        if self._checking is not None:
-            work = partial(self._guarded, partial(self.look_through, self._checking))
-            self._check = _begun("check", work)
+        self._upkeep = threading.Thread(target=self._keep_up, name="journal upkeep", daemon=True)
+        self._upkeep.start()
+        if self._check is not None:
+            self._check.start(self._guarded)
 
     def _note_files(self) -> None:
         if self._beside:
@@ -178,7 +165,7 @@ class SqliteJournal(SqlJournal):
 
     def _open_with_reserve(self, why: str) -> None:
         """SQLite itself needs a little room to open; if that is not there it is read for now."""
-        self._local = threading.local()
+        self._connections.renew()
         try:
             if not self._reserve.spend():
                 raise JournalUnavailable(why)
@@ -186,7 +173,7 @@ class SqliteJournal(SqlJournal):
             self._open()
         except JournalUnavailable:
             self._closed, self._unopened = False, why
-            self._local = threading.local()
+            self._connections.renew()
 
     def _open_late(self) -> None:
         """Have for writing what could only be read so far. Raises JournalUnavailable: not yet."""
@@ -195,82 +182,29 @@ class SqliteJournal(SqlJournal):
         except OSError as error:
             raise JournalUnavailable(f"{self.path}: {error.strerror}") from error
         with self.write_lock:
-            self._close_connections()
-            self._local = threading.local()  # what was opened to be read is used no more
+            self._connections.close()
+            self._connections.renew()  # what was opened to be read is used no more
             why, self._unopened = self._unopened, None
             try:
                 self._open()
             except JournalError as error:
-                self._closed, self._local, self._unopened = False, threading.local(), why
+                self._closed, self._unopened = False, why
+                self._connections.renew()
                 if isinstance(error, JournalDamaged):
                     self.damage = str(error)
                 raise
 
-    def _prepare(self) -> tuple[int, bytes, bool]:
-        """Make or check the file: its commits, its identity, whether it is known to be whole."""
-        path = self.path
-        if path.is_dir():
-            raise unusable(path, "it is a folder")
-        mark = read_mark(file_beside(path, "mark"))
-        if mark is not None and mark.commits and (not path.exists() or path.stat().st_size == 0):
-            raise lost(path, 0, mark.commits)
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        cursor = self._connection().cursor()
-        made = has_tables(cursor, path, mark)
-        cursor.execute("PRAGMA journal_mode=WAL")
-        if not made:
-            self._make_tables(cursor)
-            cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
-        cursor.execute("BEGIN IMMEDIATE")
-        cursor.execute("UPDATE journal SET commits = commits")  # fails where it may only be read
-        cursor.execute("ROLLBACK")
-        identity, commits = first_row(cursor, path, mark)
-        clean = not made or (mark is not None and mark.clean)
-        return commits, identity, clean
-
-    def _make_tables(self, cursor: sqlite3.Cursor) -> None:
-        cursor.execute("BEGIN IMMEDIATE")
-        (version,) = cursor.execute("PRAGMA user_version").fetchone()  # another may have done it
-        if version == 0:
-            for statement in statements("BLOB"):
-                cursor.execute(statement)
-            first = "INSERT INTO journal (id, identity, commits) VALUES (1, ?, 0)"
-            cursor.execute(first, (secrets.token_bytes(16),))
-            cursor.execute(f"PRAGMA user_version={VERSION}")
-        cursor.execute("COMMIT")
-
     def _connection(self) -> sqlite3.Connection:
-        """This thread's."""
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            if self._closed:
-                raise JournalUnavailable(f"{self.path} is closed")
-            if self._unopened is not None:
-                connection = read_only(self.path)
-                self._connections.append(connection)
-            else:
-                self._refuse_displaced()
-                connection = self._connect()
-            self._local.connection = connection
-        return connection
+        """This thread's connection, opened if it has none."""
+        return self._connections.mine(self._new_connection)
 
-    def _connect(self, *, kept: bool = True) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
-        )
-        if kept:
-            self._connections.append(connection)
-        for pragma in (
-            f"synchronous={self._synchronous}",
-            "secure_delete=ON",
-            "cell_size_check=ON",
-            "trusted_schema=OFF",
-            "wal_autocheckpoint=0",
-            f"journal_size_limit={CHECKPOINT_BYTES}",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
-        return connection
+    def _new_connection(self) -> sqlite3.Connection:
+        if self._closed:
+            raise JournalUnavailable(f"{self.path} is closed")
+        if self._unopened is not None:
+            return self._connections.keep(read_only(self.path))
+        self._refuse_displaced()
+        return self._connections.one_more()
 
     # Transactions
 
@@ -317,24 +251,28 @@ class SqliteJournal(SqlJournal):
         self._unsynced.set()
 
     def _note_failure(self, error: BaseException) -> None:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_FULL:
-            self._reserve.spend()
-        elif code == sqlite3.SQLITE_IOERR:
-            self._unsure = True
+        match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+            case sqlite3.SQLITE_FULL:
+                self._reserve.spend()
+            case sqlite3.SQLITE_IOERR:
+                self._unsure = True
 
     def _write_anew(self) -> None:
         """After a sync that failed: all that the log holds goes into the database, and the log
         begins anew. For who has the lock."""
         if not self._unsure:
             return
+        self._empty_log("written anew")
+        self._unsure = False
+
+    def _empty_log(self, why: str) -> None:
+        """Move all of the log into the database. Raises JournalUnavailable: somebody reads it."""
         with self._moving:
             cursor = self._connection().cursor()
             (busy, *_) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             self._files.changed_here()
         if busy:
-            raise JournalUnavailable(f"{self.path} is being read: its log cannot be written anew")
-        self._unsure = False
+            raise JournalUnavailable(f"{self.path} is being read: its log cannot be {why}")
 
     def _count_commit(self, cursor: Cursor) -> int:
         sql = "UPDATE journal SET commits = commits + 1 WHERE id = 1 RETURNING commits"
@@ -363,9 +301,8 @@ class SqliteJournal(SqlJournal):
     def _refuse_displaced(self) -> None:
         if self._unopened is not None:
             return
-        reason = self._spoilt or self._files.displaced()
-        if reason is None and (reason := self._files.emptied()) is not None:
-            self._spoilt = reason
+        if (reason := self._spoilt or self._files.displaced()) is None:
+            reason = self._spoilt = self._files.emptied()
         if reason is not None:
             raise JournalDisplaced(reason)
 
@@ -406,18 +343,10 @@ class SqliteJournal(SqlJournal):
 
     def _verify(self) -> None:
         """Another program has written into the file: what it holds has to be ours still."""
-        commits = self._commits
-        try:
-            with contextlib.closing(self._connect(kept=False)) as connection:
-                sql = "SELECT identity, commits FROM journal WHERE id = 1"
-                found = connection.execute(sql).fetchone()
-                ours = found is not None and found[1] >= commits
-                if ours and not self.shared and self.path.stat().st_size <= _LARGE:
-                    ours = connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
-        except (sqlite3.DatabaseError, OSError) as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
-                return
-            ours = False
+        connect, commits = self._connections.open, self._commits
+        ours = still_ours(self.path, connect, commits, looks_through=not self.shared)
+        if ours is None:
+            return
         if not ours:
             self._spoilt = f"the journal {self.path} was written over"
             raise JournalDisplaced(self._spoilt)
@@ -425,7 +354,7 @@ class SqliteJournal(SqlJournal):
 
     @property
     def commits(self) -> int:
-        """How many there have been."""
+        """Number of commits so far."""
         return self._commits
 
     @contextlib.contextmanager
@@ -433,7 +362,7 @@ class SqliteJournal(SqlJournal):
         """The connection that wrote last, which nobody uses meanwhile: of a file that no path
         names any more it still reads what was committed."""
         with self.write_lock:
-            yield self._wrote or self._connections[0]
+            yield self._wrote or self._connections.first
 
     # Beside the commits
 
@@ -454,15 +383,14 @@ class SqliteJournal(SqlJournal):
         except JournalDamaged as error:
             self.damage = str(error)
             log.error("journal is damaged reason=%s", error)
-        except (JournalError, OSError) as error:
-            # It is tried again behind the next commit, and ``look`` says what does not hold.
+        except (JournalError, OSError) as error:  # tried again behind the next commit
             log.debug("journal upkeep failed reason=%s", error)
 
     def checkpoint(self) -> None:
         """Most of the log is moved beside the commits, what has come meanwhile between two of
         them: a log begins anew only where all of it was moved."""
         log_file = Path(f"{self.path}-wal")
-        if not log_file.exists() or log_file.stat().st_size <= CHECKPOINT_BYTES:
+        if not log_file.exists() or log_file.stat().st_size <= file_connections.CHECKPOINT_BYTES:
             return
         self._refuse_displaced()
         connection = self._connection()
@@ -480,32 +408,12 @@ class SqliteJournal(SqlJournal):
     @property
     def is_checking(self) -> bool:
         """The file is being looked through, as after a server that was killed."""
-        return self._check is not None and self._check.is_alive()
+        return self._check is not None and self._check.is_running
 
     def wait_checked(self) -> None:
         """Return when it has been looked through."""
         if self._check is not None:
-            self._check.join()
-
-    def look_through(self, connection: sqlite3.Connection) -> None:
-        """Read all of a file that was not closed, and look each row up in each index, which alone
-        finds a damaged key. Others read and write the file meanwhile."""
-        log.info("journal was not closed, looking through it path=%s", self.path)
-        (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-        if self._closed:
-            return  # what was given up may say anything
-        if found != "ok":
-            first = str(found).splitlines()[0]
-            raise JournalDamaged(f"{self.path}: {first}; run 'keepwarm sessions recover'")
-        self._whole = True
-        log.info("journal is whole path=%s", self.path)
-
-    def _give_up_check(self) -> None:
-        """It is made at the next start."""
-        if self._checking is not None and self._check is not None:
-            while self._check.is_alive():
-                self._checking.interrupt()  # in vain where it has not begun
-                self._check.join(0.01)
+            self._check.wait()
 
     # Journal
 
@@ -538,19 +446,13 @@ class SqliteJournal(SqlJournal):
         return retention.expire(self, round(before_s * 1000))
 
     def vacuum(self) -> int:
-        """Leave nothing of what was deleted, neither in the file nor in its log; returns how
-        many bytes the file has shrunk by. Others wait only while SQLite copies the file: it is one
-        transaction of its own, and without it pages keep pieces of rows that once lay there."""
+        """Leave nothing of what was deleted in the file and its log; returns how many bytes the
+        file has shrunk by. Others wait while SQLite copies it, in one transaction of its own."""
         before = self.path.stat().st_size
         retention.sweep_headers(self)
         with self.write_lock, said(self.path):
-            cursor = self._connection().cursor()
-            cursor.execute("VACUUM")
-            with self._moving:
-                (busy, *_) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-                self._files.changed_here()
-            if busy:
-                raise JournalUnavailable(f"{self.path} is being read: its log could not be emptied")
+            self._connection().execute("VACUUM")
+            self._empty_log("emptied")
         return before - self.path.stat().st_size
 
     def close(self) -> None:
@@ -564,7 +466,8 @@ class SqliteJournal(SqlJournal):
             self._closed = True
         self._unsynced.set()
         self._closing.set()
-        self._give_up_check()
+        if self._check is not None:
+            self._check.give_up()
         if self._upkeep is not None:
             self._upkeep.join()
         if self._mark is not None:
@@ -578,58 +481,20 @@ class SqliteJournal(SqlJournal):
             self._refuse_displaced()
         except JournalDisplaced:
             # SQLite deletes, as it closes the last connection, what the log's path names.
-            _begun("kept", partial(_keep_for_ever, list(self._connections)))
-            self._connections.clear()
+            self._connections.leave_open()
             return
         with contextlib.suppress(sqlite3.Error):
-            self._connection_to_close().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._connections.first.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(OSError):  # then the next start looks the file through
-            if self._whole and not (self.shared or self._beside) and self.damage is None:
+            whole = self._whole or (self._check is not None and self._check.whole)
+            if whole and not (self.shared or self._beside) and self.damage is None:
                 mark.write(self._commits, clean=True)
             mark.sync()
 
-    def _connection_to_close(self) -> sqlite3.Connection:
-        return self._connections[0]
-
     def _close_files(self) -> None:
         self._closed = True
-        self._close_connections()
+        self._connections.close()
         self._reserve.close()
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
-
-    def _close_connections(self) -> None:
-        for connection in self._connections:
-            connection.close()
-        self._connections.clear()
-
-
-def _keep_for_ever(_: object) -> None:
-    """For a thread that nobody waits for: what it holds is not closed before the process ends."""
-    threading.Event().wait()
-
-
-def _begun(name: str, work: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=work, name=f"journal {name}", daemon=True)
-    thread.start()
-    return thread
-
-
-def _locked(path: Path, how: int | None) -> int:
-    """The open lock file of a journal, locked; ``how`` None: whoever else has locked it."""
-    try:
-        lock = os.open(file_beside(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise unusable(path, error.strerror) from error
-    if how is None:
-        return lock
-    try:
-        flock(lock, how | LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise JournalInUse(
-            f"the journal {path} is another server's: name another file with --journal, keep "
-            "nothing with '--journal :memory:', or start all its servers with --journal-shared"
-        ) from error
-    return lock

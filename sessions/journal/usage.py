@@ -1,4 +1,4 @@
-"""Who used what: usage by the hour, in a journal's database.
+"""Usage by the hour, tenant, key, model and tool, in a journal's database.
 
 A record's usage is added to the sums of its hour in the transaction that writes it; days and months
 are added up from hours when somebody asks. A turn belongs to the hour of its end, what was charged
@@ -42,11 +42,11 @@ class UsageSums(NamedTuple):
     reasoning_tokens: int = 0
     forced_tokens: int = 0
     residency: int = 0
-    """Block-microseconds."""
+    """Residency, in block-microseconds."""
     cost: int = 0
-    """Nano-dollars."""
+    """Cost, in nano-dollars."""
     saved: int = 0
-    """Nano-dollars."""
+    """Cost that was saved by the cache, in nano-dollars."""
 
     def plus(self, other: "UsageSums") -> "UsageSums":
         return UsageSums._make(map(add, self, other))
@@ -56,11 +56,11 @@ COUNTS = ", ".join(UsageSums._fields)
 HOURS = "hour, tenant, key, model, tool"
 LABELLED = "hour, tenant, name, value"
 Place = tuple[int, str, str, str, str]
-"""Values of ``HOURS``."""
+"""Values of the columns ``HOURS``: where a sum lies."""
 
 
 class KnownValues(Protocol):
-    """What a store remembers of values between two transactions, and its lock on a name."""
+    """The values that a store remembers between two transactions, and its lock on a name."""
 
     usage_values: set[tuple[str, str, str]]
     """Tenant, kind and value of those that have a row."""
@@ -71,7 +71,7 @@ class KnownValues(Protocol):
 
 
 def sums_of(record: TurnRecord) -> UsageSums:
-    """All that a record adds."""
+    """The sums that a turn's record adds, by where they lie."""
     usage, is_turn = record.usage, record.is_turn
     return UsageSums(
         int(is_turn),

@@ -76,7 +76,7 @@ def session_turns(journal: Journal, tenant: str, name: str, *, own: bool) -> dic
 
 
 def turn_items(journal: Journal, tenant: str, response_id: str) -> dict[str, Any]:
-    """What was said in a turn, as ``/dashboard/items/{id}`` has it; ``kept`` False: nothing is."""
+    """The items of a turn, as ``/dashboard/items/{id}`` has them; ``kept`` False: nothing is."""
     row = journal.turn(tenant, response_id)
     links = () if row is None else decode_links(row)
     if not links:

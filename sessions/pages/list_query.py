@@ -28,17 +28,17 @@ _KNOWN = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionsQuery:
-    """A checked query."""
+    """A checked query for a page of the list of sessions."""
 
     asked: ListAsked
     state: SessionState | None
-    """Of those that are live; what is in the journal alone is idle."""
+    """Only sessions in that state; one that is in the journal alone is idle."""
     cursor: str
     """Sealed; empty: the first page."""
 
     @property
     def question(self) -> list[Any]:
-        """All that a cursor holds for."""
+        """The part of the query that a cursor holds for."""
         asked = self.asked
         return [
             "list",

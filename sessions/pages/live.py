@@ -53,7 +53,7 @@ class LivePages:
 
     @property
     def num_streams(self) -> int:
-        """Pages that are open."""
+        """Number of pages that are open."""
         return self._open.total()
 
     async def events(self, call: Call) -> HttpResponse | None:
@@ -86,7 +86,7 @@ class LivePages:
         Raises:
             ApiError: the tenant has no such response, or it was not stored.
         """
-        stored = self._store.tenant_responses(call.principal.tenant).get(call.argument)
+        stored = self._store.tenant(call.principal.tenant).responses.get(call.argument)
         if stored is None:
             raise errors.no_such_response(call.argument)
         entry = stored.entry

@@ -1,4 +1,4 @@
-"""What was said in a turn, in a few words: asked, answered, which tools were called.
+"""A turn's question and answer in a few words, and which tools it called.
 
 The first words alone, for a row of a page; whole items are shown at ``/dashboard/items/{id}``. Only
 for eyes of the session's own tenant: the caller sees to that.
@@ -11,7 +11,7 @@ from tools_api.built_in_items import BuiltInCall
 from tools_api.items import CallOutput, CustomToolCall, FunctionCall, Item, Message
 
 MAX_CHARS = 200
-"""Of a text that is shown."""
+"""Characters of a text that is shown."""
 MAX_CALLS = 8
 """Calls of a turn that are named."""
 

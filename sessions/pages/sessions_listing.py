@@ -45,7 +45,7 @@ MAX_NEW = 50
 """Sessions on a page that the journal does not have yet."""
 _DETAIL = frozenset({"session", "tenant"})
 Key = tuple[str, str]
-"""Tenant and name."""
+"""Tenant and name of a session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +53,11 @@ class _Live:
     """The live sessions that a query is about, as they were when it came."""
 
     busy: frozenset[Key]
-    """Those that run a turn or wait for tools."""
+    """Sessions that run a turn or wait for tools."""
     wanted: tuple[Key, ...] | None
-    """Those of the state that is asked for; None: any, or idle."""
+    """Sessions of the state that is asked for; None: any, or idle."""
     new: tuple[Key, ...]
-    """Those that have settled no turn, the latest first."""
+    """Sessions that have settled no turn, the latest first."""
 
 
 class SessionsListing:
@@ -107,13 +107,13 @@ class SessionsListing:
         principal, name = call.principal, call.request.query("session") or ""
         asked = call.request.query("tenant") or principal.tenant
         tenant = asked if principal.operator else principal.tenant
-        known = self._store.known_session(tenant, name)
+        known = self._store.tenant(tenant).known_session(name)
         if self._journal is None:
             body = self._live_detail(known)
         else:
             work = partial(session_detail, self._journal, tenant, name)
             body = await self._read(principal, work)
-            known = self._store.known_session(tenant, name)
+            known = self._store.tenant(tenant).known_session(name)
         if not body["rows"] and known is not None:
             body["rows"] = [{"depth": 0} | self._new_row(known)]
         if not body["rows"]:
@@ -122,7 +122,7 @@ class SessionsListing:
         top = body["rows"][0]
         bounds = top["budgets"]
         if known is None:
-            of_tenant = held_budget("tenant", tenant, self._store.tenant_accounts.of(tenant))
+            of_tenant = held_budget("tenant", tenant, self._store.tenant(tenant).account)
             bounds = [*bounds, *([] if of_tenant is None else [budget_row(of_tenant)])]
         rows = [_tree_row(row, top["tree"]["cost_nano"]) for row in body["rows"]]
         shown = {"session": top, "parents": body["parents"], "bounds": bounds}
@@ -149,7 +149,7 @@ class SessionsListing:
             after = ListPlace(*seal.opened(query.question, query.cursor))
             behind = [each for each in places if each.sorted_by > after.sorted_by]
         shown = behind[:PAGE_ROWS]
-        found = [self._store.known_session(each.tenant, each.name) for each in shown]
+        found = [self._store.tenant(each.tenant).known_session(each.name) for each in shown]
         more = len(behind) > len(shown)
         return {
             "rows": [self._new_row(each) for each in found if each is not None],
@@ -187,7 +187,7 @@ class SessionsListing:
         """The rows, with what is live told over them; those that are new made."""
         rows = []
         for row in body["rows"]:
-            known = self._store.known_session(row["tenant"], row["session"])
+            known = self._store.tenant(row["tenant"]).known_session(row["session"])
             if known is not None:
                 new = "turns" not in row
                 rows.append(row | (self._new_row(known) if new else self._over(known)))
@@ -196,13 +196,13 @@ class SessionsListing:
         return body | {"rows": rows}
 
     def _over(self, session: Session) -> dict[str, Any]:
-        tenant = self._store.tenant_accounts.of(session.tenant)
+        account = self._store.tenant(session.tenant).account
         age_s = self._clock() - session.last_active_s
         return {
             "live": True,
             "state": session.state.value,
             "active_at": round(self._wall_clock() - age_s, 3),
-            "budgets": list(map(budget_row, held_budgets(session, tenant))),
+            "budgets": list(map(budget_row, held_budgets(session, account))),
         }
 
     def _new_row(self, session: Session) -> dict[str, Any]:

@@ -19,7 +19,7 @@ _LOOKED_AT = 1000
 
 
 class TenantRows:
-    """Makes rows."""
+    """Makes the rows of the dashboard's page of tenants."""
 
     def __init__(self, dashboard: Dashboard, quotas: Quotas | None) -> None:
         """``quotas``: None where nobody has any."""
@@ -43,15 +43,15 @@ class TenantRows:
             "running": _running(itertools.islice(sessions, _LOOKED_AT)),
             "kv_blocks": held,
             "kv_share": None if held is None else held / max(sum(kv.values()), 1),
-            "models": None if self._quotas is None else self._quotas.models(tenant),
-            "limits": [*self._rates(tenant), *_bounds(board.store.tenant_accounts.of(tenant))],
+            "models": None if self._quotas is None else self._quotas.of(tenant).models,
+            "limits": [*self._rates(tenant), *_bounds(board.store.tenant(tenant).account)],
             "budget_ends": dict(totals.budget_ends),
             "errors": dict(totals.errors.most_common(MAX_ERROR_CODES)),
             "misses": miss_rows(totals.missed),
         }
 
     def _rates(self, tenant: str) -> list[dict[str, Any]]:
-        standing = [] if self._quotas is None else self._quotas.standing(tenant)
+        standing = [] if self._quotas is None else self._quotas.of(tenant).standing()
         return [
             {"kind": each.kind, "per": "minute", "limit": each.limit, "used": each.used}
             for each in standing

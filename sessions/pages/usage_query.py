@@ -15,9 +15,9 @@ from sessions.tenants import Principal
 from tools_api import errors
 
 MAX_BUCKETS = 10_000
-"""Of one stretch: a year by the hour."""
+"""Buckets of one stretch: a year by the hour."""
 ROWS, MAX_ROWS = 1000, 10_000
-"""Of a page, where its client does not say how many, and at most."""
+"""Rows of a page, where its client does not say how many, and at most."""
 MAX_CURSOR_CHARS = 2048
 LAST_YEAR = 9000
 DEFAULT_DAYS = 30
@@ -36,18 +36,18 @@ _KNOWN = frozenset({"from", "to", "bucket", "group_by", "tenant", "format", "lim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """A checked query."""
+    """A checked query for usage."""
 
     asked: UsageAsked
     format: Literal["json", "csv"]
     rows: int
-    """Of the page, at most."""
+    """Rows of the page, at most."""
     cursor: str
     """Sealed; empty: the first page."""
 
     @property
     def group_by(self) -> str:
-        """As it was asked for; empty: no groups."""
+        """The keys by which usage is grouped, as they were asked for; empty: no groups."""
         return f"label:{self.asked.label}" if self.asked.group == "label" else self.asked.group
 
 

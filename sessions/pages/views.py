@@ -48,7 +48,7 @@ _SPARK_BUCKETS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Which view, and of what."""
+    """Which view of the dashboard is wanted, and of which session."""
 
     view: str
     """``sessions``, ``session``, ``curves``, ``cache`` or ``tenants``."""
@@ -59,7 +59,7 @@ class Wish:
 
 
 class Views:
-    """Makes parts."""
+    """Makes the parts of the dashboard's views."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Views:
         self._wall_clock = wall_clock
         self._past = past
         self._tenant_rows = TenantRows(dashboard, quotas)
-        self._cluster = None if quotas is None else quotas.cluster
+        self._cluster = None if quotas is None else quotas.servers.cluster
         self._long_curves: dict[tuple[Principal, str], tuple[Curves, float, Parts]] = {}
         self._kept: dict[tuple[Principal, Wish], tuple[float, Parts]] = {}
         self._lists: dict[tuple[str | None, ListQuery], tuple[float, Found]] = {}
@@ -196,8 +196,9 @@ class Views:
     def _tenant_budgets(self, tenants: set[str]) -> bytes:
         """Each of those that have one, apart from their sessions' rows: it changes with every turn
         of the tenant."""
-        accounts = self._dashboard.store.tenant_accounts
-        held = {name: held_budget("tenant", name, accounts.of(name)) for name in sorted(tenants)}
+        store = self._dashboard.store
+        accounts = {name: store.tenant(name).account for name in sorted(tenants)}
+        held = {name: held_budget("tenant", name, each) for name, each in accounts.items()}
         return orjson.dumps({name: budget_row(each) for name, each in held.items() if each})
 
     def _row(self, session: Session) -> dict[str, Any]:
@@ -212,7 +213,7 @@ class Views:
         tenant = wish.tenant or principal.tenant
         if tenant != principal.tenant and not principal.operator:
             return {"session": b"null"}
-        live = self._dashboard.store.known_session(tenant, wish.session)
+        live = self._dashboard.store.tenant(tenant).known_session(wish.session)
         log = self._dashboard.log.of(tenant, wish.session)
         if live is None and log is None:
             return {"session": b"null"}
@@ -238,7 +239,7 @@ class Views:
 
     def _said(self, tenant: str, response_id: str) -> dict[str, Any] | None:
         """The words of a turn whose items are still there. They never change."""
-        entry = self._dashboard.store.tenant_responses(tenant).entry(response_id)
+        entry = self._dashboard.store.tenant(tenant).responses.entry(response_id)
         if entry is None:
             return None
         key = (tenant, response_id)

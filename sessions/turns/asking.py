@@ -1,4 +1,4 @@
-"""What a connection's requests ask of others: questions with numbers, and who waits is woken.
+"""Questions that a connection's requests ask of others, by number; who waits for one is woken.
 
 Everything of a connection that waits has one ``Asking``. It knows nothing of those who have it, so
 that no connection's parts hold each other and all of them go with the last of them that is used.
@@ -37,7 +37,7 @@ class Asking:
         return Question(f"{self._id}.{next(self._numbers)}", asked)
 
     def ticket(self, question: Question) -> tuple[str, str]:
-        """By which the question can be answered from another connection: see ``wake``."""
+        """A ticket by which the question can be answered from another connection: see ``wake``."""
         return (self._id, question.id)
 
     async def ask(self, job: Job, asked: Any) -> Any:

@@ -47,13 +47,14 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
-    """How a turn ended."""
+    """The end of a turn: its report, and the entry that others may continue."""
 
     report: TurnReport
     entry: Entry | None
     """The entry that can be continued; None if the turn left nothing."""
     goes_on: bool = False
-    """This part of the turn has ended; the server answers its calls, and another part follows."""
+    """Whether only a part of the turn has ended; the server answers its calls, and another part
+    follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,8 +78,8 @@ class Commits:
         self._foreign: dict[Entry, None] = {}
 
     def rendered_anew(self, entry: Entry) -> None:
-        """This entry's ids are not those of the row it was made of: who continues it records it
-        with itself."""
+        """An entry's ids are not those of the row it was made of: who continues it records it with
+        itself."""
         if len(self._foreign) >= _FOREIGN_KEPT:
             del self._foreign[next(iter(self._foreign))]
         self._foreign[entry] = None
@@ -135,17 +136,17 @@ class Commits:
 
     def forget(self, store: Store, plan: TurnPlan, session: Session, verdict: Verdict) -> None:
         """Forget what, by a refused record, is not this server's any more, or is gone."""
-        tenant, moved = plan.tenant, verdict.reason == "stale"
+        tenant, moved = store.tenant(plan.tenant), verdict.reason == "stale"
         if moved:
             self.shared.doubt()  # who took the session for a dead server's had its shares back
         if verdict.reason == PARENT_DELETED:
             id_ = plan.previous_response_id or ""
-            stored = store.tenant_responses(tenant).get(id_)
-            store.delete_response(tenant, id_)
+            stored = tenant.responses.get(id_)
+            tenant.delete_response(id_)
             # Of a fork only the parent is gone, with its session.
             moved = stored is not None and stored.session is session
         if moved:
-            store.forget_session(tenant, session.name)
+            tenant.forget_session(session.name)
 
     def _links(self, plan: TurnPlan, entry: Entry | None) -> tuple[tuple[Entry, ...], str | None]:
         """The entries that only this turn has, and the response that has what is before them."""

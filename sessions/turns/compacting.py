@@ -59,11 +59,15 @@ from tools_api.items import (
 )
 
 NO_SUMMARY = "compaction: no summary could be had, so old tool results alone are cleared"
+NOTHING_GONE = (
+    "compaction: no summary could be had, and there is no old tool result to clear: the context "
+    "stays as long as it is"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Said:
-    """All that was said, item by item, compactions taken apart."""
+    """A history item by item, compactions taken apart."""
 
     items: tuple[Item, ...]
     sizes: tuple[int, ...]
@@ -105,7 +109,7 @@ class Recasting:
         self.summary: TurnPlan | None = None
         """The turn that is to be run first, if a summary is needed."""
         self.decision: Decision | None = None
-        """None: nothing can be gained."""
+        """The decision how to cut; None: nothing can be gained."""
         self._prepared: PreparedCut | None = None
         if prepared is not None and prepared.rules == self.rules and prepared.decision is not None:
             self._prepared, self.decision = prepared, prepared.decision
@@ -121,7 +125,7 @@ class Recasting:
 
     @property
     def idle(self) -> bool:
-        """Nothing can be gained: the turn runs as it would without a threshold."""
+        """Whether nothing can be gained: the turn runs as it would without a threshold."""
         return self.decision is None and not self._always
 
     @property
@@ -153,7 +157,8 @@ class Recasting:
             warnings += self._prepared.warnings
         if decision is None or (decision.summarised and text is None):
             decision = without_summary(said.items, said.sizes, self._room, self.rules)
-            self.decision, self._failed = decision, (NO_SUMMARY,)
+            self.decision = decision
+            self._failed = (NO_SUMMARY if decision.cleared else NOTHING_GONE,)
             warnings += self._failed
         left = recast(
             said.items, said.sizes, decision, self.rules,
@@ -337,14 +342,14 @@ class Recasting:
 
     def _item(self, left: StandsFor, *, alone: bool) -> tuple[tuple[Item, ...], Compaction]:
         """The compaction, and the items that stay before it."""
-        seal, tenant = self._model.seal, self.plan.tenant
+        seal = self._model.seal.of(self.plan.tenant)
         if not alone:
             kind: CompactionKind = "inner" if self._due.inner else "whole"
-            return (), seal.sealed(tenant, kind, left, self._item_id)
+            return (), seal.sealed(kind, left, self._item_id)
         assert left.summary_at is not None
         before = left.items[: left.summary_at]
         rest = StandsFor(items=left.items[left.summary_at :], summary_at=0)
-        return before, seal.sealed(tenant, "part", rest, self._item_id)
+        return before, seal.sealed("part", rest, self._item_id)
 
     def _behind(self, plan: TurnPlan, items: tuple[Item, ...]) -> TurnPlan:
         """The turn's plan with these items in the place of its whole context."""

@@ -15,6 +15,7 @@ import logging
 
 from runtime.messages import SequenceOutput
 from sessions.durable.store import ConnectionStore
+from sessions.durable.tenant import Tenant
 from sessions.durable.turn_logs import EventLog
 from sessions.durable.weights import request_bytes
 from sessions.turns.effects import Effects, Outbox, TurnCancel
@@ -37,13 +38,14 @@ SERVICE_RESTART = 1012
 
 
 class Connection:
-    """Not thread-safe; all connections of a service live in one event loop."""
+    """One client's connection. Not thread-safe; all connections of a service live in one event
+    loop."""
 
     def __init__(
         self,
         *,
         connection_id: str,
-        tenant: str,
+        tenant: Tenant,
         service: Service,
         visible: ConnectionStore | None = None,
     ) -> None:
@@ -52,7 +54,7 @@ class Connection:
         self._tenant = tenant
         self._service = service
         self._is_socket = visible is None
-        """It stays between turns."""
+        """Whether the connection stays between turns, as a socket does."""
         self._visible = visible or ConnectionStore(
             service.store, tenant=tenant, connection_id=connection_id
         )
@@ -72,7 +74,6 @@ class Connection:
         )
         self._running = Running(
             connection_id=connection_id,
-            tenant=tenant,
             service=service,
             visible=self._visible,
             jobs=self._jobs,
@@ -87,7 +88,7 @@ class Connection:
         self._hosted_logged = False
 
     @property
-    def tenant(self) -> str:
+    def tenant(self) -> Tenant:
         """The tenant whose client it is."""
         return self._tenant
 
@@ -256,7 +257,7 @@ class Connection:
             held_bytes = request_bytes(content) if ready is None else ready.held_bytes
             try:
                 waiting.hold = self._service.store.held.hold(
-                    self._tenant, self._id, max(held_bytes, waiting.num_bytes)
+                    self._tenant.name, self._id, max(held_bytes, waiting.num_bytes)
                 )
             except ApiError as error:
                 return error
@@ -286,7 +287,7 @@ class Connection:
             return
         elsewhere = None
         if response_id is not None:
-            elsewhere = self._service.store.running.connection_of(self._tenant, response_id)
+            elsewhere = self._service.store.running.connection_of(self._tenant.name, response_id)
         if elsewhere is None or response_id is None:
             self._running.send_error(errors.response_not_found(response_id), asked.stream_id)
         else:
@@ -322,7 +323,7 @@ class Connection:
     # From request to turn
 
     def _pump(self) -> None:
-        """Take up whatever may run."""
+        """Take up whichever requests may run."""
         while not self._closed and (taken := self._lanes.next()) is not None:
             lane, waiting = taken
             if isinstance(waiting.content, ApiError):
@@ -352,6 +353,6 @@ class Connection:
 
 
 def _let_go(waiting: Waiting) -> None:
-    """It will not be taken up."""
+    """Release the memory of a request that will not be taken up."""
     if waiting.hold is not None:
         waiting.hold.release()

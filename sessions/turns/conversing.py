@@ -32,9 +32,9 @@ class Conversing:
     digests: tuple[bytes, ...] | None
     """``roll`` of each prefix of its input, if they are known."""
     num_bytes: int
-    """Of its frame and of what was added to its conversation."""
+    """Bytes of its frame and of what was added to its conversation."""
     read: ConversationRead | None = None
-    """None: it is in no conversation."""
+    """The part of its conversation that the turn reads; None: it is in no conversation."""
 
 
 def conversing(

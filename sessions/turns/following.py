@@ -10,6 +10,7 @@ Always true: a follower gets each event once and in order; an id that was used s
 
 from collections.abc import Sequence
 
+from sessions.durable.tenant import Tenant
 from sessions.durable.turn_logs import EventLog, EventLogs, Follow
 from sessions.turns.effects import Outbox, TurnChanged
 from sessions.turns.jobs import Job
@@ -31,7 +32,7 @@ class Following:
         self,
         *,
         connection_id: str,
-        tenant: str,
+        tenant: Tenant,
         logs: EventLogs,
         lanes: Lanes[Waiting],
         outbox: Outbox,
@@ -54,9 +55,10 @@ class Following:
 
     def known(self, *, request_id: str | None, response_id: str | None) -> EventLog | None:
         """The turn of that id, as memory knows it."""
+        tenant = self._tenant.name
         if request_id is not None:
-            return self._logs.of_request(self._tenant, request_id)
-        return None if response_id is None else self._logs.of_response(self._tenant, response_id)
+            return self._logs.of_request(tenant, request_id)
+        return None if response_id is None else self._logs.of_response(tenant, response_id)
 
     def in_lane(self, stream_id: str | None) -> EventLog | None:
         """The turn that the lane follows."""
@@ -74,10 +76,10 @@ class Following:
         request_id = job.request.keepwarm.request_id
         if request_id is None:
             return None
-        log = self._logs.of_request(self._tenant, request_id)
+        log = self._logs.of_request(self._tenant.name, request_id)
         if log is None:
             log = EventLog(
-                tenant=self._tenant,
+                tenant=self._tenant.name,
                 owner=self._id,
                 request_id=request_id,
                 body_digest=job.request.body_digest,
@@ -112,7 +114,7 @@ class Following:
         if job.log is None and private:
             return
         if job.log is None:
-            job.log = EventLog(tenant=self._tenant, owner=self._id)
+            job.log = EventLog(tenant=self._tenant.name, owner=self._id)
             self._hand_over(job.log, job)
         self._logs.start(job.log, response_id, listed=not private)
 

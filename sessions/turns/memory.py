@@ -146,10 +146,10 @@ class Memory:
         """
         if not self._lasts:
             return
-        ended, store = (await self._ask(wanted)).ended, self._service.store
+        ended = (await self._ask(wanted)).ended
         if known is not None and known.response_id is not None and (not ended or ended[0].deleted):
-            store.delete_response(known.tenant, known.response_id)
-            store.logs.delete(known)
+            self.visible.tenant.delete_response(known.response_id)
+            self._service.store.logs.delete(known)
 
     async def take_shares(self, lacking: Sequence[tuple[Account, Amount]]) -> bool:
         """Have what there is of what is lacking of accounts that other servers draw on too.
@@ -163,13 +163,13 @@ class Memory:
             commits.shared.got(accounts[share.name], share)
         return any(share.amount != NOTHING for share in shares)
 
-    async def draw(self, tenant: str, draws: tuple[Draw, ...]) -> None:
+    async def draw(self, draws: tuple[Draw, ...]) -> None:
         """Have in stock what there is of limits that other servers draw on too; where that cannot
         be asked for, this server goes on with its part of them."""
-        quotas = self._service.quotas
+        quota = self.visible.tenant.quota
         try:
             recalled = await self._ask(Wanted(draws=draws))
         except ApiError:
-            quotas.unpaid(tenant, draws)
+            quota.unpaid(draws)
         else:
-            quotas.drawn(tenant, recalled.draws)
+            quota.drawn(recalled.draws)

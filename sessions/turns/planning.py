@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from runtime.messages import TokenArray
-from sessions.durable.compaction import opened_input
+from sessions.durable.compaction import TenantSeal, opened_input
 from sessions.durable.renderer import Renderer
 from sessions.durable.session import Session
+from sessions.durable.tenant import Tenant
 from sessions.durable.transcript import (
     NOTHING,
     ROOT_DIGEST,
@@ -71,7 +72,7 @@ class _Prompt:
     num_tokens: int
     """Header, held chain and new part together."""
     due: Due | None = None
-    """It is of the whole context, which is to be recast."""
+    """How the whole context is to be recast, where the prompt is of that."""
 
 
 def template_options(model: ServedModel, request: CreateRequest) -> TemplateOptions:
@@ -129,7 +130,8 @@ def plan_turn(
     lineage: Lineage,
     *,
     service: Service,
-    tenant: str,
+    tenant: Tenant,
+    seal: TenantSeal,
     response_id: str,
     grammar: GrammarSpec | None,
     arrival_s: float,
@@ -137,9 +139,9 @@ def plan_turn(
     """Render the new part of the context and settle the turn's own limit. Raises ApiError: calls
     and outputs do not match, the prompt is empty or does not fit."""
     model = service.model
-    request, grammar = _configured(request, grammar, lineage, service, tenant)
+    request, grammar = _configured(request, grammar, lineage, service, seal)
     options = template_options(model, request)
-    whole = _whole_context(request, lineage, model, options, tenant)
+    whole = _whole_context(request, lineage, model, options, seal)
     prompt = _prompt(whole, request, model, options)
     request, grammar = _with_tools(request, prompt.context, grammar, service)
     private = not request.store or (lineage.parent is not None and lineage.parent.private)
@@ -148,7 +150,7 @@ def plan_turn(
         response_id=response_id,
         request=request.model_copy(update={"store": not private}),
         private=private,
-        tenant=tenant,
+        tenant=tenant.name,
         session=lineage.session_name,
         number=1 if lineage.session is None else lineage.session.turns_begun + 1,
         model=request.model or model.name,
@@ -197,7 +199,7 @@ def _configured(
     grammar: GrammarSpec | None,
     lineage: Lineage,
     service: Service,
-    tenant: str,
+    seal: TenantSeal,
 ) -> tuple[CreateRequest, GrammarSpec | None]:
     """The request as the updates in its history have it, and its grammar then; both as they are
     where there are none. Raises as ``_whole_context``."""
@@ -207,7 +209,7 @@ def _configured(
     if (held is None or not held.loads) and not kinds & {Compaction, ConfigurationUpdate}:
         return request, grammar
     if Compaction in kinds:
-        own, _ = opened_input(own, service.model.seal, tenant)
+        own, _ = opened_input(own, seal)
     links = [(*link.input_items, *link.output_items) for link in chain(held)]
     items = [item for link in reversed(links) for item in expanded(link)]
     asked = configured(request, (*items, *expanded(own)), service.limits)
@@ -229,14 +231,16 @@ def banned_tokens(
     return model.renderer.banned_tokens(thinking=options.thinking, calls=calls)
 
 
-def count_prompt(request: CreateRequest, lineage: Lineage, model: ServedModel, tenant: str) -> int:
+def count_prompt(
+    request: CreateRequest, lineage: Lineage, model: ServedModel, seal: TenantSeal
+) -> int:
     """Tokens that the model would read, whether they fit or not.
 
     Raises:
         ApiError: calls and outputs do not match, or no context could hold the input.
     """
     options = template_options(model, request)
-    whole = _whole_context(request, lineage, model, options, tenant)
+    whole = _whole_context(request, lineage, model, options, seal)
     return _render(whole, model.renderer, request, options).num_tokens
 
 
@@ -285,7 +289,7 @@ def _whole_context(
     lineage: Lineage,
     model: ServedModel,
     options: TemplateOptions,
-    tenant: str,
+    seal: TenantSeal,
 ) -> Context:
     """The context before any truncation.
 
@@ -295,7 +299,7 @@ def _whole_context(
     """
     held = lineage.parent.entry if lineage.parent is not None else None
     if Compaction in set(map(type, lineage.items)):
-        return _compacted_context(request, lineage, model, options, tenant)
+        return _compacted_context(request, lineage, model, options, seal)
     given, lost = without_lost(held, lineage.items)
     put = place_outputs(held, given, complete=request.generate)
     parent, items = put.parent, put.items
@@ -333,7 +337,7 @@ def _compacted_context(
     lineage: Lineage,
     model: ServedModel,
     options: TemplateOptions,
-    tenant: str,
+    seal: TenantSeal,
 ) -> Context:
     """The context of a request with compactions: what stands before the newest that stands for
     all of it does not count. Raises as ``_whole_context``."""
@@ -341,7 +345,7 @@ def _compacted_context(
     opening, rest = (None if held is None else held.opening), lineage.items
     if held is None:
         opening, rest = split_opening(rest)
-    counted, alone = opened_input(rest, model.seal, tenant)
+    counted, alone = opened_input(rest, seal)
     parent = None if alone else held
     items, lost = without_lost(parent, counted)
     if parent is None:

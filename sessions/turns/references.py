@@ -19,7 +19,8 @@ from tools_api import errors
 from tools_api.item_references import ItemReference, with_items
 from tools_api.items import Item, Message, Reasoning
 from tools_api.limits import Limits
-from tools_api.requests import CreateRequest, ordered_input
+from tools_api.request_reading import ordered_input
+from tools_api.requests import CreateRequest
 
 
 @dataclass(slots=True, kw_only=True)

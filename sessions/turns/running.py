@@ -74,7 +74,6 @@ class Running:
         self,
         *,
         connection_id: str,
-        tenant: str,
         service: Service,
         visible: ConnectionStore,
         jobs: Jobs,
@@ -83,16 +82,15 @@ class Running:
         outbox: Outbox,
     ) -> None:
         self._id = connection_id
-        self._tenant = tenant
+        self._tenant = tenant = visible.tenant
+        self._seal = service.model.seal.of(tenant.name)
         self._service = service
         self._visible = visible
-        self._jobs = jobs
-        self._lanes = lanes
-        self._following = following
-        self._outbox = outbox
+        self._jobs, self._lanes = jobs, lanes
+        self._following, self._outbox = following, outbox
         self.key_name = ""
-        """Of the API key under which the client asks."""
-        self.tool_waits = ToolWaits(service.store, tenant)
+        """Name of the API key under which the client asks."""
+        self.tool_waits = ToolWaits(tenant)
         self.http_request = ""
         """Name of the HTTP request by which the client came, for the log."""
         self._asking = Asking(
@@ -138,8 +136,8 @@ class Running:
             followed = await self._claim_id(job, memory)
             if followed is None:
                 await self._may_begin(job)
-                if draws := self._service.quotas.lacking(self._tenant):
-                    await memory.draw(self._tenant, draws)
+                if draws := self._tenant.quota.lacking():
+                    await memory.draw(draws)
                 grammar = self._check(job)
                 if job.request.references:
                     await self._find_items(job, memory, grammar)
@@ -200,7 +198,7 @@ class Running:
         return self._following.claim(job)
 
     async def _may_begin(self, job: Job) -> None:
-        """Nothing is computed whose record could not be kept: that is waited for, for a while."""
+        """Wait, for a while, until the turn's record could be kept: else nothing is computed."""
         ground = self._service.ground
         if not ground.writable and not await self._asking.ask(job, ServerReady()):
             ground.turn_lost()
@@ -211,9 +209,9 @@ class Running:
         grammar."""
         store, prepared = self._service.store, job.frame.prepared
         self._service.check_model(self._tenant, job.request.model)
-        if not store.running.has_room_for(self._tenant):
+        if not store.running.has_room_for(self._tenant.name):
             raise errors.overloaded(f"{len(store.running)} turns are open")
-        self._service.quotas.begin_turn(self._tenant)
+        self._tenant.quota.begin_turn()
         if prepared is None:
             return grammar_of(job.request, self._service.read_context)
         if isinstance(prepared.grammar, ApiError):
@@ -286,6 +284,7 @@ class Running:
             lineage,
             service=service,
             tenant=self._tenant,
+            seal=self._seal,
             response_id=service.new_id("resp"),
             grammar=grammar,
             arrival_s=job.frame.arrival_s,
@@ -355,7 +354,7 @@ class Running:
             return True
         finally:
             if commits is not None and job.shares:
-                commits.shared.done(self._tenant, job.shares)
+                commits.shared.done(self._tenant.name, job.shares)
                 job.shares = ()
 
     async def _run(
@@ -369,7 +368,7 @@ class Running:
         """The turn itself, from its first event to its last."""
         service, id_ = self._service, plan.response_id
         number = session.start_turn(id_, ticket, service.clock())
-        service.store.running.add(id_, self._tenant, self._id)
+        service.store.running.add(id_, self._tenant.name, self._id)
         ending: Ending | None = None
         try:
             continued_id = plan.continued_id or self._visible.stored_id(plan.continued)
@@ -384,7 +383,7 @@ class Running:
             job.session, session.keys = session, keys.without_tools()
             self._following.turn_started(job, id_, private=plan.private)
             if plan.previous_response_id is not None:
-                service.store.logs.continued(self._tenant, plan.previous_response_id)
+                service.store.logs.continued(self._tenant.name, plan.previous_response_id)
             job.turn = turn = Turn(
                 plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id
             )
@@ -405,7 +404,7 @@ class Running:
             goes_on = followed or session.outlives_sockets or job.request.background
             open_calls = self.tool_waits.ended(session, open_calls=open_calls, goes_on=goes_on)
             self._asking.wake(session.end_turn(id_, service.clock(), open_calls=open_calls))
-            service.store.used(session)
+            self._tenant.used(session)
             service.store.running.remove(id_)
         self._ahead.consider(job, turn.plan, ending.outcome.entry, session)
 
@@ -447,7 +446,7 @@ class Running:
         entry, store = ending.outcome.entry, self._service.store
         if plan.conversation is None or entry is None:
             return True
-        if store.conversations.move(self._tenant, plan.conversation, plan.response_id):
+        if self._tenant.conversations.move(plan.conversation, plan.response_id):
             return True
         store.branches.drop(entry)
         return False
@@ -471,7 +470,7 @@ class Running:
             service.store.logs.close(job.log)
         service.store.pace.sequence_ended(service.clock())
         usage = outcome.report.usage
-        service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
+        self._tenant.quota.spend(usage.uncached_tokens + usage.output_tokens)
         report = self._warned(outcome.report, job.session)
         fields = report.log_fields()
         if self.http_request:
@@ -502,10 +501,10 @@ class Running:
         if not isinstance(answer, Recalled) or commits is None:
             return
         for share in answer.shares:
-            commits.shared.unwanted(self._tenant, share)
-        self._service.quotas.drawn(self._tenant, answer.draws)
+            commits.shared.unwanted(self._tenant.name, share)
+        self._tenant.quota.drawn(answer.draws)
         id_ = answer.taken_id
-        if id_ is not None and self._service.store.logs.of_request(self._tenant, id_) is None:
+        if id_ is not None and self._service.store.logs.of_request(self._tenant.name, id_) is None:
             self._free(id_)
 
     # Before the turn
@@ -523,7 +522,7 @@ class Running:
         # By its name: while the plan was made the session may have been dropped.
         session, options = self._visible.session(plan.session), job.request.keepwarm
         self._visible.take_budgets(options, session)
-        session.ledger.policies = self._service.policies.of(self._tenant, self.key_name)
+        session.ledger.policies = self._tenant.policies.of(self.key_name)
         session.labels = labels_now(job.request, session, self._service.label_sources)
         if options.on_disconnect is not None:
             session.outlives_sockets = options.on_disconnect == "continue"

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 
 from runtime.tokenizer import Tokenizer
 from sessions.durable.compaction import KEY_BYTES, Seal
-from sessions.durable.policies import PolicyAccounts, no_policies
 from sessions.durable.renderer import Renderer
 from sessions.durable.store import Store
+from sessions.durable.tenant import Tenant
 from sessions.ground import Ground
-from sessions.quotas import Quotas
 from sessions.turns.commits import Commits
 from sessions.turns.reading import ReadContext
 from tools_api import errors
@@ -66,25 +65,19 @@ class Service:
     store: Store
     limits: Limits
     clock: Callable[[], float]
-    """Monotonic seconds."""
+    """A clock in monotonic seconds."""
     wall_clock: Callable[[], float]
     """Seconds since the epoch, for ``created_at``."""
     new_id: Callable[[str], str]
     """``new_id("resp")`` -> ``"resp_..."``; unique across the server and unguessable."""
-    quotas: Quotas
-    """The quotas of tenants."""
     commits: Commits | None = None
     """The records of turns, where there is a journal that lasts."""
-    policies: PolicyAccounts = field(
-        default_factory=lambda: PolicyAccounts(no_policies, lambda: 0.0)
-    )
-    """The accounts of the operator's budgets by day, month and key."""
     label_sources: tuple[str, ...] = ()
     """Fields of requests that become labels of their sessions."""
     ground: Ground = field(default_factory=Ground)
     """The ground under the server."""
 
-    def check_model(self, tenant: str, asked: str | None) -> None:
+    def check_model(self, tenant: Tenant, asked: str | None) -> None:
         """``asked``: the name in the request, None if it has none.
 
         Raises:
@@ -92,7 +85,7 @@ class Service:
         """
         model = self.model
         known = asked is None or asked in model.aliases
-        if not known or not self.quotas.allows_model(tenant, model.aliases):
+        if not known or not tenant.quota.allows_model(model.aliases):
             raise errors.model_not_found(asked or model.name)
 
     @property

@@ -26,11 +26,11 @@ INSTRUCTION = (
 )
 LONGEST_SUMMARY = 1024
 BEHIND_SHORT_TURNS = 20
-"""By so much a summary's priority is less than its turn's."""
+"""How much less a summary's priority is than its turn's."""
 
 
 def most_summary_tokens(due: Due) -> int:
-    """Of a context that is due by that, whatever its header."""
+    """The longest summary of a context that is due by that, in tokens, whatever its header."""
     return min(LONGEST_SUMMARY, max(due.threshold // 8, 16))
 
 

@@ -149,9 +149,8 @@ class SummingUp:
                 except Exception:
                     log.exception("record failed response=%s", turn.plan.response_id)
             usage = report.usage
-            self._service.quotas.spend(
-                turn.plan.tenant, usage.uncached_tokens + usage.output_tokens
-            )
+            tenant = self._service.store.tenant(turn.plan.tenant)
+            tenant.quota.spend(usage.uncached_tokens + usage.output_tokens)
             self._outbox.ended.append(TurnEnded(report=report, terminal=ending.terminal))
             log.info("context summed up", extra={"fields": report.log_fields()})
         elif job.noted is not NOTHING:

@@ -5,20 +5,19 @@ does a socket's end touch what outlives it, or what another client goes on with.
 """
 
 from sessions.durable.session import Session
-from sessions.durable.store import Store
+from sessions.durable.tenant import Tenant
 
 MOST = 1024
 """Sessions of one socket that are remembered; of more the newest."""
 
 
 class ToolWaits:
-    """Of one connection."""
+    """The sessions of one connection that wait for tools."""
 
-    def __init__(self, store: Store, tenant: str) -> None:
-        self._store = store
+    def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
         self._turns: dict[str, int] = {}
-        """By session, how many turns had begun when its last one here left calls open."""
+        """How many turns of each session had begun when its last one here left calls open."""
         self.left = False
         """The client's socket is gone."""
 
@@ -45,7 +44,7 @@ class ToolWaits:
         longer."""
         self.left = True
         for name, turns in self._turns.items():
-            session = self._store.known_session(self._tenant, name)
+            session = self._tenant.known_session(name)
             if session is not None and session.turns_begun == turns:
                 session.wait_no_longer()
         self._turns.clear()

@@ -75,7 +75,7 @@ class Recast:
     """The change to the context for this turn."""
 
     items: tuple[Item, ...] = ()
-    """That lead the output."""
+    """Items that lead the output."""
     report: dict[str, Any] = field(default_factory=dict)
     """``response.keepwarm.context``."""
 
@@ -87,17 +87,17 @@ class PreparedCut:
     entry: Entry
     """The end of the chain that was looked at; what is said behind it stays."""
     decision: Decision | None = None
-    """None: there is none (yet)."""
+    """The decision how to cut; None: there is none (yet)."""
     rules: Rules | None = None
     """The rules by which it was decided."""
     text: str | None = None
     """The summary, if one was needed."""
     cost: dict[str, Any] = field(default_factory=dict)
-    """What the summary took."""
+    """Usage and cost of the summary."""
     warnings: tuple[str, ...] = ()
-    """Of the turn that makes the cut."""
+    """Warnings of the turn that makes the cut."""
     items: tuple[Item, ...] = ()
-    """All that was said up to ``entry``."""
+    """Items of the history up to ``entry``."""
     sizes: tuple[int, ...] = ()
     """Tokens of each of ``items`` on its own."""
     under_way: bool = False
@@ -118,15 +118,15 @@ def prepared_for(held: object, entry: Entry | None) -> PreparedCut | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Begun:
-    """What a response has come to before a part of its turn: the model has called a tool that the
-    server runs, and goes on behind its output."""
+    """A response before the next part of its turn: the model has called a tool that the server
+    runs, and goes on behind its output."""
 
     first: "TurnPlan"
     """The plan that the turn began with."""
     part: int
     """How many parts there were."""
     items: tuple[Item, ...]
-    """Of the output, those of the server among them."""
+    """Items of the output, those of the server among them."""
     ids: TokenArray
     """Their tokens, up to where this part begins to read."""
     told: int
@@ -140,7 +140,7 @@ class Begun:
 
     @property
     def spent(self) -> Amount:
-        """What its parts have consumed."""
+        """The amount that its parts have consumed."""
         usage = self.usage
         return Amount(
             input_uncached=usage.uncached_tokens,
@@ -164,7 +164,7 @@ class TurnPlan:
     number: int
     """1 for the session's first turn."""
     model: str
-    """As the client called it."""
+    """The model's name, as the client called it."""
     previous_response_id: str | None
     continued: Entry | None
     """The stored entry this turn comes behind: that of the response it names, or an older one
@@ -175,7 +175,7 @@ class TurnPlan:
     """The context differs from that of ``continued`` from its first tokens on: another
     header, or truncation."""
     forks: bool
-    """It leaves the chain that it goes on from to somebody else."""
+    """Whether it leaves the chain that it goes on from to somebody else."""
     header: Header
     input_items: tuple[Item, ...]
     input_ids: TokenArray
@@ -199,7 +199,7 @@ class TurnPlan:
     checks: OutputChecks = NO_CHECKS
     """The parts of the output that the grammar does not hold."""
     left_out: LeftOut = NOTHING
-    """By truncation, of all that was said."""
+    """Parts of the history that truncation left out."""
     cut: bool = False
     """Truncation left something out for this turn, or cut a text."""
     frame_bytes: int = 0
@@ -214,7 +214,7 @@ class TurnPlan:
     accounts: tuple[str, ...] = ()
     """Names of the accounts that it draws on besides its session's own, once it runs."""
     keys: UsageKeys = NO_KEYS
-    """What its usage is counted under."""
+    """The keys under which its usage is counted."""
     sums_up: str | None = None
     """The response for whose context this turn writes the summary: no client sees it."""
     warnings: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a turn tells of itself for the account of who used what: key, model, labels, tools.
+"""Facts of a turn that usage is counted by: key, model, labels, tools.
 
 Tools are those of the calls whose outputs the turn read: what it computed is for them. Knows a
 plan and a session; nothing is looked up.

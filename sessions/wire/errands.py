@@ -54,7 +54,7 @@ class LongWork:
 
 
 class Errands:
-    """All that is under way. For one event loop."""
+    """All errands that are under way. For one event loop."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Errands:
         self._clock = clock
         self._planners = FairSlots(long_work.planners)
         self._tasks: dict[str, tuple[asyncio.Task[None], Question]] = {}
-        """By the id of the question that each of them answers."""
+        """Tasks by the id of the question that each of them answers."""
 
     @property
     def open(self) -> list[str]:
@@ -81,7 +81,7 @@ class Errands:
 
     @property
     def held(self) -> list[object]:
-        """What is at the planners, or waits for one; nothing is left once all is answered."""
+        """Calls at the planners, or waiting for one; nothing is left once all is answered."""
         return self._planners.held
 
     def run(self, link: Link, effects: Effects) -> None:
@@ -93,7 +93,7 @@ class Errands:
             if isinstance(note, TurnHold):
                 self._journal.reserve(note.record, urgent=note.urgent)
             else:
-                self._journal.free(link.tenant, [note.request_id])
+                self._journal.free(link.tenant.name, [note.request_id])
         for question in effects.questions:
             if isinstance(question.asked, TurnRecord):
                 assert self._journal is not None
@@ -140,7 +140,7 @@ class Errands:
             case Work(call):
                 async with link.planner:
                     link.planned = question.id
-                    return await self.beside(link.tenant, call)
+                    return await self.beside(link.tenant.name, call)
             case ServerReady():
                 return await self._long_work.ground.wait_writable()
             case GrammarSpec() as spec:
@@ -150,7 +150,7 @@ class Errands:
     async def _try(self, link: Link, spec: GrammarSpec) -> GrammarRefused | None:
         asked = self._clock()
         try:
-            refusal = await self._long_work.check_grammar(spec, link.tenant)
+            refusal = await self._long_work.check_grammar(spec, link.tenant.name)
         except Exception:
             log.exception("grammar check failed connection=%s", link.id)
             raise

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from sessions.durable.store import ConnectionStore
+from sessions.durable.tenant import Tenant
 from sessions.http.exchange import Call, Handler, at_once
 from sessions.http.front_door import Access, Route
 from sessions.http.message import HttpResponse, json_response
@@ -59,7 +60,7 @@ class HttpApi:
         self._models = Models(service, created=int(service.wall_clock()))
 
     def routes(self) -> list[Route]:
-        """All that is below ``/v1``."""
+        """All routes below ``/v1``."""
         routes = [
             self._route("/v1/models", GET=at_once(self._models.show_all)),
             self._route("/v1/models/{name}", GET=at_once(self._models.show)),
@@ -168,7 +169,7 @@ class HttpApi:
             taken.cancel()
 
     def _connect(self, *, continues_heads: bool) -> Connect:
-        def connect(connection_id: str, tenant: str) -> Connection:
+        def connect(connection_id: str, tenant: Tenant) -> Connection:
             return Connection(
                 connection_id=connection_id,
                 tenant=tenant,
@@ -179,14 +180,14 @@ class HttpApi:
         return connect
 
     def _visible(
-        self, connection_id: str, tenant: str, *, continues_heads: bool
+        self, connection_id: str, tenant: Tenant, *, continues_heads: bool
     ) -> ConnectionStore:
         store = self._service.store
         return ConnectionStore(
             store,
             tenant=tenant,
             connection_id=connection_id,
-            private=store.unlisted(tenant),
+            private=tenant.unlisted,
             continues_heads=continues_heads,
         )
 
@@ -214,7 +215,8 @@ class HttpApi:
     # A prompt's length
 
     async def _count(self, served: Served, call: Call) -> HttpResponse:
-        body, tenant = _body(served, call, counted=True), call.principal.tenant
+        body = _body(served, call, counted=True)
+        tenant = self._service.store.tenant(call.principal.tenant)
         found = await self._read(body, call, lambda found: found)
         assert found is not None
         request, style = found.read.content, found.style
@@ -229,7 +231,6 @@ class HttpApi:
             hub=self._hub,
             service=self._service,
             visible=self._visible("", tenant, continues_heads=goes_on),
-            tenant=tenant,
             num_bytes=len(body.data),
             digests=None if found.read.prepared is None else found.read.prepared.digests,
         )

@@ -80,7 +80,7 @@ class ResponseCalls:
         """``GET /v1/sessions/{name}``: the response at which it stands."""
         tenant, name, desk = call.principal.tenant, unquote(call.argument), self._desk()
         if desk is None:
-            known = self._store.known_session(tenant, name)
+            known = self._store.tenant(tenant).known_session(name)
             if known is None:
                 raise errors.session_not_found(name)
             return json_response(_session(name, known.head_id, known.turns_begun))

@@ -19,6 +19,7 @@ from sessions.durable.conversations import (
     with_added,
     without_item,
 )
+from sessions.durable.tenant import Tenant
 from sessions.durable.transcript import Entry
 from sessions.http.exchange import Call
 from sessions.http.front_door import Access, Route
@@ -49,7 +50,7 @@ from tools_api.requests import CreateRequest
 MOST_TRIES = 16
 """How often a change is made anew because of another one."""
 Change = Callable[[Conversation, Entry | None], Conversation]
-"""From a conversation and the entry of its head. May raise ApiError."""
+"""Makes a changed conversation of one and the entry of its head. May raise ApiError."""
 
 
 class HttpConversations:
@@ -60,11 +61,14 @@ class HttpConversations:
     ) -> None:
         """``read``: reads a request's body, in its tenant's turn."""
         self._service = service
-        self._kept = KeptConversations(journal=hub.journal, store=service.store)
+        self._kept = KeptConversations(hub.journal)
         self._read = read
 
+    def _tenant(self, call: Call) -> Tenant:
+        return self._service.store.tenant(call.principal.tenant)
+
     def routes(self) -> list[Route]:
-        """All of them."""
+        """The routes of conversations."""
         one = CHANGED_CONVERSATION.path
         handlers = {
             NEW_CONVERSATION.path: {"POST": self._make},
@@ -87,7 +91,7 @@ class HttpConversations:
         )
         if items:
             conversation = with_added(conversation, items, self._service.limits)
-        if not await self._kept.put(call.principal.tenant, conversation, version=None):
+        if not await self._kept.put(self._tenant(call), conversation, version=None):
             raise errors.internal_error()  # ids are drawn from more than will ever be
         return _shown(conversation)
 
@@ -107,7 +111,7 @@ class HttpConversations:
 
     async def _delete(self, call: Call) -> HttpResponse:
         id_ = call.argument
-        if not await self._kept.delete(call.principal.tenant, id_):
+        if not await self._kept.delete(self._tenant(call), id_):
             raise errors.no_such_conversation(id_)
         return json_response(deleted_object(id_))
 
@@ -162,20 +166,20 @@ class HttpConversations:
         return identified(items, self._service.new_id), metadata
 
     async def _find(self, call: Call, id_: str) -> Conversation:
-        found = await self._kept.get(call.principal.tenant, id_)
+        found = await self._kept.get(self._tenant(call), id_)
         if found is None:
             raise errors.no_such_conversation(id_)
         return found
 
     async def _items(self, call: Call, id_: str) -> tuple[Item, ...]:
         conversation = await self._find(call, id_)
-        return all_items(conversation, await self._kept.head(call.principal.tenant, conversation))
+        return all_items(conversation, await self._kept.head(self._tenant(call), conversation))
 
     async def _change(
         self, call: Call, id_: str, change: Change, *, reads_head: bool
     ) -> Conversation:
         """Change the conversation, anew where others have changed it meanwhile."""
-        tenant = call.principal.tenant
+        tenant = self._tenant(call)
         for _ in range(MOST_TRIES):
             found = await self._find(call, id_)
             head = await self._kept.head(tenant, found) if reads_head else None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from sessions.durable.store import ConnectionStore
+from sessions.durable.tenant import Tenant
 from sessions.journal.errors import JournalError
 from sessions.turns.continuing import Lineage, find_parent
 from sessions.turns.memory import Memory
@@ -27,7 +28,6 @@ async def count_tokens(
     hub: Hub,
     service: Service,
     visible: ConnectionStore,
-    tenant: str,
     num_bytes: int,
     digests: Sequence[bytes] | None,
 ) -> int:
@@ -40,21 +40,24 @@ async def count_tokens(
     Raises:
         ApiError: what a turn would be refused for.
     """
+    tenant = visible.tenant
     service.check_model(tenant, request.model)
     memory = Memory(visible, service, ask=partial(_recall, hub, tenant), claims=False)
     if request.references:
         request, brought = await memory.with_items(request)
         num_bytes += brought
-        digests = (await hub.beside(tenant, partial(digested, request))).digests
+        digests = (await hub.beside(tenant.name, partial(digested, request))).digests
     parent, items = await find_parent(request, memory, digests)
     lineage = Lineage(parent=parent, session=None, session_name="", items=items)
-    work = partial(count_prompt, request, lineage, service.model, tenant)
+    work = partial(
+        count_prompt, request, lineage, service.model, service.model.seal.of(tenant.name)
+    )
     if takes_long(service, request, lineage, num_bytes):
-        return await hub.beside(tenant, work)
+        return await hub.beside(tenant.name, work)
     return work()
 
 
-async def _recall(hub: Hub, tenant: str, wanted: Wanted) -> Recalled:
+async def _recall(hub: Hub, tenant: Tenant, wanted: Wanted) -> Recalled:
     assert hub.journal is not None
     try:
         recalled = await hub.journal.recall(tenant, wanted)

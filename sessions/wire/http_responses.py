@@ -12,6 +12,7 @@ import orjson
 from sessions.durable.item_ids import Place, listed_id, read_items
 from sessions.durable.response_table import StoredResponse
 from sessions.durable.store import Store
+from sessions.durable.tenant import Tenant
 from sessions.http.exchange import Call
 from sessions.http.message import HttpResponse, json_response
 from sessions.journal.errors import JournalError
@@ -21,7 +22,7 @@ from sessions.turns.wanted import Wanted
 from sessions.wire.hub import Hub
 from sessions.wire.kept_conversations import KeptConversations
 from tools_api import errors
-from tools_api.dialects.conversations import page
+from tools_api.dialects.conversations import item_object, page
 from tools_api.events import ResumeTurn, encode, parse_resume, response_of
 
 MAX_LISTED = 100
@@ -35,7 +36,10 @@ class StoredResponses:
     def __init__(self, *, hub: Hub, store: Store) -> None:
         self._hub = hub
         self._store = store
-        self._conversations = KeptConversations(journal=hub.journal, store=store)
+        self._conversations = KeptConversations(hub.journal)
+
+    def _tenant(self, call: Call) -> Tenant:
+        return self._store.tenant(call.principal.tenant)
 
     async def show_stored(self, call: Call) -> HttpResponse:
         """``GET``: the response object, of one that runs as it stands, of one that failed as its
@@ -47,25 +51,25 @@ class StoredResponses:
 
     async def _shown(self, call: Call) -> bytes | None:
         await self._find(call)
-        tenant, response_id = call.principal.tenant, call.argument
-        stored = self._store.tenant_responses(tenant).get(response_id)
+        tenant, response_id = self._tenant(call), call.argument
+        stored = tenant.responses.get(response_id)
         if stored is not None:
             return stored.wire
-        running = self._hub.running(tenant, response_id)
+        running = self._hub.running(tenant.name, response_id)
         if running is not None:
             return None if running[1].plan.private else encode(running[1].snapshot())
         return await self._as_it_failed(tenant, response_id)
 
-    async def _as_it_failed(self, tenant: str, response_id: str) -> bytes | None:
-        """Of a turn that left nothing to continue, also where its server died."""
+    async def _as_it_failed(self, tenant: Tenant, response_id: str) -> bytes | None:
+        """The response of a turn that left nothing to continue, also where its server died."""
         journal, logs = self._hub.journal, self._store.logs
-        if journal is not None and to_be_asked(logs.of_response(tenant, response_id)):
+        if journal is not None and to_be_asked(logs.of_response(tenant.name, response_id)):
             try:
                 recalled = await journal.recall(tenant, Wanted(ended=response_id))
             except JournalError as error:
                 raise journal_error(error) from error
             journal.remember(tenant, recalled)
-        log = logs.of_response(tenant, response_id)
+        log = logs.of_response(tenant.name, response_id)
         if log is None or not log.ended:
             return None
         (last,) = log.events_from(log.end - 1)
@@ -73,29 +77,29 @@ class StoredResponses:
 
     async def _find(self, call: Call) -> None:
         """Have the response in memory, unless the journal says that it was deleted."""
-        journal, tenant, response_id = self._hub.journal, call.principal.tenant, call.argument
-        if journal is None or self._hub.running(tenant, response_id) is not None:
+        journal, tenant, response_id = self._hub.journal, self._tenant(call), call.argument
+        if journal is None or self._hub.running(tenant.name, response_id) is not None:
             return
         try:
-            if self._store.tenant_responses(tenant).get(response_id) is None:
+            if tenant.responses.get(response_id) is None:
                 await journal.find(tenant, response_id)
-            elif not await journal.stands(tenant, response_id):
-                self._store.delete_response(tenant, response_id)
+            elif not await journal.stands(tenant.name, response_id):
+                tenant.delete_response(response_id)
         except JournalError as error:
             raise journal_error(error) from error
 
     async def delete(self, call: Call) -> HttpResponse:
         """``DELETE``, from the journal as well: it cannot be continued any more; what continues it
         already goes on. Not where a conversation stands at it."""
-        tenant, response_id, hidden = call.principal.tenant, call.argument, False
+        tenant, response_id, hidden = self._tenant(call), call.argument, False
         self._deny_running(call)
         await self._deny_head(call)
         if self._hub.journal is not None:
             try:
-                hidden = await self._hub.journal.hide(tenant, response_id)
+                hidden = await self._hub.journal.hide(tenant.name, response_id)
             except JournalError as error:
                 raise journal_error(error) from error
-        if not (self._store.delete_response(tenant, response_id) or hidden):
+        if not (tenant.delete_response(response_id) or hidden):
             raise errors.no_such_response(response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
@@ -117,8 +121,8 @@ class StoredResponses:
 
     async def _deny_head(self, call: Call) -> None:
         await self._find(call)
-        tenant, response_id = call.principal.tenant, call.argument
-        stored = self._store.tenant_responses(tenant).get(response_id)
+        tenant, response_id = self._tenant(call), call.argument
+        stored = tenant.responses.get(response_id)
         if stored is None:
             return
         conversation = await self._conversations.get(tenant, stored.session.name)
@@ -133,7 +137,7 @@ class StoredResponses:
             ApiError: it is not there, or the journal cannot be asked.
         """
         await self._find(call)
-        stored = self._store.tenant_responses(call.principal.tenant).get(call.argument)
+        stored = self._tenant(call).responses.get(call.argument)
         if stored is None:
             raise errors.no_such_response(call.argument)
         return stored
@@ -148,9 +152,10 @@ class StoredResponses:
 
 
 def _input_items(stored: StoredResponse) -> list[dict[str, Any]]:
-    """With an id each, by which a later request may refer to it."""
+    """The items of a response's input, with a status and an id each, by which a later request may
+    refer to it."""
     return [
-        item.to_wire() | {"id": listed_id(item, Place(stored.id, number))}
+        item_object(item) | {"id": listed_id(item, Place(stored.id, number))}
         for number, item in enumerate(read_items(stored.entry))
     ]
 

@@ -34,6 +34,7 @@ from runtime.messages import (
 from runtime.process.engine_process import EngineDied, EngineLink, EngineStartError
 from sessions.durable.session import Session
 from sessions.durable.store import Store
+from sessions.durable.tenant import Tenant
 from sessions.ground import DRAINING, ENGINE
 from sessions.journal.writer import Ticket, Verdict
 from sessions.pages.dashboard import Dashboard
@@ -63,7 +64,7 @@ class _Route:
     """When this turn last got tokens."""
 
 
-Connect = Callable[[str, str], Connection]
+Connect = Callable[[str, Tenant], Connection]
 """Makes the connection for (connection id, tenant)."""
 
 
@@ -112,13 +113,14 @@ class Hub:
         self._numbers = itertools.count(1)
         self._ticks = 0
         self._awaited: dict[str, list[asyncio.Future[bytes]]] = {}
-        """Those who wait for the terminal event of a response."""
+        """Futures for the terminal event of a response, by its id."""
         self.journal = long_work.journal
         self.ground = long_work.ground
         starting, ending = "the engine is starting", "the server is shutting down"
         self.ground.stands_on(ENGINE, lambda: starting if self._ready_since is None else None)
         self.leaving = False
-        """It is about to drain: balancers are to send nobody, and whoever comes is served."""
+        """Whether it is about to drain: balancers are to send nobody, and whoever comes is
+        served."""
         self.ground.stands_on(DRAINING, lambda: ending if self.draining or self.leaving else None)
         if self.journal is not None:
             self.journal.start(self._committed, dashboard.samples, metrics.turn_cut_short)
@@ -161,9 +163,10 @@ class Hub:
         """A client of ``tenant`` has connected, with a key of that name; its frames go to
         ``outlet``. ``request_id``: what the log calls the HTTP request by which it did."""
         connection_id = f"conn_{next(self._numbers)}"
-        connection = (connect or self._connect)(connection_id, tenant)
+        whose = self._store.tenant(tenant)
+        connection = (connect or self._connect)(connection_id, whose)
         connection.ask_under(key_name, request_id)
-        link = Link(connection_id, tenant, connection, outlet)
+        link = Link(connection_id, whose, connection, outlet)
         self._links[connection_id] = link
         self._metrics.connection_opened()
         log.info(
@@ -280,7 +283,7 @@ class Hub:
             return
         gap_s = None if route.tokens_at is None else now - route.tokens_at
         for watcher in self._watchers:
-            watcher.tokens_arrived(route.link.tenant, len(output.new_tokens), gap_s)
+            watcher.tokens_arrived(route.link.tenant.name, len(output.new_tokens), gap_s)
         route.tokens_at = now
 
     async def _replace_engine(self, died: EngineDied) -> None:
@@ -387,12 +390,12 @@ class Hub:
 
     @property
     def links(self) -> list[Link]:
-        """Those of clients that are there."""
+        """Links of clients that are there."""
         return list(self._links.values())
 
     @property
     def left_running(self) -> list[Link]:
-        """Those of clients that are gone, while turns of theirs go on."""
+        """Links of clients that are gone, while turns of theirs go on."""
         return list(self._left_running.values())
 
     @property
@@ -420,7 +423,7 @@ class Hub:
             if frame.startswith(_ERROR_EVENT):
                 code = orjson.loads(frame)["error"]["code"]
                 for watcher in self._watchers:
-                    watcher.error_sent(link.tenant, code)
+                    watcher.error_sent(link.tenant.name, code)
 
     def _expel(self, link: Link) -> None:
         """Forget a connection whose own state can no longer be trusted."""
@@ -430,7 +433,7 @@ class Hub:
         self._post([CancelRequest(request_id=request_id) for request_id in mine])
 
     def _committed(self, pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
-        """One commit's verdicts."""
+        """The verdicts on the records of one commit have come."""
         calls: list[Call] = []
         for ticket, verdict in pairs:
             if ticket.key is not None:  # else it is no turn's

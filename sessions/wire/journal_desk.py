@@ -1,11 +1,9 @@
 """Between the event loop and the journal: records go out, verdicts and memories come back.
 
 One thread appends, a few others read, for tenants in turn; the event loop waits for none of them,
-and none of them for another server. Where servers share sessions this one says that it lives, and
-lets go of what another asks for, and of all that is idle when it drains, in a thread of its own: a
-disk may keep every reader for seconds. A server that the others may have taken for dead asks for
-its sessions anew. Another thread looks twice a second whether the journal could be written; while
-it could not, no turn begins (``ground``), and who wants to read waits for a second.
+and none of them for another server. Where servers share sessions, ``session_sharing`` does what
+that takes. Another thread looks twice a second whether the journal could be written; while it could
+not, no turn begins (``ground``), and who wants to read waits for a second.
 
 Always true: nothing of a journal is asked in the event loop; no thread waits until another server
 lets go of a session; what was handed over is written before ``close`` returns, unless the journal
@@ -13,38 +11,35 @@ is out of reach.
 """
 
 import asyncio
-import contextlib
-import itertools
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
 
-from sessions.durable.account import NOTHING
 from sessions.durable.ledger import Unsettled
 from sessions.durable.session import Session
 from sessions.durable.store import Store
+from sessions.durable.tenant import Tenant
 from sessions.fair_slots import FairSlots
 from sessions.ground import JOURNAL, PATIENCE_S, Ground
 from sessions.journal.errors import (
     JournalBusy,
     JournalDisplaced,
     JournalElsewhere,
-    JournalError,
     JournalUnavailable,
 )
-from sessions.journal.journal import Journal, Owner
-from sessions.journal.ownership import ASK_AGAIN_S, DEAD_MS, HEARTBEAT_S, POLL_S
+from sessions.journal.journal import Journal
+from sessions.journal.ownership import ASK_AGAIN_S, POLL_S
 from sessions.journal.records import TurnRecord
 from sessions.journal.samples import Sample
 from sessions.journal.writer import JournalWriter, Tell, Ticket, Verdict
 from sessions.turns.commits import residency_record
 from sessions.turns.recollection import Recollection
 from sessions.turns.wanted import Recalled, Wanted
-from sessions.wire.standing import Standing
+from sessions.wire.session_sharing import SessionSharing, logged
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +60,6 @@ ELSEWHERE_S = 10.0
 
 CLAIM_WAIT_S = 10.0
 """How long a session's owner is given to let go."""
-
-_AT_ONCE = 256
-"""Sessions of one transaction that a server lets go when it drains."""
 
 Answer = TypeVar("Answer")
 
@@ -100,12 +92,14 @@ class JournalDesk:
             rescue: saves what is committed of a journal whose path names it no more.
             pause: waits so many seconds before another server is asked again.
         """
-        self.standing: Standing | None = None
-        """Of this server in its cluster, if it has one."""
         self.left: Sequence[TurnRecord] = ()
         """Turns that a server cut short which has died, as they were settled at the start."""
         self._journal = journal
-        self._has_others = journal.shared
+        ownership = journal.ownership
+        self.sharing = (
+            None if ownership is None else SessionSharing(journal, ownership, recollection, store)
+        )
+        """The sharing of sessions, where servers share the journal."""
         self._recollection = recollection
         self._store = store
         self._keep_s = keep_s
@@ -115,35 +109,23 @@ class JournalDesk:
         self._wall_clock, self.pause = wall_clock, pause
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="journal reader")
         self._places = FairSlots(READERS)
-        """With a reader each."""
-        self._keeper = ThreadPoolExecutor(1, thread_name_prefix="journal ownership")
+        """Places at the readers, shared fairly among tenants."""
         self._looker = ThreadPoolExecutor(1, thread_name_prefix="journal look")
-        self._share_reader = ThreadPoolExecutor(1, thread_name_prefix="journal shares")
-        """Not behind those who wait for other servers' sessions."""
         self._writer: JournalWriter | None = None
         self._samples: Samples | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._freeing: set[asyncio.Task[None]] = set()
         """Request ids that are to be another server's."""
-        self._look = asyncio.Event()
-        """It is worth looking for what others ask for."""
-        self._spare = asyncio.Event()
-        """It is worth looking for shares that no turn draws on."""
-        self.kept = False
-        """A session that another server asks for, or that is to be let go, runs a turn."""
-        self._draining = False
-        self._heard_at = asyncio.get_running_loop().time()
-        """When the journal heard last of this server, or the sessions were asked for anew."""
 
     def _not_looked_yet(self) -> None:
-        """Of the journal nothing is known yet."""
+        """Set the state of a journal of which nothing is known yet."""
         self._cut_short: Callable[[TurnRecord], None] | None = None
         self._found: str | None = None
         """Why the journal could not be written when it was looked at last."""
         self._readable = True
         self.to_begin: Callable[[], Callable[[], None]] | None = None
-        """What is still to be read of a journal that could not be opened for writing at the start;
-        it is called beside the event loop, and what it returns in it."""
+        """Reads the rest of a journal that could not be opened for writing at the start; it is
+        called beside the event loop, and what it returns in it."""
 
     @property
     def damaged(self) -> bool:
@@ -151,7 +133,7 @@ class JournalDesk:
         return self._journal.damage is not None
 
     def begin_with(self, left: Sequence[TurnRecord]) -> None:
-        """These turns were cut short by a server that died; they are settled."""
+        """Turns were cut short by a server that died; they are settled."""
         self.left = left
         if self._cut_short is not None:
             for record in left:
@@ -174,10 +156,8 @@ class JournalDesk:
 
         def told(pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
             tell(pairs)
-            if self.kept:  # for what has ended
-                self._look.set()
-            if self._recollection.shared.idle():
-                self._spare.set()
+            if self.sharing is not None:
+                self.sharing.recorded()
 
         self._writer = JournalWriter(self._journal, told)
         self._samples = samples
@@ -188,13 +168,12 @@ class JournalDesk:
         if self._ground is not None:
             self._ground.stands_on(JOURNAL, lambda: self.trouble)
             self._tasks.append(loop.create_task(self._look_at_journal(self._ground)))
-        ownership = self._journal.ownership
-        if ownership is not None:
-            self._tasks.append(loop.create_task(self._live(ownership, cut_short)))
-            self._tasks.append(loop.create_task(self._give_back(ownership)))
+        if self.sharing is not None:
+            self._tasks.append(loop.create_task(self.sharing.live(cut_short)))
+            self._tasks.append(loop.create_task(self.sharing.give_back()))
 
     def commit(self, record: TurnRecord, key: object) -> None:
-        """Have a record written."""
+        """Have a turn's record written."""
         assert self._writer is not None
         self._writer.append(record, key)
 
@@ -210,7 +189,7 @@ class JournalDesk:
             residency_record(session, unsettled, record_id=record_id, created_s=created_s), None
         )
 
-    async def recall(self, tenant: str, wanted: Wanted) -> Recalled:
+    async def recall(self, tenant: Tenant, wanted: Wanted) -> Recalled:
         """Recall what the journal knows of it; it is for ``remember``. The end of a turn that runs
         at another server is waited for, for a while, and that it lets go of a session; in no
         reader's thread, which others need meanwhile.
@@ -223,9 +202,9 @@ class JournalDesk:
         loop = asyncio.get_running_loop()
 
         def make() -> Awaitable[Recalled]:
-            if wanted.shares or wanted.draws:
-                return loop.run_in_executor(self._share_reader, work)
-            return self._in_turn(tenant, work)
+            if self.sharing is not None and (wanted.shares or wanted.draws):
+                return loop.run_in_executor(self.sharing.share_reader, work)
+            return self._in_turn(tenant.name, work)
 
         began = loop.time()
         while True:
@@ -252,17 +231,17 @@ class JournalDesk:
             task.add_done_callback(self._freeing.discard)
 
     async def _free(self, tenant: str, work: Callable[[], None]) -> None:
-        with self._logged("request ids"):
+        with logged("request ids"):
             await self.beside(tenant, work)
 
-    def remember(self, tenant: str, recalled: Recalled) -> None:
+    def remember(self, tenant: Tenant, recalled: Recalled) -> None:
         """Put into memory what was recalled."""
         self._recollection.remember(tenant, recalled)
 
-    async def find(self, tenant: str, response_id: str) -> None:
+    async def find(self, tenant: Tenant, response_id: str) -> None:
         """Have a response in memory, if there is one of that id. Raises as ``recall``."""
         work = partial(self._recollection.read_response, tenant, response_id)
-        self.remember(tenant, await self.beside(tenant, work))
+        self.remember(tenant, await self.beside(tenant.name, work))
 
     async def stands(self, tenant: str, response_id: str) -> bool:
         """Whether a response can still be named: it may have been deleted at another server, or
@@ -280,17 +259,13 @@ class JournalDesk:
         return await self._patiently(partial(self._in_turn, tenant, work))
 
     async def on_journal(self, tenant: str, work: Callable[[Journal], Answer]) -> Answer:
-        """The same of a call that is handed the journal. Raises as ``recall``."""
+        """Make a call that is handed the journal, as ``beside``. Raises as ``recall``."""
         return await self.beside(tenant, partial(work, self._journal))
-
-    def look(self) -> None:
-        """Do now what is done every ``POLL_S``."""
-        self._look.set()
 
     def drain(self) -> None:
         """From now on let go of every session as soon as it is idle."""
-        self._draining = True
-        self._look.set()
+        if self.sharing is not None:
+            self.sharing.drain()
 
     async def close(self) -> None:
         """Write what was handed over and close the journal."""
@@ -303,8 +278,8 @@ class JournalDesk:
             await asyncio.to_thread(self._writer.close)
         self._readers.shutdown(wait=True)
         self._looker.shutdown(wait=False)
-        self._keeper.shutdown(wait=True)
-        self._share_reader.shutdown(wait=True)
+        if self.sharing is not None:
+            self.sharing.close()
         await asyncio.to_thread(self._journal.close)
 
     async def _in_turn(self, tenant: str, work: Callable[[], Answer]) -> Answer:
@@ -348,7 +323,9 @@ class JournalDesk:
                     begin()
                 self._found = None if error is None else str(error)
                 # What is open can be read, on a disk that is full too.
-                self._readable = not (self._has_others and isinstance(error, JournalUnavailable))
+                self._readable = not (
+                    self._journal.shared and isinstance(error, JournalUnavailable)
+                )
                 if displaced and isinstance(error, JournalDisplaced) and self._rescue is not None:
                     await loop.run_in_executor(self._looker, self._rescue)
                 displaced, looking = isinstance(error, JournalDisplaced), None
@@ -373,129 +350,7 @@ class JournalDesk:
         while True:
             await asyncio.sleep(EXPIRE_EVERY_S)
             before_s = self._wall_clock() - self._keep_s
-            with self._logged("expire"):
+            with logged("expire"):
                 count = await self.beside("", partial(self._journal.expire, before_s))
                 if count:
                     log.info("journal rows expired rows=%d", count)
-
-    # Sharing sessions with other servers
-
-    async def _live(self, ownership: Owner, cut_short: Callable[[TurnRecord], None]) -> None:
-        loop = asyncio.get_running_loop()
-        ownership.listen(partial(_set_from_thread, loop, self._look))
-        beat_at = 0.0
-        while True:
-            with self._logged("heartbeat"):
-                now, due = loop.time(), self.standing is not None and self.standing.due
-                if due or now >= beat_at:
-                    beat_at = now + HEARTBEAT_S
-                    await self._beat(ownership)
-                    self.awake()
-                    self._heard_at = now
-                for record in ownership.take_settled():
-                    cut_short(record)
-                self.kept = False
-                await self.let_go(await loop.run_in_executor(self._keeper, ownership.wanted))
-                if self._draining:
-                    await self._let_all_go()
-            await _set_or_due(self._look)
-
-    async def _beat(self, ownership: Owner) -> None:
-        standing, loop = self.standing, asyncio.get_running_loop()
-        beat = ownership.beat if standing is None else standing.beating(ownership)
-        heard = await loop.run_in_executor(self._keeper, beat)
-        if standing is not None:
-            standing.heard(heard)
-
-    def awake(self) -> None:
-        """Where so long nothing was heard of this server that others may have taken its sessions,
-        as when it was stopped: forget those that are idle, so that who names one asks for it."""
-        now = asyncio.get_running_loop().time()
-        if not self._has_others or now - self._heard_at <= DEAD_MS / 1000:
-            return
-        self._heard_at = now
-        self._recollection.shared.doubt()
-        log.warning("journal heard nothing of this server for too long, sessions are asked for")
-        for session in list(self._store.any_sessions()):
-            if not _in_use(session):
-                self._store.forget_session(session.tenant, session.name)
-
-    async def let_go(self, wanted: Iterable[tuple[str, str]]) -> None:
-        """Let go of sessions that another server asks for, once no turn runs in them. What fails is
-        tried again when they are looked for next, so that no heartbeat waits for it."""
-        loop = asyncio.get_running_loop()
-        for tenant, name in wanted:
-            if not self._forget(tenant, name):
-                continue
-            await loop.run_in_executor(self._keeper, partial(self._journal.release, tenant, [name]))
-
-    async def _let_all_go(self) -> None:
-        """Let go of a part of what is idle; of the rest when it is looked for next, which is
-        soon."""
-        loop = asyncio.get_running_loop()
-        names: dict[str, list[str]] = {}
-        idle_ones = (each for each in self._store.any_sessions() if not _in_use(each))
-        for session in itertools.islice(idle_ones, _AT_ONCE):
-            names.setdefault(session.tenant, []).append(session.name)
-        self.kept = True  # of a session that is in use the turn's end is waited for
-        for tenant, own in names.items():
-            idle = [name for name in own if self._forget(tenant, name)]
-            if idle:
-                release = partial(self._journal.release, tenant, idle, unasked=True)
-                await loop.run_in_executor(self._keeper, release)
-                self._look.set()
-
-    async def _give_back(self, ownership: Owner) -> None:
-        """Shares of accounts that no turn draws on. In the order of what is asked for: a turn
-        that begins meanwhile gets its share behind that. No heartbeat waits for it."""
-        loop, shared = asyncio.get_running_loop(), self._recollection.shared
-        while True:
-            for key in shared.idle():
-                if not shared.gone(key):
-                    continue
-                with self._logged("shares"):
-                    try:
-                        work = partial(ownership.give_back, *key)
-                        await loop.run_in_executor(self._share_reader, work)
-                    except Exception:
-                        shared.still(key)
-                        raise
-            await _set_or_due(self._spare)
-
-    def _forget(self, tenant: str, name: str) -> bool:
-        """Drop a session that is to be let go; False: it is in use."""
-        session = self._store.known_session(tenant, name)
-        if (session is not None and session.in_use) or self._recollection.in_hand(tenant, name):
-            self.kept = True
-            return False
-        self._store.forget_session(tenant, name)
-        return True
-
-    @contextlib.contextmanager
-    def _logged(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except JournalUnavailable as error:
-            log.debug("journal failed at=%s reason=%s", what, error)  # ``trouble`` says so
-        except JournalError as error:
-            log.warning("journal failed at=%s reason=%s", what, error)
-        except Exception:  # a heartbeat that ends loses every session to other servers
-            log.exception("journal failed at=%s", what)
-
-
-def _in_use(session: Session) -> bool:
-    """A turn runs in it, or in one below it."""
-    return session.in_use or session.ledger.tree.held != NOTHING
-
-
-async def _set_or_due(event: asyncio.Event) -> None:
-    """Wait for it, at most ``POLL_S``."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(POLL_S):
-            await event.wait()
-    event.clear()
-
-
-def _set_from_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop has ended
-        loop.call_soon_threadsafe(event.set)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from sessions.durable.conversations import Conversation
-from sessions.durable.store import Store
+from sessions.durable.tenant import Tenant
 from sessions.durable.transcript import Entry
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
@@ -21,33 +21,34 @@ Answer = TypeVar("Answer")
 class KeptConversations:
     """Every method raises ApiError where the journal cannot be asked."""
 
-    def __init__(self, *, journal: JournalDesk | None, store: Store) -> None:
+    def __init__(self, journal: JournalDesk | None) -> None:
         self._journal = journal
-        self._store = store
 
-    async def get(self, tenant: str, id_: str) -> Conversation | None:
-        """None: there is none of that id."""
+    async def get(self, tenant: Tenant, id_: str) -> Conversation | None:
+        """The conversation of that id; None: there is none."""
         if self._journal is None:
-            return self._store.conversations.get(tenant, id_)
-        return await self._ask(tenant, lambda journal: journal.conversation(tenant, id_))
+            return tenant.conversations.get(id_)
+        return await self._ask(tenant, lambda journal: journal.conversation(tenant.name, id_))
 
-    async def put(self, tenant: str, conversation: Conversation, *, version: int | None) -> bool:
+    async def put(self, tenant: Tenant, conversation: Conversation, *, version: int | None) -> bool:
         """Keep it in the place of the one of that ``version``, None: of none. False: it is another
         one that is there."""
         if self._journal is None:
-            return self._store.conversations.put(tenant, conversation, version=version)
+            return tenant.conversations.put(conversation, version=version)
         return await self._ask(
             tenant,
-            lambda journal: journal.put_conversation(tenant, conversation, version=version),
+            lambda journal: journal.put_conversation(tenant.name, conversation, version=version),
         )
 
-    async def delete(self, tenant: str, id_: str) -> bool:
-        """False: there is none."""
+    async def delete(self, tenant: Tenant, id_: str) -> bool:
+        """Delete a conversation; False: there is none of that id."""
         if self._journal is None:
-            return self._store.conversations.delete(tenant, id_)
-        return await self._ask(tenant, lambda journal: journal.delete_conversation(tenant, id_))
+            return tenant.conversations.delete(id_)
+        return await self._ask(
+            tenant, lambda journal: journal.delete_conversation(tenant.name, id_)
+        )
 
-    async def head(self, tenant: str, conversation: Conversation) -> Entry | None:
+    async def head(self, tenant: Tenant, conversation: Conversation) -> Entry | None:
         """The entry of its head, if it has one; in memory then.
 
         Raises:
@@ -55,7 +56,7 @@ class KeptConversations:
         """
         if conversation.head_id is None:
             return None
-        responses = self._store.tenant_responses(tenant)
+        responses = tenant.responses
         if responses.get(conversation.head_id) is None and self._journal is not None:
             try:
                 await self._journal.find(tenant, conversation.head_id)
@@ -66,9 +67,9 @@ class KeptConversations:
             raise errors.no_such_conversation(conversation.id)
         return stored.entry
 
-    async def _ask(self, tenant: str, work: Callable[[Journal], Answer]) -> Answer:
+    async def _ask(self, tenant: Tenant, work: Callable[[Journal], Answer]) -> Answer:
         assert self._journal is not None
         try:
-            return await self._journal.on_journal(tenant, work)
+            return await self._journal.on_journal(tenant.name, work)
         except JournalError as error:
             raise journal_error(error) from error

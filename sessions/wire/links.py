@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from sessions.durable.tenant import Tenant
 from sessions.turns.connection import Connection
 from sessions.turns.effects import Effects
 
@@ -32,7 +33,7 @@ class Link:
     """One client, from ``Hub.open`` to ``Hub.disconnected``."""
 
     id: str
-    tenant: str
+    tenant: Tenant
     connection: Connection
     outlet: Outlet
     gone: bool = False

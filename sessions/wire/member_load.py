@@ -68,5 +68,5 @@ def context_tokens(store: Store, session: Session) -> int:
     """Tokens of the context that the session's next turn continues, as far as that is known."""
     if session.head_id is None:
         return 0
-    entry = store.tenant_responses(session.tenant).entry(session.head_id)
+    entry = store.tenant(session.tenant).responses.entry(session.head_id)
     return 0 if entry is None else len(entry.header.ids) + entry.num_tokens

@@ -148,7 +148,7 @@ def _usage_route(hub: Hub, service: Service) -> Route:
 
 def _cluster_route(hub: Hub, service: Service) -> Route:
     ownership = None if service.commits is None else service.commits.journal.ownership
-    page = ClusterPage(service.quotas.cluster, ownership, _beside(hub))
+    page = ClusterPage(service.store.quotas.servers.cluster, ownership, _beside(hub))
     return Route(
         path="/cluster.json", access=Access.OPERATOR, for_browsers=True, calls={"GET": page.show}
     )
@@ -171,7 +171,7 @@ def _live_pages(hub: Hub, dashboard: Dashboard, service: Service) -> LivePages:
         wall_clock=service.wall_clock,
         num_connections=lambda: hub.num_connections,
         past=_past(hub, service),
-        quotas=service.quotas,
+        quotas=service.store.quotas,
     )
     return LivePages(
         views=views,
@@ -211,7 +211,9 @@ class Server:
         if tenants.open:  # one tenant has all places
             limits = replace(limits, max_connections_per_tenant=limits.max_open_connections)
         self._seats: Seats[HttpConnection | WebSocketPeer] = Seats(
-            limits, self._make_room, lambda name: self.part_of(tenants.policy(name).connections)
+            limits,
+            self._make_room,
+            lambda name: self.part_of(tenants.policy_of(name)().connections),
         )
         self._thinning = False
         """Silent connections are about to be cut."""

@@ -25,7 +25,7 @@ from sessions.quotas import Quotas
 log = logging.getLogger(__name__)
 
 TAKEN_S = 1.5 * DEAD_MS / 1000
-"""So long an address may be that of a server which died a moment ago."""
+"""Seconds that an address may still be that of a server which died a moment ago."""
 REACH_S = 1.0
 """Between two tries to reach this server from outside, and for one of them."""
 LOOK_S = 0.05
@@ -34,7 +34,7 @@ Answer = TypeVar("Answer")
 
 
 class Standing:
-    """One server's."""
+    """One server's standing in its cluster: presence, heartbeats, how it leaves."""
 
     def __init__(
         self, presence: Presence, *, notice_s: float, clock: Callable[[], float] = time.monotonic
@@ -56,13 +56,13 @@ class Standing:
         self._ownership: Owner | None = None
         self._early: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        """Beside serving."""
+        """Tasks that run beside serving."""
         self.quotas: Quotas | None = None
-        """They are told how many servers the cluster has."""
+        """The quotas, which are told how many servers the cluster has."""
 
     @property
     def presence(self) -> Presence:
-        """As the next heartbeat says it, with the figures of the last one."""
+        """The server's presence as the next heartbeat says it, with the figures of the last one."""
         state = MemberState.STARTING
         if self._leaving:
             state = MemberState.DRAINING
@@ -147,19 +147,19 @@ class Standing:
         """The heartbeat was written."""
         self._told = heard.told
         if self.quotas is not None:
-            self.quotas.num_servers = max(heard.num_ready, 1)
+            self.quotas.servers.count = max(heard.num_ready, 1)
 
     async def _pay(self, ownership: Owner, quotas: Quotas) -> None:
         """Pay what turns overdrew of limits that the cluster shares, until cancelled."""
         while True:
-            for tenant, debt in quotas.debts():
+            for quota, debt in quotas.debts():
                 try:
-                    drawn = await in_thread(partial(ownership.draw, tenant, [debt]))
+                    drawn = await in_thread(partial(ownership.draw, quota.tenant, [debt]))
                 except JournalError as error:
                     log.debug("limits cannot be paid reason=%s", error)
-                    quotas.unpaid(tenant, [debt])
+                    quota.unpaid([debt])
                 else:
-                    quotas.drawn(tenant, drawn)
+                    quota.drawn(drawn)
             await asyncio.sleep(PAY_S)
 
     # The end

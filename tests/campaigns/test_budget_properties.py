@@ -143,7 +143,7 @@ class World:
         self.tracked: dict[Account, tuple[str, str]] = {}
         """Their tenants and their names in the journal."""
         for name in TENANTS:
-            self.track(self.rig.store.tenant_accounts.of(name), name, TENANT_ACCOUNT)
+            self.track(self.rig.store.tenant(name).account, name, TENANT_ACCOUNT)
 
     def crash(self) -> None:
         """The server dies: what its turns held counts as spent, within every budget."""
@@ -310,7 +310,7 @@ class World:
         return {r.request_id for r in self.rig.engine.requests[-60:] if r.sampling.seed == 7}
 
     def create(self, client: Client) -> None:
-        rng, rig, tenant = self.rng, self.rig, client.connection.tenant
+        rng, rig, tenant = self.rng, self.rig, client.connection.tenant.name
         name = f"s{self.generation}.{rng.randrange(8)}"
         thinks = rng.random() < 0.25
         options: dict[str, Any] = {"sampling": {"seed": 7 if thinks else 1}}
@@ -344,7 +344,7 @@ class World:
         if rng.random() < 0.6:
             fields["max_output_tokens"] = rng.choice((1, 20, 300, 700))
         client.create(**fields, keepwarm=options, stream_id=rng.choice("abcd"))
-        session = rig.store.known_session(tenant, name)
+        session = rig.store.tenant(tenant).known_session(name)
         if session is not None:
             for each in (session, *session.parents()):
                 self.track(each.ledger.account, tenant, session_account(each.name))

@@ -175,7 +175,7 @@ def failed(case: Case) -> None:
 @way
 def lost_session(case: Case) -> None:
     """Another server has taken it, or somebody deleted it, and then it is answered."""
-    case.rig.store.forget_session(TENANT, "s")
+    case.rig.store.tenant(TENANT).forget_session("s")
 
 
 LATE = ", before it was read"
@@ -241,7 +241,7 @@ def _play(rig: PlaceRig, case: Case, name: str) -> None:
     again.create(input="again", keepwarm=SESSION)
     rig.play_out()
     assert answers(again) == ["completed"]
-    assert rig.store.session(TENANT, "s").state is SessionState.IDLE
+    assert rig.store.tenant(TENANT).session("s").state is SessionState.IDLE
     assert held(rig) == {}
 
 

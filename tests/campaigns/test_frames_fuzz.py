@@ -38,6 +38,7 @@ from runtime.messages import (
 )
 from runtime.process import frames
 from runtime.process.engine_process import EngineDied
+from sessions.durable.tenant import Tenant
 from sessions.pages.metrics import Metrics
 from sessions.turns.connection import Connection
 from sessions.wire.errands import LongWork
@@ -205,7 +206,7 @@ async def _told(cases: int) -> None:
     engine, ids = SaidEngine(), iter(range(1 << 30))
     service = make_service(lambda: float(next(ids)))
 
-    def connect(connection_id: str, tenant: str) -> Connection:
+    def connect(connection_id: str, tenant: Tenant) -> Connection:
         return Connection(connection_id=connection_id, tenant=tenant, service=service)
 
     async def no_pause(_: float) -> None:

@@ -92,7 +92,7 @@ class World:
             self.rigs[at].recollection.shared.doubt()
             for session in list(self.rigs[at].store.any_sessions()):
                 if not session.in_use:
-                    self.rigs[at].store.forget_session(session.tenant, session.name)
+                    self.rigs[at].store.tenant(session.tenant).forget_session(session.name)
 
     def step(self, rig: JournalRig) -> None:
         turn = self.rng.choice(list(rig.engine.open.values()))

@@ -16,7 +16,13 @@ from sessions.durable.transcript import Entry, chain, chain_ids
 from tests.support.journal_rig import FINGERPRINT, JournalRig
 from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import END, Client, call, spelled, tool
-from tools_api.items import Call, CallOutput, Item, Message, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import (
+    Call,
+    CallOutput,
+    Item,
+    Message,
+)
 
 TURNS = int(os.environ.get("KEEPWARM_TRUNCATED_TURNS", "600"))
 SEED = int(os.environ.get("KEEPWARM_TRUNCATION_SEED", "0"))
@@ -146,7 +152,7 @@ class Agent:
     def _check(self, line: Line, new: list[Wire], client: Client, prompt: str) -> None:
         response = client.response
         assert response["status"] in ("completed", "incomplete"), response
-        stored = self.rig.store.tenant_responses("acme").get(response["id"])
+        stored = self.rig.store.tenant("acme").responses.get(response["id"])
         assert stored is not None
         entry = stored.entry
         told = [w for w in response["keepwarm"]["warnings"] if w.startswith("truncation: ")]

@@ -35,9 +35,8 @@ def examples() -> list[Example]:
 
 def block_of(section: str, language: str) -> str:
     """The first block of that language in the section of that name."""
-    found = re.search(
-        rf"^## {section}\n(?:(?!^## ).*\n)*?```{language}\n(.*?)```", _text(), re.M | re.S
-    )
+    text = next((text for text in _text().split("\n## ") if text.startswith(f"{section}\n")), "")
+    found = re.search(rf"^```{language}\n(.*?)```", text, re.M | re.S)
     assert found, f"no {language} in {section}"
     return found[1]
 

@@ -6,12 +6,14 @@ versions of what the server uses.
 Always true: an environment that is handed out was made from the pinned files as they are now.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,12 +72,13 @@ def _python_environment(name: str) -> Path:
     folder, requirements = FOLDER / name, REQUIREMENTS / f"{name}.txt"
     python = folder / "bin/python"
     wanted = _fingerprint(requirements.read_bytes(), sys.version.encode())
-    if not _is_ready(folder, wanted):
-        _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)])
-        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-        pip += ["--disable-pip-version-check", "--no-compile"]  # most of it is never imported
-        _run([*pip, "--require-hashes", "-r", str(requirements)])
-        _note(folder, wanted)
+    with _only_one(name):
+        if not _is_ready(folder, wanted):
+            _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)])
+            pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+            pip += ["--disable-pip-version-check", "--no-compile"]  # most of it is never imported
+            _run([*pip, "--require-hashes", "-r", str(requirements)])
+            _note(folder, wanted)
     return python
 
 
@@ -83,19 +86,29 @@ def _npm_environment(pins: Path, name: str) -> Path:
     folder = FOLDER / name
     pinned = [pins / file for file in ("package.json", "package-lock.json", ".npmrc")]
     wanted = _fingerprint(*[path.read_bytes() for path in pinned])
-    if not _is_ready(folder, wanted):
-        npm = shutil.which("npm")
-        if npm is None:
-            raise NotToBeHad("there is no npm on the path")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        for path in pinned:
-            shutil.copy(path, folder)
-        _run([npm, "ci", "--ignore-scripts"], cwd=folder)
-        _note(folder, wanted)
-    for script in SCRIPTS.glob("*.mjs"):
-        shutil.copy(script, folder)
+    with _only_one(name):
+        if not _is_ready(folder, wanted):
+            npm = shutil.which("npm")
+            if npm is None:
+                raise NotToBeHad("there is no npm on the path")
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            for path in pinned:
+                shutil.copy(path, folder)
+            _run([npm, "ci", "--ignore-scripts"], cwd=folder)
+            _note(folder, wanted)
+        for script in SCRIPTS.glob("*.mjs"):
+            shutil.copy(script, folder)
     return folder
+
+
+@contextlib.contextmanager
+def _only_one(name: str) -> Iterator[None]:
+    """While it lasts, no other test process makes the environment ``name``."""
+    FOLDER.mkdir(exist_ok=True)
+    with (FOLDER / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _node(folder: Path) -> Path:

@@ -99,8 +99,13 @@ def _server_sent(answer: bytes) -> list[Body]:
 
 
 @contextmanager
-def steered_responses(server: str, steer: Callable[[int, Body], Body]) -> Iterator[Passed]:
-    """A WebSocket of Responses; ``steer`` changes the n-th create that is to be answered."""
+def steered_responses(
+    server: str,
+    steer: Callable[[int, Body], Body],
+    prepare: Callable[[Body], Body] = lambda create: create,
+) -> Iterator[Passed]:
+    """A WebSocket of Responses; ``steer`` changes the n-th create that is to be answered,
+    ``prepare`` before it each one, a warm-up too."""
     passed = Passed()
 
     def back(upstream: ClientConnection, agent: ServerConnection) -> None:
@@ -121,6 +126,8 @@ def steered_responses(server: str, steer: Callable[[int, Body], Body]) -> Iterat
             try:
                 for frame in agent:
                     event = json.loads(frame)
+                    if event["type"] == "response.create":
+                        event = prepare(event)
                     if event["type"] == "response.create" and event.get("generate") is not False:
                         number = len(passed.requests)
                         passed.requests.append(json.loads(frame))

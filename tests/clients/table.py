@@ -2,10 +2,11 @@
 
 Knows names and versions; runs nothing.
 
-Always true: ``matrix``, ``conversations``, ``compactions`` and ``own_tools`` are what the document
-shows; every row of the first is a script that ``tests/clients/test_clients.py`` runs, of the second
-one of ``test_conversations.py`` or ``test_coding_agents.py``, of the third one of
-``test_compaction.py``, of the last one of ``test_client_tools.py``.
+Always true: ``matrix``, ``conversations``, ``compactions``, ``own_tools`` and ``backgrounds`` are
+what the document shows; every row of the first is a script that ``tests/clients/test_clients.py``
+runs, of the second one of ``test_conversations.py`` or ``test_coding_agents.py``, of the third one
+of ``test_compaction.py`` or ``test_full_windows.py``, of the others one of ``test_client_tools.py``
+and ``test_background.py``.
 """
 
 import json
@@ -142,6 +143,8 @@ class Agent:
 
 TRIED = "2026-11-28"
 COMPACTED = "2026-11-29"
+CODEX_PROVIDERS = ("OpenAI", "Keepwarm")
+"""By this name Codex has the server compact, and by any other it asks for a summary itself."""
 REWRITES = "the package rewrites calls and results as text, which the default model cannot read"
 
 
@@ -158,6 +161,9 @@ AGENTS: list[Agent] = [
     *_agent("autogen-agentchat", "autogen_agent.py", "chat"),
     *_agent("agent-framework-core", "agent_framework_agent.py", "chat", "responses"),
     *_agent("smolagents", "smolagents_agent.py", "chat", lacks=REWRITES),
+    *_agent(
+        "openai-agents", "openai_agents_conversations.py", "websocket", "http", tried=COMPACTED
+    ),
     *_agent("ai", "ai_sdk_conversation.mjs", "responses", "unstored", "chat", "messages"),
     *_agent("@openai/codex", "Codex", "websocket", large=True),
     *_agent("@anthropic-ai/claude-code", "Claude Code", "messages", large=True),
@@ -179,8 +185,12 @@ COMPACTING: list[Agent] = [
         "chained",
         tried=COMPACTED,
     ),
+    *_agent("@openai/codex", "Codex", *CODEX_PROVIDERS, tried=COMPACTED, large=True),
+    *_agent("@anthropic-ai/claude-code", "Claude Code", "messages", tried=COMPACTED, large=True),
 ]
-"""The same three turns, by clients that have their context compacted."""
+"""Turns of a user by clients that have their context compacted, or compact it themselves."""
+BACKGROUND: list[Agent] = _agent("openai", "openai_background.py", "http", tried=COMPACTED)
+"""Clients whose turns run on without them."""
 OWN_TOOLS: list[Agent] = _agent(
     "openai-agents", "openai_agents_tools.py", "websocket", "http", tried=COMPACTED
 )
@@ -229,12 +239,17 @@ def conversations() -> str:
 
 def compactions() -> str:
     """The table of clients that compact."""
-    return _agents(COMPACTING, "client", "the same three turns, compacted in between")
+    return _agents(COMPACTING, "client", "three turns, compacted in between")
 
 
 def own_tools() -> str:
     """The table of clients that run shells and patches."""
     return _agents(OWN_TOOLS, "client", "`shell`, `local_shell`, `apply_patch`, `tool_search`")
+
+
+def backgrounds() -> str:
+    """The table of clients with turns in the background."""
+    return _agents(BACKGROUND, "client", "polled, streamed from an event on, cancelled")
 
 
 def _agents(agents: list[Agent], first: str, last: str) -> str:
@@ -251,4 +266,5 @@ def _agents(agents: list[Agent], first: str, last: str) -> str:
 
 
 if __name__ == "__main__":
-    print(matrix(), conversations(), compactions(), own_tools(), sep="\n\n")
+    tables = (matrix, conversations, compactions, own_tools, backgrounds)
+    print(*(table() for table in tables), sep="\n\n")

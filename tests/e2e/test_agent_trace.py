@@ -6,12 +6,13 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -19,11 +20,23 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from keepwarm import Client, Retries, tool
+from keepwarm.demo.agent import INSTRUCTIONS
 from keepwarm.demo.child_server import ChildServer, child_server
+from keepwarm.demo.shop import Product
 from keepwarm.mcp import McpServer
 from tests.e2e.test_tracing import _Collector, attributes
 from tests.support.architecture import ROOT
 
+BOTH = "What is the price of desk and the price of lamp?"
+USAGE = {
+    "input": "gen_ai.usage.input_tokens",
+    "cached": "gen_ai.usage.cache_read.input_tokens",
+    "output": "gen_ai.usage.output_tokens",
+}
+"""The ledger's name -> the conventions'."""
+COST = "keepwarm.cost.dollars"
+FORK = ("program", "lead")
+"""The span above a fork's turn, and whose account it is."""
 PATIENT = Retries(tries=2400, longest_wait_s=0.2)
 
 
@@ -105,6 +118,14 @@ def test_one_trace_from_the_run_to_the_decode(
             served.killed_and_started()
             return "up again"
 
+        at_once = threading.Barrier(2, timeout=60)
+
+        @tool
+        def get_price(product: Product) -> dict[str, int]:
+            """Get the price of a product."""
+            at_once.wait()  # passes only where another call runs meanwhile
+            return {"price": 24}
+
         shop = McpServer.stdio(
             sys.executable, "-m", "tests.support.mcp_tools", "stdio",
             folder=ROOT, environment={"PYTHONPATH": str(ROOT)},
@@ -112,13 +133,17 @@ def test_one_trace_from_the_run_to_the_decode(
         bought = [each for each in stack.enter_context(shop).tools if each.name == "reserve"]
         tools = [crash, expert.as_tool("ask", "Knows it."), *bought]
         with trace.get_tracer("program").start_as_current_span("program") as root:
+            lead.run(BOTH, tools=[get_price], temperature=0, instructions=INSTRUCTIONS)
             lead.run("go", tools=tools, tool_choice=forced("ask", "reserve", "crash", "ask"))
             lead.fork().respond("and else?", max_output_tokens=5)
             told = root.get_span_context()
+        ledger = httpx.get(f"{served.url}/usage", timeout=60).json()["total"]
         served.stop()
         shown = [row for name in ("lead", "expert") for row in rows(served.journal, name)]
-        finished = exporter.get_finished_spans()
-        check([span for span in finished if not of_mcp(span)], served.spans(), told, shown)
+        ours = [span for span in exporter.get_finished_spans() if not of_mcp(span)]
+        check_parents(ours, told)
+        check_servers(ours, served.spans(), told)
+        check_sums(ours, ledger, shown)
 
 
 def of_mcp(span: ReadableSpan) -> bool:
@@ -127,33 +152,78 @@ def of_mcp(span: ReadableSpan) -> bool:
     return scope is not None and scope.name.startswith("mcp")
 
 
-def check(ours: Any, servers: list[Any], root: Any, shown: list[dict[str, Any]]) -> None:
+def check_parents(ours: Sequence[Any], root: Any) -> None:
     names = Counter(span.name for span in ours)
-    assert names["invoke_agent lead"] == 1
+    assert names["invoke_agent lead"] == 2
     assert names["execute_tool crash"] == 1
     assert names["execute_tool reserve"] >= 1
     assert names["execute_tool ask"] == names["invoke_agent expert"] >= 1
+    first, second = (span for span in ours if span.name == "execute_tool get_price")
+    assert max(first.start_time, second.start_time) < min(first.end_time, second.end_time)
     assert {span.context.trace_id for span in ours} == {root.trace_id}
     by_id = {span.context.span_id: span for span in ours}
-    wanted = {"chat": ("invoke_agent", "program"), "execute_tool": ("invoke_agent",)}
+    above = {span.context.span_id: by_id[span.parent.span_id].name for span in ours if span.parent}
     for span in ours:
-        kind = span.name.split()[0]
-        if kind in wanted:
-            assert by_id[span.parent.span_id].name.split()[0] in wanted[kind], span.name
-    turns = {of(span, "gen_ai.response.id"): span for span in ours if span.name[:4] == "chat"}
-    below = [span for span in servers if span.name.startswith("chat ")]
-    assert below, "the second life's turns at least"
-    for span in below:
-        above = turns[attributes(span)["gen_ai.response.id"]]
+        name, found = span.name.split()[0], above.get(span.context.span_id)
+        session = (span.attributes or {}).get("gen_ai.conversation.id")
+        match name:
+            case "program":
+                assert found is None
+            case "invoke_agent":
+                assert found == ("program" if session == "lead" else "execute_tool ask")
+            case "execute_tool":
+                assert found == "invoke_agent lead"
+            case _:
+                assert found == f"invoke_agent {session}" or (found, session) == FORK, span.name
+    assert Counter(above.values())["program"] == 3, "two runs and the fork's turn"
+
+
+def check_servers(ours: Sequence[Any], servers: Sequence[Any], root: Any) -> None:
+    """Of the second life all turns are there; the first one's last seconds died with it."""
+    turns = turns_of(ours)
+    below = {attributes(span)["gen_ai.response.id"]: span for span in servers if is_turn(span)}
+    (died,) = (span for span in ours if span.name == "execute_tool crash")
+    second_life = {id_ for id_, span in turns.items() if span.start_time > died.end_time}
+    assert second_life
+    assert second_life <= below.keys() <= turns.keys()
+    for id_, span in below.items():
         assert span.trace_id.hex() == f"{root.trace_id:032x}"
-        assert span.parent_span_id.hex() == f"{above.context.span_id:016x}"
+        assert span.parent_span_id.hex() == f"{turns[id_].context.span_id:016x}"
         parts = [part.name for part in servers if part.parent_span_id == span.span_id]
         assert parts == ["queue", "prefill", "decode"]
+
+
+def check_sums(
+    ours: Sequence[Any], ledger: dict[str, Any], shown: Sequence[dict[str, Any]]
+) -> None:
+    """A turn's usage is that of its row; runs are the sums of their turns, all are the ledger's."""
+    turns = turns_of(ours)
     kept = {row["response"]: row for row in shown if row["response"][:5] == "resp_"}
     assert turns.keys() == kept.keys()
     for response, span in turns.items():
-        assert of(span, "gen_ai.usage.input_tokens") == kept[response]["input"]
-        assert of(span, "gen_ai.usage.output_tokens") == kept[response]["output"]
+        for kind, name in USAGE.items():
+            assert of(span, name) == kept[response][kind]
+    for run in ours:
+        if run.name.startswith("invoke_agent"):
+            parts = [t for t in turns.values() if t.parent.span_id == run.context.span_id]
+            assert of(run, "keepwarm.turns") == len(parts) > 0
+            for name in USAGE.values():
+                assert of(run, name) == sum(of(part, name) for part in parts)
+            cost = sum(of(part, COST) for part in parts)
+            assert of(run, COST) == pytest.approx(cost, abs=1e-12)
+    for kind, name in USAGE.items():
+        assert sum(of(span, name) for span in turns.values()) == ledger[f"{kind}_tokens"]
+    cost = sum(of(span, COST) for span in turns.values())
+    assert round(cost * 1e9) == ledger["cost_nano"] > 0
+
+
+def turns_of(ours: Sequence[Any]) -> dict[str, Any]:
+    """The client's spans of turns, by their responses."""
+    return {of(span, "gen_ai.response.id"): span for span in ours if is_turn(span)}
+
+
+def is_turn(span: Any) -> bool:
+    return bool(span.name.startswith("chat "))
 
 
 def of(span: ReadableSpan, name: str) -> Any:

@@ -23,7 +23,8 @@ from tests.support.byte_tokenizer import SPECIAL_TOKENS
 from tests.support.judged_folders import template_folder
 from tools_api.chat_format import SegmentWriter
 from tools_api.chat_qwen_xml import QWEN_CALLS
-from tools_api.items import FunctionCall, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import FunctionCall
 from tools_api.raw_calls import write_raw_calls
 from tools_api.tools import parse_tools
 

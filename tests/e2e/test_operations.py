@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from keepwarm.commands.main import main
 from sessions.tenants import ApiKey, Role
 from sessions.tenants_file import key_row
 from tests.support.architecture import ROOT
@@ -179,6 +180,19 @@ def test_every_command_has_a_block_of_its_own_and_known_variables() -> None:
         *("keepwarm", "systemctl", "journalctl", "curl"),
         *("createdb", "pg_dump", "pg_restore", "psql"),
     }
+
+
+def test_commands_in_the_text_are_known_with_their_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    mentioned = set(re.findall(r"`keepwarm ([^`]+)`", re.sub(r"```.*?```", "", PAGE, flags=re.S)))
+    assert len(mentioned) >= 5
+    for words in mentioned:
+        named = [word for word in words.split() if not word.startswith("-")]
+        assert main([*named, "--help"]) == 0, words
+        shown = capsys.readouterr().out
+        for option in re.findall(r"--[a-z-]+", words):
+            assert option in shown, words
 
 
 def test_every_alert_is_in_the_table_and_no_other() -> None:

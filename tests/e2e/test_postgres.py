@@ -94,7 +94,7 @@ def test_two_servers_take_turns_at_one_chain_a_hundred_times(address: str) -> No
 
     # The owner looks for wishes every 250 ms: the test need not wait that long.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sessions.wire.journal_desk.POLL_S", 0.01)
+        patch.setattr("sessions.wire.session_sharing.POLL_S", 0.01)
         patch.setattr("sessions.journal.ownership.ASK_AGAIN_S", 0.005)
         asyncio.run(asyncio.wait_for(scenario(), 120))
 

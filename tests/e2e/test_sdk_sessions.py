@@ -20,7 +20,10 @@ from pydantic import BaseModel, Field
 from keepwarm import (
     ApiError,
     AsyncClient,
+    AsyncSession,
     Client,
+    FunctionCall,
+    FunctionCallOutput,
     Message,
     Response,
     Retries,
@@ -144,8 +147,19 @@ async def play(server: Restarted, folder: Path, kill_at: list[int]) -> Played:
                     starting = asyncio.create_task(asyncio.to_thread(server.start))
         if starting is not None:
             await starting
+        await check_transcript(client.session(name=folder.name), said, ids)
     assert server.kills - before == len(kill_at)
     return Played(said, counted.effects, ids, events)
+
+
+async def check_transcript(session: AsyncSession, said: list[Any], ids: list[str]) -> None:
+    """The server's transcript is what was heard of it, turn by turn."""
+    items = [item async for item in session.items()]
+    assert user_texts(items) == list(QUESTIONS)
+    assert [item.call_id for item in items if isinstance(item, FunctionCall)] == ids
+    assert [item.call_id for item in items if isinstance(item, FunctionCallOutput)] == ids
+    answers = [text for text, _ in said if text]
+    assert [i.text for i in items if isinstance(i, Message) and i.role == "assistant"] == answers
 
 
 @pytest.mark.timeout(3600)
@@ -211,25 +225,25 @@ def test_a_session_rewinds_forks_and_is_continued_by_its_name(server: ChildServe
         assert taken_up.respond("four").keepwarm["session"] == "rewound"
 
 
-def said(items: Iterable[Item]) -> list[str]:
+def user_texts(items: Iterable[Item]) -> list[str]:
     return [item.text for item in items if isinstance(item, Message) and item.role == "user"]
 
 
 def test_a_transcript_is_read_back_also_after_a_fork_and_a_rewind(server: ChildServer) -> None:
     with Client(server.url) as client:
         session = client.session(name="read", max_output_tokens=1)
-        for number in range(120):
+        for number in range(60):
             last = session.respond(f"turn {number}")
         items = list(session.items())
-        assert said(items) == [f"turn {number}" for number in range(120)]
+        assert user_texts(items) == [f"turn {number}" for number in range(60)]
         assert [item.to_wire()["type"] for item in items[-len(last.output) :]] == [
             item.to_wire()["type"] for item in last.output
         ]
         fork = session.fork()
         session.rewind(turns=20)
-        assert said(session.items())[-1] == "turn 99"
+        assert user_texts(session.items())[-1] == "turn 39"
         fork.respond("elsewhere")
-        assert said(fork.items())[-2:] == ["turn 119", "elsewhere"]
+        assert user_texts(fork.items())[-2:] == ["turn 59", "elsewhere"]
         unknown = client.session(head="resp_unknown")
         with pytest.raises(ApiError) as caught:
             next(unknown.items())

@@ -95,7 +95,9 @@ def test_it_says_in_one_line_when_it_is_ready_and_exits_with_0_when_told_to(
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.tail)]
+)
 def test_told_to_stop_it_lets_running_turns_finish_and_closes_with_1012(
     number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -118,6 +120,7 @@ def test_told_to_stop_it_lets_running_turns_finish_and_closes_with_1012(
         asyncio.run(scenario(server))
 
 
+@pytest.mark.tail
 def test_a_second_signal_ends_the_drain_at_once(tmp_path: Path) -> None:
     async def scenario(server: ChildServer) -> None:
         async with connect(socket_url(server)) as client:
@@ -160,7 +163,9 @@ async def one_turn_and_another_that_runs(client: ClientConnection) -> Any:
     return first
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "signal_number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.tail)]
+)
 def test_an_engine_that_dies_or_hangs_fails_its_turns_and_is_replaced(
     signal_number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -187,6 +192,7 @@ def test_an_engine_that_dies_or_hangs_fails_its_turns_and_is_replaced(
         assert hung == (signal_number == signal.SIGSTOP)
 
 
+@pytest.mark.tail
 def test_a_signal_to_all_processes_of_the_service_lets_running_turns_finish(tmp_path: Path) -> None:
     """As a supervisor does that knows no better: the engine and the probes get it as well."""
 
@@ -206,6 +212,7 @@ def test_a_signal_to_all_processes_of_the_service_lets_running_turns_finish(tmp_
     assert not [line for line in lines if "ERROR" in line or "Traceback" in line]
 
 
+@pytest.mark.tail
 def test_a_log_that_nobody_reads_stops_neither_turns_nor_the_end() -> None:
     command = [sys.executable, "-m", "keepwarm", "serve", "--port", "0", *MODEL]
     with subprocess.Popen(
@@ -236,6 +243,7 @@ def test_a_log_that_nobody_reads_stops_neither_turns_nor_the_end() -> None:
             process.kill()
 
 
+@pytest.mark.tail
 def test_a_json_log_is_one_object_a_line_from_all_processes(tmp_path: Path) -> None:
     """Whatever a session is called."""
     log = tmp_path / "log"
@@ -263,6 +271,7 @@ def test_a_json_log_is_one_object_a_line_from_all_processes(tmp_path: Path) -> N
     assert turn["ttft_ms"] == pytest.approx(told["timing"]["ttft_ms"], abs=0.06)
 
 
+@pytest.mark.tail
 def test_a_loader_that_stands_still_after_a_crash_is_given_up_and_another_one_loads(
     tmp_path: Path,
 ) -> None:
@@ -299,6 +308,7 @@ def test_a_loader_that_stands_still_after_a_crash_is_given_up_and_another_one_lo
     assert not [line for line in lines if "Traceback" in line]
 
 
+@pytest.mark.tail
 def test_a_loader_that_stands_still_at_the_start_is_told_in_one_line(tmp_path: Path) -> None:
     folder, log = tmp_path / "model", tmp_path / "log"
     folder.mkdir()
@@ -328,6 +338,7 @@ def test_a_loader_that_stands_still_at_the_start_is_told_in_one_line(tmp_path: P
     assert "Traceback" not in text
 
 
+@pytest.mark.tail
 def test_a_turn_proceeds_while_a_long_prompt_is_tokenised(tmp_path: Path) -> None:
     async def scenario(server: ChildServer) -> None:
         async with connect(socket_url(server)) as long, connect(socket_url(server)) as short:
@@ -388,6 +399,7 @@ def test_keys_guard_the_socket_and_the_pages(tmp_path: Path) -> None:
     assert KEY not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.tail
 def test_a_tenants_file_is_read_again_on_sighup_whole_or_not_at_all(tmp_path: Path) -> None:
     path, log = tmp_path / "tenants.toml", tmp_path / "log"
     old, new = (

@@ -22,9 +22,7 @@ import psycopg
 import pytest
 
 from keepwarm.demo.child_server import child_server
-from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
-from sessions.durable.policies import PolicyAccounts
 from sessions.http.message import HttpResponse
 from sessions.journal.journal import Journal
 from sessions.journal.postgres import PostgresJournal
@@ -79,9 +77,7 @@ class Hours(JournalRig):
     now_s = float(BEGIN_S)
 
     def _with_journal(self) -> None:
-        terms = TenantTerms(self.options.get("tenants") or Tenants([]), PRICES)
-        policies = PolicyAccounts(terms.policies, lambda: self.now_s)
-        self.service = replace(self.service, policies=policies)
+        self.store.wall_clock = lambda: self.now_s
         super()._with_journal()
         self.service = replace(self.service, wall_clock=lambda: self.now_s, label_sources=("user",))
 

@@ -245,6 +245,7 @@ def test_a_turn_may_be_cancelled_while_it_stands_aside() -> None:
     driver.engine.check()
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("seed", range(3))
 def test_a_turn_may_have_to_give_way_while_it_stands_aside(seed: int) -> None:
     """Random loads on few blocks, some turns cancelled: as on many, where nobody steps

@@ -96,6 +96,7 @@ def greedy_tokens(
     return list(said.values())
 
 
+@pytest.mark.tail
 def test_the_window_holds_the_first_turn_of_a_coding_agent() -> None:
     (said,) = greedy_tokens("default", [long_prompt(FIRST_TURN)], dtype="auto")
     assert len(said) == NEW_TOKENS
@@ -118,6 +119,7 @@ def test_the_angles_of_the_whole_window_are_those_of_transformers() -> None:
         assert torch.allclose(ours, angles[0, :, : mixer.head_dim // 2], atol=1e-5, rtol=0)
 
 
+@pytest.mark.tail
 def test_tokens_do_not_depend_on_how_large_the_window_is(tmp_path: Path) -> None:
     """Those of the first 16,384 positions are what they were when the window ended there."""
     former = tmp_path / "former"
@@ -138,6 +140,7 @@ def test_a_quarter_of_a_small_machine_holds_several_such_sessions() -> None:
         assert sessions * blocks * block_bytes(config, 16, dtype) <= 1 << 30
 
 
+@pytest.mark.tail
 def test_transformers_gives_the_same_greedy_tokens() -> None:
     from transformers import AutoModelForCausalLM
 

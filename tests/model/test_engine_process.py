@@ -139,6 +139,7 @@ async def _engines_that_are_kept_clear_of(cores: _Cores) -> list[int]:
     return engines
 
 
+@pytest.mark.tail
 def test_each_engine_is_kept_clear_of_and_starts_with_all_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -152,6 +153,7 @@ def test_each_engine_is_kept_clear_of_and_starts_with_all_cores(
     assert cores.asked.count("back") == 2
 
 
+@pytest.mark.tail
 def test_an_engine_at_rest_is_not_looked_at_and_leaves_all_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -193,10 +195,12 @@ async def _stop_and_restart() -> None:
     await engine.stop()
 
 
+@pytest.mark.tail
 def test_an_engine_that_stands_still_is_killed_and_a_fresh_one_takes_over() -> None:
     asyncio.run(_stop_and_restart())
 
 
+@pytest.mark.tail
 def test_neither_a_long_step_nor_a_long_rest_is_taken_for_a_hung_engine() -> None:
     """Steps take several times as long as the engine may show no sign of life."""
 
@@ -239,6 +243,7 @@ def _stalls(folder: Path, *, hung_after_s: int = 300, limit_s: int = 0) -> Engin
     )
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize(
     ("signal_number", "reason"),
     [

@@ -41,6 +41,7 @@ from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.executors import Later
 from tests.support.reference import ReferenceModel
 
+pytestmark = pytest.mark.tail
 _ASKED = os.environ.get("KEEPWARM_HYBRID_OPERATIONS")
 OPERATIONS = {
     "lfm2-tiny": int(_ASKED or 3000),

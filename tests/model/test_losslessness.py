@@ -224,6 +224,7 @@ def _p_value(outputs: Sequence[Path]) -> float:
     return float(torch.special.gammaincc(half[0], half[1]))
 
 
+@pytest.mark.tail
 def test_outputs_follow_the_exact_law() -> None:
     assert len(LAW) == 288
     assert _p_value(list(_outputs(SAMPLES, None))) > 1e-4

@@ -17,8 +17,7 @@ from sessions.durable.ledger import PriceTable
 from sessions.durable.store import ConnectionStore, Store
 from sessions.pages.metrics import Metrics
 from sessions.pages.views import Views, Wish
-from sessions.quotas import Quotas
-from sessions.tenants import Principal, Tenants
+from sessions.tenants import Principal
 from sessions.turns.connection import Connection
 from sessions.turns.effects import Effects, Work
 from sessions.turns.service import ServedModel, Service
@@ -66,7 +65,6 @@ class Place:
             clock=self.clock,
             wall_clock=FakeClock(),
             new_id=lambda prefix: f"{prefix}_{next(ids)}",
-            quotas=Quotas(Tenants([]), self.clock),
         )
         self.tenant = "t"
         self._connections: dict[str, Connection] = {}
@@ -79,11 +77,12 @@ class Place:
     def connection(self, tenant: str, *, continues_heads: bool = True) -> Connection:
         found = self._connections.get(f"{tenant} {continues_heads}")
         if found is None:
+            whose = self.store.tenant(tenant)
             visible = ConnectionStore(
-                self.store, tenant=tenant, connection_id="c", continues_heads=continues_heads
+                self.store, tenant=whose, connection_id="c", continues_heads=continues_heads
             )
             found = self._connections[f"{tenant} {continues_heads}"] = Connection(
-                connection_id="c", tenant=tenant, service=self._service, visible=visible
+                connection_id="c", tenant=whose, service=self._service, visible=visible
             )
         return found
 
@@ -232,7 +231,7 @@ def partial_block(place: Place) -> None:
 def model_changed(place: Place) -> None:
     response = place.turn()
     place.restart_engine()
-    stored = place.store.tenant_responses(place.tenant).get(response["id"])
+    stored = place.store.tenant(place.tenant).responses.get(response["id"])
     assert stored is not None
     # As the journal hands over what was said to another model.
     place.store.branches.drop(stored.entry)
@@ -243,7 +242,7 @@ def model_changed(place: Place) -> None:
 def recalled_after_a_restart(place: Place) -> None:
     response = place.turn()
     place.restart_engine()
-    stored = place.store.tenant_responses(place.tenant).get(response["id"])
+    stored = place.store.tenant(place.tenant).responses.get(response["id"])
     assert stored is not None
     place.store.branches.drop(stored.entry)
     place.store.branches.recalled(stored.entry, foreign=False)

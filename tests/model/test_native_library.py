@@ -29,6 +29,7 @@ def fresh() -> Iterator[None]:
     forget()
 
 
+@pytest.mark.tail
 def test_the_result_is_kept_under_a_name_that_is_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_compiler_that_fails_is_reported_and_torch_goes_on(
     assert not list(tmp_path.rglob("*.so"))
 
 
+@pytest.mark.tail
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have other names")
 @pytest.mark.parametrize("processor", ["x86-64", "haswell", "cooperlake", "sapphirerapids"])
 @pytest.mark.parametrize(

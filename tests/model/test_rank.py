@@ -150,6 +150,7 @@ async def _faults(meeting: Path, capfd: pytest.CaptureFixture[str]) -> None:
         assert not list(meeting.iterdir())
 
 
+@pytest.mark.tail
 def test_two_processes_answer_as_one_and_end_together_whichever_is_lost(
     meeting: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,6 +200,7 @@ def test_a_model_that_cannot_be_cut_is_refused_in_one_line(meeting: Path) -> Non
     assert not list(meeting.iterdir())
 
 
+@pytest.mark.tail
 def test_one_rank_has_no_further_process_and_loads_nothing_of_ranks() -> None:
     program = (
         "import sys\n"

@@ -12,6 +12,7 @@ from sessions.durable.compaction import KEY_BYTES, Seal
 from tests.support.engine_agent import EngineAgent, next_input
 from tests.support.sessions_rig import tool
 
+pytestmark = pytest.mark.tail
 KEY = bytes(range(KEY_BYTES))
 THRESHOLD = 700
 TOOL = tool("count_sales")

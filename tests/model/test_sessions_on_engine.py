@@ -56,6 +56,7 @@ def test_a_loop_computes_and_sends_only_what_is_new() -> None:
     assert total(response) > 2000
 
 
+@pytest.mark.tail
 def test_a_session_says_the_same_when_its_engine_was_replaced_in_between() -> None:
     said: list[list[str]] = []
     for restart_after in (None, 0, 2):

@@ -64,8 +64,8 @@ def run(queries: Tensor, kv: tuple[Tensor, Tensor], layout: PagedLayout) -> Tens
         (ALL_SHARE, [SYSTEM, SYSTEM, SYSTEM, SYSTEM, 32, 32, SYSTEM]),
         (ALL_SHARE, [20, SYSTEM, 16, 15, 17, 0, 31]),
         (ALL_SHARE, [SYSTEM, 16, SYSTEM, 31, 32, 15, 32]),
-        (((900, 1),) * 70, [SYSTEM] * 70),
-        (((900, 1),) * 70, [56] * 70),
+        pytest.param(((900, 1),) * 70, [SYSTEM] * 70, marks=pytest.mark.tail),
+        pytest.param(((900, 1),) * 70, [56] * 70, marks=pytest.mark.tail),
         (((260, 2), (256, 1), (257, 1), (255, 1)), [16, 16, 16, 15]),
     ],
 )

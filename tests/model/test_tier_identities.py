@@ -226,6 +226,7 @@ def uncached(prompts: list[list[int]]) -> list[list[int]]:
     return [driver.results[n].tokens for n in names]
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize(("policy", "host_sessions"), [("fcfs", 60), ("short_turn_first", 60)])
 def test_two_hundred_sessions_share_a_pool_for_ten(policy: str, host_sessions: int) -> None:
     session_blocks = 72 // BLOCK

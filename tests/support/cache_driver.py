@@ -187,6 +187,7 @@ class CacheDriver:
         tokens += self._tokens(self.choose(4)) if sequence.admitted else ()
         needed = max(0, self.cache.blocks_for(len(tokens)) - sequence.num_blocks + self.choose(2))
         available = self.model.available(self.model.sessions[name])
+        assert self.cache.available_blocks(sequence) == available
         try:
             self.cache.allocate(sequence, needed)
         except OutOfBlocks:

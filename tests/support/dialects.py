@@ -22,7 +22,8 @@ from tools_api.parsed_events import (
     ReasoningDone,
     TextDone,
 )
-from tools_api.requests import CreateRequest, parse_create
+from tools_api.request_reading import parse_create
+from tools_api.requests import CreateRequest
 from tools_api.responses import ResponseObject, logprob, usage
 
 Event = dict[str, Any]

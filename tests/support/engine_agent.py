@@ -13,8 +13,6 @@ from runtime.tokenizer import Tokenizer
 from sessions.durable.compaction import Seal
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import Store
-from sessions.quotas import Quotas
-from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
 from sessions.turns.effects import Effects, Work
 from sessions.turns.service import ServedModel, Service
@@ -62,9 +60,10 @@ class EngineAgent:
             clock=clock,
             wall_clock=FakeClock(),
             new_id=lambda prefix: f"{prefix}_{next(ids)}",
-            quotas=Quotas(Tenants([]), clock),
         )
-        self._connection = Connection(connection_id="c", tenant="t", service=service)
+        self._connection = Connection(
+            connection_id="c", tenant=self._store.tenant("t"), service=service
+        )
         self._events: list[dict[str, Any]] = []
         self.tokens_sent: list[int] = []
         """Prompt tokens of each engine request, in order."""

@@ -7,7 +7,8 @@ from sessions.durable.response_table import StoredResponse
 from sessions.durable.session import Session
 from sessions.durable.transcript import ROOT_DIGEST, Entry, Header, Tail, roll_all
 from tools_api.chat_format import TemplateOptions
-from tools_api.items import Item, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Item
 
 SESSION = Session(name="s", tenant="t", ledger=Ledger(PriceTable()), now=0.0)
 

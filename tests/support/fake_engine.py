@@ -26,6 +26,7 @@ from runtime.messages import (
 )
 from runtime.process.engine_process import EngineDied, EngineStartError
 from sessions.durable.ledger import TurnReport, TurnUsage
+from sessions.durable.tenant import Tenant
 from sessions.turns.effects import Effects, Question, SessionGranted, TurnCancel, TurnEnded, Work
 from sessions.turns.reading import Read
 from sessions.turns.turn_plan import TurnPlan
@@ -155,9 +156,9 @@ class EchoConnection:
     (n bytes), ``check a``, ``plan a``, ``wake c``, ``stop c a`` (turn a of
     connection c), ``error code``, ``boom``, ``end code``."""
 
-    def __init__(self, connection_id: str, tenant: str) -> None:
+    def __init__(self, connection_id: str, tenant: Tenant) -> None:
         self.id = connection_id
-        self.tenant = tenant
+        self.tenant = tenant.name
         self.calls: list[str] = []
         self.running: set[str] = set()
         self.draining = False

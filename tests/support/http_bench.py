@@ -8,13 +8,11 @@ from typing import Any
 
 import orjson
 
+from sessions.durable.tenant import Tenant
 from sessions.http.front_door import FrontDoor, OriginPolicy
-from sessions.journal.adoption import Loader
 from sessions.journal.sqlite import SqliteJournal
 from sessions.tenants import Tenants
-from sessions.turns.commits import Commits
 from sessions.turns.connection import Connection
-from sessions.turns.recollection import Recollection
 from sessions.wire.errands import LongWork
 from sessions.wire.http_api import HttpApi
 from sessions.wire.hub import Hub
@@ -23,6 +21,8 @@ from tests.support.dashboards import make_dashboard
 from tests.support.exchange import KeptExchange, make_call
 from tests.support.fake_engine import INFO
 from tests.support.hub_bench import HubBench
+from tests.support.journals import over
+from tests.support.openapi import Contract
 from tests.support.reading import inline_reading
 from tests.support.speaking_engine import SpeakingEngine
 
@@ -49,27 +49,17 @@ class HttpBench(HubBench):
         api = HttpApi(hub=self.hub, service=self.service)
         origins = OriginPolicy(allowed_origins=frozenset(), check_host=False)
         self.door = FrontDoor(routes=api.routes(), tenants=Tenants([]), origins=origins)
+        self.contract = Contract.of(api.routes())
 
     def _with_journal(self, path: Path, first_id: int) -> None:
         self.journal = journal = SqliteJournal(path, fingerprint=b"f")
         journal.settle_left()
-        commits, store = Commits(journal), self.service.store
         numbers = iter(range(first_id, 10**9))
-        self.service = replace(
-            self.service, commits=commits, new_id=lambda prefix: f"{prefix}_{next(numbers)}"
-        )
-        store.lasting = store.logs.lasting = True
-        recollection = Recollection(
-            journal=journal,
-            loader=Loader(journal, fingerprint=b"f"),
-            store=store,
-            commits=commits,
-            wall_clock=self.service.wall_clock,
-        )
-        self.desk = JournalDesk(journal, recollection, store, keep_s=1e9)
+        service = replace(self.service, new_id=lambda prefix: f"{prefix}_{next(numbers)}")
+        self.service, self.desk = over(journal, service)
         self.hub = Hub(
             engine=self.engine,
-            store=store,
+            store=self.service.store,
             connect=self.connect,
             long_work=LongWork(
                 check_grammar=self.check_grammar,
@@ -83,7 +73,7 @@ class HttpBench(HubBench):
         self.hub.engine_ready(INFO)
         self.task = asyncio.get_running_loop().create_task(self.hub.run())
 
-    def connect(self, connection_id: str, tenant: str) -> Connection:
+    def connect(self, connection_id: str, tenant: Tenant) -> Connection:
         return Connection(connection_id=connection_id, tenant=tenant, service=self.service)
 
     def begin(
@@ -108,9 +98,13 @@ class HttpBench(HubBench):
     async def ask(
         self, method: str, target: str, body: Any = None, *, tenant: str = "acme", **headers: str
     ) -> tuple[int, Any]:
-        """Status and body of the answer."""
+        """Status and body of the answer, which both are as ``/openapi.json`` says."""
         exchange = self.begin(method, target, body, tenant=tenant, **headers)
         await self.until(lambda: exchange.over)
+        if (answer := exchange.answered) is not None:
+            sent = b"" if body is None else json.dumps(body).encode()
+            kind = {"content-type": answer.content_type}
+            self.contract.check(method, target, sent, int(answer.status), kind, answer.body)
         return exchange.status, exchange.body
 
     async def until(self, holds: Any) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from runtime.grammar.refusal import GrammarRefused
+from sessions.durable.tenant import Tenant
 from sessions.pages.metrics import Metrics
 from sessions.turns.connection import Connection
 from sessions.wire.errands import LongWork
@@ -51,7 +52,7 @@ class HubBench:
         self.hub.engine_ready(INFO)
         self.task = asyncio.get_running_loop().create_task(self.hub.run())
 
-    def connect(self, connection_id: str, tenant: str) -> Connection:
+    def connect(self, connection_id: str, tenant: Tenant) -> Connection:
         return Connection(connection_id=connection_id, tenant=tenant, service=self.service)
 
     async def check_grammar(self, _: GrammarSpec, tenant: str) -> GrammarRefused | None:

@@ -73,11 +73,13 @@ class JournalRig(Rig):
             commits=commits,
             new_id=lambda prefix: f"{prefix}_{next(self.numbers)}",
         )
-        self.store.lasting = self.store.logs.lasting = True
-        for tenant, account in self.journal.accounts_named(TENANT_ACCOUNT).items():
-            self.store.tenant_accounts.of(tenant).spent = account.spent
-        spent = self.journal.accounts_of_policies()
-        self.service.policies.load({key: each.spent for key, each in spent.items()})
+        self.store.lasts()
+        in_all = self.journal.accounts_named(TENANT_ACCOUNT)
+        by_policy = self.journal.accounts_of_policies()
+        self.store.know_spent(
+            {name: account.spent for name, account in in_all.items()},
+            {key: account.spent for key, account in by_policy.items()},
+        )
         loader = Loader(
             self.journal,
             fingerprint=self.fingerprint,
@@ -98,7 +100,9 @@ class JournalRig(Rig):
             if isinstance(note, TurnHold):
                 self._notes.append((before, note.record))
             elif self.journal.ownership is not None:
-                self.journal.ownership.free_requests(client.connection.tenant, [note.request_id])
+                self.journal.ownership.free_requests(
+                    client.connection.tenant.name, [note.request_id]
+                )
         if not records:
             self._note()
         super().carry(client, effects)

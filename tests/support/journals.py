@@ -1,16 +1,42 @@
-"""Turn records for tests of journals, and comparison of what comes back."""
+"""Turn records for tests of journals, comparison of what comes back, a server's inside over one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from sessions.durable.ledger import PriceTable, TurnUsage
 from sessions.durable.transcript import Entry, chain
+from sessions.journal.adoption import Loader
 from sessions.journal.encoding import TurnBody, decode_turn
+from sessions.journal.journal import Journal
 from sessions.journal.records import RESIDENCY, SERVER_DIED, SessionRecord, StoredTurn, TurnRecord
+from sessions.turns.commits import Commits
+from sessions.turns.recollection import Recollection
+from sessions.turns.service import Service
+from sessions.wire.journal_desk import JournalDesk
 from tests.support.entries import entry
 
 PRICE = PriceTable(input_uncached=3_000, input_cached=300, output=15_000)
+
+
+def over(journal: Journal, service: Service) -> tuple[Service, JournalDesk]:
+    """A service whose turns are kept in a journal, and the desk that writes and reads it. The
+    journal's fingerprint is ``b"f"``; it expires nothing."""
+    commits = Commits(journal)
+    store = service.store
+    store.lasts()
+    recollection = Recollection(
+        journal=journal,
+        loader=Loader(journal, fingerprint=b"f"),
+        store=store,
+        commits=commits,
+        wall_clock=service.wall_clock,
+    )
+    desk = JournalDesk(journal, recollection, store, keep_s=1e9)
+    if desk.sharing is not None:
+        commits.awake = desk.sharing.awake
+    return replace(service, commits=commits), desk
 
 
 def record(

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,8 @@ class Contract:
 
     def __init__(self, document_: dict[str, Any]) -> None:
         self.document = document_
+        self.fitted: Counter[tuple[str, str]] = Counter()
+        """Methods and paths, as the document has them, of what was answered as asked and fitted."""
 
     @classmethod
     def of(cls, routes: list[Route]) -> "Contract":
@@ -38,6 +41,7 @@ class Contract:
         self._look(response, None if _is_stream(response) else response.read())
 
     def _look(self, response: httpx.Response, answer: bytes | None) -> None:
+        assert "x-request-id" in response.headers, response.request.url
         self.check(
             response.request.method,
             response.request.url.raw_path.decode(),
@@ -57,15 +61,15 @@ class Contract:
         answer: bytes | None,
     ) -> None:
         """Raise AssertionError: they are not. ``answer`` None: it was streamed."""
-        assert "x-request-id" in headers, (method, path)
-        operation = self._operation(method, path.partition("?")[0])
+        shown = self._shown(path.partition("?")[0])
+        operation = self.document["paths"].get(shown, {}).get(method.lower())
         if operation is None:
             return
         known = operation["responses"]
         if "*/*" in known.get("200", {}).get("content", {}):
             return  # no part of the API: a page, or a route that a test has made up
         told = known.get(str(status)) or known["default"]
-        assert status < 400 or str(status) not in known, (method, path, status)
+        assert (status < 400) == (str(status) in known), (method, path, status)
         kind = headers.get("content-type", "")
         content = told.get("content", {})
         if method != "HEAD" and status not in (101, 204):
@@ -78,16 +82,16 @@ class Contract:
         if asked is not None and status < 400 and body:
             schema = asked["content"]["application/json"]["schema"]
             assert_fits(schema, json.loads(body), f"body of {method} {path}")
+        if status < 400:
+            self.fitted[method, shown] += 1
 
-    def _operation(self, method: str, path: str) -> dict[str, Any] | None:
-        """None: there is no such route, or it does not take the method."""
-        paths = sorted(self.document["paths"], key=lambda each: "{" in each)
-        for known in paths:
-            pattern = re.sub(r"\\{id\\}", "[^/]+", re.escape(known))
+    def _shown(self, path: str) -> str:
+        """The path as the document has it; as it is where there is none."""
+        for known in sorted(self.document["paths"], key=lambda each: "{" in each):
+            pattern = re.sub(r"\\{id(_\d+)?\\}", "[^/]+", re.escape(known))
             if re.fullmatch(re.sub(r"\\{name\\}", ".+", pattern), path):
-                operation: dict[str, Any] | None = self.document["paths"][known].get(method.lower())
-                return operation
-        return None
+                return str(known)
+        return path
 
 
 def _is_stream(response: httpx.Response) -> bool:

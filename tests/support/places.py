@@ -68,13 +68,14 @@ class PlaceRig(JournalRig):
         self._watch_sessions()
 
     def _watch_sessions(self) -> None:
-        make = self.store.new_session
+        tenant = self.store.tenant(TENANT)
+        make = tenant.new_session
 
-        def made(tenant: str, name: str) -> Session:
-            self.made.append(make(tenant, name))
+        def made(name: str) -> Session:
+            self.made.append(make(name))
             return self.made[-1]
 
-        self.store.new_session = made  # type: ignore[method-assign]
+        tenant.new_session = made  # type: ignore[method-assign]
 
     def ask(self, client: Client, question: Question) -> None:
         job = client.connection.jobs.of_question(question.id)
@@ -84,7 +85,7 @@ class PlaceRig(JournalRig):
             return
         self.stopped = client, question
         if isinstance(question.asked, Wanted) and self.gives:
-            self.given = self.recollection.read(TENANT, question.asked)
+            self.given = self.recollection.read(self.store.tenant(TENANT), question.asked)
 
     def job_of(self, client: Client) -> Job:
         """The connection's only job."""
@@ -119,7 +120,7 @@ class PlaceRig(JournalRig):
         elif error is not None:
             self.carry(client, client.connection.answer(question.id, error))
         elif self.given is not None:
-            self.recollection.remember(TENANT, self.given)
+            self.recollection.remember(self.store.tenant(TENANT), self.given)
             self.carry(client, client.connection.answer(question.id, self.given))
         else:
             super().ask(client, question)
@@ -167,7 +168,7 @@ def _of_sessions(rig: PlaceRig) -> dict[str, Any]:
 def _of_store(rig: PlaceRig) -> dict[str, Any]:
     store, branches = rig.store, rig.store.branches
     places, logs = branches.places, list(store.logs)
-    entries = {each.entry for each in store.tenant_responses(TENANT)}
+    entries = {each.entry for each in store.tenant(TENANT).responses}
     return {
         "places": store.running.held,
         "memory": [store.held.total, *store.held.holders] != [0],
@@ -189,7 +190,7 @@ def _of_journal(rig: PlaceRig) -> dict[str, Any]:
         shares = cursor.execute("SELECT tenant, name FROM share").fetchall()
         ids = cursor.execute("SELECT request_id FROM request").fetchall()
         reserved = cursor.execute("SELECT response_id FROM reservation").fetchall()
-    in_memory = rig.store.tenant_accounts.of(TENANT).spent
+    in_memory = rig.store.tenant(TENANT).account.spent
     in_journal = journal.account(TENANT, TENANT_ACCOUNT).spent
     return {
         "shares": [*shared.held, *shares],

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import sessions.journal.sqlite as sqlite_journal
+from sessions.journal import file_connections
+from sessions.journal.sqlite import SqliteJournal
 from tests.support.journals import record
 
 SOURCE = Path(__file__).with_name("write_log.c")
@@ -106,8 +107,8 @@ def _apply(content: bytearray, each: Operation, *, torn: bool, chance: random.Ra
 
 
 def _child(folder: Path, synchronous: str) -> None:
-    sqlite_journal.CHECKPOINT_BYTES = 64 * 1024
-    journal = sqlite_journal.SqliteJournal(folder / "j", fingerprint=b"f", synchronous=synchronous)
+    file_connections.CHECKPOINT_BYTES = 64 * 1024
+    journal = SqliteJournal(folder / "j", fingerprint=b"f", synchronous=synchronous)
     told = os.open(folder / "told", os.O_WRONLY | os.O_CREAT)
     parent = None
     for n in range(TURNS):

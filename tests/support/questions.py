@@ -86,12 +86,12 @@ def _filled(value: Any, names: dict[str, Any]) -> Any:
 
 
 def without_head(rig: PlaceRig, first: Fields) -> Fields:
-    rig.store.tenant_responses(TENANT).clear()
+    rig.store.tenant(TENANT).responses.clear()
     return {"keepwarm": SESSION}
 
 
 def without_session(rig: PlaceRig, first: Fields) -> Fields:
-    rig.store.forget_session(TENANT, "s")
+    rig.store.tenant(TENANT).forget_session("s")
     return {"previous_response_id": first["id"]}
 
 

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,9 +143,7 @@ def running_ray(
             folder=folder, database=database, options=options, port=port, up_options=up_options
         )
         try:
-            began = time.monotonic()
             made.up(count)
-            print(f"up_s={time.monotonic() - began:.1f}")
             if balance:
                 made.begin_balance()
                 made.restored(count)

@@ -89,6 +89,8 @@ class ReferenceCache:
         return LEASED if session is not None and (session.warm or session.admitted) else IDLE
 
     def available(self, session: ModelSession | None) -> int:
+        if session is not None:
+            self.use(session.owner)
         rights, classes = self.rights(session), self.classes()
         blocks = self.free + sum(klass <= rights for klass in classes.values())
         if rights < LEASED and len(self.active()) > 1:

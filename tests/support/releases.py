@@ -113,7 +113,7 @@ RELEASES: list[Release] = [
         "the record of a first turn | failed | alone",
         Running,
         "_with_shares",
-        "commits.shared.done(self._tenant, job.shares)",
+        "commits.shared.done(self._tenant.name, job.shares)",
     ),
     _at(
         "the record of a first turn | failed | alone",
@@ -171,7 +171,7 @@ RELEASES: list[Release] = [
         "shares to start with | gone, before it was read | alone",
         Running,
         "unwanted",
-        "commits.shared.unwanted(self._tenant, share)",
+        "commits.shared.unwanted(self._tenant.name, share)",
     ),
     _at("its id | gone, before it was read | alone", Running, "unwanted", "self._free(id_)"),
     _at(

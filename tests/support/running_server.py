@@ -7,25 +7,30 @@ ones; HTTP always speaks to real ones.
 import asyncio
 import socket
 import time
+import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
 import uvloop
 from websockets.asyncio.client import ClientConnection, connect
 
+from sessions.durable.tenant import Tenant
 from sessions.http.front_door import OriginPolicy
+from sessions.journal.journal import Journal
 from sessions.pages.metrics import Metrics
 from sessions.tenants import ApiKey, TenantPolicy, Tenants
 from sessions.turns.connection import Connection
 from sessions.wire.errands import LongWork
 from sessions.wire.http_api import HttpApi
 from sessions.wire.hub import Hub
+from sessions.wire.journal_desk import JournalDesk
 from sessions.wire.server import Server, routes
 from sessions.wire.websocket_peer import SocketTimes
 from tests.support.dashboards import make_dashboard
 from tests.support.fake_engine import INFO, EchoConnection, HandEngine
+from tests.support.journals import over
 from tests.support.reading import inline_reading
 from tests.support.sessions_rig import make_service
 from tools_api.grammar import GrammarSpec
@@ -59,11 +64,13 @@ class RunningServer:
         real_time: bool = False,
         real: bool = False,
         max_context_tokens: int = 4096,
+        journal: Journal | None = None,
     ) -> None:
         """
         Args:
             real_time: the clock runs; otherwise it moves by ``pass_time`` alone.
             real: WebSockets get real connections too.
+            journal: keeps the turns; closed with the server.
         """
         self.now = 0.0
         self._real_time = real_time
@@ -75,6 +82,10 @@ class RunningServer:
         self.service = make_service(
             self._clock, limits=limits, tenants=tenants, max_context_tokens=max_context_tokens
         )
+        self._desk: JournalDesk | None = None
+        if journal is not None:  # whose next server's ids are others
+            ids = replace(self.service, new_id=lambda prefix: f"{prefix}_{uuid.uuid4().hex}")
+            self.service, self._desk = over(journal, ids)
         store = self.service.store
         self.dashboard = make_dashboard(self._clock, store)
         self.hub = Hub(
@@ -85,6 +96,7 @@ class RunningServer:
                 check_grammar=self._check,
                 reading=inline_reading(self.service.read_context),
                 ground=self.service.ground,
+                journal=self._desk,
             ),
             metrics=self.metrics,
             dashboard=self.dashboard,
@@ -124,7 +136,7 @@ class RunningServer:
     async def _check(self, _: GrammarSpec, tenant: str) -> None:
         return None
 
-    def _connect(self, connection_id: str, tenant: str) -> EchoConnection | Connection:
+    def _connect(self, connection_id: str, tenant: Tenant) -> EchoConnection | Connection:
         if self._real:
             return Connection(connection_id=connection_id, tenant=tenant, service=self.service)
         self.connections.append(EchoConnection(connection_id, tenant))
@@ -150,6 +162,8 @@ class RunningServer:
         await self.server.stop(0.1)
         self._hub_task.cancel()
         await asyncio.gather(self._hub_task, return_exceptions=True)
+        if self._desk is not None:
+            await self._desk.close()
 
     def pass_time(self, seconds: float) -> None:
         """Let the server's clock jump and have it look at it."""

@@ -198,15 +198,12 @@ class ScriptedEngine:
         )
 
     def _match(self, tenant: str, tokens: list[int]) -> int:
+        size, most = self.block_size, len(tokens) - 1
         best = 0
-        for known in self.cached.get(tenant, []):
-            same = 0
-            for ours, theirs in zip(tokens[:-1], known, strict=False):
-                if ours != theirs:
-                    break
-                same += 1
-            best = max(best, same)
-        return best // self.block_size * self.block_size
+        for known in self.cached.get(tenant, []):  # only one that has a block more than the best
+            while best + size <= most and tokens[: best + size] == known[: best + size]:
+                best += size
+        return best
 
 
 def _array(tokens: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

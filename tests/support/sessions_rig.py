@@ -13,11 +13,8 @@ from typing import Any
 
 from runtime.messages import EngineMessage, FinishReason, GenerationRequest, SequenceOutput
 from runtime.tokenizer import Tokenizer
-from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable, TurnReport
-from sessions.durable.policies import PolicyAccounts
 from sessions.durable.store import Store
-from sessions.quotas import Quotas
 from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
 from sessions.turns.effects import (
@@ -40,6 +37,7 @@ from tools_api.limits import Limits
 
 END = "<|im_end|>"
 TOKENIZER = Tokenizer.load(FOLDER)
+_BYTES = [TOKENIZER.token_bytes(token) for token in range(TOKENIZER.vocab_size)]
 
 Event = dict[str, Any]
 
@@ -54,7 +52,7 @@ def token_ids(text: str) -> list[int]:
 
 def spelled(tokens: Sequence[int]) -> str:
     """The inverse of ``token_ids``."""
-    return b"".join(TOKENIZER.token_bytes(int(token)) for token in tokens).decode()
+    return b"".join(map(_BYTES.__getitem__, tokens)).decode()
 
 
 def call(name: str, arguments: str = "{}") -> str:
@@ -128,9 +126,8 @@ def make_service(
 ) -> Service:
     """What connections share, with a store of its own and ids that count up. ``model``: another
     than the one of bytes and ChatML."""
-    limits, tenants = limits or Limits(), tenants or Tenants([])
+    limits = limits or Limits()
     ids = itertools.count(1)
-    terms = TenantTerms(tenants, prices or PriceTable())
     model = model or ServedModel(
         name="default",
         aliases=frozenset({"default", "m"}),
@@ -144,16 +141,13 @@ def make_service(
             limits=limits,
             prices=prices or PriceTable(),
             clock=clock,
-            tenant_budget=terms.budget,
-            tenant_warn_at=terms.warn_at,
-            prices_of=terms.prices,
+            tenants=tenants,
+            wall_clock=lambda: 1_800_000_000.0,
         ),
         limits=limits,
         clock=clock,
         wall_clock=lambda: 1_800_000_000.0,
         new_id=lambda prefix: f"{prefix}_{next(ids)}",
-        quotas=Quotas(tenants, clock),
-        policies=PolicyAccounts(terms.policies, lambda: 1_800_000_000.0),
     )
 
 
@@ -193,7 +187,9 @@ class Rig:
 
     def connect(self, tenant: str = "acme") -> Client:
         connection_id = f"conn_{next(self._connection_numbers)}"
-        connection = Connection(connection_id=connection_id, tenant=tenant, service=self.service)
+        connection = Connection(
+            connection_id=connection_id, tenant=self.store.tenant(tenant), service=self.service
+        )
         client = self._clients[connection_id] = Client(self, connection)
         return client
 

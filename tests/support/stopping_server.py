@@ -19,13 +19,13 @@ from sessions.journal.batch import Batch
 def main() -> int:
     """Serve as ``keepwarm`` does."""
     from keepwarm.__main__ import main as keepwarm
-    from sessions.journal import postgres, sqlite, writer
+    from sessions.journal import file_connections, postgres, writer
     from sessions.wire import journal_desk
 
     patience_s = float(os.environ["PATIENCE_S"])
     writer.GIVE_UP_S = journal_desk.GIVE_UP_S = journal_desk.CLAIM_WAIT_S = patience_s
     journal_desk.ELSEWHERE_S = 0.0
-    sqlite.BUSY_S = min(sqlite.BUSY_S, patience_s / 4)
+    file_connections.BUSY_S = min(file_connections.BUSY_S, patience_s / 4)
     postgres.IDLE_IN_TRANSACTION_MS = 1000
     flag = Path(os.environ["STOP_FOLDER"]) / str(os.getpid())
     insert = Batch.insert

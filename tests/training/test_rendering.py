@@ -25,7 +25,8 @@ from examples.train_agent_model.tokenizer import SPECIAL, save_tokenizer, train_
 from examples.train_agent_model.world import Call, Session, Step
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_format import Segment, TemplateOptions
-from tools_api.items import Item, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Item
 
 VOCAB_SIZE = 1024
 

@@ -10,6 +10,7 @@ in ``WITHOUT_EFFECT``.
 
 from typing import Any
 
+from tools_api import errors
 from tools_api.dialects.anthropic_messages_history import instructions_of, items_of, refuse_prefill
 from tools_api.dialects.anthropic_messages_tools import Toolbox
 from tools_api.dialects.dialect_fields import (
@@ -34,15 +35,14 @@ from tools_api.json_fields import join
 SAME = ("model", "temperature", "top_p", "truncation")
 """Fields of both; ``truncation`` is ours."""
 READ = (
-    "context_management", "keepwarm", "max_tokens", "messages", "metadata", "output_config",
-    "service_tier", "speed", "stop_sequences", "stream", "system", "thinking", "tool_choice",
-    "tools", "top_k",
+    "compaction", "context_management", "keepwarm", "max_tokens", "messages", "metadata",
+    "output_config", "service_tier", "speed", "stop_sequences", "stream", "system", "thinking",
+    "tool_choice", "tools", "top_k",
 )  # fmt: skip
 WITHOUT_EFFECT = ("cache_control", "diagnostics")
 """Everything is cached; why a prompt was not is told in ``keepwarm``."""
 _KNOWN = frozenset({*SAME, *READ, *WITHOUT_EFFECT})
 _REFUSED = {
-    "compaction": "ask for it in context_management.edits",
     "container": "nothing runs beside the model here",
     "fallbacks": "one model is served here",
     "inference_geo": "the server is where it is",
@@ -69,6 +69,7 @@ NAMES = FieldNames(
         (r"user", "metadata.user_id"),
         (r"context_management\[\d+\].*", "context_management.edits"),
         (r"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
+        (r"keepwarm\.compaction\.instructions", "compaction.instructions"),
         (r"keepwarm\.sampling\.stop\b(.*)", r"stop_sequences\1"),
         (r"keepwarm\.sampling\.top_k", "top_k"),
     )
@@ -88,7 +89,10 @@ def create_fields(body: object) -> tuple[Fields, Fields]:
     fields = known_fields(body, _KNOWN, _REFUSED)
     limit = a_count(fields.get("max_tokens"), "max_tokens", least=0)
     create = _create(fields)
-    refuse_prefill(fields["messages"])
+    if "compaction" in fields:
+        create = _compacting(create, fields)
+    else:
+        refuse_prefill(fields["messages"])
     if limit == 0:
         return create | {"generate": False}, fields
     return create | {"max_output_tokens": limit}, fields
@@ -241,6 +245,24 @@ def _inputs_to_clear(edit: Fields, path: str) -> bool | list[str]:
     if isinstance(raw, list):
         return [a_name(name, join(path, n)) for n, name in enumerate(raw)]
     return a_flag(raw, path)
+
+
+def _compacting(create: Fields, fields: Fields) -> Fields:
+    """The same as a request that only compacts."""
+    path = "compaction"
+    asked = an_object(fields[path], path)
+    refuse_others(asked, frozenset({"type", "instructions"}), path)
+    one_of(asked.get("type"), join(path, "type"), "compaction", ("summarize",))
+    if "context_management" in fields:
+        raise errors.unsupported_parameter(path, "it cannot be combined with context_management")
+    made = create | {"input": [*create["input"], {"type": "compaction_trigger"}]}
+    at = join(path, "instructions")
+    own = "" if asked.get("instructions") is None else a_string(asked["instructions"], at)
+    if own.strip():
+        options = an_object(create.get("keepwarm", {}), "keepwarm")
+        before = an_object(options.get("compaction", {}), "keepwarm.compaction")
+        made["keepwarm"] = options | {"compaction": before | {"instructions": own}}
+    return made
 
 
 def _compaction(edit: Fields, path: str) -> Fields:

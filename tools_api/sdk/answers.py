@@ -35,6 +35,12 @@ class Usage:
         """The cached share of the input, from 0 to 1; 0 without input."""
         return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
 
+    @property
+    def shown(self) -> str:
+        """In a few words."""
+        cached = f"{self.hit_ratio:.0%} cached"
+        return f"{self.input_tokens} tokens in ({cached}), {self.output_tokens} out"
+
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
@@ -44,9 +50,9 @@ class Usage:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Response:
-    """A turn that has ended."""
+    """A turn that has ended. Printed, it takes a line; ``raw`` has all of it."""
 
     id: str
     status: str
@@ -61,6 +67,12 @@ class Response:
     """Seconds from sending the request to the end."""
     raw: Mapping[str, Any]
     """The whole response object as it arrived."""
+
+    def __repr__(self) -> str:
+        names = ", ".join(call.full_name for call in self.calls)
+        said = [f"text {_short(repr(self.text))}"] if self.text or not names else []
+        said += [f"calls {_short(names)}"] if names else []
+        return f"<Response {self.id} {self.status}: {self.usage.shown}; {', '.join(said)}>"
 
     @property
     def text(self) -> str:
@@ -229,7 +241,8 @@ class LoopResult(Generic[Output]):
     responses: tuple[Response, ...] = ()
     calls: tuple[CallRecord, ...] = ()
     waiting: tuple[AnyCall, ...] = ()
-    """Calls of tools that have no function here: answer them with ``session.owe``."""
+    """Calls that wait for an approval (``session.pending``), or whose tools have no function here:
+    answer these with ``session.owe``."""
     partial_text: str = ""
     """In the result of an error: what the turn that did not end had said."""
     value: Output | None = None
@@ -238,12 +251,11 @@ class LoopResult(Generic[Output]):
     """``session.cancel`` ended the run."""
 
     def __repr__(self) -> str:
-        used, names = self.usage, ", ".join(record.call.full_name for record in self.calls)
+        names = ", ".join(record.call.full_name for record in self.calls)
         failed = sum(record.failed for record in self.calls)
         answer = self.partial_text or self.text if self.value is None else repr(self.value)
         return (
-            f"<LoopResult {self.status}: {len(self.responses)} turns, {used.input_tokens} tokens "
-            f"in ({used.hit_ratio:.0%} cached), {used.output_tokens} out\n"
+            f"<LoopResult {self.status}: {len(self.responses)} turns, {self.usage.shown}\n"
             f" {len(self.calls)} calls{f' ({_short(names)})' if names else ''}, {failed} failed, "
             f"{len(self.waiting)} waiting\n"
             f" answer {_short(repr(answer))}>"
@@ -309,7 +321,8 @@ class SessionStats:
     """Turns that were lost on the way and begun again."""
     usage: Usage = Usage()
     cost: float | None = None
-    """Cost of the whole session; None where the server has no prices."""
+    """Cost of the whole session, 0 where the server has no prices; None of a server that counts
+    none."""
     saved: float | None = None
     """Saved by the last turn's cache hits."""
     budget_left: Mapping[str, Any] | None = None

@@ -6,7 +6,7 @@ Always true: ``history`` holds what stands before ``head`` and nothing else, so 
 which has lost the chain can be sent the whole of it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +16,6 @@ from tools_api.sdk.options import AnyTool, TurnOptions, wire_options
 
 MOST_REPORTS = 64
 """Calls of which a turn tells how their tools ran."""
-_OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
 class Mark(NamedTuple):
@@ -72,6 +71,13 @@ class Chain:
         name = self.defaults.get("keepwarm", {}).get("session")
         return None if name is None else str(name)
 
+    def shown(self, kind: str) -> str:
+        """In a line, as a session of that kind."""
+        who = "" if self.name is None else f" {self.name!r}"
+        where = "before its first turn" if self.head is None else f"at {self.head}"
+        stats = self.stats
+        return f"<{kind}{who} {where}: {stats.turns} turns, {stats.usage.shown}>"
+
     def set_keepwarm(self, **keys: Any) -> None:
         """Change keys of the extension that go with every turn; None takes one out."""
         merged = {**self.defaults.get("keepwarm", {}), **keys}
@@ -98,9 +104,16 @@ class Chain:
             wire["keepwarm"] = {**wire.get("keepwarm", {}), "fork": True}
         return wire
 
-    def before_input(self) -> list[dict[str, Any]]:
-        """The items that go in front of the next turn's input."""
-        return self.owed + items_for(self.late, self.history)
+    def input_with(self, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The input of the next turn: what goes in front of ``items``, and these. Of outputs of one
+        call the newest goes: that among ``items`` if there is one, else what was owed last."""
+        answered, kept = {_answers(item) for item in items}, []
+        for item in reversed(self.owed):
+            call_id = _answers(item)
+            if call_id is None or call_id not in answered:
+                kept.append(item)
+                answered.add(call_id)
+        return [*kept[::-1], *items_for(self.late, self.history), *items]
 
     def advance(self, items: list[dict[str, Any]], response: Response) -> None:
         """Move behind ``response``, which answered ``items``."""
@@ -137,7 +150,7 @@ class Chain:
         mark = self.marks[number]
         self.owed, self.heard = [], []
         for item in self.history[mark.length :]:
-            if item.get("type") not in _OUTPUTS:
+            if _answers(item) is None:
                 break
             self.owed.append(item)
         self.head = to
@@ -178,6 +191,13 @@ class Chain:
         if self.name is not None:
             fork.set_keepwarm(session=None)
         return fork
+
+
+def _answers(item: Mapping[str, Any]) -> str | None:
+    """The id of the call whose output the item is."""
+    kind = str(item.get("type", ""))
+    is_output = kind.endswith("_call_output") or kind == "tool_search_output"
+    return item.get("call_id", item.get("id")) if is_output else None
 
 
 def _counted(stats: SessionStats, response: Response) -> SessionStats:

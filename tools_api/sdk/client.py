@@ -18,8 +18,9 @@ from tools_api.sdk.backoff import Retries
 from tools_api.sdk.connection import Connection, Endpoint
 from tools_api.sdk.environment import KEY_VARIABLE, key_of, server_of, warn_of_strays
 from tools_api.sdk.hooks import Hooks
+from tools_api.sdk.new_session import equipped, new_session
 from tools_api.sdk.options import Budget, TurnOptions
-from tools_api.sdk.session import AsyncSession, equipped, new_session
+from tools_api.sdk.session import AsyncSession
 from tools_api.sdk.sockets import Sockets, SocketsFor
 from tools_api.sdk.tool_runner import DEFAULT_MAX_PARALLEL_TOOLS
 from tools_api.sdk.tools import Approve
@@ -69,6 +70,10 @@ class AsyncClient:
             event_timeout_s=event_timeout_s,
         )
         self._sockets = Sockets(Connection(endpoint, retries, transport=transport), sockets)
+        self._address = endpoint.http_url("")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._address}>"
 
     def session(
         self,

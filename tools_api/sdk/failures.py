@@ -5,19 +5,28 @@ call that it has open is answered with its next turn, and it may be used.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from tools_api.errors import ApiError
 from tools_api.sdk.answers import LoopResult, Response
 
+PUBLIC: Final = "keepwarm"
+"""Where these stand for whoever catches them; a traceback names them so."""
+
 
 class Refused(ApiError):
-    """The server refused a request before it started; ``code`` says why."""
+    """The server refused a request before it started; ``code`` says why. Users know it as the
+    ApiError that it is."""
+
+    __module__ = PUBLIC
 
     result: LoopResult[Any] | None = None
     """The run's work so far; None outside a run."""
     retry_after_s: float | None = None
     """How long the server asked to be left alone; None if it did not."""
+
+
+Refused.__name__ = Refused.__qualname__ = "ApiError"
 
 
 class ConnectionLost(Exception):
@@ -26,6 +35,8 @@ class ConnectionLost(Exception):
 
     The same call may be made again. ``started`` says whether the server had begun the turn.
     """
+
+    __module__ = PUBLIC
 
     result: LoopResult[Any] | None = None
     """The run's work so far, the text of its last turn with it; None outside a run."""
@@ -48,6 +59,8 @@ class ConnectionLost(Exception):
 class TurnFailed(Exception):
     """The response ended ``failed``. The session stands where it stood."""
 
+    __module__ = PUBLIC
+
     result: LoopResult[Any] | None = None
     """The run's work so far; None outside a run."""
 
@@ -64,6 +77,8 @@ class TurnFailed(Exception):
 class TooManyTurns(Exception):
     """The last turn allowed still has calls. They were not run; the next input says so."""
 
+    __module__ = PUBLIC
+
     def __init__(self, result: LoopResult[Any]) -> None:
         super().__init__(f"the model still calls tools after {len(result.responses)} turns")
         self.result = result
@@ -71,6 +86,8 @@ class TooManyTurns(Exception):
 
 class OutputInvalid(Exception):
     """No answer was an ``output_type``, though the model was asked again."""
+
+    __module__ = PUBLIC
 
     def __init__(self, result: LoopResult[Any], faults: Sequence[str]) -> None:
         super().__init__(f"the answer does not fit: {'; '.join(faults)}")
@@ -80,6 +97,8 @@ class OutputInvalid(Exception):
 
 class HookEnded(Exception):
     """A hook of the session refused a turn, raised, or took too long; ``hook`` is its name."""
+
+    __module__ = PUBLIC
 
     result: LoopResult[Any] | None = None
     """The run's work so far; None outside a run."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
-from tools_api.items import Call, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Call
 from tools_api.sdk.answers import AnyCall
 from tools_api.sdk.chain import Chain
 from tools_api.sdk.connection import Connection
@@ -55,7 +56,7 @@ class OpenCalls:
         """Whoever begins calls here."""
 
     async def response(self) -> str | None:
-        """Id of the response whose calls these are; None: the session has none.
+        """Id of the response at which the session stands; None: it has none.
 
         Raises:
             Refused, ConnectionLost: the server could not say.

@@ -7,6 +7,7 @@ exception goes on, unless it takes longer than ``_GRACE_S``.
 import asyncio
 import concurrent.futures
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
@@ -18,12 +19,13 @@ _GRACE_S = 5.0
 
 
 class Portal:
-    """Runs coroutines for threads that have no loop. The thread lives while it is needed."""
+    """Runs coroutines for threads that have no loop. The thread lives while it is needed, and no
+    longer than somebody holds the portal: a client, its sessions or their streams."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+    def __init__(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """``last``: to be run before the loop ends with the portal. Holds no portal itself."""
+        self._served = _ServedLoop()
+        weakref.finalize(self, self._served.leave, last)
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of ``work``, run in the loop.
@@ -55,7 +57,7 @@ class Portal:
 
     def do(self, work: Callable[[], object]) -> None:
         """Have ``work`` done in the loop, soon."""
-        self._running().call_soon_threadsafe(work)
+        self._served.running().call_soon_threadsafe(work)
 
     def iterate(self, events: AsyncGenerator[Result, None]) -> Generator[Result, None, None]:
         """``events`` one by one; each is made when it is asked for."""
@@ -77,28 +79,19 @@ class Portal:
 
     def close(self) -> None:
         """End the loop and its thread; a later call starts them anew."""
-        with self._lock:
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(_GRACE_S)
+        self._served.close()
 
-    def leave(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """End the loop after ``last``, without waiting: for a client that nobody holds any more,
-        in whatever thread that is noticed."""
-        loop, self._loop, self._thread = self._loop, None, None
 
-        async def end() -> None:
-            try:
-                await last()
-            finally:
-                asyncio.get_running_loop().stop()
+class _ServedLoop:
+    """A loop in a thread of its own, while it is needed."""
 
-        if loop is not None:
-            loop.call_soon_threadsafe(lambda: asyncio.ensure_future(end()))
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def running(self) -> asyncio.AbstractEventLoop:
+        """The loop, begun if there is none."""
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
@@ -108,6 +101,30 @@ class Portal:
                 thread.start()
                 self._loop, self._thread = loop, thread  # now: interrupted before, it is not there
             return self._loop
+
+    def close(self) -> None:
+        """End it and wait for its thread."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(_GRACE_S)
+
+    def leave(self, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+        """End it after ``last``, without waiting: nobody needs it any more, in whatever thread that
+        is noticed."""
+        loop, self._loop, self._thread = self._loop, None, None
+
+        async def end() -> None:
+            try:
+                if last is not None:
+                    await last()
+            finally:
+                asyncio.get_running_loop().stop()
+
+        if loop is not None:
+            loop.call_soon_threadsafe(lambda: asyncio.ensure_future(end()))
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

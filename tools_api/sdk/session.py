@@ -15,11 +15,11 @@ from typing import Any, TypeVar, Unpack, overload
 from tools_api.items import CallOutput, Item
 from tools_api.sdk.answers import LoopResult, Response, SessionStats, StreamEvent
 from tools_api.sdk.chain import Chain
-from tools_api.sdk.checks import check_budget, check_labels, check_name, of_kind
+from tools_api.sdk.checks import check_budget, check_labels, check_name, check_outputs
 from tools_api.sdk.connection import Connection
 from tools_api.sdk.held_turns import refuse_unstored
-from tools_api.sdk.hooks import NO_HOOKS, Hooks
-from tools_api.sdk.late_tools import brought, name_of, refuse_other
+from tools_api.sdk.hooks import Hooks
+from tools_api.sdk.late_tools import brought, listed, name_of, refuse_other
 from tools_api.sdk.occupancy import Occupancy
 from tools_api.sdk.open_calls import OpenCalls, PendingCall
 from tools_api.sdk.options import (
@@ -35,7 +35,7 @@ from tools_api.sdk.options import (
     wire_items,
 )
 from tools_api.sdk.tool_loop import DEFAULT_MAX_REPAIRS, DEFAULT_MAX_TURNS, Plan, Run, RunEvents
-from tools_api.sdk.tool_runner import DEFAULT_MAX_PARALLEL_TOOLS, Equipment
+from tools_api.sdk.tool_runner import Equipment
 from tools_api.sdk.tools import Approve, Tool
 from tools_api.sdk.turn import Turn
 
@@ -79,6 +79,9 @@ class AsyncSession:
         yield from ()
         return self
 
+    def __repr__(self) -> str:
+        return self._chain.shown(type(self).__name__)
+
     @property
     def head(self) -> str | None:
         """Id of the last response, None before the first."""
@@ -95,16 +98,25 @@ class AsyncSession:
         return self._chain.stats
 
     def items(self) -> AsyncGenerator[Item, None]:
-        """The transcript up to ``head``, oldest item first, read from the server page by page.
+        """The transcript up to ``head``, oldest item first, read from the server page by page. Of a
+        session that is only named so far, up to where the server says that it stands.
 
         Raises:
-            ValueError: no turn has been played here, so there is nothing to name it by.
+            ValueError: the session has no response yet, so there is nothing to read.
             ApiError: the server does not have it any more.
             ConnectionLost: the server could not be reached.
         """
-        if self._chain.head is None:
+        if self._chain.head is None and self._chain.name is None:
             raise ValueError("the session has no response here yet: play a turn, or give head=...")
-        return self._connection.items_of(self._chain.head)
+        return self._items()
+
+    async def _items(self) -> AsyncGenerator[Item, None]:
+        head = await self._calls.response()
+        if head is None:
+            raise ValueError(f"the server has no response of a session {self._chain.name!r} yet")
+        async with aclosing(self._connection.items_of(head)) as items:
+            async for item in items:
+                yield item
 
     async def pending(self) -> tuple[PendingCall, ...]:
         """The calls of the session's last turn that nothing has answered, as the server keeps
@@ -284,22 +296,22 @@ class AsyncSession:
         self._chain.late = late
         return DONE
 
-    def remove_tools(self, names: Sequence[str]) -> Awaitable[None]:
-        """Keep the model from calling these tools, from the next turn on; what was said before
-        stays warm. Calls that are open are run and answered as ever.
+    def remove_tools(self, names: Sequence[str | AnyTool]) -> Awaitable[None]:
+        """Keep the model from calling these tools, by their names or themselves, from the next
+        turn on; what was said before stays warm. Calls that are open are run and answered as ever.
 
         Raises:
             ValueError: the session has no tool of that name.
         """
-        names = [names] if isinstance(names, str) else names
+        given = [name if isinstance(name, str) else name_of(name) for name in listed(names)]
         known = {name_of(tool) for tool in self._chain.defaults.get("tools", ())}
         known |= self._chain.late.keys()
-        for name in names:
+        for name in given:
             if name not in known:
                 there = ", ".join(sorted(known)) or "none"
                 raise ValueError(f"the session has no tool {name!r}; it has {there}")
         told = brought(self._chain.history)
-        for name in names:
+        for name in given:
             if name in self._chain.late and name not in told:
                 del self._chain.late[name]  # nobody has read of it yet
             else:
@@ -307,7 +319,13 @@ class AsyncSession:
         return DONE
 
     def owe(self, outputs: Sequence[CallOutput]) -> Awaitable[None]:
-        """Answer calls with the next turn, in front of its input."""
+        """Answer calls with the next turn, in front of its input. Of two outputs of a call the
+        later one goes.
+
+        Raises:
+            TypeError: they are none.
+        """
+        check_outputs(outputs)
         self._chain.owed += wire_items(outputs)
         return DONE
 
@@ -348,7 +366,8 @@ class AsyncSession:
 
     def rewind(self, *, turns: int = 1, to: str | None = None) -> Awaitable[None]:
         """Go back by so many turns, or to the response ``to``. What lies behind it is left out
-        of the next turn; what it cost stays spent.
+        of the next turn; what it cost stays spent. Outputs that answered calls of that response
+        go with the next turn again, unless its input has others.
 
         Raises:
             ValueError: there is no such turn in this object, or nothing before it to stand on.
@@ -389,6 +408,7 @@ class AsyncSession:
             max_parallel=max_parallel_tools or own.max_parallel,
             hooks=hooks or own.hooks,
         )
+        check_options(defaults)
         inherited = TurnOptions()
         if "model" in self._chain.defaults:
             inherited["model"] = self._chain.defaults["model"]
@@ -473,45 +493,3 @@ def said_by(result: LoopResult[Any]) -> str:
     if result.status != "completed" and not result.text:
         raise RuntimeError(f"the run was {result.status} and said nothing")
     return result.text
-
-
-def new_session(
-    connection: Connection,
-    *,
-    name: str | None,
-    budget: Budget | None,
-    labels: Mapping[str, str] | None,
-    head: str | None,
-    equipment: Equipment,
-    defaults: TurnOptions,
-) -> AsyncSession:
-    """The session that ``client.session`` gives; its arguments are explained there."""
-    check_name(name)
-    check_budget(budget)
-    check_labels(labels)
-    chain = Chain(defaults=defaults, head=head, complete=head is None)
-    whole = None if budget is None else wire_budget(budget)
-    own = None if labels is None else dict(labels)
-    if (name, whole, own) != (None, None, None):
-        chain.set_keepwarm(session=name, budget=whole, labels=own)
-    return AsyncSession(connection, chain, equipment)
-
-
-def equipped(
-    context: Any,
-    approve: Approve | None,
-    max_parallel_tools: int = DEFAULT_MAX_PARALLEL_TOOLS,
-    hooks: Hooks | None = None,
-) -> Equipment:
-    """A session's arguments for its tools and hooks.
-
-    Raises:
-        TypeError: one is of another kind.
-    """
-    asked = "a function of the call and its arguments"
-    of_kind("approve", approve, Callable, asked)
-    of_kind("hooks", hooks, Hooks, "Hooks(before_turn=...)")
-    of_kind("max_parallel_tools", max_parallel_tools, int, "a whole number")
-    return Equipment(
-        context=context, approve=approve, max_parallel=max_parallel_tools, hooks=hooks or NO_HOOKS
-    )

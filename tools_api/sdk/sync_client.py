@@ -6,7 +6,6 @@ session. Methods and errors are those of ``tools_api.sdk.client``.
 Always true: any number of threads may use one client at once.
 """
 
-import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -38,7 +37,6 @@ class Client:
         transport: Transport | None = None,
     ) -> None:
         """Opens nothing yet; the first turn does. Arguments as for ``AsyncClient``."""
-        self._portal = Portal()
         self._inner = AsyncClient(
             base_url,
             api_key=api_key,
@@ -48,7 +46,10 @@ class Client:
             sockets=sockets,
             transport=transport,
         )
-        self._forgotten = weakref.finalize(self, self._portal.leave, self._inner.close)
+        self._portal = Portal(self._inner.close)
+
+    def __repr__(self) -> str:
+        return "<" + repr(self._inner).removeprefix("<Async")
 
     def session(
         self,

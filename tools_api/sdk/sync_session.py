@@ -34,6 +34,9 @@ class Session:
         self._portal = portal
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return "<" + repr(self._inner).removeprefix("<Async")
+
     @property
     def head(self) -> str | None:
         """Id of the last response, None before the first."""
@@ -185,13 +188,14 @@ class Session:
         was said before stays warm. Errors as for ``AsyncSession.add_tools``."""
         self._inner.add_tools(tools)
 
-    def remove_tools(self, names: Sequence[str]) -> None:
+    def remove_tools(self, names: Sequence[str | AnyTool]) -> None:
         """Keep the model from calling these tools, from the next turn on; what was said before
         stays warm. Errors as for ``AsyncSession.remove_tools``."""
         self._inner.remove_tools(names)
 
     def owe(self, outputs: Sequence[CallOutput]) -> None:
-        """Answer calls with the next turn, in front of its input."""
+        """Answer calls with the next turn, in front of its input. Of two outputs of a call the
+        later one goes."""
         self._inner.owe(outputs)
 
     def steer(self, input: Input) -> None:

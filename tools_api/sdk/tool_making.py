@@ -48,8 +48,9 @@ def tool(
 
     The schema comes from the type hints: anything pydantic knows, with bounds and
     descriptions as ``Annotated[str, Field(max_length=20, description="...")]``. The first
-    paragraph of the docstring is the description. The model must give every argument, also
-    one with a default. A parameter of type ``ToolContext`` is not the model's to give.
+    paragraph of the docstring is the description. The schema has the model give every argument,
+    also one with a default, which counts where a call comes without it all the same. A parameter
+    of type ``ToolContext`` is not the model's to give.
 
     Args:
         name: as the model calls it; the function's own without it.
@@ -85,7 +86,7 @@ def _made(function: Callable[..., Any], name: str | None, conduct: Conduct) -> T
             context = (argument.name, next(iter(get_args(hint)), None))
             continue
         # By alias: an argument may have a name that a pydantic model uses itself.
-        fields[f"argument_{len(fields)}"] = (hint, Field(alias=argument.name))
+        fields[f"argument_{len(fields)}"] = (hint, _field(argument))
     arguments = create_model(shown, __config__=ConfigDict(extra="forbid"), **fields)
     paragraph = (inspect.getdoc(function) or "").split("\n\n")[0]
     definition = FunctionTool(
@@ -94,6 +95,13 @@ def _made(function: Callable[..., Any], name: str | None, conduct: Conduct) -> T
         parameters=strict_schema(arguments),
     )
     return Tool(function, definition, _binder(arguments), conduct, context)
+
+
+def _field(argument: inspect.Parameter) -> Any:
+    """Made by a factory, a default is no part of the schema and need not be JSON."""
+    if argument.default is argument.empty:
+        return Field(alias=argument.name)
+    return Field(alias=argument.name, default_factory=lambda: argument.default)
 
 
 def _hint(name: str, argument: inspect.Parameter, hints: dict[str, Any]) -> Any:

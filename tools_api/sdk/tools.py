@@ -89,6 +89,9 @@ class Tool:
         self.conduct = conduct
         self.is_async = inspect.iscoroutinefunction(function)
 
+    def __repr__(self) -> str:
+        return f"<tool {self.name}>"
+
     @property
     def name(self) -> str:
         """As the model calls it."""
@@ -122,7 +125,8 @@ class Tool:
         wanted = None if self._context is None else self._context[1]
         wanted = get_origin(wanted) or wanted
         if isinstance(wanted, type) and not isinstance(value, wanted):
+            there = "none" if value is None else type(value).__name__
             raise TypeError(
                 f"tool {self.name} wants a context of type {wanted.__name__}, the session "
-                f"has {type(value).__name__}: give it as session(context=...)"
+                f"has {there}: give it as session(context=...)"
             )

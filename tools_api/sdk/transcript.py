@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from tools_api.items import Item, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Item
 
 PAGE = 100
 """Items of a page, as many as the server gives at once."""

@@ -17,7 +17,8 @@ from typing import Any
 
 from tools_api.errors import ApiError
 from tools_api.exact_json import dumps
-from tools_api.items import Call, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Call
 from tools_api.sdk.agent_spans import AgentSpan
 from tools_api.sdk.answers import (
     ArgumentsDelta,
@@ -92,7 +93,7 @@ class Turn:
         """``request_id``: that of another process too, which asks for the same turn."""
         check_input(input)
         self._chain = chain
-        own = chain.before_input() + wire_items(input)
+        own = chain.input_with(wire_items(input))
         self._heard = chain.heard
         """Items that the server has, and puts before ``own``."""
         self._items = [*chain.heard, *own]

@@ -27,14 +27,12 @@ def made(config: CacheConfig, mover: BlockMover | None = None) -> Parts:
 
 def test_without_lower_tiers_nothing_is_below_the_device() -> None:
     parts = made(CacheConfig(num_blocks=8))
-    assert parts.tiers.lower is None
     assert parts.pool.num_free == 8
     assert parts.matcher.lowest is Tier.DEVICE
 
 
 def test_where_there_is_host_memory_a_match_reaches_into_it() -> None:
     parts = made(CacheConfig(num_blocks=8, host_blocks=4), NoCopies())
-    assert parts.tiers.lower is not None
     assert parts.matcher.lowest is Tier.HOST
 
 

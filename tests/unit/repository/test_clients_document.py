@@ -9,6 +9,7 @@ import pytest
 from tests.clients.documented import examples
 from tests.clients.table import (
     AGENTS,
+    BACKGROUND,
     CLIENTS,
     COMPACTING,
     LARGE_NPM,
@@ -16,6 +17,7 @@ from tests.clients.table import (
     OWN_TOOLS,
     REQUIREMENTS,
     SCRIPTS,
+    backgrounds,
     compactions,
     conversations,
     matrix,
@@ -38,10 +40,12 @@ def test_the_matrix_is_that_of_the_table_with_the_versions_that_are_pinned() -> 
     assert f"\n\n{conversations()}\n\n" in DOCUMENT
     assert f"\n\n{compactions()}\n\n" in DOCUMENT
     assert f"\n\n{own_tools()}\n\n" in DOCUMENT
+    assert f"\n\n{backgrounds()}\n\n" in DOCUMENT
 
 
 def test_every_script_is_a_row_and_every_row_a_script() -> None:
-    played = [*CLIENTS, *COMPACTING, *OWN_TOOLS, *(agent for agent in AGENTS if not agent.large)]
+    agents = [*AGENTS, *COMPACTING, *OWN_TOOLS, *BACKGROUND]
+    played = [*CLIENTS, *(agent for agent in agents if not agent.large)]
     assert {each.script for each in played} == {
         path.name for path in SCRIPTS.iterdir() if path.suffix in {".py", ".mjs"}
     } - SHARED - OF_FORMATS - OF_TYPES

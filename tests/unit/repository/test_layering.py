@@ -42,8 +42,11 @@ THIRD_PARTY = {
 """What these may take from outside; the base install has only tools_api's."""
 CLIENT_CLOSURE = {
     f"tools_api.{name}"
-    for name in ("errors", "exact_json", "exact_numbers", "items", "json_bounds", "json_fields")
-} | {f"tools_api.{name}" for name in ("noted_items", "built_in_items", "item_fields")}
+    for name in (
+        *("built_in_items", "errors", "exact_json", "exact_numbers", "item_fields"),
+        *("item_reading", "items", "json_bounds", "json_fields", "noted_items"),
+    )
+}
 LATE_IMPORTS = {
     "sessions.journal.places",
     "keepwarm.__main__",

@@ -28,7 +28,7 @@ REACHED = {
     "radix_cache": Reached(types_twice=0, opening=2, handed_on=30),
     "tools_api": Reached(types_twice=0, opening=2, handed_on=34),
     "runtime": Reached(types_twice=0, opening=2, handed_on=27),
-    "sessions": Reached(types_twice=0, opening=2, handed_on=29),
+    "sessions": Reached(types_twice=0, opening=1, handed_on=28),
     "cluster": Reached(types_twice=0, opening=2, handed_on=31),
     "keepwarm": Reached(types_twice=0, opening=2, handed_on=31),
 }

@@ -22,7 +22,7 @@ def quotas(clock: FakeClock, **policy: int) -> Quotas:
 def wait_s(held: Quotas, tenant: str = "acme") -> float:
     """0 if a turn may start, and has; else the seconds it is told to wait."""
     try:
-        held.begin_turn(tenant)
+        held.of(tenant).begin_turn()
     except ApiError as error:
         return error.retry_after_s or -1.0
     return 0.0
@@ -44,9 +44,9 @@ def test_tokens_are_taken_at_the_end_and_what_was_overdrawn_is_waited_for() -> N
     clock = FakeClock(0.0)
     held = quotas(clock, tokens_per_minute=600)
     assert wait_s(held) == 0
-    held.spend("acme", 599)
+    held.of("acme").spend(599)
     assert wait_s(held) == 0
-    held.spend("acme", 301)
+    held.of("acme").spend(301)
     assert wait_s(held) == pytest.approx(30.1)
     clock.now_s += 30.1
     assert wait_s(held) == 0
@@ -54,10 +54,10 @@ def test_tokens_are_taken_at_the_end_and_what_was_overdrawn_is_waited_for() -> N
 
 def test_the_longer_wait_is_told_with_the_limit_that_causes_it() -> None:
     held = quotas(FakeClock(0.0), turns_per_minute=1, tokens_per_minute=60)
-    held.begin_turn("acme")
-    held.spend("acme", 200)
+    held.of("acme").begin_turn()
+    held.of("acme").spend(200)
     with pytest.raises(ApiError, match=r"60 tokens a minute; try again in 141 s"):
-        held.begin_turn("acme")
+        held.of("acme").begin_turn()
 
 
 def test_another_tenant_and_one_without_limits_wait_for_nobody() -> None:
@@ -71,7 +71,7 @@ def test_other_limits_hold_at_once_and_a_limit_that_is_gone_leaves_no_debt() -> 
     clock = FakeClock(0.0)
     tenants = Tenants([KEY], {"acme": TenantPolicy(tokens_per_minute=60)})
     held = Quotas(tenants, clock)
-    held.spend("acme", 6000)
+    held.of("acme").spend(6000)
     assert wait_s(held) > 0
     tenants.replace([KEY], {})
     assert wait_s(held) == 0
@@ -98,9 +98,9 @@ def test_no_stretch_of_time_holds_more_turns_than_the_bucket_and_what_it_gained(
 def test_models_are_allowed_by_any_of_their_names() -> None:
     tenants = Tenants([KEY], {"acme": TenantPolicy(models=frozenset({"m", "other"}))})
     held = Quotas(tenants, FakeClock(0.0))
-    assert held.allows_model("acme", {"default", "m"})
-    assert not held.allows_model("acme", {"default"})
-    assert held.allows_model("anyone", {"default"})
+    assert held.of("acme").allows_model({"default", "m"})
+    assert not held.of("acme").allows_model({"default"})
+    assert held.of("anyone").allows_model({"default"})
 
 
 # In a connection
@@ -197,13 +197,14 @@ def servers(clock: FakeClock, count: int, **policy: int) -> list[Quotas]:
 
 
 def begins(held: Quotas, bucket: Bucket) -> bool:
-    held.drawn("acme", [bucket.give(each) for each in held.lacking("acme")])
+    quota = held.of("acme")
+    quota.drawn([bucket.give(each) for each in quota.lacking()])
     return wait_s(held) == 0
 
 
 def pay(held: Quotas, bucket: Bucket) -> None:
-    for tenant, each in held.debts():
-        held.drawn(tenant, [bucket.give(each)])
+    for quota, each in held.debts():
+        quota.drawn([bucket.give(each)])
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 7])
@@ -231,7 +232,7 @@ def test_servers_together_use_as_many_tokens_as_one_does(count: int) -> None:
         one = draw.choice(held)
         if begins(one, bucket):
             used += 700
-            one.spend("acme", 700)
+            one.of("acme").spend(700)
         for each in held:
             pay(each, bucket)
     assert used == pytest.approx(limit + 600 * limit / 60, rel=0.02)
@@ -242,9 +243,9 @@ def test_a_bucket_that_is_known_to_be_empty_is_not_asked() -> None:
     (held,), bucket = servers(clock, 1, turns_per_minute=1), Bucket(clock, 1)
     assert begins(held, bucket)
     assert not begins(held, bucket)
-    assert not held.lacking("acme")
+    assert not held.of("acme").lacking()
     clock.now_s += 60
-    assert held.lacking("acme")
+    assert held.of("acme").lacking()
     assert begins(held, bucket)
 
 
@@ -253,11 +254,11 @@ def test_while_nothing_can_be_drawn_each_server_goes_on_with_its_part() -> None:
     held = servers(clock, 4, turns_per_minute=240)
     begun = 0
     for each in held:
-        each.num_servers = 4
+        each.servers.count = 4
     for _ in range(600):
         clock.now_s += 0.1
         for each in held:
-            each.unpaid("acme", each.lacking("acme"))
+            each.of("acme").unpaid(each.of("acme").lacking())
             begun += wait_s(each) == 0
     assert begun == pytest.approx(240, abs=8)
     bucket = Bucket(clock, 240)
@@ -269,16 +270,16 @@ def test_a_debt_that_could_not_be_paid_is_owed_still() -> None:
     clock = FakeClock(0.0)
     (held,), bucket = servers(clock, 1, tokens_per_minute=60), Bucket(clock, 60)
     assert begins(held, bucket)
-    held.spend("acme", 101)
-    ((tenant, debt),) = held.debts()
-    assert (tenant, debt.debt, held.debts()) == ("acme", 100.0, [])
-    held.unpaid(tenant, [debt])
+    held.of("acme").spend(101)
+    ((quota, debt),) = held.debts()
+    assert (quota.tenant, debt.debt, held.debts()) == ("acme", 100.0, [])
+    quota.unpaid([debt])
     pay(held, bucket)
     assert bucket.level == 60 - 1 - 100
-    assert held.standing("acme")[0].used == 101
+    assert held.of("acme").standing()[0].used == 101
 
 
 def test_servers_that_share_nothing_draw_nothing() -> None:
     held = quotas(FakeClock(0.0), turns_per_minute=1)
-    assert not held.lacking("acme")
+    assert not held.of("acme").lacking()
     assert not held.debts()

@@ -19,7 +19,8 @@ from tools_api.built_in_items import (
 )
 from tools_api.errors import ApiError
 from tools_api.exact_json import loads
-from tools_api.items import FunctionCallOutput, parse_item, with_output
+from tools_api.item_reading import parse_item
+from tools_api.items import FunctionCallOutput, with_output
 
 PUBLISHED: TypeAdapter[Any] = TypeAdapter(ResponseInputItem)
 EXIT = {"type": "exit", "exit_code": 1}

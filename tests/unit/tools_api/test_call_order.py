@@ -8,7 +8,13 @@ import pytest
 
 from tools_api.call_order import by_model, in_call_order, with_names
 from tools_api.errors import ApiError
-from tools_api.items import CallOutput, FunctionCall, Item, Message, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import (
+    CallOutput,
+    FunctionCall,
+    Item,
+    Message,
+)
 
 
 def items(words: str) -> tuple[Item, ...]:

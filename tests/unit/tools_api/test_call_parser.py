@@ -6,7 +6,8 @@ import pytest
 from tools_api.call_parser import CallParser
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
-from tools_api.items import FunctionCall, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import FunctionCall
 from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,

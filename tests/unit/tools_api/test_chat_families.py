@@ -10,7 +10,8 @@ from tools_api.call_order import with_names
 from tools_api.chat_families import chat_format_for, chat_format_named, chat_format_names
 from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
 from tools_api.chat_mistral import short_call_id
-from tools_api.items import Item, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Item
 from tools_api.tools import FunctionTool, parse_tools
 
 TABLE = json.loads((ROOT / "tests" / "support" / "published_chats.json").read_text())

@@ -14,7 +14,8 @@ from tools_api.chat_format import (
     tool_object,
     turns,
 )
-from tools_api.items import FunctionCall, FunctionCallOutput, Message, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import FunctionCall, FunctionCallOutput, Message
 from tools_api.tools import parse_tools
 
 QWEN = {"<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<think>", "</think>"}

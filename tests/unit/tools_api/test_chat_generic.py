@@ -19,7 +19,8 @@ from tools_api.chat_generic import (
     described,
     opens_thinking,
 )
-from tools_api.items import Item, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Item
 from tools_api.tools import FunctionTool
 
 HAS = frozenset(SPECIAL_TOKENS).__contains__

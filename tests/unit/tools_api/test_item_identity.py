@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tools_api.item_identity import canonical, normalised
-from tools_api.items import Item, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Item
 
 SAME: list[tuple[str, str]] = [
     ('{"a": 1, "b": [1, 2]}', '{"b":[1,2],"a":1}'),

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from tools_api.errors import ApiError
-from tools_api.item_references import parse_input, with_items
-from tools_api.items import Item, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.item_references import with_items
+from tools_api.items import Item
 from tools_api.limits import Limits
+from tools_api.request_reading import parse_input
 
 
 def message(text: str) -> dict[str, Any]:

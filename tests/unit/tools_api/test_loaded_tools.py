@@ -9,10 +9,11 @@ import pytest
 from tests.support.journal_rig import JournalRig
 from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import END, Client, Rig, call, spelled
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 from tools_api.limits import DEFAULT_LIMITS, Limits
 from tools_api.loaded_tools import with_loaded
-from tools_api.requests import CreateRequest, parse_create
+from tools_api.request_reading import parse_create
+from tools_api.requests import CreateRequest
 
 SEARCH = {"type": "tool_search", "execution": "client"}
 ROOM = 1_000_000

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.packed_requests import PIECE_BYTES, Unpacker, pack
-from tools_api.requests import CreateRequest, parse_create
+from tools_api.request_reading import parse_create
+from tools_api.requests import CreateRequest
 
 NUMBERS = [1, 0.5, None, 2**64 + 1, Decimal("0.12345678901234567890"), Decimal("1e400")]
 SCHEMA = {"type": "object", "properties": {"b": {"type": "number"}, "a": {"enum": NUMBERS}}}

@@ -9,8 +9,8 @@ from openai.types.responses.responses_client_event_param import ResponseCreate
 
 from tests.support.architecture import ROOT
 from tools_api.limits import DEFAULT_LIMITS
+from tools_api.request_reading import parse_create
 from tools_api.request_warnings import REFUSED, WITHOUT_EFFECT, WORKING
-from tools_api.requests import parse_create
 
 PUBLISHED = {*get_type_hints(ResponseCreateParamsStreaming), *get_type_hints(ResponseCreate)}
 

@@ -10,7 +10,8 @@ from pydantic import TypeAdapter
 from tests.support.chat_models import FORMATS, format_of
 from tools_api.chat_format import TemplateOptions, to_json, tool_object
 from tools_api.errors import ApiError
-from tools_api.items import Message, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Message
 from tools_api.limits import DEFAULT_LIMITS, Limits
 from tools_api.tool_definitions import DEFINING, check_definitions, defines, definitions_in, merged
 

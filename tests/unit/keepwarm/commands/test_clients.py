@@ -79,10 +79,10 @@ def test_opencode_is_told_its_limits(found: ServedWindow) -> None:
 @pytest.mark.parametrize("found", [FOUND, ODD], ids=["plain", "odd"])
 def test_a_shell_reads_the_lines_for_the_others(found: ServedWindow) -> None:
     names = ["ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_MODEL"]
-    names += ["CLAUDE_CODE_AUTO_COMPACT_WINDOW"]
+    names += ["CLAUDE_CODE_MAX_CONTEXT_TOKENS", "CLAUDE_CODE_AUTO_COMPACT_WINDOW"]
     root = found.base_url.removesuffix("/v1")
     told = exported(CONFIGURED["claude-code"](found), *names)
-    assert told == [root, "secret", found.model, str(found.window)]
+    assert told == [root, "secret", found.model, *[str(found.window)] * 2]
     told = exported(CONFIGURED["anthropic"](found), "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")
     assert told == [root, "secret"]
     told = exported(CONFIGURED["openai"](found), "OPENAI_BASE_URL", "OPENAI_API_KEY")

@@ -15,7 +15,7 @@ from runtime.chat_judge.differences import (
 )
 from tests.support.architecture import ROOT
 from tools_api.chat_families import chat_format_named
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 from tools_api.tools import parse_tools
 
 TABLE: dict[str, Any] = json.loads(

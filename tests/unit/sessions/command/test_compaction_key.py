@@ -23,9 +23,9 @@ def options(folder: Path, place: str | None = None) -> JournalOptions:
 
 
 def understands(one: Seal, other: Seal) -> bool:
-    item = one.sealed("t", "whole", StandsFor(items=()), None)
+    item = one.of("t").sealed("whole", StandsFor(items=()), None)
     try:
-        other.refuse_foreign("t", item, "input[0]")
+        other.of("t").refuse_foreign(item, "input[0]")
     except ApiError:
         return False
     return True

@@ -8,7 +8,7 @@ import pytest
 from sessions.command.prices import PriceError, check_budgets, read_price_file
 from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
-from sessions.tenants import TenantPolicy, Tenants, TokenPrices
+from sessions.tenants import TenantPolicy, TokenPrices
 from tests.support.architecture import ROOT
 from tools_api.requests import Bounds
 
@@ -72,11 +72,10 @@ def test_a_tenants_budget_of_money_needs_prices() -> None:
 def test_a_tenants_own_prices_stand_for_the_servers() -> None:
     own = TokenPrices(input_uncached=1, input_cached=2, output=3, reasoning=4)
     table = PriceTable(input_uncached=1, input_cached=2, output=3, reasoning=4)
-    tenants = Tenants([], {"own": TenantPolicy(prices=own)})
-    terms = TenantTerms(tenants, PriceTable(output=9))
-    assert terms.prices("own") == table
-    assert terms.prices("other") == PriceTable(output=9)
-    priced = TenantTerms(tenants, PriceTable(output=9, residency=5)).prices("own")
+    policy = TenantPolicy(prices=own)
+    assert TenantTerms(lambda: policy, PriceTable(output=9)).prices == table
+    assert TenantTerms(TenantPolicy, PriceTable(output=9)).prices == PriceTable(output=9)
+    priced = TenantTerms(lambda: policy, PriceTable(output=9, residency=5)).prices
     assert priced == replace(table, residency=5), "KV has the server's price"
     check_budgets({"b": TenantPolicy(budget=Bounds(output=1))}, PriceTable())
 

@@ -117,7 +117,7 @@ def test_a_parent_stays(rig: Rig) -> None:
 def test_a_parent_that_came_back_below_its_child_is_not_its_parent_again(rig: Rig) -> None:
     client = rig.connect()
     turn(client, "child", parent_session="root")
-    rig.store.forget_session("acme", "root")
+    rig.store.tenant("acme").forget_session("root")
     none = {"scope": "turn", "output": 0}
     assert turn(client, "root", parent_session="child", budget=none)["type"] == "response.failed"
     assert "a part of itself" in refused(client, session="child", parent_session="root")[1]

@@ -102,13 +102,12 @@ def test_a_table_keeps_what_was_used_last_within_its_bounds() -> None:
     limits = Limits(max_conversations_per_tenant=3, stored_response_ttl_s=100.0)
     table = ConversationTable(limits=limits, clock=clock)
     for n in range(3):
-        assert table.put("t", Conversation(id=str(n), created_s=0), version=None)
+        assert table.put(Conversation(id=str(n), created_s=0), version=None)
         clock.advance(10)
-    assert table.get("t", "0") is not None
-    table.put("t", Conversation(id="3", created_s=0), version=None)
-    assert table.get("t", "1") is None
-    assert table.get("t", "0") is not None
-    assert table.get("u", "0") is None
+    assert table.get("0") is not None
+    table.put(Conversation(id="3", created_s=0), version=None)
+    assert table.get("1") is None
+    assert table.get("0") is not None
     clock.advance(95)
     table.expire()
     assert table.num_bytes > 0
@@ -122,9 +121,9 @@ def test_a_table_bounds_the_bytes_of_a_tenant() -> None:
     table = ConversationTable(limits=limits, clock=FakeClock(0.0))
     for n in range(10):
         large = Conversation(id=str(n), created_s=0, items=(message("x" * 2000, "a"),))
-        table.put("t", large, version=None)
+        table.put(large, version=None)
         assert table.num_bytes <= 5000
-    assert table.get("t", "9") is not None
+    assert table.get("9") is not None
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -139,20 +138,20 @@ def test_a_table_against_a_dictionary(seed: int) -> None:
             case "put":
                 version = None if there is None else there.version
                 made = Conversation(id=id_, created_s=step, version=(version or 0) + 1)
-                assert table.put("t", made, version=version)
+                assert table.put(made, version=version)
                 known[id_] = made
             case "stale":
                 version = 1 if there is None else there.version + 1
-                assert not table.put("t", Conversation(id=id_, created_s=0), version=version)
+                assert not table.put(Conversation(id=id_, created_s=0), version=version)
             case "delete":
-                assert table.delete("t", id_) == (there is not None)
+                assert table.delete(id_) == (there is not None)
                 known.pop(id_, None)
             case "move":
                 read = read_of(there or Conversation(id=id_, created_s=0))
-                assert table.move("t", read, f"resp_{step}")
+                assert table.move(read, f"resp_{step}")
                 if there is not None:
                     after = moved(there, read, f"resp_{step}")
                     assert after is not None
                     known[id_] = after
-        assert {i: table.get("t", i) for i in map(str, range(4)) if table.get("t", i)} == known
+        assert {i: table.get(i) for i in map(str, range(4)) if table.get(i)} == known
     assert table.num_bytes == sum(each.size_bytes for each in known.values())

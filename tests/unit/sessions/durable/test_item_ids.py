@@ -17,7 +17,8 @@ from sessions.durable.item_ids import (
 )
 from sessions.durable.transcript import Entry
 from tests.support.entries import entry
-from tools_api.items import Item, Message, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Item, Message
 
 KINDS = parse_items(
     [

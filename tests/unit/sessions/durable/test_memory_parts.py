@@ -164,7 +164,7 @@ def test_sessions_are_told_within_a_third() -> None:
     store = Rig().service.store
 
     def work() -> list[Session]:
-        return [store.session("t", f"session-{number:08d}") for number in range(2000)]
+        return [store.tenant("t").session(f"session-{number:08d}") for number in range(2000)]
 
     real = grown(work)
     assert 0.7 <= store.session_bytes / real <= 1.7, (store.session_bytes, real)

@@ -10,7 +10,6 @@ from sessions.durable.policies import (
     PolicyAccounts,
     PolicyBudget,
     newly_warned,
-    no_policies,
     period_at,
 )
 
@@ -40,7 +39,7 @@ class Clock:
 
 
 def accounts(clock: Clock, *policies: PolicyBudget) -> PolicyAccounts:
-    return PolicyAccounts(lambda _tenant, _key: policies, lambda: clock.now_s)
+    return PolicyAccounts("t", lambda _key: policies, lambda: clock.now_s)
 
 
 DAY = PolicyBudget(scope="tenant", every="day", budget=Budget(output=10))
@@ -51,18 +50,17 @@ EVER = PolicyBudget(scope="key", budget=Budget(cost=99))
 def test_a_period_has_an_account_of_its_own_and_the_next_one_another() -> None:
     clock = Clock(at(2026, 11, 30, 23))
     here = accounts(clock, DAY, MONTH, EVER)
-    day, month, ever = here.of("t", "ci")
+    day, month, ever = here.of("ci")
     assert [each.name for each in (day, month, ever)] == [
         "tenant/2026-11-30",
         "key/ci/2026-11",
         "key/ci/ever",
     ]
-    assert here.of("t", "ci") == (day, month, ever)
-    assert here.of("u", "ci")[0] is not day
-    assert here.of("t", "other")[1] is not month
+    assert here.of("ci") == (day, month, ever)
+    assert here.of("other")[1] is not month
     day.spend(Amount(output=7))
     clock.now_s += 3600
-    tomorrow, next_month, still = here.of("t", "ci")
+    tomorrow, next_month, still = here.of("ci")
     assert tomorrow.name == "tenant/2026-12-01"
     assert tomorrow.spent == Amount()
     assert next_month.name == "key/ci/2026-12"
@@ -73,33 +71,27 @@ def test_a_period_has_an_account_of_its_own_and_the_next_one_another() -> None:
 def test_what_a_journal_says_was_spent_is_spent() -> None:
     clock = Clock(at(2026, 11, 30))
     here = accounts(clock, DAY)
-    here.load({("t", "tenant/2026-11-30"): Amount(output=4), ("u", "tenant/2026-11-30"): Amount(1)})
-    (day,) = here.of("t", "")
+    here.load({"tenant/2026-11-30": Amount(output=4), "tenant/2026-11-29": Amount(1)})
+    (day,) = here.of("")
     assert day.spent == Amount(output=4)
     day.spend(Amount(output=2))
-    here.load({("t", "tenant/2026-11-30"): Amount(output=5)})
+    here.load({"tenant/2026-11-30": Amount(output=5)})
     assert day.spent == Amount(output=6)
-
-
-def test_the_journals_clock_says_which_day_it_is() -> None:
-    here = accounts(Clock(at(2026, 11, 30, 23, 59, 59)), DAY)
-    here.offset_s = 2.0
-    assert here.of("t", "")[0].name == "tenant/2026-12-01"
 
 
 def test_a_budget_that_was_lowered_holds_and_keeps_what_was_spent() -> None:
     policies = [DAY]
-    here = PolicyAccounts(lambda *_: policies, lambda: at(2026, 1, 1))
-    (day,) = here.of("t", "")
+    here = PolicyAccounts("t", lambda _: policies, lambda: at(2026, 1, 1))
+    (day,) = here.of("")
     day.spend(Amount(output=8))
     policies[0] = PolicyBudget(scope="tenant", every="day", budget=Budget(output=5))
-    (same,) = here.of("t", "")
+    (same,) = here.of("")
     assert same is day
     assert day.left() == Budget(output=-3)
 
 
 def test_an_error_says_whose_budget_it_is_and_from_when_there_is_more() -> None:
-    day, month, ever = accounts(Clock(at(2026, 11, 30)), DAY, MONTH, EVER).of("t", "ci")
+    day, month, ever = accounts(Clock(at(2026, 11, 30)), DAY, MONTH, EVER).of("ci")
     assert day.whose + day.renewal == (
         "the tenant's budget of this day; there is more from 2026-12-01T00:00:00Z"
     )
@@ -109,7 +101,7 @@ def test_an_error_says_whose_budget_it_is_and_from_when_there_is_more() -> None:
 
 def test_spending_is_told_once_for_each_kind() -> None:
     policy = PolicyBudget(scope="tenant", budget=Budget(output=10, cost=10), warn_at=0.8)
-    (account,) = accounts(Clock(0.0), policy).of("t", "")
+    (account,) = accounts(Clock(0.0), policy).of("")
     assert isinstance(account, PolicyAccount)
     account.spend(Amount(output=7))
     assert newly_warned([account]) == []
@@ -122,4 +114,4 @@ def test_spending_is_told_once_for_each_kind() -> None:
 
 
 def test_without_policies_nothing_is_drawn_on() -> None:
-    assert PolicyAccounts(no_policies, lambda: 0.0).of("t", "k") == ()
+    assert PolicyAccounts("t", lambda _: (), lambda: 0.0).of("k") == ()

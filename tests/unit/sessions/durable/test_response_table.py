@@ -9,7 +9,7 @@ from sessions.durable.response_table import PrivateResponses, ResponseTable, Sto
 from sessions.durable.transcript import Entry, chain
 from tests.support.clock import FakeClock
 from tests.support.entries import SESSION, entry, response
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 
 
 def table(

@@ -12,11 +12,13 @@ from sessions.durable.account import Amount, Budget
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import ConnectionStore, Store
 from sessions.durable.transcript import ROOT_DIGEST, roll
+from sessions.tenants import TenantPolicy, Tenants, TokenPrices
 from tests.support.clock import FakeClock
 from tests.support.entries import entry
 from tests.support.sessions_rig import END, Rig
 from tools_api.items import Item
 from tools_api.limits import Limits
+from tools_api.requests import Bounds
 
 
 def digests(items: Sequence[Item]) -> list[bytes]:
@@ -29,25 +31,24 @@ def store(clock: FakeClock, **limits: Any) -> Store:
 
 def test_the_longest_idle_session_goes_at_one_beyond_the_bound() -> None:
     made = store(FakeClock(1000.0), max_sessions_per_tenant=2)
-    first = made.session("t", "a")
-    made.session("t", "b")
-    made.session("t", "a")
-    made.session("t", "c")
+    first = made.tenant("t").session("a")
+    made.tenant("t").session("b")
+    made.tenant("t").session("a")
+    made.tenant("t").session("c")
     assert {view.session for view in made.sessions()[1]} == {"a", "c"}
-    assert made.session("t", "a") is first
+    assert made.tenant("t").session("a") is first
 
 
 def test_sessions_that_began_with_equal_prices_have_them_together() -> None:
-    price = 1
-    made = Store(
-        limits=Limits(),
-        prices=PriceTable(),
-        clock=FakeClock(1000.0),
-        prices_of=lambda tenant: PriceTable(output=price),
-    )
-    first, second = made.session("t", "a"), made.session("t", "b")
-    price = 2
-    third = made.session("t", "c")
+    def policies(output: int) -> dict[str, TenantPolicy]:
+        prices = TokenPrices(input_uncached=0, input_cached=0, output=output)
+        return {"t": TenantPolicy(prices=prices)}
+
+    tenants = Tenants([], policies(1))
+    made = Store(limits=Limits(), prices=PriceTable(), clock=FakeClock(1000.0), tenants=tenants)
+    first, second = made.tenant("t").session("a"), made.tenant("t").session("b")
+    tenants.replace([], policies(2))
+    third = made.tenant("t").session("c")
     assert first.ledger.prices is second.ledger.prices
     assert [each.ledger.prices.output for each in (first, second, third)] == [1, 1, 2]
 
@@ -55,20 +56,20 @@ def test_sessions_that_began_with_equal_prices_have_them_together() -> None:
 def test_a_session_in_use_is_not_dropped() -> None:
     clock = FakeClock(1000.0)
     made = store(clock, max_sessions_per_tenant=1)
-    first = made.session("t", "a")
+    first = made.tenant("t").session("a")
     first.start_turn("r", None, clock())
-    made.session("t", "b")
+    made.tenant("t").session("b")
     clock.advance(10_000)
     made.sweep()
     assert [view.session for view in made.sessions()[1]] == ["a"]
     first.end_turn("r", clock())
-    assert made.session("t", "a") is first
+    assert made.tenant("t").session("a") is first
 
 
 def test_a_bound_of_one_tenant_is_not_the_other_ones() -> None:
     made = store(FakeClock(1000.0), max_sessions_per_tenant=1)
-    made.session("t", "a")
-    made.session("u", "a")
+    made.tenant("t").session("a")
+    made.tenant("u").session("a")
     assert len(made.sessions()[1]) == 2
 
 
@@ -85,7 +86,7 @@ def test_a_look_at_sessions_costs_what_it_shows_however_many_there_are() -> None
     for number in range(3000):
         clock.advance(0.001)
         for tenant in ("t", "u"):
-            made.session(tenant, str(number))
+            made.tenant(tenant).session(str(number))
     clock.reads = 0
     total, shown = made.sessions("t", 200)
     assert (total, clock.reads) == (3000, 200)
@@ -99,12 +100,12 @@ def test_a_look_at_sessions_costs_what_it_shows_however_many_there_are() -> None
 def test_an_expired_session_is_closed_and_its_name_free() -> None:
     clock = FakeClock(1000.0)
     made = store(clock)
-    first = made.session("t", "a")
+    first = made.tenant("t").session("a")
     clock.advance(made.limits.stored_response_ttl_s + 1)
     made.sweep()
     assert first.state.value == "closed"
-    assert made.session("t", "a") is not first
-    assert made.above_or_before("t", "a") is made.session("t", "a")
+    assert made.tenant("t").session("a") is not first
+    assert made.tenant("t").above_or_before("a") is made.tenant("t").session("a")
 
 
 def test_the_engine_is_told_when_the_last_response_of_a_branch_goes() -> None:
@@ -138,7 +139,7 @@ def test_the_longest_unused_response_goes_at_one_byte_beyond_the_bound(
     size = entry().size_bytes
     for most, first_is_there in ((2 * size, True), (2 * size - 1, False)):
         made = store(FakeClock(1000.0), **{limit: most})
-        mine = ConnectionStore(made, tenant="t", connection_id="c")
+        mine = ConnectionStore(made, tenant=made.tenant("t"), connection_id="c")
         for id_ in ("r1", "r2"):
             mine.keep(id_, entry(), mine.session("s"), private=private)
         assert (mine.response("r1") is not None) is first_is_there
@@ -148,7 +149,7 @@ def test_the_longest_unused_response_goes_at_one_byte_beyond_the_bound(
 def test_a_private_head_gives_way_to_the_shared_one_when_it_is_dropped() -> None:
     clock = FakeClock(1000.0)
     made = store(clock)
-    mine = ConnectionStore(made, tenant="t", connection_id="c")
+    mine = ConnectionStore(made, tenant=made.tenant("t"), connection_id="c")
     session = mine.session("s")
     shared, private = entry(answer="shared"), entry(answer="private")
     mine.keep("r1", shared, session, private=False)
@@ -161,11 +162,12 @@ def test_a_private_head_gives_way_to_the_shared_one_when_it_is_dropped() -> None
 
 def over_http(made: Store, tenant: str = "t", *, continues_heads: bool = True) -> ConnectionStore:
     """What one HTTP request may continue."""
+    whose = made.tenant(tenant)
     return ConnectionStore(
         made,
-        tenant=tenant,
+        tenant=whose,
         connection_id="c",
-        private=made.unlisted(tenant),
+        private=whose.unlisted,
         continues_heads=continues_heads,
     )
 
@@ -182,8 +184,8 @@ def test_what_is_private_over_http_is_there_for_the_tenants_next_request() -> No
     head = over_http(made).head(session)
     assert head is not None
     assert head.entry is private
-    assert made.tenant_responses("t").get("r1") is None
-    elsewhere = ConnectionStore(made, tenant="t", connection_id="websocket")
+    assert made.tenant("t").responses.get("r1") is None
+    elsewhere = ConnectionStore(made, tenant=made.tenant("t"), connection_id="websocket")
     assert elsewhere.history(private.output_items, digests(private.output_items)) is None
     assert (
         over_http(made, "other tenant").history(private.output_items, digests(private.output_items))
@@ -198,7 +200,7 @@ def test_what_is_private_over_http_expires() -> None:
     mine.keep("r1", private, mine.session("s"), private=True)
     clock.advance(60.1)
     made.sweep()
-    assert len(made.unlisted("t").table) == 0
+    assert len(made.tenant("t").unlisted.table) == 0
 
 
 def test_who_sends_whole_histories_continues_no_head() -> None:
@@ -216,7 +218,7 @@ def test_a_session_is_looked_up_without_making_one() -> None:
     assert over_http(made).known_session("s") is None
     session = over_http(made).session("s")
     assert over_http(made).known_session("s") is session
-    assert made.known_session("other", "s") is None
+    assert made.tenant("other").known_session("s") is None
 
 
 def names(made: Store, tenant: str | None = None) -> list[str]:
@@ -226,7 +228,7 @@ def names(made: Store, tenant: str | None = None) -> list[str]:
 def test_sessions_are_shown_by_what_they_did_and_not_by_what_was_done_with_them() -> None:
     clock = FakeClock(1000.0)
     made = store(clock)
-    parent, child, other = (made.session("t", name) for name in ("parent", "child", "other"))
+    parent, child, other = (made.tenant("t").session(name) for name in ("parent", "child", "other"))
     for session in (parent, child, other):
         clock.advance(10.0)
         session.start_turn(session.name, None, clock())
@@ -234,28 +236,28 @@ def test_sessions_are_shown_by_what_they_did_and_not_by_what_was_done_with_them(
     child.end_turn("child", clock())
     for _ in range(2):
         clock.advance(10.0)
-        made.used(parent)  # a child draws on it
-        made.session("t", "parent")  # somebody has looked it up
+        made.tenant("t").used(parent)  # a child draws on it
+        made.tenant("t").session("parent")  # somebody has looked it up
     assert names(made) == ["child", "other", "parent"]
     ages = {view.session: view.idle_s for view in made.sessions()[1]}
     assert ages == {"child": 20.0, "other": 30.0, "parent": 50.0}
     parent.end_turn("parent", clock())
     assert names(made) == ["parent", "child", "other"]
-    made.was_active(parent, 5000.0)
+    made.tenant("t").was_active(parent, 5000.0)
     assert names(made) == ["child", "other", "parent"]
 
 
 def test_what_is_in_use_by_others_is_not_forgotten_though_it_does_nothing_itself() -> None:
     clock = FakeClock(1000.0)
     made = store(clock)
-    parent = made.session("t", "parent")
-    made.session("t", "other")
+    parent = made.tenant("t").session("parent")
+    made.tenant("t").session("other")
     clock.advance(made.limits.stored_response_ttl_s)
-    made.used(parent)
+    made.tenant("t").used(parent)
     clock.advance(1.0)
     made.sweep()
     assert names(made) == ["parent"]
-    made.was_active(parent, 10 * made.limits.stored_response_ttl_s)
+    made.tenant("t").was_active(parent, 10 * made.limits.stored_response_ttl_s)
     made.sweep()
     assert names(made) == ["parent"], "a session that is loaded is not too old at once"
 
@@ -266,7 +268,7 @@ def test_in_any_history_lists_of_one_tenant_and_of_all_are_in_order(seed: int) -
     made = store(clock)
     for number in range(300):
         clock.advance(chance.choice((0.0, 0.5)))
-        session = made.session(chance.choice("tu"), f"s{chance.randrange(12)}")
+        session = made.tenant(chance.choice("tu")).session(f"s{chance.randrange(12)}")
         if session.in_use and chance.random() < 0.6:
             session.end_turn(session.running[0], clock())
         else:
@@ -277,11 +279,9 @@ def test_in_any_history_lists_of_one_tenant_and_of_all_are_in_order(seed: int) -
 
 
 def test_a_session_is_shown_with_every_budget_that_it_keeps_to() -> None:
-    tenant = Budget(output=500, cost=9_000)
-    made = Store(
-        limits=Limits(), prices=PriceTable(), clock=FakeClock(0.0), tenant_budget=lambda _: tenant
-    )
-    root, child = made.session("t", "root"), made.session("t", "child")
+    tenants = Tenants([], {"t": TenantPolicy(budget=Bounds(output=500, cost=0.000_009))})
+    made = Store(limits=Limits(), prices=PriceTable(), clock=FakeClock(0.0), tenants=tenants)
+    root, child = made.tenant("t").session("root"), made.tenant("t").session("child")
     child.parent = root
     root.ledger.account.budget = Budget(output=1)  # its own, and no child's
     root.ledger.tree.budget = Budget(output=100, cost=10_000)
@@ -301,4 +301,6 @@ def test_a_session_is_shown_with_every_budget_that_it_keeps_to() -> None:
     assert view.budgets[1].soft == {"output": 50}
     assert view.budget_left == {"reasoning": 0, "output": 20, "cost": 9_600}
     assert view.budget == {"reasoning": 5, "output": 100, "cost": 10_000}
-    assert [each.scope for each in made.view(made.session("t", "free")).budgets] == ["tenant"]
+    assert [each.scope for each in made.view(made.tenant("t").session("free")).budgets] == [
+        "tenant"
+    ]

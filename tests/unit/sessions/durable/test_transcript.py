@@ -28,7 +28,8 @@ from tests.support.architecture import ROOT
 from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
 from tools_api.item_identity import normalised
-from tools_api.items import FunctionCall, Item, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import FunctionCall, Item
 
 DEFAULT = ROOT / "runtime" / "assets" / "default_model"
 OPTIONS = TemplateOptions()

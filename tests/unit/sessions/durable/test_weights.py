@@ -18,7 +18,8 @@ from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
 from tools_api.items import Item
 from tools_api.limits import DEFAULT_LIMITS, Limits
-from tools_api.requests import CreateRequest, parse_create
+from tools_api.request_reading import parse_create
+from tools_api.requests import CreateRequest
 
 COPIES = 40
 text = st.one_of(
@@ -260,7 +261,7 @@ def test_an_entry_weighs_at_least_its_frame() -> None:
     rig = Rig()
     client = rig.connect()
     client.turn(input="hi", user="u" * 500, unknown="x" * 30_000)
-    store = rig.store.tenant_responses("acme")
+    store = rig.store.tenant("acme").responses
     assert store.num_bytes >= 30_000
 
 

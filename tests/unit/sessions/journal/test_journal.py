@@ -43,7 +43,7 @@ from tests.support.journals import (
 from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import Rig
 from tools_api.chat_format import TemplateOptions
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 from tools_api.tools import parse_tools
 
 

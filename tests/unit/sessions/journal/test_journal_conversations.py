@@ -18,7 +18,7 @@ from sessions.journal.recovery import recover
 from sessions.journal.sqlite import SqliteJournal
 from tests.support.journals import record
 from tests.support.memory_journal import MemoryJournal
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 
 ITEMS = parse_items(
     [

@@ -21,7 +21,7 @@ import pytest
 
 from sessions.durable.ledger import TurnUsage
 from sessions.durable.transcript import chain_ids
-from sessions.journal import retention
+from sessions.journal import file_connections, retention
 from sessions.journal import sqlite as sqlite_module
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.encoding import decode_turn
@@ -32,6 +32,7 @@ from sessions.journal.errors import (
     JournalOtherVersion,
     JournalUnavailable,
 )
+from sessions.journal.file_check import FileCheck
 from sessions.journal.file_state import read_only
 from sessions.journal.mark import read_mark
 from sessions.journal.records import (
@@ -292,11 +293,13 @@ class CheckedJournal(SqliteJournal):
     def __init__(self, path: Path, go: Callable[[], object]) -> None:
         self.begun = threading.Event()
         self.go = go
-        super().__init__(path, fingerprint=b"f")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sqlite_module, "FileCheck", self._stepping)
+            super().__init__(path, fingerprint=b"f")
 
-    def look_through(self, connection: sqlite3.Connection) -> None:
+    def _stepping(self, path: Path, connection: sqlite3.Connection) -> FileCheck:
         connection.set_progress_handler(self._step, 1)
-        super().look_through(connection)
+        return FileCheck(path, connection)
 
     def _step(self) -> None:
         self.begun.set()
@@ -326,7 +329,7 @@ class Watched:
 
 def long_log(tmp_path: Path, patch: pytest.MonkeyPatch) -> tuple[SqliteJournal, Path]:
     """A journal whose log is to be moved, and the log; there is no upkeep beside it."""
-    patch.setattr(sqlite_module, "CHECKPOINT_BYTES", LOG_BYTES)
+    patch.setattr(file_connections, "CHECKPOINT_BYTES", LOG_BYTES)
     patch.setattr(SqliteJournal, "_keep_up", lambda _: None)
     journal = opened(tmp_path / "j")
     log_file, made = tmp_path / "j-wal", itertools.count()

@@ -116,8 +116,10 @@ def test_a_turn_that_runs_at_one_server_is_named_so_at_another(pair: Pair, how: 
     other.send(type="keepwarm:response.resume", request_id="r1")
     assert code(other.last) == "response_not_found", "another tenant's id"
     with pytest.raises(JournalElsewhere):
-        pair.there.recollection.read_response("acme", told.events[0]["response"]["id"])
-    assert not pair.there.recollection.read_response("acme", "none").chains
+        pair.there.recollection.read_response(
+            pair.there.store.tenant("acme"), told.events[0]["response"]["id"]
+        )
+    assert not pair.there.recollection.read_response(pair.there.store.tenant("acme"), "none").chains
     own = pair.here.journal.ownership
     assert own is not None
     assert own.wanted() == [], "who only looks does not take the session away"
@@ -168,7 +170,7 @@ def test_an_id_of_which_nothing_came_is_free_at_every_server(pair: Pair) -> None
     refused = pair.here.connect()
     refused.create(**CREATE | {"previous_response_id": "resp_none"})
     assert code(refused.last) == "previous_response_not_found"
-    pair.here.store.forget_session("acme", "s")
+    pair.here.store.tenant("acme").forget_session("s")
     pair.here.journal.release("acme", ["s"], unasked=True)
     again = pair.there.connect()
     assert again.turn("2" + END, **CREATE)["status"] == "completed"
@@ -234,7 +236,7 @@ def test_a_turn_that_ran_at_a_server_that_died_has_failed_at_another(pair: Pair,
 
 def lets_go(rig: JournalRig, session: str) -> None:
     """As of a session that another server asks for."""
-    rig.store.forget_session("acme", session)
+    rig.store.tenant("acme").forget_session(session)
     rig.journal.release("acme", [session], unasked=True)
 
 
@@ -267,12 +269,12 @@ def test_a_session_that_was_only_read_as_a_parent_is_claimed_for_a_turn_in_it(
     client.turn("six" + END, input="c", keepwarm=root)
     lets_go(pair.here, "root")
     fork.turn("ten" + END, input="d", keepwarm={"session": "child"})
-    read = pair.there.store.known_session("acme", "root")
+    read = pair.there.store.tenant("acme").known_session("root")
     said = {"keepwarm": {"session": "root"}} if by_name else {"previous_response_id": first["id"]}
     third = pair.there.connect().turn("end" + END, input="e", **said)
     assert third["status"] == "completed"
     assert third["keepwarm"]["turn"] == 3
-    assert pair.there.store.known_session("acme", "root") is read, "its children draw on it"
+    assert pair.there.store.tenant("acme").known_session("root") is read, "its children draw on it"
     assert third["keepwarm"]["budget"]["tree"]["output"] == 100 - 5 * len("endE")
     again = pair.there.connect().turn("yes" + END, input="f", keepwarm={"session": "root"})
     assert again["previous_response_id"] == third["id"]
@@ -287,7 +289,7 @@ def test_kv_of_a_session_that_its_server_forgot_and_has_still_is_a_row_of_its_ow
     kept = Residency(branch_id=pair.here.engine.last.branch_id, block_us=7, gone=False)
     client.turn(input="go on", previous_response_id=first["id"], **own)
     assert not store.residents.told([kept]).ended
-    store.forget_session("acme", "s")
+    store.tenant("acme").forget_session("s")
     client.turn(input="fork", previous_response_id=first["id"], **own)
     (old,) = store.residents.told([kept]).ended
     unsettled = old.ledger.settle_residency()
@@ -304,11 +306,11 @@ def test_a_session_is_claimed_that_was_remembered_by_a_response_alone(pair: Pair
     client = pair.here.connect()
     first = client.turn("one" + END, input="a", keepwarm={"session": "s"})
     lets_go(pair.here, "s")
-    stored = pair.here.store.tenant_responses("acme").get(first["id"])
+    stored = pair.here.store.tenant("acme").responses.get(first["id"])
     assert stored is not None
     pair.there.connect().turn("two" + END, input="b", keepwarm={"session": "s"})
     lets_go(pair.there, "s")
-    pair.here.store.above_or_before("acme", stored.session.name)
+    pair.here.store.tenant("acme").above_or_before(stored.session.name)
     third = pair.here.connect().turn("six" + END, input="c", keepwarm={"session": "s"})
     assert third["status"] == "completed"
     assert third["keepwarm"]["turn"] == 3

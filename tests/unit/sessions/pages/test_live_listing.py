@@ -15,7 +15,9 @@ from tests.support.sessions_rig import Rig
 
 def some() -> dict[str, Session]:
     store = Rig().store
-    found = {name: store.session("acme", name) for name in ("plain", "Bounded", "below", "busy")}
+    found = {
+        name: store.tenant("acme").session(name) for name in ("plain", "Bounded", "below", "busy")
+    }
     found["Bounded"].ledger.tree.budget = Budget(output=5)
     found["below"].parent = found["Bounded"]
     found["plain"].labels = (("team", "red"),)

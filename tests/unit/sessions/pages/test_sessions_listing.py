@@ -90,7 +90,7 @@ def test_pages_follow_by_cursor_and_end() -> None:
 
 def test_what_is_live_is_told_over_the_journals_row() -> None:
     journal, rig = kept(2), Rig()
-    session = rig.store.session("acme", "s0")
+    session = rig.store.tenant("acme").session("s0")
     session.ledger.turns = 1
     session.start_turn("resp", None, rig.clock())
     rows = {row["session"]: row for row in asked(rig, journal, ("list", "1"))["rows"]}
@@ -105,7 +105,7 @@ def test_what_is_live_is_told_over_the_journals_row() -> None:
 @pytest.mark.parametrize(("order", "place"), [("recent", 0), ("cost", -1)])
 def test_a_session_in_its_first_turn_is_there_once(order: str, place: int) -> None:
     journal, rig = kept(3), Rig()
-    rig.store.session("acme", "fresh").labels = (("team", "red"),)
+    rig.store.tenant("acme").session("fresh").labels = (("team", "red"),)
     rows = asked(rig, journal, ("list", "1"), ("sort", order))["rows"]
     assert rows[place]["session"] == "fresh"
     assert len(rows) == 4
@@ -119,13 +119,13 @@ def test_a_session_in_its_first_turn_is_there_once(order: str, place: int) -> No
 def test_new_sessions_on_a_page_are_bounded() -> None:
     rig = Rig()
     for number in range(MAX_NEW + 5):
-        rig.store.session("acme", f"new{number}")
+        rig.store.tenant("acme").session(f"new{number}")
     assert len(asked(rig, kept(1), ("list", "1"))["rows"]) == MAX_NEW + 1
 
 
 def test_a_tenant_sees_its_own() -> None:
     journal, rig = kept(3), Rig()
-    rig.store.session("acme", "fresh")
+    rig.store.tenant("acme").session("fresh")
     other = Principal(tenant="other")
     assert asked(rig, journal, ("list", "1"), who=other)["rows"] == []
     with pytest.raises(ApiError):
@@ -136,7 +136,7 @@ def test_a_tenant_sees_its_own() -> None:
 
 def test_one_session_that_is_new_has_a_tree_of_itself() -> None:
     rig = Rig()
-    rig.store.session("acme", "fresh")
+    rig.store.tenant("acme").session("fresh")
     body = asked(rig, kept(1), ("session", "fresh"), ("tenant", "acme"))
     assert [row["session"] for row in body["tree"]["rows"]] == ["fresh"]
     assert body["bounds"] == body["parents"] == []
@@ -158,7 +158,7 @@ def test_without_a_journal_the_live_sessions_are_listed_in_pages() -> None:
     rig = Rig()
     for number in range(PAGE_ROWS + 3):
         rig.clock.advance(1)
-        session = rig.store.session("acme", f"s{number}")
+        session = rig.store.tenant("acme").session(f"s{number}")
         session.ledger.cost, session.ledger.turns = number % 10, 1
     listing = listing_of(rig, None)
     for order in ("recent", "cost", "again", "hit"):
@@ -178,7 +178,7 @@ def test_without_a_journal_the_live_sessions_are_listed_in_pages() -> None:
 
 def test_without_a_journal_a_tree_is_that_of_the_live_sessions() -> None:
     rig = Rig()
-    lead, child, below = (rig.store.session("acme", name) for name in ("lead", "a", "aa"))
+    lead, child, below = (rig.store.tenant("acme").session(name) for name in ("lead", "a", "aa"))
     child.parent, below.parent = lead, child
     body = asked(rig, None, ("session", "lead"), ("tenant", "acme"))
     assert [(r["depth"], r["session"]) for r in body["tree"]["rows"]] == [

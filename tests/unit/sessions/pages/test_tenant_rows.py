@@ -3,11 +3,9 @@
 from dataclasses import replace
 
 from runtime.messages import StepStats
-from sessions.durable.budgets import bounds_of
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import Store
 from sessions.pages.tenant_rows import TenantRows
-from sessions.quotas import Quotas
 from sessions.tenants import ApiKey, TenantPolicy, Tenants
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
@@ -31,14 +29,14 @@ def test_limits_refusals_and_blocks_of_a_tenant_are_told() -> None:
         limits=Limits(),
         prices=PriceTable(),
         clock=clock,
-        tenant_budget=lambda name: bounds_of(tenants.policy(name).budget),
+        tenants=tenants,
     )
-    board, quotas = make_dashboard(clock, store), Quotas(tenants, clock)
+    board, quotas = make_dashboard(clock, store), store.quotas
     rows = TenantRows(board, quotas)
     for _ in range(3):
-        quotas.begin_turn("acme")
-    quotas.spend("acme", 1400)
-    account = store.tenant_accounts.of("acme")
+        quotas.of("acme").begin_turn()
+    quotas.of("acme").spend(1400)
+    account = store.tenant("acme").account
     account.spent = account.spent._replace(output=100, cost=1_500_000_000)
     account.held = account.held._replace(output=20)
     board.step_finished(StepStats(blocks_total=40, blocks_evictable=10, blocks_free=30))
@@ -73,9 +71,9 @@ def test_a_budget_is_told_in_the_units_in_which_it_was_set() -> None:
         limits=Limits(),
         prices=PriceTable(),
         clock=clock,
-        tenant_budget=lambda name: bounds_of(tenants.policy(name).budget),
+        tenants=tenants,
     )
-    account = store.tenant_accounts.of("acme")
+    account = store.tenant("acme").account
     account.spent = account.spent._replace(residency=25_000_500_000, cost=500_000_000)
     row = TenantRows(make_dashboard(clock, store), None).row("acme", None)
     told = {each["kind"]: (each["used"], each["limit"]) for each in row["limits"]}

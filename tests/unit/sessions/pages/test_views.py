@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from sessions.durable.account import NO_BUDGET, Budget
+from sessions.durable.account import Budget
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import Store
 from sessions.pages.buckets import MachineBucket, TurnBucket
@@ -20,11 +20,12 @@ from sessions.pages.views import (
     Views,
     Wish,
 )
-from sessions.tenants import Principal, Role
+from sessions.tenants import Principal, Role, TenantPolicy, Tenants
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
 from tests.unit.sessions.pages.test_dashboard import REPORT
 from tools_api.limits import Limits
+from tools_api.requests import Bounds
 
 ACME = Principal(tenant="acme")
 READER = Principal(tenant="acme", role=Role.READ_ONLY)
@@ -49,7 +50,7 @@ class Board:
         )
 
     def ended(self, tenant: str = "acme", session: str = "s1", **fields: Any) -> None:
-        self.store.session(tenant, session)
+        self.store.tenant(tenant).session(session)
         self.dashboard.turn_finished(replace(REPORT, tenant=tenant, session=session, **fields))
 
     def seen(self, who: Principal, view: str = "sessions", **wish: Any) -> dict[str, Any]:
@@ -99,7 +100,7 @@ def test_the_list_is_in_order_and_names_with_markup_are_data() -> None:
 def test_a_page_has_a_bounded_number_of_rows_however_many_sessions_there_are() -> None:
     board = Board()
     for number in range(PAGE_ROWS + 5):
-        board.store.session("acme", f"s{number}")
+        board.store.tenant("acme").session(f"s{number}")
     seen = board.seen(ACME)
     assert (len(seen["order"]), seen["list"]["total"]) == (PAGE_ROWS, PAGE_ROWS + 5)
     assert len(board.seen(ACME, query=ListQuery(page=1))["order"]) == 5
@@ -172,12 +173,12 @@ def test_a_searched_list_is_looked_through_at_once_or_every_few_seconds_if_it_is
     board = Board()
     wish = {"query": ListQuery(search="late")}
     board.seen(ACME, **wish)
-    board.store.session("acme", "late-1")
+    board.store.tenant("acme").session("late-1")
     assert board.seen(ACME, **wish)["list"]["matching"] == 1
     for number in range(MANY_SESSIONS):
-        board.store.session("acme", f"s{number}")
+        board.store.tenant("acme").session(f"s{number}")
     assert board.seen(ACME, **wish)["list"]["matching"] == 1
-    board.store.session("acme", "late-2")
+    board.store.tenant("acme").session("late-2")
     assert board.seen(ACME, **wish)["list"]["matching"] == 1
     board.clock.advance(LIST_KEPT_S)
     assert board.seen(ACME, **wish)["list"]["matching"] == 2
@@ -218,15 +219,15 @@ def test_curves_are_of_memory_and_journal_together_and_none_is_counted_twice(lev
 
 
 def test_a_tenants_budget_is_a_part_of_its_own_so_that_rows_stay_as_they_are() -> None:
-    board = Board(tenant_budget=lambda name: Budget(output=100) if name == "acme" else NO_BUDGET)
+    board = Board(tenants=Tenants([], {"acme": TenantPolicy(budget=Bounds(output=100))}))
     board.ended("acme", "lead")
     board.ended("other", "theirs")
-    lead = board.store.session("acme", "lead")
+    lead = board.store.tenant("acme").session("lead")
     lead.ledger.tree.budget = Budget(output=50)
     before = board.seen(OPERATOR)
     assert before["tenant_budgets"]["acme"]["left"] == {"output": 100}
     assert set(before["tenant_budgets"]) == {"acme"}
-    account = board.store.tenant_accounts.of("acme")
+    account = board.store.tenant("acme").account
     account.spent = account.spent._replace(output=30)
     after = board.seen(OPERATOR)
     changed = {name for name in after if after[name] != before[name]}

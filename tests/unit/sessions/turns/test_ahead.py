@@ -108,7 +108,7 @@ def test_it_is_done_once_a_cut_and_charged_once() -> None:
     assert len(loop.rig.engine.requests) - before == len(loop.turns) - turns
     reports = loop.rig.reports
     assert sum(report.status == "compaction" for report in reports) == 2, "summary and prefix"
-    session = loop.rig.store.session("acme", loop.turns[-1]["keepwarm"]["session"])
+    session = loop.rig.store.tenant("acme").session(loop.turns[-1]["keepwarm"]["session"])
     assert session.ledger.turns == len(loop.turns)
     spent = session.ledger.account.spent
     assert spent.output == sum(report.usage.output_tokens for report in reports)
@@ -211,7 +211,7 @@ def test_what_was_counted_ahead_is_not_counted_again(monkeypatch: pytest.MonkeyP
 def test_whatever_ends_it_nothing_is_held(way: str) -> None:
     loop = Loop(store=True)
     loop.until(lambda: loop.begun)
-    session = loop.rig.store.session("acme", loop.turns[-1]["keepwarm"]["session"])
+    session = loop.rig.store.tenant("acme").session(loop.turns[-1]["keepwarm"]["session"])
     assert session.in_use
     if way == "engine":
         loop.rig.kill_engine()

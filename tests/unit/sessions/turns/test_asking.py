@@ -19,7 +19,9 @@ from tools_api.events import ResumeTurn
 class Bench:
     def __init__(self) -> None:
         service = make_service(FakeClock(1000.0))
-        visible = ConnectionStore(service.store, tenant="t", connection_id="c")
+        visible = ConnectionStore(
+            service.store, tenant=service.store.tenant("t"), connection_id="c"
+        )
         self.outbox = Outbox()
         self.asking = Asking(
             connection_id="c", visible=visible, service=service, outbox=self.outbox
@@ -47,7 +49,11 @@ def test_a_request_whose_id_a_newer_one_bears_gets_no_answer(overtaken: bool) ->
     asking = Bench().asking
     asked = ResumeTurn(response_id=None, request_id="r", after_sequence=-1, stream_id=None)
     waiting = Waiting(asked, 1, 0.0)
-    job = Job(lane=Lane(None), frame=waiting, log=EventLog(tenant="t", owner="c", request_id="r"))
+    job = Job(
+        lane=Lane(None),
+        frame=waiting,
+        log=EventLog(tenant="t", owner="c", request_id="r"),
+    )
     assert job.log is not None
     job.log.follower = None if overtaken else job
     life = asking.ask(job, ServerReady())

@@ -15,7 +15,7 @@ from tools_api.chat_format import ChatFormat, Segment
 from tools_api.chat_harmony import Harmony
 from tools_api.chat_mistral import Mistral
 from tools_api.limits import DEFAULT_LIMITS
-from tools_api.requests import parse_create
+from tools_api.request_reading import parse_create
 from tools_api.responses import ResponseObject
 
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}

@@ -58,7 +58,7 @@ def test_parallel_turns_share_a_budget_to_the_last_token(rig: Rig) -> None:
     tokens = [c.response["usage"]["output_tokens"] for c in (first, second)]
     assert sum(tokens) == 700 - 2
     assert [len(text(c)) for c in (first, second)] == tokens
-    tree = rig.store.session("acme", "root").ledger.tree
+    tree = rig.store.tenant("acme").session("root").ledger.tree
     assert (tree.held, tree.left().output) == (Amount(), 0)
 
 
@@ -134,7 +134,7 @@ def test_reasoning_ends_at_its_exact_token(rig: Rig) -> None:
 
 def test_input_is_held_as_the_engine_reports_it(rig: Rig) -> None:
     client, _ = begin(rig, session="s", budget={"input_uncached": 10_000, "input_cached": 16})
-    account = rig.store.session("acme", "s").ledger.account
+    account = rig.store.tenant("acme").session("s").ledger.account
     request = rig.engine.last
     prompt = len(rig.engine.prompt(request))
     assert account.held.input_uncached == prompt
@@ -162,7 +162,7 @@ def test_however_a_turn_ends_what_it_told_is_spent_and_nothing_stays_held(
     else:
         rig.store.engine_lost()
         rig.carry(client, client.connection.engine_died())
-    account = rig.store.session("acme", "s").ledger.account
+    account = rig.store.tenant("acme").session("s").ledger.account
     assert (account.spent.output, account.held) == (30, Amount())
     (report,) = rig.reports
     assert report.cost == account.spent.cost == PRICES.cost(report.usage)
@@ -185,7 +185,7 @@ def test_a_budget_cuts_no_call_whose_ending_is_not_known(rig: Rig, limited: bool
     assert client.last["type"] == "response.failed"
     assert "no legal ending" in client.response["error"]["message"]
     assert rig.engine.cancelled
-    account = rig.store.session("acme", "s").ledger.account
+    account = rig.store.tenant("acme").session("s").ledger.account
     assert (account.spent, account.held) == (Amount(), Amount())
 
 
@@ -203,7 +203,7 @@ def noted(rig: JournalRig) -> Amount:
 def test_what_a_turn_holds_is_noted_from_its_start_on(lasting: JournalRig) -> None:
     client = lasting.connect()
     client.create(input="hi" * 40, max_output_tokens=600, keepwarm={"session": "s"})
-    account = lasting.store.session("acme", "s").ledger.account
+    account = lasting.store.tenant("acme").session("s").ledger.account
     assert noted(lasting) == account.held
     assert account.held.output == GRANT_TOKENS
     lasting.emit("x", cached=16)
@@ -221,7 +221,7 @@ def test_of_output_that_is_held_at_once_a_grant_is_noted(lasting: JournalRig) ->
     client = lasting.connect()
     json = {"format": {"type": "json_object"}}
     client.create(input="hi", max_output_tokens=600, text=json, keepwarm={"session": "s"})
-    account = lasting.store.session("acme", "s").ledger.account
+    account = lasting.store.tenant("acme").session("s").ledger.account
     assert (account.held.output, noted(lasting).output) == (600, GRANT_TOKENS)
     for told in range(100, 600, 100):
         lasting.emit("x" * 100)

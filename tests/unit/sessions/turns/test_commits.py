@@ -62,7 +62,7 @@ def test_a_turn_that_says_a_warm_up_anew_is_recorded_behind_what_it_continues(
     )
     rig.hold = True
     if forgotten:
-        rig.store.tenant_responses("acme").delete(first["id"])
+        rig.store.tenant("acme").responses.delete(first["id"])
     client.create(input=[answer | {"call_id": one}], previous_response_id=warm["id"], tools=tools)
     rig.reply("so" + END)
     ((_, question),) = rig.held

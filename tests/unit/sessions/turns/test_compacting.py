@@ -11,6 +11,7 @@ from tests.support.recast_loops import (
     connect,
     loop,
     play,
+    prompt,
     recast_of,
     result,
     sums_of,
@@ -143,6 +144,35 @@ def test_a_trigger_gives_exactly_one_item_and_the_chain_goes_on() -> None:
     assert "all is well" in read
     assert "hello" not in read
     assert "the task" in read
+
+
+@pytest.mark.parametrize("calls", [0, 6])
+@pytest.mark.parametrize("summary", ["", "endless"])
+def test_a_trigger_without_a_summary_clears_old_results_and_says_so(
+    summary: str, calls: int
+) -> None:
+    """Else a client that compacts where its context is full would find it as full again."""
+    rig, client = connect()
+    last = client.turn((call("g") if calls else "hi") + END, input="the task", tools=[G])
+    for number in range(calls):
+        answer = result(last["output"][-1]["call_id"], f"{number} {LONG}")
+        reply = (call("g") if number < calls - 1 else "done") + END
+        last = client.turn(reply, previous_response_id=last["id"], input=[answer], tools=[G])
+    trigger = [{"type": "compaction_trigger"}]
+    done, _ = play(
+        rig, client, "", summary, previous_response_id=last["id"], input=trigger, tools=[G]
+    )
+    assert [item["type"] for item in done["output"]] == ["compaction"]
+    context, warnings = done["keepwarm"]["context"], done["keepwarm"]["warnings"]
+    assert bool(context["cleared"]) is bool(calls)
+    assert [
+        ("alone are cleared" in w, "stays as long" in w) for w in warnings if "no summary" in w
+    ] == [(calls > 0, calls == 0)]
+    if calls:
+        assert context["after"] < context["before"] * 2 // 3
+    _, read = play(rig, client, END, previous_response_id=done["id"], input="go on", tools=[G])
+    assert "the task" in read
+    assert (f"0 {LONG}" in read) is False
 
 
 @pytest.mark.parametrize(
@@ -296,6 +326,34 @@ def test_a_compaction_block_leads_the_answer_and_comes_back(pause: bool) -> None
     messages += [{"role": "assistant", "content": answer["content"]},
                  {"role": "user", "content": "and then"}]  # fmt: skip
     _, read = messages_turn(rig, client, messages, [edit], END)
+    assert "a summary" in read
+    assert LONG not in read
+
+
+@pytest.mark.parametrize("own", [None, " ", "Say only numbers."])
+def test_messages_are_compacted_alone_and_the_block_goes_on_without_them(own: str | None) -> None:
+    rig, client = connect()
+    task = {"role": "user", "content": "the task"}
+    first, _ = messages_turn(rig, client, [task], [], "said " + LONG + END)
+    said = [task, {"role": "assistant", "content": first["content"]}]
+    body = {"model": "m", "max_tokens": 50, "messages": said}
+    asked = MESSAGES.read(body | {"compaction": {"type": "summarize", "instructions": own}})
+    client.create(**asked.create)
+    assert (own or " ").strip() in prompt(rig)
+    assert sums_up(rig) is (own != "Say only numbers.")
+    rig.reply("a summary" + END)
+    rig.reply("")
+    answer = asked.writer.whole(client.response)
+    assert [block["type"] for block in answer["content"]] == ["compaction"]
+    assert answer["stop_reason"] == "compaction"
+    assert "a summary" in answer["content"][0]["content"]
+    assert [each["type"] for each in answer["usage"]["iterations"]] == ["compaction", "message"]
+    going_on = [
+        {"role": "assistant", "content": answer["content"]},
+        {"role": "user", "content": "go"},
+    ]
+    _, read = messages_turn(rig, client, going_on, [], END)
+    assert "the task" in read
     assert "a summary" in read
     assert LONG not in read
 

@@ -9,7 +9,7 @@ from sessions.durable.response_table import StoredResponse
 from sessions.turns.continuing import find_lineage, find_parent
 from tests.unit.sessions.turns.test_memory import ASKED, KNOWN, Bench
 from tools_api.errors import ApiError
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 from tools_api.requests import CreateRequest, KeepwarmOptions
 
 

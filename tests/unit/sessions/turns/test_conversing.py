@@ -7,9 +7,10 @@ from sessions.durable.transcript import ROOT_DIGEST, roll
 from sessions.turns.conversing import conversing, same_items
 from tests.support.entries import entry
 from tools_api.errors import ApiError
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 from tools_api.limits import DEFAULT_LIMITS
-from tools_api.requests import CreateRequest, parse_create
+from tools_api.request_reading import parse_create
+from tools_api.requests import CreateRequest
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "id": "fc_1"}
 OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "x"}

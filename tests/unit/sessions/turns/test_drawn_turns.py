@@ -1,7 +1,6 @@
 """Turns of a tenant whose limits several servers share: two servers begin what one would."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 
 from sessions.journal.errors import JournalUnavailable
 from sessions.journal.ownership import Ownership
-from sessions.quotas import Quotas
 from sessions.tenants import ApiKey, TenantPolicy, Tenants
 from tests.support.journal_rig import FINGERPRINT, JournalRig
 from tests.support.timed_journal import TimedJournal
@@ -31,9 +29,8 @@ class Servers:
             )
             assert journal.ownership is not None
             journal.ownership.beat()
-            rig = JournalRig(journal)
-            quotas = Quotas(TENANTS, rig.clock, cluster="c")
-            rig.service = replace(rig.service, quotas=quotas)
+            rig = JournalRig(journal, tenants=TENANTS)
+            rig.store.quotas.servers.cluster = "c"
             self.rigs.append(rig)
 
     def pass_time(self, seconds: float) -> None:
@@ -71,7 +68,7 @@ def test_while_the_journal_cannot_be_asked_a_server_goes_on_with_its_part(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, _ = servers.rigs
-    here.service.quotas.num_servers = 2
+    here.store.quotas.servers.count = 2
 
     def away(*_: object) -> None:
         raise JournalUnavailable("away")

@@ -94,7 +94,7 @@ def test_a_cut_after_any_byte_changes_nothing_of_the_events() -> None:
         events, rig = after_cut(cut, resume=bool(cut & 1), at_once=bool(cut & 2))
         assert events == whole, cut
         assert len(rig.engine.requests) == len(rig.reports) == 1
-        assert rig.store.session("acme", "s").ledger.turns == 1
+        assert rig.store.tenant("acme").session("s").ledger.turns == 1
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -530,7 +530,7 @@ def test_what_was_deleted_is_not_said_again(rig: Rig, continued: bool) -> None:
     if continued:
         client.turn("x" + END, input="go on", previous_response_id=response_id)
     requests = len(rig.engine.requests)
-    assert rig.store.delete_response("acme", response_id)
+    assert rig.store.tenant("acme").delete_response(response_id)
     deleted_is_not_said_again(rig, response_id)
     assert len(rig.engine.requests) == requests, "nothing started"
 
@@ -546,7 +546,7 @@ def test_what_was_deleted_of_the_journal_is_not_said_again(
     if restarts == 2:
         lasting.restart()
     lasting.journal.hide("acme", response_id)
-    lasting.store.delete_response("acme", response_id)
+    lasting.store.tenant("acme").delete_response(response_id)
     if restarts:
         lasting.restart()
     for _ in range(2):
@@ -582,7 +582,7 @@ def test_what_others_deleted_of_the_journal_is_not_said_from_memory(
         again.send(type="keepwarm:response.resume", **named)
         assert code(again) == "response_not_found"
     deleted_is_not_said_again(lasting, response_id)
-    assert lasting.store.tenant_responses("acme").get(response_id) is None
+    assert lasting.store.tenant("acme").responses.get(response_id) is None
 
 
 def test_an_end_of_which_the_journal_was_told_nothing_is_said_again(lasting: JournalRig) -> None:

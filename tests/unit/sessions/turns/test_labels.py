@@ -5,7 +5,7 @@ import pytest
 from sessions.durable.usage_keys import OTHER, Labels
 from sessions.turns.labels import labels_now
 from tests.support.sessions_rig import Rig
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 from tools_api.requests import CreateRequest, KeepwarmOptions
 
 SOURCES = ("user", "metadata.team")
@@ -17,7 +17,7 @@ def asked(labels: dict[str, str] | None = None, **fields: object) -> CreateReque
 
 
 def after(*requests: CreateRequest, sources: tuple[str, ...] = SOURCES) -> Labels:
-    session = Rig().store.session("t", "s")
+    session = Rig().store.tenant("t").session("s")
     for each in requests:
         session.labels = labels_now(each, session, sources)
     return session.labels
@@ -48,7 +48,7 @@ def test_a_field_that_nobody_reads_is_counted_with_the_others(text: str) -> None
 
 def test_a_part_of_another_session_begins_with_its_labels() -> None:
     store = Rig().store
-    parent, child = store.session("t", "p"), store.session("t", "c")
+    parent, child = store.tenant("t").session("p"), store.tenant("t").session("c")
     parent.labels, child.parent = (("team", "red"),), parent
     assert labels_now(asked(), child, ()) == (("team", "red"),)
     assert labels_now(asked({"team": "blue"}), child, ()) == (("team", "blue"),)

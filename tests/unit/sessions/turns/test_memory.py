@@ -16,7 +16,7 @@ from tests.support.clock import FakeClock
 from tests.support.entries import entry
 from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import make_service
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 
 Answer = TypeVar("Answer")
 KNOWN = {"role": "assistant", "content": "hello"}
@@ -31,8 +31,10 @@ class Bench:
         service = make_service(FakeClock(1000.0))
         if lasts:
             service = replace(service, commits=Commits(MemoryJournal(b"f")))
-        service.store.lasting = lasts
-        self.visible = ConnectionStore(service.store, tenant="t", connection_id="c")
+            service.store.lasts()
+        self.visible = ConnectionStore(
+            service.store, tenant=service.store.tenant("t"), connection_id="c"
+        )
         self.keep("r1", "known")
         self.wanted: list[Wanted] = []
         self.coming: dict[str, str] = {}

@@ -20,6 +20,7 @@ from tests.support.recast_loops import (
 )
 from tests.support.sessions_rig import END, Client, Rig, call
 from tools_api import exact_json
+from tools_api.dialects.anthropic_messages import MESSAGES
 from tools_api.items import Compaction, StandsFor
 
 TRIGGER = {"type": "compaction_trigger"}
@@ -31,7 +32,7 @@ def goes_on(rig: Rig, client: Client) -> None:
     assert client.connection.num_active == 0
     turn, _ = play(rig, client, "well" + END, input="what comes next")
     assert turn["status"] == "completed"
-    session = rig.store.session("acme", turn["keepwarm"]["session"])
+    session = rig.store.tenant("acme").session(turn["keepwarm"]["session"])
     assert session.ledger.account.held == type(session.ledger.account.held)()
 
 
@@ -61,7 +62,7 @@ def test_an_item_made_for_something_else_is_refused(other: str) -> None:
     key = bytes(KEY_BYTES)
     made_for = {"model": b"another|bytes", "tokenizer": b"default|another", "key": b"default|bytes"}
     rig.model.seal = Seal(key, b"default|bytes")
-    mine = rig.model.seal.sealed("acme", "whole", _stands_for(item), "cmp_1").to_wire()
+    mine = rig.model.seal.of("acme").sealed("whole", _stands_for(item), "cmp_1").to_wire()
     rig.model.seal = Seal(bytes([1] * KEY_BYTES) if other == "key" else key, made_for[other])
     client.create(input=[mine])
     assert client.last["error"]["param"] == "input[0].encrypted_content"
@@ -78,7 +79,7 @@ def _stands_for(item: dict[str, Any]) -> StandsFor:
 def test_an_item_of_a_chain_that_was_deleted_says_what_it_said() -> None:
     rig, client = connect()
     turn, read = recast_of(loop(rig, client, 12))[-1]
-    rig.store.forget_session("acme", turn["keepwarm"]["session"])
+    rig.store.tenant("acme").forget_session(turn["keepwarm"]["session"])
     _, again = play(rig, client, END, input=[turn["output"][0]], tools=[G])
     assert again == read
 
@@ -99,7 +100,7 @@ def _sealed_around(seal: Seal, inner: str) -> str:
     told = {"items": [{"type": "compaction", "encrypted_content": inner}], "summary": None}
     packed = base64.urlsafe_b64encode(zlib.compress(exact_json.dumps(told))).rstrip(b"=").decode()
     body = f"kw1w.{packed}"
-    return f"{body}.{seal.signature_of('acme', body)}"
+    return f"{body}.{seal.of('acme').signature_of(body)}"
 
 
 def test_more_items_in_a_row_than_are_taken_are_refused() -> None:
@@ -117,7 +118,7 @@ def test_more_items_in_a_row_than_are_taken_are_refused() -> None:
 
 def _of_part(rig: Rig, item: dict[str, Any]) -> str:
     stands_for = _stands_for(item)
-    made = rig.model.seal.sealed("acme", "part", stands_for, None)
+    made = rig.model.seal.of("acme").sealed("part", stands_for, None)
     return str(made.encrypted_content)
 
 
@@ -200,10 +201,86 @@ def test_a_steer_in_the_middle_of_a_cut_fails_once_and_the_cut_goes_on() -> None
 
 
 @pytest.mark.parametrize("behind", [[], [TRIGGER]])
-def test_ten_thousand_references_to_nothing_are_refused(behind: list[Any]) -> None:
+@pytest.mark.parametrize("whose", ["unknown", "foreign", "deleted", "own"])
+def test_ten_thousand_references_are_refused(whose: str, behind: list[Any]) -> None:
     rig, client = connect()
-    references = [{"type": "item_reference", "id": f"msg_{n}"} for n in range(10_000)]
-    client.create(input=[*references, *behind])
+    ids = [f"msg_{n}" for n in range(10_000)]
+    if whose != "unknown":
+        said = rig.connect("other" if whose == "foreign" else "acme").turn(input="x")
+        ids = [said["output"][0]["id"]] * 10_000
+        if whose == "deleted":
+            rig.store.tenant("acme").delete_response(said["id"])
+    before = len(rig.engine.requests)
+    client.create(input=[*({"type": "item_reference", "id": id_} for id_ in ids), *behind])
     assert client.last["type"] == "error"
     assert client.last["error"]["param"].startswith("input")
+    assert len(rig.engine.requests) == before, "nothing is computed"
+    goes_on(rig, client)
+
+
+def test_a_megabyte_of_a_shells_output_is_refused_by_its_length() -> None:
+    rig, client = connect()
+    tools = [{"type": "shell"}]
+    wanted = {"tools": tools, "tool_choice": {"type": "shell"}}
+    turn = client.turn(call("shell", '{"commands": ["ls"]}') + END, input="the task", **wanted)
+    (asked,) = turn["output"]
+    assert asked["type"] == "shell_call"
+    chunk = {"stdout": "x" * 2**20, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+    output = {"type": "shell_call_output", "call_id": asked["call_id"], "output": [chunk]}
+    before = len(rig.engine.requests)
+    follows = {"previous_response_id": turn["id"], "tools": tools}
+    client.create(**follows, input=[output])
+    error = client.last.get("error") or client.last["response"]["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert len(rig.engine.requests) == before
+    short = output | {"output": [chunk | {"stdout": "x"}]}
+    assert client.turn("well" + END, **follows, input=[short])["status"] == "completed"
+    goes_on(rig, client)
+
+
+def test_a_megabyte_of_a_shells_output_is_cut_where_that_is_asked() -> None:
+    rig, client = connect()
+    shell = {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}
+    chunk = {"stdout": "x" * 2**20, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+    output = {"type": "shell_call_output", "call_id": "c", "output": [chunk]}
+    task = {"role": "user", "content": "the task"}
+    fields = {"tools": [{"type": "shell"}], "truncation": "auto"}
+    turn, read = play(rig, client, "well" + END, input=[task, shell, output], **fields)
+    assert turn["status"] == "completed"
+    assert "the task" in read
+    assert 2000 < len(read) < 8000
+    goes_on(rig, client)
+
+
+def test_a_tool_that_is_removed_while_its_call_is_open_is_answered_and_called_no_more() -> None:
+    rig, client = connect()
+    tools = [{"name": "g", "input_schema": {"type": "object", "properties": {}}},
+             {"name": "h", "input_schema": {"type": "object", "properties": {}}}]  # fmt: skip
+    use = {"type": "tool_use", "id": "u", "name": "g", "input": {}}
+    reference = {"type": "tool_reference", "name": "g"}
+    removal = {"role": "system", "content": [{"type": "tool_removal", "tool": reference}]}
+    result_ = {"type": "tool_result", "tool_use_id": "u", "content": "what it gave"}
+    said = [
+        {"role": "user", "content": "the task"},
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [result_]},
+        removal,
+    ]
+    for order in ([0, 1, 2, 3], [0, 1, 3, 2]):
+        body = {
+            "model": "m",
+            "max_tokens": 50,
+            "tools": tools,
+            "messages": [said[n] for n in order],
+        }
+        asked = MESSAGES.read(body)
+        client.create(**asked.create)
+        assert client.last["type"] != "error", client.last
+        assert "what it gave" in prompt(rig)
+        grammar = rig.engine.last.grammar
+        assert grammar is not None
+        assert '\\"name\\": \\"h\\"' in grammar.lark
+        assert '\\"name\\": \\"g\\"' not in grammar.lark
+        rig.reply("well" + END)
+        assert client.response["status"] == "completed"
     goes_on(rig, client)

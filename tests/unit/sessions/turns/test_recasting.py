@@ -1,6 +1,7 @@
 """What stays of a context that has grown too long: properties over random histories."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -130,6 +131,19 @@ def test_old_results_go_before_turns_do(seed: int) -> None:
     decision = decide(items, sizes, room, rules)
     if decision is not None and sum(sizes) - saved <= room.target:
         assert not decision.summarised
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_without_a_summary_results_are_cleared_whatever_was_to_be_summed_up(seed: int) -> None:
+    items, sizes, room, rules = drawn(random.Random(seed))
+    cleared = without_summary(items, sizes, room, rules)
+    assert cleared == without_summary(items, sizes, room, replace(rules, clears=not rules.clears))
+    assert not cleared.summarised
+    outputs = [place for place, item in enumerate(items) if isinstance(item, CallOutput)]
+    too_long = sum(sizes) > room.target
+    worth = [p for p in outputs if sizes[p] > room.note and p < cleared.newest]
+    if too_long and worth and not rules.exempt:
+        assert cleared.cleared
 
 
 @pytest.mark.parametrize("seed", range(100))

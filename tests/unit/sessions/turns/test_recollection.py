@@ -33,7 +33,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def entry_of(rig: JournalRig, response_id: str, tenant: str = "acme") -> Entry:
-    stored = rig.store.tenant_responses(tenant).get(response_id)
+    stored = rig.store.tenant(tenant).responses.get(response_id)
     assert stored is not None
     return stored.entry
 
@@ -97,7 +97,7 @@ def test_a_tree_of_sessions_has_spent_what_it_spent_before(rig: JournalRig) -> N
         client = rig.connect()
         client.turn("thr" + END, input="c", keepwarm={"session": "child"})
         assert client.response["status"] == "completed"
-    spent = rig.store.session("acme", "root").ledger.tree.spent
+    spent = rig.store.tenant("acme").session("root").ledger.tree.spent
     assert spent.output == 16
     rig.restart()
     client = rig.connect()
@@ -181,9 +181,9 @@ def test_a_parent_that_was_deleted_is_forgotten_and_so_is_its_session(
     rig.reply("three" + END)
     rig.commit(Verdict(written=False, reason=PARENT_DELETED))
     assert client.response["keepwarm"]["reason"] == PARENT_DELETED
-    assert rig.store.tenant_responses("acme").get(first["id"]) is None
-    assert (rig.store.known_session("acme", "s") is None) == (not fork)
-    kept = rig.store.known_session("acme", "other")
+    assert rig.store.tenant("acme").responses.get(first["id"]) is None
+    assert (rig.store.tenant("acme").known_session("s") is None) == (not fork)
+    kept = rig.store.tenant("acme").known_session("other")
     assert kept is not None
     assert kept.head_id == other["id"]
 
@@ -366,7 +366,7 @@ def test_of_every_kind_of_turn_what_is_loaded_equals_what_fell_out(
     for _ in range(60):
         client = rig.connect()
         chance.choice(KINDS)(client, chance, list(kept))
-        table = rig.store.tenant_responses("acme")
+        table = rig.store.tenant("acme").responses
         for response_id in [each.id for each in table]:
             stored = table.get(response_id)
             if stored is not None and response_id not in kept:
@@ -376,8 +376,9 @@ def test_of_every_kind_of_turn_what_is_loaded_equals_what_fell_out(
     assert len(kept) > 20
     rig.restart()
     for response_id, entry in kept.items():
-        rig.recollection.remember("acme", rig.recollection.read_response("acme", response_id))
-        stored = rig.store.tenant_responses("acme").get(response_id)
+        acme = rig.store.tenant("acme")
+        rig.recollection.remember(acme, rig.recollection.read_response(acme, response_id))
+        stored = rig.store.tenant("acme").responses.get(response_id)
         assert stored is not None
         assert_same_chain(stored.entry, entry)
         assert stored.wire == wires[response_id]
@@ -430,7 +431,7 @@ def test_a_plan_whose_session_falls_out_meanwhile_counts_what_that_has_spent(
     schema = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
     asked = {"previous_response_id": first["id"], "text": {"format": schema}}
     client.create(input="b", **asked)
-    rig.store.forget_session("acme", "s")
+    rig.store.tenant("acme").forget_session("s")
     rig.checks_pass = True
     ((_, check),) = rig.checks
     rig.carry(client, client.connection.answer(check.id, None))

@@ -19,8 +19,8 @@ from tests.support.journal_rig import JournalRig
 from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import END, Client, Rig, call, tool
 from tools_api.errors import ApiError
+from tools_api.item_reading import parse_items
 from tools_api.item_references import ItemReference
-from tools_api.items import parse_items
 from tools_api.limits import Limits
 from tools_api.requests import CreateRequest
 
@@ -56,7 +56,7 @@ def asked(request: GenerationRequest) -> tuple[Any, ...]:
 
 
 def entry_of(rig: Rig, response_id: str, tenant: str = "acme") -> Entry:
-    stored = rig.store.tenant_responses(tenant).get(response_id)
+    stored = rig.store.tenant(tenant).responses.get(response_id)
     assert stored is not None
     return stored.entry
 
@@ -208,7 +208,7 @@ def test_a_private_item_is_its_connections_alone_and_what_it_is_put_into_is_too(
     assert refused(rig.connect(), input=[named, user("b")])["code"] == "item_not_found"
     second = client.turn("more" + END, input=[user("else"), named, user("b")])
     assert second["store"] is False
-    assert rig.store.tenant_responses("acme").get(second["id"]) is None
+    assert rig.store.tenant("acme").responses.get(second["id"]) is None
     client.disconnect()
     assert refused(rig.connect(), input=[named, user("b")])["code"] == "item_not_found"
 
@@ -219,7 +219,7 @@ def test_a_deleted_responses_items_are_unknown(lasting: JournalRig, restarted: b
     first = client.turn("hello" + END, input=[user("a", type="message", id="mine")])
     second = client.turn("and" + END, input="b", previous_response_id=first["id"])
     lasting.journal.hide("acme", first["id"])
-    lasting.store.delete_response("acme", first["id"])
+    lasting.store.tenant("acme").delete_response(first["id"])
     if restarted:
         lasting.restart()
         client = lasting.connect()
@@ -235,8 +235,8 @@ def test_the_newest_item_of_an_id_is_meant(rig: Rig) -> None:
         last = client.turn(input=[user(text, type="message", id="same")])
     whole = client.turn(input=[reference("same"), user("b")])
     assert "new" in str(read_items(entry_of(rig, whole["id"])))
-    rig.store.delete_response("acme", last["id"])
-    rig.store.delete_response("acme", whole["id"])
+    rig.store.tenant("acme").delete_response(last["id"])
+    rig.store.tenant("acme").delete_response(whole["id"])
     if not isinstance(rig, JournalRig):
         other = client.turn(input=[reference("same"), user("b")])
         assert "old" in str(read_items(entry_of(rig, other["id"])))
@@ -321,7 +321,7 @@ def test_a_client_that_left_while_its_items_were_fetched_is_forgotten(lasting: J
     asked = {"type": "response.create", "input": [reference(first["output"][0]["id"])]}
     effects = client.connection.receive(json.dumps(asked))
     (lookup,) = effects.questions
-    recalled = lasting.recollection.read("acme", lookup.asked)
+    recalled = lasting.recollection.read(lasting.store.tenant("acme"), lookup.asked)
     client.connection.close()
     assert client.connection.answer(lookup.id, recalled).requests == ()
     assert client.connection.num_active == 0

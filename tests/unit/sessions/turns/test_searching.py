@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from runtime.grammar.refusal import GrammarRefused
 from runtime.messages import FinishReason
+from sessions.durable.item_ids import read_items
 from tests.support.journal_rig import JournalRig
 from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import END, Client, Rig, call, spelled, token_ids
@@ -102,9 +103,9 @@ def test_what_it_consumed_is_the_sum_of_its_parts(rig: Rig, client: Client) -> N
     assert usage["output_tokens"] == len(token_ids(asks())) + len(token_ids("warm" + END))
     (report,) = rig.reports
     assert report.usage.input_tokens == prompts
-    account = rig.store.tenant_accounts.of("acme").spent
+    account = rig.store.tenant("acme").account.spent
     assert account.output == usage["output_tokens"]
-    assert rig.store.session("acme", response["keepwarm"]["session"]).ledger.turns == 1
+    assert rig.store.tenant("acme").session(response["keepwarm"]["session"]).ledger.turns == 1
     assert account.input_uncached + account.input_cached == prompts
     uncached = prompts - usage["input_tokens_details"]["cached_tokens"]
     new = len(first.new_tokens) + len(second.new_tokens)
@@ -260,6 +261,28 @@ def test_the_journal_has_it_as_one_turn() -> None:
              *response["output"][1:], user("on")]  # fmt: skip
     again = client.turn(END, input=whole, tools=TOOLS)
     assert again["status"] == "completed"
+
+
+def test_what_was_read_is_in_its_order_and_the_same_from_the_journal() -> None:
+    rig = JournalRig(MemoryJournal(b"f"), max_context_tokens=ROOM)
+    client = rig.connect()
+    first = searched(rig, client, asks(), asks("shares"), call("c", '{"c": 1}') + END)
+    output = {"type": "function_call_output", "call_id": first["output"][-1]["call_id"],
+              "output": "1"}  # fmt: skip
+    follows = {"previous_response_id": first["id"], "input": [output], "tools": TOOLS}
+    second = client.turn("ok" + END, **follows)
+
+    def read() -> list[dict[str, Any]]:
+        stored = rig.store.tenant("acme").responses.get(second["id"])
+        assert stored is not None
+        return [item.to_wire() for item in read_items(stored.entry)]
+
+    before = read()
+    assert before[1:-1] == first["output"]
+    assert before[-1] == output
+    rig.restart()
+    rig.connect().turn("ok" + END, previous_response_id=second["id"], input="x", tools=TOOLS)
+    assert read() == before
 
 
 def test_what_a_part_may_consume_is_noted_with_what_the_others_have() -> None:

@@ -7,7 +7,7 @@ import pytest
 from sessions.turns.shortening import Room, Shortening, Sizes
 from tests.support.sessions_rig import Rig
 from tools_api.chat_format import TemplateOptions
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 
 ROOM = Room(max_tokens=5000, longest_token_bytes=1, reply_tokens=0)
 

@@ -493,7 +493,7 @@ def _assert_each_once(play: _Play) -> None:
     pending = [event["steer"]["id"] for event in play.told("steer.pending")]
     assert len(set(pending)) == len(pending) > 0
     heard = Counter[str]()
-    for response in play.rig.store.tenant_responses("acme"):
+    for response in play.rig.store.tenant("acme").responses:
         items = [item for item in response.entry.input_items if isinstance(item, Message)]
         heard.update(item.text for item in items)
     returned = {event["steer"]["input"] for event in play.told("steer.failed")}

@@ -12,7 +12,8 @@ from sessions.turns.submissions import (
 )
 from tools_api.errors import ApiError
 from tools_api.events import SteerRequest
-from tools_api.items import Message, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import Message
 from tools_api.limits import Limits
 
 LIMITS = Limits(max_steer_bytes=1000, max_input_items=3)

@@ -18,7 +18,7 @@ from sessions.turns.summaries import (
 from sessions.turns.turn_plan import Due
 from tests.support.sessions_rig import END, Rig, tool
 from tools_api.limits import DEFAULT_LIMITS
-from tools_api.requests import parse_create
+from tools_api.request_reading import parse_create
 
 
 def asked(**fields: Any) -> Any:

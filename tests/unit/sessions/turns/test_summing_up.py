@@ -11,7 +11,7 @@ def test_a_summary_is_charged_once_and_is_no_turn() -> None:
     turns = [report for report in rig.reports if report.status != "compaction"]
     assert summaries
     assert len(turns) == len(done)
-    session = rig.store.session("acme", done[0][0]["keepwarm"]["session"])
+    session = rig.store.tenant("acme").session(done[0][0]["keepwarm"]["session"])
     assert session.ledger.turns == len(turns)
     spent = sum(r.usage.input_tokens for r in rig.reports)
     assert session.ledger.usage.input_tokens == spent
@@ -28,6 +28,8 @@ def test_a_turn_that_is_cancelled_while_it_is_summed_up_ends_so() -> None:
     client.send(type="response.cancel")
     assert client.last["type"] == "response.incomplete"
     assert client.response["keepwarm"]["reason"] == "cancelled"
-    assert rig.store.session("acme", client.response["keepwarm"]["session"]).ledger.turns == 3
+    assert (
+        rig.store.tenant("acme").session(client.response["keepwarm"]["session"]).ledger.turns == 3
+    )
     _, read = play(rig, client, END, previous_response_id=done[-1][0]["id"], input=[answer])
     assert "the task" in read

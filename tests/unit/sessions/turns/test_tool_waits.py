@@ -71,10 +71,9 @@ def test_a_turn_that_ends_because_its_client_left_leaves_nobody_waiting(rig: Rig
 def test_a_client_without_a_socket_between_its_turns_is_waited_for(rig: Rig) -> None:
     """As over HTTP, where each request is a connection."""
     store = rig.service.store
-    visible = ConnectionStore(
-        store, tenant="acme", connection_id="h", private=store.unlisted("acme")
-    )
-    made = Connection(connection_id="h", tenant="acme", service=rig.service, visible=visible)
+    tenant = store.tenant("acme")
+    visible = ConnectionStore(store, tenant=tenant, connection_id="h", private=tenant.unlisted)
+    made = Connection(connection_id="h", tenant=tenant, service=rig.service, visible=visible)
     client = Client(rig, made)
     rig.clients.append(client)
     called(client)
@@ -84,8 +83,8 @@ def test_a_client_without_a_socket_between_its_turns_is_waited_for(rig: Rig) -> 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_of_very_many_sessions_the_newest_are_remembered(rig: Rig, more: int) -> None:
-    waits = ToolWaits(rig.store, "acme")
-    every = [rig.store.session("acme", f"s{n}") for n in range(MOST + more)]
+    waits = ToolWaits(rig.store.tenant("acme"))
+    every = [rig.store.tenant("acme").session(f"s{n}") for n in range(MOST + more)]
     for each in every:
         each.restore(head_id=None, turns_begun=1, open_calls=True)
         assert waits.ended(each, open_calls=True, goes_on=False) is True

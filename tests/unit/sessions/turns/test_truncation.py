@@ -22,7 +22,8 @@ from sessions.turns.shortening import Room
 from sessions.turns.truncation import Context, truncations
 from tests.support.sessions_rig import END, Client, Rig, call, spelled, tool
 from tools_api.chat_format import TemplateOptions
-from tools_api.items import FunctionCall, Item, Reasoning, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import FunctionCall, Item, Reasoning
 
 G = tool("g")
 G_CALL = '<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>'

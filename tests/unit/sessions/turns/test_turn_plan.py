@@ -8,7 +8,7 @@ from sessions.durable.branches import Branches
 from sessions.turns.planning import Lineage, plan_turn
 from sessions.turns.turn_plan import TurnPlan
 from tests.support.sessions_rig import Rig
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 from tools_api.requests import CreateRequest, KeepwarmOptions, TextFormat
 
 
@@ -19,7 +19,8 @@ def a_plan(**fields: object) -> TurnPlan:
         request,
         Lineage(parent=None, session=None, session_name="s", items=request.input),
         service=rig.service,
-        tenant="acme",
+        tenant=rig.store.tenant("acme"),
+        seal=rig.model.seal.of("acme"),
         response_id="resp_1",
         grammar=None,
         arrival_s=10.0,

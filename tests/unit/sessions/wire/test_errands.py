@@ -13,6 +13,7 @@ from sessions.wire.errands import Errands, LongWork
 from sessions.wire.links import NOBODY, Call, Link
 from tests.support.clock import FakeClock
 from tests.support.reading import inline_reading
+from tests.support.tenants import make_tenant
 from tools_api.grammar import GrammarSpec
 
 
@@ -58,7 +59,8 @@ class Bench:
             call()
 
     def link(self, name: str) -> Link:
-        return Link(name, f"tenant of {name}", _Noting(name, self.noted), NOBODY)  # type: ignore[arg-type]
+        tenant = make_tenant(f"tenant of {name}")
+        return Link(name, tenant, _Noting(name, self.noted), NOBODY)  # type: ignore[arg-type]
 
     async def settle(self) -> None:
         for _ in range(20):

@@ -91,7 +91,7 @@ def test_counting_makes_no_session_in_place_of_one_that_fell_out(tmp_path: Path)
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", iter(range(1000)))
         first = (await Client(bench).turn(keepwarm={"session": "s"}))["response"]
-        bench.service.store.forget_session("acme", "s")
+        bench.service.store.tenant("acme").forget_session("s")
         more = {"model": "m", "input": "more", "previous_response_id": first["id"]}
         assert "input_tokens" in await counted(bench, "/v1/responses/input_tokens", **more)
         second = (await Client(bench).turn(**more))["response"]

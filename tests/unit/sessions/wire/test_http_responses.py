@@ -16,7 +16,9 @@ from sessions.wire.links import Link
 from tests.support.exchange import make_call
 from tests.support.fake_engine import play
 from tests.support.hub_bench import HubBench
+from tests.support.sessions_rig import END, call
 from tests.support.speaking_engine import SpeakingEngine
+from tests.unit.sessions.turns.test_searching import TOOLS, asks
 from tools_api.errors import ApiError
 
 Handler = Callable[[Call], Awaitable[HttpResponse]]
@@ -188,6 +190,38 @@ def test_input_items_are_all_that_the_model_read_newest_first() -> None:
         assert [item["id"] for item in oldest_first["data"]] == ids[::-1]
 
     run(scenario)
+
+
+def test_what_a_search_found_is_listed_where_the_model_read_it() -> None:
+    """Calls, outputs and what followed, in order, as the response told them."""
+    made = call("weather", '{"weather": 1}') + END
+    parts = iter([asks(), asks("shares"), made, "bye" + END])
+
+    async def at_once(work: Callable[[], Any]) -> Any:
+        return work()
+
+    async def scenario(bench: HubBench) -> None:
+        client = Client(bench)
+        stored = StoredResponses(hub=bench.hub, store=bench.service.store)
+        first = await client.turn(tools=TOOLS)
+        assert [item["type"] for item in first["output"]] == [
+            *["tool_search_call", "tool_search_output"] * 2, "function_call"
+        ]  # fmt: skip
+        oldest_first = "/?order=asc"
+        listed = await body_of(stored.input_items, first["id"], oldest_first)
+        assert [item["type"] for item in listed["data"]] == ["message"]
+        output = {"type": "function_call_output", "output": "20"}
+        output["call_id"] = first["output"][-1]["call_id"]
+        second = await client.turn(previous_response_id=first["id"], input=[output], tools=TOOLS)
+        listed = await body_of(stored.input_items, second["id"], oldest_first)
+        ResponseItemList.model_validate(listed)
+        assert listed["data"][1:-1] == first["output"]
+        assert listed["data"][-1].items() > output.items()
+        newest_first = await body_of(stored.input_items, second["id"])
+        assert newest_first["data"] == listed["data"][::-1]
+
+    engine = SpeakingEngine(lambda _: [next(parts)])
+    play(lambda: HubBench(engine, in_thread=at_once), scenario)
 
 
 def test_a_list_is_read_page_by_page() -> None:

@@ -18,7 +18,7 @@ from tests.support.speaking_engine import HELLO, Script, SpeakingEngine
 from tools_api.dialects.dialect import Dialect, DialectRequest
 from tools_api.dialects.responses_http import RESPONSES
 from tools_api.errors import ApiError
-from tools_api.requests import parse_create
+from tools_api.request_reading import parse_create
 
 MAX_UNSENT = 20_000
 

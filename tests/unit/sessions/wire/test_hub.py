@@ -21,6 +21,7 @@ from sessions.durable.account import Budget
 from sessions.durable.ledger import Ledger, PriceTable, TurnReport
 from sessions.durable.residents import Residents
 from sessions.durable.session import Session
+from sessions.durable.tenant import Tenant
 from sessions.pages.metrics import Metrics
 from sessions.pages.watcher import Watcher
 from sessions.turns.effects import Effects
@@ -39,6 +40,7 @@ from tests.support.fake_engine import (
     tokens,
 )
 from tests.support.reading import inline_reading
+from tests.support.tenants import make_tenant
 from tools_api.grammar import GrammarSpec
 
 
@@ -88,6 +90,9 @@ class Store:
 
     def engine_lost(self) -> None:
         self.losses += 1
+
+    def tenant(self, name: str) -> Tenant:
+        return make_tenant(name)
 
     def sweep(self) -> tuple[ReleaseBranch, ...]:
         self.sweeps += 1

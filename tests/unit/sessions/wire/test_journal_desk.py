@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from sessions.durable.account import NOTHING, Account, Budget
+from sessions.durable.tenant import Tenant
 from sessions.journal import ownership, shares
-from sessions.journal.adoption import Loader
 from sessions.journal.errors import JournalBusy, JournalUnavailable
 from sessions.journal.journal import Journal
 from sessions.journal.ownership import Ownership
@@ -25,21 +25,20 @@ from sessions.journal.sqlite import SqliteJournal
 from sessions.pages.metrics import Metrics
 from sessions.pages.past import PastCurves
 from sessions.pages.recorder import WHOLE, Recorder
-from sessions.turns.commits import Commits
 from sessions.turns.connection import Connection
-from sessions.turns.recollection import Recollection
 from sessions.turns.sharing import SharedAccounts
 from sessions.turns.wanted import Wanted
-from sessions.wire import journal_desk
+from sessions.wire import journal_desk, session_sharing
 from sessions.wire.errands import LongWork
 from sessions.wire.http_responses import StoredResponses
 from sessions.wire.hub import Hub
-from sessions.wire.journal_desk import READERS, JournalDesk
+from sessions.wire.journal_desk import READERS
+from sessions.wire.session_sharing import SessionSharing
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
 from tests.support.exchange import KeptExchange, make_call
 from tests.support.fake_engine import INFO
-from tests.support.journals import record, reservation
+from tests.support.journals import over, record, reservation
 from tests.support.reading import inline_reading
 from tests.support.sessions_rig import make_service
 from tests.support.speaking_engine import SpeakingEngine
@@ -59,17 +58,8 @@ class Bench:
     ) -> None:
         self.journal = journal or SqliteJournal(path, fingerprint=b"f", owner=owner, shared=shared)
         service = make_service(FakeClock(1000.0))
-        commits = Commits(self.journal)
-        self.service = replace(
-            service, commits=commits, new_id=lambda prefix: f"{prefix}_{next(ids)}"
-        )
-        service.store.lasting = True
-        loader = Loader(self.journal, fingerprint=b"f")
-        recollection = Recollection(
-            journal=self.journal, loader=loader, store=service.store, commits=commits
-        )
-        self.desk = JournalDesk(self.journal, recollection, service.store, keep_s=1e9)
-        commits.awake = self.desk.awake
+        service = replace(service, new_id=lambda prefix: f"{prefix}_{next(ids)}")
+        self.service, self.desk = over(self.journal, service)
         self.dashboard = make_dashboard(service.clock)
         self.engine = SpeakingEngine()
         self.metrics = Metrics()
@@ -277,7 +267,7 @@ def test_a_journal_out_of_reach_for_a_while_keeps_turns_waiting(
 
         bench.journal.append = failing(0, append)  # type: ignore[method-assign]
         bench.journal.turn = failing(1, turn)  # type: ignore[method-assign]
-        bench.service.store.tenant_responses("acme").clear()
+        bench.service.store.tenant("acme").responses.clear()
         second = await Client(bench).turn(previous_response_id=first["response"]["id"])
         assert second["type"] == "response.completed"
         assert failures == [0, 0]
@@ -335,6 +325,11 @@ def test_upkeep_goes_on_after_whatever_once_went_wrong(
     assert len(calls) >= 2
 
 
+def sharing_of(bench: Bench) -> SessionSharing:
+    assert bench.desk.sharing is not None
+    return bench.desk.sharing
+
+
 @pytest.fixture
 def busy_upkeep(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """No pause between looks; how many heartbeats there were."""
@@ -346,8 +341,8 @@ def busy_upkeep(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         beats.append(None)
 
     monkeypatch.setattr(Ownership, "beat", counted)
-    monkeypatch.setattr(journal_desk, "POLL_S", 0.0)
-    monkeypatch.setattr(journal_desk, "HEARTBEAT_S", 0.0)
+    monkeypatch.setattr(session_sharing, "POLL_S", 0.0)
+    monkeypatch.setattr(session_sharing, "HEARTBEAT_S", 0.0)
     return lambda: len(beats)
 
 
@@ -507,7 +502,7 @@ def test_a_share_that_a_turn_draws_on_by_then_does_not_go_back(
         loop, commits = asyncio.get_running_loop(), bench.service.commits
         assert commits is not None
         shared = commits.shared
-        session = bench.service.store.session("acme", "s")
+        session = bench.service.store.tenant("acme").session("s")
         session.ledger.tree.budget = Budget(output=9)
         session.ledger.above = (Account(scope="tenant"),)
         begun = threading.Event()
@@ -529,7 +524,7 @@ def test_a_share_that_a_turn_draws_on_by_then_does_not_go_back(
         await until(lambda: "z" in gone)
         await bench.close()
 
-    monkeypatch.setattr(journal_desk, "POLL_S", 0.0)
+    monkeypatch.setattr(session_sharing, "POLL_S", 0.0)
     run(scenario)
     assert gone == ["a", "z"]
 
@@ -564,12 +559,12 @@ def test_what_cannot_be_put_into_memory_is_out_of_hand(
 
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
-        recalled = await bench.desk.recall("acme", Wanted(session="s"))
-        monkeypatch.setattr(type(bench.service.store), "adopt", adopt)
+        recalled = await bench.desk.recall(bench.service.store.tenant("acme"), Wanted(session="s"))
+        monkeypatch.setattr(Tenant, "adopt", adopt)
         with pytest.raises(ValueError):
-            bench.desk.remember("acme", recalled)
-        await bench.desk.let_go([("acme", "s")])
-        assert not bench.desk.kept
+            bench.desk.remember(bench.service.store.tenant("acme"), recalled)
+        await sharing_of(bench).let_go([("acme", "s")])
+        assert not sharing_of(bench).kept
         await bench.close()
 
     run(scenario)
@@ -578,7 +573,7 @@ def test_what_cannot_be_put_into_memory_is_out_of_hand(
 @pytest.fixture
 def told_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers look for what others want when they are told to, and else never."""
-    monkeypatch.setattr(journal_desk, "POLL_S", 1000.0)
+    monkeypatch.setattr(session_sharing, "POLL_S", 1000.0)
 
 
 def owner_of(journal: SqliteJournal, name: str) -> str:
@@ -590,14 +585,14 @@ def owner_of(journal: SqliteJournal, name: str) -> str:
 def test_a_server_that_drains_lets_go_unasked_of_what_is_idle_and_then_of_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_desk, "_AT_ONCE", 2)
+    monkeypatch.setattr(session_sharing, "_AT_ONCE", 2)
 
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
         client, idle = Client(bench), [f"idle{n}" for n in range(5)]
         for name in (*idle, "busy"):
             await client.turn(keepwarm={"session": name})
-        session = bench.service.store.known_session("acme", "busy")
+        session = bench.service.store.tenant("acme").known_session("busy")
         assert session is not None
         assert session.request_turn("somebody")
         bench.desk.drain()
@@ -625,11 +620,11 @@ def test_a_session_that_is_asked_for_goes_when_its_turn_ends(
         other = SqliteJournal(tmp_path / "j", fingerprint=b"f", owner="b", shared=True)
         with pytest.raises(JournalBusy):
             await asyncio.to_thread(other.claim, "acme", "s", 0.0)
-        session = bench.service.store.known_session("acme", "s")
+        session = bench.service.store.tenant("acme").known_session("s")
         assert session is not None
         assert session.request_turn("somebody")
         await asyncio.to_thread(tell[0])
-        await until(lambda: bench.desk.kept)
+        await until(lambda: sharing_of(bench).kept)
         assert owner_of(bench.journal, "s") == "a"
         session.withdraw("somebody")
         await client.turn(keepwarm={"session": "another"})
@@ -652,8 +647,8 @@ def test_a_server_that_slept_asks_for_its_sessions_anew(
         bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
         client = Client(bench)
         await client.turn(keepwarm={"session": "s"})
-        monkeypatch.setattr(journal_desk, "DEAD_MS", -1)  # every heartbeat comes too late
-        await until(lambda: bench.service.store.known_session("acme", "s") is None)
+        monkeypatch.setattr(session_sharing, "DEAD_MS", -1)  # every heartbeat comes too late
+        await until(lambda: bench.service.store.tenant("acme").known_session("s") is None)
         monkeypatch.undo()
         other = SqliteJournal(tmp_path / "j", fingerprint=b"f", owner="b", shared=True)
         await asyncio.to_thread(bench.journal.release, "acme", ["s"], unasked=True)
@@ -693,13 +688,13 @@ def test_what_is_claimed_and_not_yet_in_memory_is_not_let_go(tmp_path: Path) -> 
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
         await Client(bench).turn(keepwarm={"session": "s"})
-        bench.service.store.forget_session("acme", "s")
-        recalled = await bench.desk.recall("acme", Wanted(session="s"))
-        await bench.desk.let_go([("acme", "s")])
-        assert bench.desk.kept
-        bench.desk.remember("acme", recalled)
-        await bench.desk.let_go([("acme", "s")])
-        assert bench.service.store.known_session("acme", "s") is None
+        bench.service.store.tenant("acme").forget_session("s")
+        recalled = await bench.desk.recall(bench.service.store.tenant("acme"), Wanted(session="s"))
+        await sharing_of(bench).let_go([("acme", "s")])
+        assert sharing_of(bench).kept
+        bench.desk.remember(bench.service.store.tenant("acme"), recalled)
+        await sharing_of(bench).let_go([("acme", "s")])
+        assert bench.service.store.tenant("acme").known_session("s") is None
         await bench.close()
 
     run(scenario)
@@ -722,7 +717,7 @@ def test_lookups_go_on_while_others_wait_for_sessions_that_are_busy_elsewhere(
             (await Client(here).turn(keepwarm={"session": name}))["response"]["id"]
             for name in names
         ]
-        busy = [here.service.store.known_session("acme", name) for name in names]
+        busy = [here.service.store.tenant("acme").known_session(name) for name in names]
         assert all(each is not None and each.request_turn("somebody") for each in busy)
         pauses, over = list[float](), asyncio.Event()
 
@@ -731,11 +726,14 @@ def test_lookups_go_on_while_others_wait_for_sessions_that_are_busy_elsewhere(
             await over.wait()
 
         there.desk.pause = pause
+        acme = there.service.store.tenant("acme")
         wanted = Wanted(session="x"), Wanted(responses=heads[1:], owns_first=True)
-        waiting = [asyncio.create_task(there.desk.recall("acme", each)) for each in wanted]
+        waiting = [asyncio.create_task(there.desk.recall(acme, each)) for each in wanted]
         await until(lambda: len(pauses) == 2)
         async with asyncio.timeout(5):
-            found = await there.desk.recall("acme", Wanted(responses=heads[:1]))
+            found = await there.desk.recall(
+                there.service.store.tenant("acme"), Wanted(responses=heads[:1])
+            )
         assert len(found.chains) == 1
         assert not any(task.done() for task in waiting)
         assert set(pauses) == {ownership.ASK_AGAIN_S}
@@ -774,7 +772,7 @@ def test_a_session_that_its_owner_keeps_is_not_waited_for_without_end(
 
         bench.desk.pause = pause
         with pytest.raises(JournalBusy):
-            await bench.desk.recall("t", Wanted(session="s"))
+            await bench.desk.recall(bench.service.store.tenant("t"), Wanted(session="s"))
         assert journal_desk.CLAIM_WAIT_S == 0.0, "it was waited for"
         await bench.close()
         other.close()

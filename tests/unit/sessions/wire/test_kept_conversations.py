@@ -22,15 +22,16 @@ def test_it_is_kept_in_one_place_and_changed_from_its_version(
     tmp_path: Path, journal: bool
 ) -> None:
     async def scenario(bench: HttpBench) -> None:
-        kept = KeptConversations(journal=bench.desk, store=bench.service.store)
-        assert await kept.get("t", "conv_1") is None
-        assert await kept.put("t", ONE, version=None)
-        assert not await kept.put("t", ONE, version=None)
-        assert await kept.get("t", "conv_1") == ONE
-        assert await kept.head("t", ONE) is None
-        assert (bench.service.store.conversations.num_bytes == 0) is journal
-        assert await kept.delete("t", "conv_1")
-        assert not await kept.delete("t", "conv_1")
+        tenant = bench.service.store.tenant("t")
+        kept = KeptConversations(bench.desk)
+        assert await kept.get(tenant, "conv_1") is None
+        assert await kept.put(tenant, ONE, version=None)
+        assert not await kept.put(tenant, ONE, version=None)
+        assert await kept.get(tenant, "conv_1") == ONE
+        assert await kept.head(tenant, ONE) is None
+        assert (tenant.conversations.num_bytes == 0) is journal
+        assert await kept.delete(tenant, "conv_1")
+        assert not await kept.delete(tenant, "conv_1")
         await bench.close()
 
     play(lambda: HttpBench(path=tmp_path / "j" if journal else None), scenario)
@@ -38,10 +39,11 @@ def test_it_is_kept_in_one_place_and_changed_from_its_version(
 
 def test_what_was_said_in_it_and_is_forgotten_is_not_found() -> None:
     async def scenario(bench: HttpBench) -> None:
-        kept = KeptConversations(journal=None, store=bench.service.store)
+        tenant = bench.service.store.tenant("t")
+        kept = KeptConversations(None)
         stands = Conversation(id="conv_1", created_s=1, head_id="resp_gone")
         with pytest.raises(ApiError) as caught:
-            await kept.head("t", stands)
+            await kept.head(tenant, stands)
         assert (caught.value.status, caught.value.code) == (404, "conversation_not_found")
 
     play(HttpBench, scenario)
@@ -66,13 +68,14 @@ class Broken:
 def test_a_journal_that_cannot_be_asked_is_said(error: Exception, status: int) -> None:
     async def scenario(bench: HttpBench) -> None:
         broken: Any = Broken(error)
-        kept = KeptConversations(journal=broken, store=bench.service.store)
+        tenant = bench.service.store.tenant("t")
+        kept = KeptConversations(broken)
         stands = Conversation(id="conv_1", created_s=1, head_id="resp_1")
         asked = (
-            kept.get("t", "conv_1"),
-            kept.put("t", ONE, version=None),
-            kept.delete("t", "conv_1"),
-            kept.head("t", stands),
+            kept.get(tenant, "conv_1"),
+            kept.put(tenant, ONE, version=None),
+            kept.delete(tenant, "conv_1"),
+            kept.head(tenant, stands),
         )
         told = await asyncio.gather(*asked, return_exceptions=True)
         assert [getattr(each, "status", None) for each in told] == [status] * 4

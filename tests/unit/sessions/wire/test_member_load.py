@@ -21,7 +21,7 @@ def played() -> Rig:
 
 
 def tokens_of(rig: Rig, name: str) -> int:
-    session = rig.store.known_session("acme", name)
+    session = rig.store.tenant("acme").known_session(name)
     assert session is not None
     return module.context_tokens(rig.store, session)
 

@@ -191,11 +191,11 @@ async def test_debts_are_paid_soon_and_the_clusters_size_is_known() -> None:
     await standing.join(owner)  # type: ignore[arg-type]
     standing.serves(engine_ready=lambda: True, load=MemberLoad)
     beat(standing, owner)
-    assert quotas.num_servers == 3
+    assert quotas.servers.count == 3
     assert quotas.part_of(10) == 4
     assert quotas.part_of(None) is None
     owner.away = True
-    quotas.spend("acme", 12)
+    quotas.of("acme").spend(12)
     await asyncio.sleep(0.02)
     owner.away = False
     async with asyncio.timeout(10):

@@ -17,6 +17,7 @@ from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
 from runtime.messages import CancelRequest, FinishReason
+from sessions.durable.tenant import Tenant
 from sessions.pages.metrics import Metrics
 from sessions.tenants import Principal
 from sessions.wire.arriving import TURN_S, Arriving
@@ -36,6 +37,7 @@ from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
 from tests.support.fake_engine import INFO, EchoConnection, HandEngine, play, tokens
 from tests.support.reading import inline_reading
+from tests.support.tenants import make_tenant
 from tools_api.limits import Limits
 
 TIMES = SocketTimes(close_s=5, ping_after_s=20, pong_within_s=60)
@@ -82,6 +84,9 @@ class Wire(asyncio.Transport):
 
 
 class Store:
+    def tenant(self, name: str) -> Tenant:
+        return make_tenant(name)
+
     def sweep(self) -> tuple[()]:
         return ()
 
@@ -122,7 +127,7 @@ class Bench:
         )
         self.client = ClientProtocol(parse_uri("ws://h/"), state=State.OPEN, max_size=None)
 
-    def _connect(self, connection_id: str, tenant: str) -> EchoConnection:
+    def _connect(self, connection_id: str, tenant: Tenant) -> EchoConnection:
         self.connection = EchoConnection(connection_id, tenant)
         return self.connection
 

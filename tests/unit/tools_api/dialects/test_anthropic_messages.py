@@ -10,7 +10,7 @@ from tests.support.sessions_rig import END, Rig, call, tool
 from tools_api.dialects.anthropic_messages import MESSAGES, count_tokens, token_count
 from tools_api.errors import ApiError
 from tools_api.limits import Limits
-from tools_api.requests import parse_create
+from tools_api.request_reading import parse_create
 
 SCHEMA = tool("get_weather", city={"type": "string"})["parameters"]
 TOOL = {"name": "get_weather", "description": "Weather.", "input_schema": SCHEMA}

@@ -7,7 +7,7 @@ import pytest
 from tests.support.dialects import refused
 from tools_api.dialects.anthropic_messages import MESSAGES
 from tools_api.dialects.anthropic_messages_history import instructions_of, items_of
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 
 USER = {"role": "user", "content": "hi"}
 USE = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"b": "ü", "a": [1, None]}}

@@ -13,7 +13,8 @@ from tools_api.chat_format import TemplateOptions
 from tools_api.dialects.anthropic_messages import MESSAGES, count_tokens
 from tools_api.items import FunctionCallOutput, Message
 from tools_api.limits import Limits
-from tools_api.requests import CreateRequest, parse_create
+from tools_api.request_reading import parse_create
+from tools_api.requests import CreateRequest
 
 
 def tool(name: str, **more: Any) -> dict[str, Any]:

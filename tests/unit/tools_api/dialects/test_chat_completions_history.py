@@ -7,7 +7,7 @@ import pytest
 from tests.support.dialects import refused
 from tools_api.dialects.chat_completions import CHAT_COMPLETIONS
 from tools_api.dialects.chat_completions_history import items_of
-from tools_api.items import parse_items
+from tools_api.item_reading import parse_items
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 USER = {"role": "user", "content": "hi"}

@@ -52,6 +52,7 @@ RESULTS: dict[str, dict[str, Any]] = {
 EDITS = ("clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112")
 FIELDS: dict[str, Any] = {
     "cache_control": {"type": "ephemeral"},
+    "compaction": {"type": "summarize"},
     "context_management": {"edits": []},
     "diagnostics": {},
     "max_tokens": 9,
@@ -147,6 +148,17 @@ def test_each_field_works_or_is_refused_by_its_name(field: str) -> None:
     elif field not in ELSEWHERE:
         error = refused(MESSAGES, body() | {field: "x"})
         assert f"'{field}" in error["message"]
+
+
+def test_nothing_that_is_built_is_refused() -> None:
+    """Compaction, edits, tools that come later or that a client runs: all that is published."""
+    marks = ("bash_2", "text_editor", "memory", "tool_search")
+    assert {kind for kind in PUBLISHED["tools"] if kind.startswith(marks)} <= set(TOOLS)
+    assert set(PUBLISHED["edits"]) == set(EDITS)
+    assert {"compaction", "context_management"} <= set(FIELDS)
+    wanted = {"compaction", "tool_search_tool_result", *NOTED_BLOCKS}
+    assert wanted & set(PUBLISHED["blocks"]["assistant"]) <= set(BLOCKS["assistant"])
+    assert {"tool_addition", "tool_removal"} <= set(BLOCKS["system"])
 
 
 def test_what_works_is_published() -> None:

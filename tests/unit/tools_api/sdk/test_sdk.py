@@ -1,6 +1,9 @@
 """Small parts of the SDK: results, failures, options, the loop in a thread, chains."""
 
 import asyncio
+import gc
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncGenerator
 from dataclasses import FrozenInstanceError
@@ -8,7 +11,9 @@ from typing import Any
 
 import pytest
 
+import keepwarm
 from tests.support.fake_server import FakeServer, message, turn
+from tools_api.items import FunctionCall, Message, TextPart
 from tools_api.sdk.answers import (
     LoopResult,
     ReasoningDelta,
@@ -19,7 +24,14 @@ from tools_api.sdk.answers import (
 )
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.chain import Chain
-from tools_api.sdk.failures import OutputInvalid, TooManyTurns, TurnFailed
+from tools_api.sdk.failures import (
+    ConnectionLost,
+    HookEnded,
+    OutputInvalid,
+    Refused,
+    TooManyTurns,
+    TurnFailed,
+)
 from tools_api.sdk.occupancy import Occupancy
 from tools_api.sdk.options import wire_options
 from tools_api.sdk.portal import Portal
@@ -120,6 +132,70 @@ def test_a_portal_runs_coroutines_and_iterates_in_its_own_thread() -> None:
     portal.close()
     assert list(portal.iterate(numbers())) == [0, 1, 2], "it starts anew"
     portal.close()
+
+
+def test_a_portal_that_nobody_holds_ends_its_thread_behind_what_is_left_to_do() -> None:
+    left = threading.Event()
+
+    async def last() -> None:
+        left.set()
+
+    async def thread() -> threading.Thread:
+        return threading.current_thread()
+
+    portal = Portal(last)
+    of_loop, stream = portal.call(thread()), portal.iterate(numbers())
+    assert next(stream) == 0
+    del portal
+    gc.collect()
+    assert next(stream) == 1  # a stream holds it
+    assert not left.is_set()
+    stream.close()
+    del stream
+    gc.collect()
+    of_loop.join(60)
+    assert left.is_set()
+    assert not of_loop.is_alive()
+
+
+def test_a_session_outlives_the_name_of_its_client_and_leaves_nothing_behind() -> None:
+    program = """
+from keepwarm.testing import ScriptedServer
+def play():
+    session = ScriptedServer(["one", "two"]).client().session(name="s")
+    assert session.run("go").text == "one"
+    next(session.stream("go"))
+    print(session)
+for _ in range(5):
+    play()
+kept = ScriptedServer(["one"]).client().session()
+kept.run("go")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr == ""
+    head = f"resp_{1:032}"
+    shown = f"<Session 's' at {head}: 1 turns, 5 tokens in (0% cached), 1 out>"
+    assert done.stdout.splitlines() == [shown] * 5
+
+
+def test_what_is_printed_of_a_turn_fits_a_line() -> None:
+    call = FunctionCall(call_id="c", name="look", arguments="{}")
+    text = TextPart(type="output_text", text="word " * 100)
+    said = Message(role="assistant", content=(text,))
+    shown = repr(response(output=(said, call)))
+    assert shown.startswith("<Response r completed: 0 tokens in (0% cached), 0 out; text 'word ")
+    assert shown.endswith("..., calls look>")
+    assert len(shown) < 260
+    assert repr(response()).endswith("out; text ''>")
+
+
+@pytest.mark.parametrize("error", [Refused, ConnectionLost, TurnFailed, HookEnded])
+def test_an_error_is_named_as_it_is_caught(error: type[Exception]) -> None:
+    public = getattr(keepwarm, error.__qualname__)
+    assert issubclass(error, public)
+    assert error.__module__ == "keepwarm"
 
 
 def test_a_portal_raises_what_was_raised() -> None:

@@ -1,18 +1,20 @@
 """A program that traces has a span for each run, turn and tool; one that does not pays nothing."""
 
+import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import (
     BatchSpanProcessor,
     SimpleSpanProcessor,
-    SpanExporter,
     SpanExportResult,
 )
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -167,40 +169,69 @@ async def test_a_stream_that_is_left_is_no_failure(exporter: InMemorySpanExporte
 
 
 def test_a_collector_that_hangs_holds_no_turn_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    released = threading.Event()
+    """A collector that takes a connection and never answers, as OTLP's own exporter meets it: its
+    queue is full long before the turns have ended, and nothing of it runs on a turn's way."""
+    met, exporting = threading.Event(), set[int]()
 
-    class Hanging(SpanExporter):
+    class Watched(OTLPSpanExporter):
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            released.wait(60)
-            return SpanExportResult.FAILURE
+            exporting.add(threading.get_ident())
+            met.set()
+            return super().export(spans)
 
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(Hanging(), schedule_delay_millis=1))
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    with scripted(*([message("done")] for _ in range(20))) as server:
-        with Client(server.url) as client:
-            session = client.session()
-            for _ in range(20):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces"
+        provider = TracerProvider(shutdown_on_exit=False)
+        hanging = BatchSpanProcessor(
+            Watched(endpoint=address, timeout=60),
+            max_queue_size=8, max_export_batch_size=1, schedule_delay_millis=1,
+        )  # fmt: skip
+        provider.add_span_processor(hanging)
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+        with scripted(*([message("done")] for _ in range(40))) as server:
+            with Client(server.url) as client:
+                session = client.session()
                 session.respond("go")
-            assert not released.is_set()
-    released.set()
-    provider.shutdown()
+                taken, _ = silent.accept()
+                assert met.wait(60)
+                with taken:
+                    for _ in range(39):
+                        session.respond("go")
+                    assert session.stats.turns == 40
+                    assert len(exporting) == 1
+                    (worker,) = exporting
+                    played = {threading.get_ident(), *(each.ident for each in portal_threads())}
+                    assert worker not in played
+        threading.Thread(target=provider.shutdown, daemon=True).start()
+
+
+def portal_threads() -> list[threading.Thread]:
+    """Those in which clients play their turns."""
+    found = [each for each in threading.enumerate() if each.name.startswith("keepwarm")]
+    assert found
+    return found
 
 
 def test_without_a_provider_a_turn_makes_at_most_ten_calls_more() -> None:
+    """All that ``agent_spans`` calls counts, down to what OpenTelemetry, which is loaded, does."""
     calls: list[str] = []
 
     def profile(frame: Any, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename == agent_spans.__file__:
-            calls.append(frame.f_code.co_name)
+        above = frame
+        while above is not None and above.f_code.co_filename != agent_spans.__file__:
+            above = above.f_back
+        if event == "call" and above is not None:
+            calls.append(frame.f_code.co_qualname)
 
-    with scripted([call("ask", "{}")], [message("done")]) as server, Client(server.url) as client:
+    rounds = [[call("ask", "{}")] for _ in range(19)]
+    with scripted(*rounds, [message("done")]) as server, Client(server.url) as client:
         threading.setprofile(profile)
         try:
-            client.session().run("go", tools=[ask])
+            result = client.session().run("go", tools=[ask], max_turns=20)
         finally:
             threading.setprofile(None)
-    assert 0 < len(calls) <= 20, calls
+    assert len(result.responses) == 20
+    assert 20 < len(calls) <= 10 * 20, Counter(calls)
 
 
 def test_nothing_of_opentelemetry_is_loaded_by_the_client() -> None:

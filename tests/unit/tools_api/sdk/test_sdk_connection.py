@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from websockets.datastructures import Headers
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import InvalidMessage, InvalidStatus
 from websockets.http11 import Response
 
+from keepwarm.scripted.socket import ScriptedSocket
+from keepwarm.testing import ScriptedServer
 from tests.support.fake_server import Close, FakeServer, message, refusal, turn
 from tools_api.errors import ApiError, rate_limited
 from tools_api.sdk.answers import StreamEvent, TextDelta, TurnRestarted
@@ -143,6 +145,33 @@ async def test_a_server_that_was_never_there_is_named_at_once() -> None:
     with pytest.raises(ConnectionLost, match="cannot connect to ws://127"):
         async for _ in connection.play(Turn(Chain(defaults={}), "hi", {})):
             pass
+
+
+class AwayAtFirst(ScriptedServer):
+    """Over HTTP it answers; its first sockets find nobody, as while it restarts."""
+
+    left = 3
+
+    async def open(
+        self, url: str, headers: dict[str, str], *, open_timeout_s: float
+    ) -> ScriptedSocket:
+        self.left -= 1
+        if self.left >= 0:
+            raise InvalidMessage("did not receive a valid HTTP response")
+        return await super().open(url, headers, open_timeout_s=open_timeout_s)
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_server_that_was_met_over_http_is_sought_for_its_first_socket(known: bool) -> None:
+    server = AwayAtFirst(["hello"])
+    async with server.async_client(retries=Retries(first_wait_s=0.001)) as client:
+        session = client.session(name="s")
+        if known:
+            assert await session.pending() == ()
+            assert (await session.run("go")).text == "hello"
+        else:
+            with pytest.raises(ConnectionLost, match="does a server"):
+                await session.run("go")
 
 
 async def test_a_server_that_restarts_between_turns_is_found_again() -> None:

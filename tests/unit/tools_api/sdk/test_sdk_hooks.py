@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-import time
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -146,6 +146,21 @@ def test_a_turn_that_is_refused_is_not_sent_and_the_session_goes_on(is_async: bo
 
 
 @both
+def test_a_turn_that_was_played_may_be_refused_and_its_calls_are_answered(is_async: bool) -> None:
+    verdicts = iter([Refuse("not like that"), None])
+    (ended, after), fake = play(is_async, Hooks(after_turn=lambda _: next(verdicts)), times=2)
+    assert isinstance(ended, HookEnded)
+    assert (ended.hook, ended.reason) == ("after_turn", "not like that")
+    assert isinstance(ended.result, LoopResult)
+    assert [response.id for response in ended.result.responses] == ["resp_0"]
+    assert isinstance(after, LoopResult)
+    assert after.text == "the answer"
+    assert ran == []
+    assert "not run" in texts(fake.requests[1])[0]
+    assert texts(fake.requests[1])[1] == "go"
+
+
+@both
 @pytest.mark.parametrize("place", ["before_tool", "after_tool"])
 def test_of_a_tool_that_is_refused_the_model_reads_why(is_async: bool, place: str) -> None:
     (result,), fake = play(is_async, Hooks(**{place: lambda *_: Refuse("not on a sunday")}))
@@ -155,36 +170,46 @@ def test_of_a_tool_that_is_refused_the_model_reads_why(is_async: bool, place: st
     assert ran == ([] if place == "before_tool" else [4])
 
 
-def failing(how: str) -> Callable[..., Any]:
+def failing(how: str, released: threading.Event) -> Callable[..., Any]:
+    """A hook that fails; a thread that hangs does so until it is ``released``."""
+
     def hook(*given: Any) -> Any:
         if how == "raises":
             raise LookupError("no such thing")
         if how == "hangs":
-            time.sleep(1.0)
+            released.wait(60)
         return 17 if how == "answers something else" else None
 
-    return hook
+    async def hanging(*given: Any) -> Any:
+        await asyncio.Event().wait()
+
+    return hanging if how == "hangs as a coroutine" else hook
 
 
 @both
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("how", ["raises", "hangs", "answers something else"])
+@pytest.mark.parametrize(
+    "how", ["raises", "hangs", "hangs as a coroutine", "answers something else"]
+)
 def test_a_hook_that_fails_ends_the_run_by_name_and_every_call_is_answered(
     is_async: bool, place: str, how: str
 ) -> None:
-    failed = failing(how)
-    left = iter([failed])
+    released = threading.Event()
+    left = iter([failing(how, released)])
 
     def once(*given: Any) -> Any:
         return next(left, lambda *_: None)(*given)
 
     hooks = Hooks(**{place: once}, timeout_s=0.2)
-    (ended, after), fake = play(is_async, hooks, times=2)
+    try:
+        (ended, after), fake = play(is_async, hooks, times=2)
+    finally:
+        released.set()
     assert isinstance(ended, HookEnded)
     assert ended.hook == place
     assert place in str(ended)
     said = {"raises": "LookupError: no such thing", "hangs": "no answer within 0.2 s"}
-    assert said.get(how, "it gave") in str(ended)
+    assert said.get(how.partition(" as ")[0], "it gave") in str(ended)
     assert isinstance(after, LoopResult)
     answered = [item for request in fake.requests for item in request["input"]]
     outputs = [item["call_id"] for item in answered if item.get("type") == "function_call_output"]

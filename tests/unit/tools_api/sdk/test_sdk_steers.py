@@ -66,7 +66,7 @@ class Played:
 
     def read_by_server(self) -> list[str]:
         """The same as the server has them."""
-        stored = self.rig.store.tenant_responses("acme").get(self.chain.head or "")
+        stored = self.rig.store.tenant("acme").responses.get(self.chain.head or "")
         assert stored is not None
         found: list[str] = []
         entry: Any = stored.entry

@@ -103,13 +103,19 @@ def test_names_that_pydantic_uses_itself_are_fine() -> None:
     assert list(odd.to_wire()["parameters"]["properties"]) == ["schema", "copy", "model_config"]
 
 
-def test_an_argument_with_a_default_is_required_of_the_model() -> None:
-    @tool
-    def greet(name: str = "you") -> str:
-        return name
+def test_an_argument_with_a_default_is_required_of_the_model_and_counts_without_it() -> None:
+    nothing: Any = object()
 
-    assert greet.to_wire()["parameters"]["required"] == ["name"]
+    @tool
+    def greet(name: str = "you", times: int = nothing) -> str:
+        return f"{name}{times}"
+
+    assert greet.to_wire()["parameters"]["required"] == ["name", "times"]
     assert "default" not in greet.to_wire()["parameters"]["properties"]["name"]
+    assert greet.bind("{}") == {"name": "you", "times": nothing}
+    assert greet.bind('{"times": 2}') == {"name": "you", "times": 2}
+    with pytest.raises(ValidationError):
+        greet.bind('{"name": null}')
 
 
 def test_a_tool_without_arguments_takes_an_empty_object() -> None:
@@ -181,7 +187,7 @@ def test_the_context_is_given_by_its_type_and_hidden_from_the_model() -> None:
     assert buy.takes(context) == {"here": context}
     assert add.takes(context) == {}
     buy.check_context(Shop())
-    with pytest.raises(TypeError, match="buy wants a context of type Shop, the session has NoneT"):
+    with pytest.raises(TypeError, match="context of type Shop, the session has none: give"):
         buy.check_context(None)
 
 

@@ -15,6 +15,7 @@ import pytest
 from tests.support.fake_server import message
 from tools_api.errors import ApiError
 from tools_api.items import Item
+from tools_api.sdk.backoff import Retries
 from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.failures import ConnectionLost
 from tools_api.sdk.sync_client import Client
@@ -67,15 +68,32 @@ def paged(path: str, query: dict[str, str]) -> tuple[int, bytes]:
     return 200, json.dumps(told).encode()
 
 
-def read(url: str, *, is_async: bool, at_most: int | None = None) -> list[Item]:
+def named(path: str, query: dict[str, str]) -> tuple[int, bytes]:
+    """Knows one session by name."""
+    if not path.startswith("/v1/sessions/"):
+        return paged(path, query)
+    if path == "/v1/sessions/a%2Fb":
+        return 200, b'{"object": "session", "name": "a/b", "head": "resp/1", "turns": 3}'
+    return 404, b'{"error": {"message": "no such session", "code": "session_not_found"}}'
+
+
+def read(
+    url: str, *, is_async: bool, at_most: int | None = None, tries: int = 0, **whose: str
+) -> list[Item]:
+    options: dict[str, Any] = {
+        "api_key": "secret",
+        "retries": Retries(tries=tries, first_wait_s=0.001),
+    }
+    whose = whose or {"head": "resp/1"}
+
     async def story() -> list[Item]:
-        async with AsyncClient(url, api_key="secret") as client:
-            return [item async for item in client.session(head="resp/1").items()]
+        async with AsyncClient(url, **options) as client:
+            return [item async for item in client.session(**whose).items()]  # type: ignore[arg-type]
 
     if is_async:
         return asyncio.run(story())
-    with Client(url, api_key="secret") as client:
-        return list(islice(client.session(head="resp/1").items(), at_most))
+    with Client(url, **options) as client:
+        return list(islice(client.session(**whose).items(), at_most))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -92,6 +110,26 @@ def test_a_page_is_fetched_when_its_first_item_is_asked_for() -> None:
     with serving(paged) as (url, asked):
         assert len(read(url, is_async=False, at_most=100)) == 100
         assert len(asked[::2]) == 1
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_session_that_is_only_named_is_read_from_where_it_stands(is_async: bool) -> None:
+    with serving(named) as (url, asked):
+        assert len(read(url, is_async=is_async, name="a/b")) == len(ITEMS) + 1
+        assert asked[0] == "/v1/sessions/a%2Fb"
+        with pytest.raises(ValueError, match="no response of a session 'other' yet"):
+            read(url, is_async=is_async, name="other")
+
+
+def test_a_page_is_asked_for_again_while_the_server_is_away() -> None:
+    away = iter([False, True, False, True, True])
+
+    def answer(path: str, query: dict[str, str]) -> tuple[int, bytes]:
+        return (503, b"{}") if next(away, False) else paged(path, query)
+
+    with serving(answer) as (url, asked):
+        assert len(read(url, is_async=True, tries=2)) == len(ITEMS) + 1
+    assert len(asked[::2]) == 4 + 3
 
 
 @pytest.mark.parametrize(

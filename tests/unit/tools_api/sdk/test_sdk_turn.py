@@ -13,7 +13,8 @@ from tests.support.fake_server import call, message, refusal, turn
 from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.exact_json import loads
-from tools_api.items import FunctionCall, FunctionCallOutput, parse_items
+from tools_api.item_reading import parse_items
+from tools_api.items import FunctionCall, FunctionCallOutput
 from tools_api.sdk.answers import (
     ArgumentsDelta,
     CallStarted,
@@ -448,6 +449,21 @@ def test_owed_outputs_go_with_every_turn_until_one_has_ended() -> None:
         assert [item["type"] for item in sent(step)["input"]] == ["function_call_output", "message"]
     play(step, turn({}, [message("ok")]))
     assert [item["type"] for item in sent(Turn(chain, "y", {}))["input"]] == ["message"]
+
+
+@pytest.mark.parametrize("kind", ["function_call_output", "shell_call_output"])
+def test_of_outputs_of_one_call_the_newest_goes_and_a_rewind_owes_it_again(kind: str) -> None:
+    made = [{"type": kind, "call_id": "c", "output": str(number)} for number in range(3)]
+    other = {"type": kind, "call_id": "d", "output": "kept"}
+    chain = after_one_turn()
+    chain.owed += [made[0], other, made[1]]
+    assert sent(Turn(chain, "x", {}))["input"][:-1] == [other, made[1]]
+    given = Turn(chain, [made[2]], {})
+    assert sent(given)["input"] == [other, made[2]]
+    before = chain.head
+    play(given, turn({}, [message("ok")], id="r2"))
+    chain.rewind(before)
+    assert sent(Turn(chain, "z", {}))["input"][:-1] == [other, made[2]]
 
 
 def test_a_turn_tells_how_the_tools_ran_whose_outputs_it_brings() -> None:
