@@ -159,7 +159,8 @@ def note(times: list[float], response: Response) -> None:
 def forced_calls(drafts: int, dtype: str) -> tuple[str, float]:
     """A digest of the calls of one session, and the seconds that they took."""
     said, digest = np.random.default_rng(1), hashlib.sha256()
-    options = ("--max-draft-tokens", str(drafts), "--dtype", dtype, "--kv-cache-mib", "1024")
+    options = ("--max-draft-tokens", str(drafts), "--dtype", dtype)
+    options += ("--kv-cache-mib", "1024", "--max-running", "8")
     with serving(HYBRID, *options) as client:
         session, given = client.session(tools=[TOOL]), text(said, NEW_TOKENS)
         say(client.session(), text(said, NEW_TOKENS))
