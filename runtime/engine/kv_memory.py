@@ -10,6 +10,7 @@ from typing import Final
 
 from radix_cache.block_pool import BlockArray
 from radix_cache.cache import PrefixCache
+from radix_cache.nodes import Tier
 from runtime.engine.cache_report import CacheFields, CacheReport
 from runtime.engine.state_memory import StateMemory
 from runtime.messages import CachePicture, PictureNode, PictureRequest, Residency
@@ -41,7 +42,7 @@ class KVMemory:
         self._transfers = [each for each in (transfer, below) if each is not None]
         """Transfers of KV, and of states."""
         self._report = CacheReport(cache, self._transfers)
-        self._spoiled: list[int] = []
+        self._spoiled: list[tuple[Tier, int]] = []
         if transfer is not None and states is not None:
             transfer.before_arrival = self._states_first
 

@@ -172,9 +172,7 @@ class Metrics(Watcher):
         self._prefill = self._counter("prefill_tokens", "Prompt tokens computed.")
         self._decode = self._counter("decode_tokens", "Tokens computed while decoding.")
         self._preemptions = self._counter("preemptions", "Turns put back to free KV blocks.")
-        self._block_waits = self._counter(
-            "kv_block_waits", "Times a turn was looked at and could not begin for want of blocks."
-        )
+        self._block_waits = self._counter("kv_block_waits", "Looks at turns that lack KV blocks.")
         self._evicted = self._counter("evicted_blocks", "KV blocks forgotten to make room.")
         self._tiers()
         self._states = StateMetrics(self.registry)

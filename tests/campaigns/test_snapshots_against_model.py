@@ -62,7 +62,7 @@ ENOUGH = 20_000
 def below(rng: random.Random, *, exact: bool) -> dict[str, int]:
     """Sizes of tiers below the device: a disk where blocks are few."""
     sizes = {
-        "host_states": rng.randint(1, 6),
+        "host_states": rng.randint(1, 10),
         "host_blocks": 4000 if exact else rng.randint(8, 40),
     }
     if not exact and rng.random() < 0.7:

@@ -4,7 +4,6 @@ The first half of its turns ended before the server was started: the journal alo
 ``chromium``, as ``test_browser``.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from playwright.sync_api import expect
 
 from tests.support.desk import Desk, World, in_a_browser, lived, session_address
 from tools.dashboard_load import agent, team, tool_loop
-from tools.dashboard_server import ACME, BOSS, GLOBEX, MODEL
+from tools.dashboard_server import ACME, BOSS, GLOBEX
 
 pytestmark = in_a_browser
 
@@ -35,16 +34,11 @@ async def _first(url: str) -> None:
 async def _second(url: str) -> None:
     async with agent(url, ACME) as who:
         await who.turn("lead-coder", "Once more?", max_output_tokens=4)
-        for text in ("Here", "And here"):
-            await who.turn("resumed", text, max_output_tokens=4)
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Of a model with recurrent layers, whose turns say where they resumed."""
-    model = ["--model", "random:lfm2-tiny", *MODEL[2:]]
-    folder = tmp_path_factory.mktemp("session")
-    with lived(folder, _first, _second, quotas=QUOTAS, model=model) as found:
+    with lived(tmp_path_factory.mktemp("session"), _first, _second, quotas=QUOTAS) as found:
         yield found
 
 
@@ -120,21 +114,6 @@ def test_turns_from_before_a_restart_stand_in_the_same_table(desk: Desk) -> None
     expect(page.locator(".items")).to_contain_text("You are the support agent")
     page.goto("/dashboard" + session_address("acme", "shopper"))
     expect(page.locator("tr[data-turn] .calls code").first).to_have_text("price")
-
-
-def test_each_turn_says_at_which_state_it_resumed(desk: Desk) -> None:
-    page = desk.open(ACME, session_address("acme", "resumed"))
-    rows = page.locator("tr[data-turn]")
-    expect(rows).to_have_count(2)
-    kinds = rows.locator(".resumed").evaluate_all("all => all.map(each => each.dataset.kind)")
-    assert kinds[0] == "end"
-    cached = rows.nth(0).locator(".t-prompt .sub").first.inner_text()
-    (token,) = re.findall(r"([\d,]+) cached", cached)
-    told = f"resumed from token {token}, where a turn ended"
-    expect(rows.nth(0).locator(".resumed")).to_have_text(told)
-    page.goto("/dashboard" + session_address("acme", "old"))  # of the journal alone
-    expect(page.locator("tr[data-turn]")).to_have_count(1)
-    expect(page.locator(".resumed")).to_have_count(0)
 
 
 def test_words_are_for_keys_of_the_own_tenant_alone(desk: Desk) -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from playwright.sync_api import Browser, expect
 
 from keepwarm import Client, Response
 from keepwarm.demo.child_server import ChildServer, child_server
+from tests.support.desk import in_a_browser
+from tools.screenshots import opened
 from tools_api.sdk.sync_session import Session
 
 MODELS = ("lfm2-tiny", "qwen3.5-tiny")
@@ -101,6 +104,22 @@ def test_a_sessions_page_says_where_each_turn_resumed(serving: ChildServer) -> N
         assert point["position"] == turn.usage.cached_tokens
         assert point["kind"] in kinds
         assert point["tier"] == "device"
+
+
+@in_a_browser
+def test_the_page_shows_where_each_turn_resumed(chrome: Browser, serving: ChildServer) -> None:
+    with Client(serving.url) as client:
+        session = client.session(name="shown")
+        said(session, "page one")
+        second = said(session, "page two")
+    page = opened(chrome, serving.url.removesuffix("/v1"), None)
+    page.goto("/dashboard#session?name=shown")
+    rows = page.locator("tr[data-turn]")
+    expect(rows).to_have_count(2)
+    expect(rows.locator(".resumed")).to_have_count(2)
+    told = f"resumed from token {second.usage.cached_tokens:,}, where a turn ended"
+    expect(rows.nth(0).locator(".resumed")).to_have_text(told)
+    page.context.close()
 
 
 def test_a_restart_finds_the_states_of_sessions_with_their_keys_and_values(tmp_path: Path) -> None:

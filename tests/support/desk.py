@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,12 +81,10 @@ class World:
 
 
 @contextlib.contextmanager
-def lived(
-    folder: Path, *stories: Story, quotas: str = "", model: Sequence[str] = MODEL
-) -> Iterator[World]:
+def lived(folder: Path, *stories: Story, quotas: str = "") -> Iterator[World]:
     """A server with prices, the keys of ``ROLES`` and a journal, that has had a life for each
     story; the last one goes on. ``quotas``: more of its tenants file."""
-    options = [*model, *options_in(folder, ROLES, quotas)]
+    options = [*MODEL, *options_in(folder, ROLES, quotas)]
     for number, story in enumerate(stories, start=1):
         with child_server(options, log=folder / f"server{number}.log") as serving:
             began_s = int(time.time())

@@ -168,7 +168,7 @@ class SnapshotDriver:
             return
         if turn.sequence.junction == turn.computed or not self.choose(4):
             self._keep(name, SnapshotKind.HEADER)
-        elif turn.computed % self.block == 0 and not self.choose(3):
+        elif turn.computed % self.block == 0:
             self._keep(name, SnapshotKind.INTERVAL)
 
     def _keep(self, name: str, kind: SnapshotKind) -> None:
@@ -250,11 +250,11 @@ class SnapshotDriver:
 
     def restart(self) -> None:
         """The process ends, in order or not, and another one begins with what the disk holds."""
-        if self.choose(4):
+        if self.choose(2):
             return
         for name in list(self.open):
             self._end(name, "end")
-        orderly = self.choose(3) > 0
+        orderly = self.choose(2) > 0
         if orderly:
             self.carry_out()
             self.cache.copy_down()
