@@ -31,7 +31,7 @@ class BalanceOptions:
     """A balance, completely described."""
 
     journal: str
-    """``postgresql://...``."""
+    """The journal's address, ``postgresql://...``."""
     cluster: str
     bind: str
     certificate: Path | None

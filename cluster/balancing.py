@@ -44,7 +44,7 @@ class Carrier(Protocol):
 
     @property
     def socket(self) -> HaproxySocket:
-        """For commands."""
+        """The socket that takes HAProxy's commands."""
         ...
 
     def take(self) -> bool:
@@ -53,7 +53,7 @@ class Carrier(Protocol):
 
 
 class Balancer:
-    """One cluster's."""
+    """Keeps HAProxy's list of servers as the journal has it, for one cluster."""
 
     def __init__(
         self,

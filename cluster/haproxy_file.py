@@ -43,14 +43,14 @@ class Listening:
     """Where clients come in, and the socket for commands."""
 
     bind: str
-    """``HOST:PORT``."""
+    """The address on which HAProxy listens, ``HOST:PORT``."""
     certificate: Path | None = None
     """Chain and key in one PEM file; None: no TLS."""
     commands: Path
 
 
 def text(listening: Listening) -> str:
-    """The whole file."""
+    """The whole text of HAProxy's configuration."""
     tls = ""
     if listening.certificate is not None:
         tls = f" ssl crt {_quoted(listening.certificate)} alpn http/1.1"

@@ -131,7 +131,7 @@ def _slot(row: dict[str, str]) -> Slot:
 
 
 def read_table(shown: str) -> list[Entry]:
-    """Read ``show table``."""
+    """Read the answer to ``show table``."""
     found = []
     for line in shown.splitlines():
         fields = dict(word.partition("=")[::2] for word in line.split() if "=" in word)

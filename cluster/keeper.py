@@ -40,7 +40,7 @@ class ReplicaRows(Protocol):
     """Members of the cluster. Methods raise JournalError."""
 
     def look(self) -> list[Member]:
-        """All that have a row."""
+        """The servers of the cluster that have a row."""
         ...
 
     def bury(self, address: str) -> None:
@@ -93,7 +93,7 @@ class ReplicaKeeper:
         self._pause = pause
         self._lock: SlotLock | None = None
         self.process: ReplicaProcess | None = None
-        """None: there is none."""
+        """The server's process; None: there is none."""
         self._answered_at = 0.0
         self.slot = 0
 
@@ -227,7 +227,7 @@ class ReplicaKeeper:
         self._let_go()
 
     def end(self) -> None:
-        """Kill it."""
+        """Kill the server's process."""
         process, self.process = self.process, None
         if process is not None:
             process.end()

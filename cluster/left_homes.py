@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 KEEP_S = 7200.0
 """As long as the balancer's table remembers a session that says nothing."""
 MOST_KEYS = 100_000
-"""Sessions of one slot."""
+"""Most sessions of one slot that are kept."""
 
 
 class LeftHomes:

@@ -28,11 +28,11 @@ class Slot:
     id: int
     """The balancer's own, as its table of sessions names it."""
     address: str
-    """``HOST:PORT``."""
+    """The server's address, ``HOST:PORT``."""
     up: bool
     """Its checks succeed, or it has none."""
     maintained: bool
-    """Nobody is there."""
+    """Whether the slot is in maintenance: nobody is there."""
     drained: bool
     """Only who is there already, and sessions that are known to be."""
     checked: bool
@@ -53,7 +53,7 @@ class Seen:
 
     @property
     def draining(self) -> bool:
-        """It is about to end."""
+        """Whether the server is about to end."""
         return self.member.presence.state is MemberState.DRAINING
 
     @property

@@ -35,10 +35,10 @@ class RayHeadError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayHead:
-    """A Ray that runs."""
+    """A Ray head that runs."""
 
     address: str
-    """``HOST:PORT``."""
+    """The head's address, ``HOST:PORT``."""
     process: int
     temp: Path
     """Ray's own folder; its sockets lie there, so its path is short."""

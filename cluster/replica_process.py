@@ -93,7 +93,7 @@ class ReplicaProcess:
 
     @property
     def lives(self) -> bool:
-        """It has not ended."""
+        """Whether the process has not ended."""
         return self.process.poll() is None
 
     def drain(self, timeout_s: float | None = None) -> int:

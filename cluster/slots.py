@@ -65,7 +65,7 @@ def take_first(
 
 
 def slot_folder(root: Path, slot: int) -> Path:
-    """A slot's folder of KV."""
+    """The folder for the KV of a slot's server."""
     return root / f"slot-{slot}"
 
 

@@ -42,6 +42,6 @@ class TargetsFile:
 
 
 def targets(cluster: str, addresses: Iterable[str]) -> str:
-    """The file's text."""
+    """The text of a file of targets for Prometheus."""
     group = {"targets": sorted(addresses), "labels": {"cluster": cluster}}
     return json.dumps([group], indent=1) + "\n"

@@ -73,7 +73,7 @@ class Deployment:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """One command at a time."""
+        """Let one command at a time change the deployment."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(self._folder / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

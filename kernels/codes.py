@@ -59,7 +59,7 @@ class Codes:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all parts."""
+        """Bytes of all parts of a coded matrix."""
         parts = self.values, self.scales, self.zeros
         return sum(part.nbytes for part in parts if part is not None)
 

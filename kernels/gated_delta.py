@@ -48,7 +48,7 @@ class DeltaRows:
     out; one for a sequence at most, in their order."""
 
     def tokens(self, sequence: int) -> slice:
-        """The rows of a sequence."""
+        """Rows of a sequence, one for each token."""
         return slice(int(self.starts[sequence]), int(self.starts[sequence + 1]))
 
 

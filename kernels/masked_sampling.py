@@ -89,7 +89,7 @@ class WholeNumbers:
     scales: npt.NDArray[np.float32]
     """Halvings for each unit of logit; 0 draws the most likely token."""
     top_k: npt.NDArray[np.int64]
-    """0 keeps all."""
+    """Most tokens that are kept; 0 keeps all."""
     top_p: npt.NDArray[np.int64]
     """In units of 2 ** -SHARE_BITS; 0 keeps all."""
     least_mass: npt.NDArray[np.int64]

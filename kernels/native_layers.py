@@ -21,7 +21,7 @@ from kernels.tiled_matrix import NEVER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiledProduct:
-    """A linear map in tiles."""
+    """A linear map whose matrix lies in tiles."""
 
     weights: TiledWeights
     bias: Tensor | None

@@ -48,7 +48,7 @@ FLAGS = (
     *("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC"),
     *("-fno-math-errno", "-fno-trapping-math"),  # loops with an exponential or a choice in vectors
 )
-"""Flags for the compiler."""
+"""Flags for the C++ compiler."""
 _TILE = 16
 _ROUNDED: dict[int, WeightKind] = {16: "16", 8: "8", 4: "4"}
 """The result of ``pack``."""

@@ -25,7 +25,7 @@ class SequenceSpan:
     """One sequence's part of a step, for the host."""
 
     first_row: int
-    """Its first query row."""
+    """The sequence's first query row."""
     num_queries: int
     context_length: int
     """Tokens in the cache, the queries' own included."""
@@ -45,7 +45,7 @@ class SharedPrefixes:
     """[sequences] int32: the sequence's group's length, 0 without a group."""
 
     def to(self, device: torch.device) -> "SharedPrefixes":
-        """The same on ``device``."""
+        """The prefixes on ``device``."""
         return SharedPrefixes(
             members=upload(self.members, device),
             lengths=upload(self.lengths, device),

@@ -22,7 +22,7 @@ from kernels.triton_tiles import WIDE_TILING, Tiling, attend_tiles, mean_of, sha
 
 
 def extend_tiling(element_size: int, head_dim: int) -> Tiling:
-    """For prefill chunks."""
+    """Tile sizes for chunks of prompts."""
     if element_size > 2:
         return WIDE_TILING
     if head_dim > 128:

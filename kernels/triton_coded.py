@@ -21,7 +21,7 @@ FEW_ROWS = 16
 MANY_ROWS = 64
 KINDS = {"int4": 0, "int8": 1, "e2m1": 2, "e4m3": 3}
 NARROW_KINDS = ("int4", "e2m1")
-"""The kinds of 4 bits."""
+"""Kinds of codes with 4 bits."""
 
 INT4 = tl.constexpr(0)
 INT8 = tl.constexpr(1)

@@ -36,7 +36,7 @@ from kernels.masked_sampling import (
 from kernels.upload import upload
 
 TOKENS_EACH = 1024
-"""Tokens of a tile."""
+"""Tokens of one program's tile."""
 SEARCH_WARPS = 8
 """For a tile's tokens, each compared with 8 distances."""
 PASSES = 10
@@ -355,9 +355,9 @@ class OnDevice:
     words: Tensor | None
     """The rows' masks, [rows, words] int32."""
     counted: bool
-    """Some row has top-k."""
+    """Whether some row has top-k."""
     weighed: bool
-    """Some row has top-p."""
+    """Whether some row has top-p."""
 
 
 def sample(logits: Tensor, batch: SamplingBatch) -> Tensor:

@@ -15,7 +15,7 @@ from kernels.launching import launch
 from kernels.short_conv import ConvRows, ConvWeights
 
 CHANNELS_EACH: Final = 512
-"""Channels of a program."""
+"""Channels of one program."""
 
 
 @triton.jit

@@ -1,5 +1,5 @@
-"""What the tiers below the device are asked for between steps: to bring up what a prompt in the
-queue will want, to write down what is idle, to know again what an earlier process has left.
+"""Upkeep of the tiers below the device between steps: prefetches for prompts in the queue, copies
+of what is idle, and what an earlier process has left.
 
 Blocks and states go together: neither is of use alone. Always true: without lower tiers there is
 nothing to do.

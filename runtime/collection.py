@@ -24,7 +24,7 @@ THRESHOLDS = (500, 4, 1)
 """So many objects made and still there before the youngest are looked at; so often that before
 those that survived it are looked at as well; and so often that before all since the last time."""
 MOST_OBJECTS = 10_000
-"""A few milliseconds."""
+"""Most objects of a collection that takes a few milliseconds."""
 WHOLE_EVERY_S = 3600.0
 MOST_WHOLE_EVERY_S = 24 * 3600.0
 FEW = 10_000
@@ -79,7 +79,7 @@ class WholeCollections:
         self._idle_s = 0.0
 
     def busy(self) -> None:
-        """Something runs."""
+        """Something runs that a whole collection would delay."""
         self._idle_s = 0.0
 
     def idle(self, seconds: float) -> None:

@@ -343,7 +343,7 @@ class CachePicture:
     """The upper part of the cache's tree, parents before their children."""
 
     tenant: str | None
-    """As in the request."""
+    """The tenant that the request named."""
     nodes: tuple[PictureNode, ...]
     num_nodes: int
     """Nodes of the whole tree, all tenants' together; 0 where the picture is for one of them."""
@@ -358,7 +358,7 @@ class Residency:
 
     branch_id: str
     block_us: int
-    """Block-microseconds."""
+    """Residency in block-microseconds."""
     gone: bool = False
     """The branch is forgotten, which every ``ReleaseBranch`` is answered with: nothing more is
     told of it."""

@@ -25,7 +25,8 @@ class FairSlots:
         self._slow: set[str] = set()
         self._used: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By tenant, the one that has waited longest since it last let one go first."""
+        """Waiting callers by tenant; the tenant that has waited longest since it last let one go is
+        first."""
 
     @property
     def held(self) -> list[object]:

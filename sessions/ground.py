@@ -20,14 +20,14 @@ ENGINE, JOURNAL, DESCRIPTORS = "engine", "journal", "descriptors"
 READER, DRAINING = "reader", "draining"
 PARTS = (ENGINE, JOURNAL, DESCRIPTORS, READER, DRAINING)
 HEALTH_S = 1.0
-"""So long a part must hold before it counts again."""
+"""Seconds that a part must hold before it counts again."""
 PATIENCE_S = 1.0
 """How long a turn waits that may not begin."""
 RETRY_AFTER_S = 2.0
 """When somebody who was refused may come again: a fault that ends is over by then."""
 LOOK_S = 0.25
 _STEADY = frozenset({ENGINE, DRAINING, READER})
-"""They hold as soon as they say so."""
+"""Parts that hold as soon as they say so."""
 _TOLD = frozenset({ENGINE, DRAINING})
 """Their ends and beginnings are logged by who brings them about."""
 
@@ -43,7 +43,7 @@ class _Fault:
 
 
 class Ground:
-    """The ground of one server."""
+    """The ground under one server: which of the parts it stands on are in trouble."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.writable = True
@@ -61,7 +61,7 @@ class Ground:
 
     @property
     def ready(self) -> bool:
-        """New turns are welcome."""
+        """Whether new turns are welcome."""
         return not self._faults.keys() - self.left_out
 
     @property
@@ -70,7 +70,7 @@ class Ground:
         return {part: fault.reason for part, fault in self._faults.items()}
 
     def look(self) -> None:
-        """Ask every part."""
+        """Ask every part whether it is in trouble."""
         now = self._clock()
         for part, trouble in self._parts.items():
             reason, fault = trouble(), self._faults.get(part)

@@ -17,14 +17,13 @@ one draw of each server of a cluster.
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from functools import partial
 
 from sessions.tenants import TenantPolicy, Tenants
 from tools_api import errors
 
 MINUTE_S = 60.0
 _LEAST = {"turns": 1.0, "tokens": 1e-9}
-"""So much a bucket has to hold for a turn to begin."""
+"""The least that a bucket has to hold for a turn to begin, by kind."""
 
 
 @dataclass(slots=True)
@@ -44,14 +43,14 @@ class _Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """So much of a limit is wanted from the bucket that servers share."""
+    """An amount of a limit that is wanted from the bucket that servers share."""
 
     cluster: str
-    """Whose servers share it."""
+    """The cluster whose servers share the bucket."""
     kind: str
-    """``turns`` or ``tokens``."""
+    """The limit's kind: ``turns`` or ``tokens``."""
     limit: int
-    """In a minute."""
+    """The limit, for a minute."""
     amount: float
     debt: float = 0.0
     """Used beyond what was drawn: it is taken whatever the bucket holds."""
@@ -59,12 +58,12 @@ class Draw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """So much of it was given: what there was."""
+    """The amount of it that was given: what there was."""
 
     kind: str
     amount: float
     left: float
-    """In the bucket; negative where it is overdrawn."""
+    """The level that is left in the bucket; negative where it is overdrawn."""
     wait_s: float
     """When there is something again; 0 where something was given."""
 
@@ -87,9 +86,9 @@ class Servers:
     """The servers that draw on the same buckets."""
 
     cluster: str | None
-    """Its name; None: this server stands alone."""
+    """The cluster's name; None: this server stands alone."""
     count: int = 1
-    """As many as are known."""
+    """The number of servers, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +96,9 @@ class QuotaUse:
     """One limit of a tenant, and its use."""
 
     kind: str
-    """``turns`` or ``tokens``."""
+    """The limit's kind: ``turns`` or ``tokens``."""
     limit: int
-    """In a minute."""
+    """The limit, for a minute."""
     used: int
     """The part of it that is used; more than ``limit`` where a burst overdrew it."""
 
@@ -126,7 +125,7 @@ class Quota:
         self._clock = clock
         self._stocks: dict[str, _Stock] = {}
         self._buckets: dict[str, _Bucket] = {}
-        """By what is counted; of what has a limit alone, which a file names."""
+        """Buckets by what is counted; only of what has a limit."""
 
     @property
     def models(self) -> list[str] | None:
@@ -214,7 +213,7 @@ class Quota:
         return stock.level + (limit if stock.left is None else stock.left)
 
     def _bucket(self, kind: str, limit: int) -> _Bucket:
-        """As it is now."""
+        """The bucket, filled up to now."""
         now = self._clock()
         bucket = self._buckets.setdefault(kind, _Bucket(float(limit), now))
         bucket.fill(limit, now)
@@ -257,7 +256,8 @@ class Quota:
             stock.empty_until_s = self._clock() + each.wait_s
 
     def unpaid(self, draws: Iterable[Draw]) -> None:
-        """Nothing could be asked for: until that is over this server goes on with its part."""
+        """The draws could not be asked for: until that is over this server goes on with its
+        part."""
         now = self._clock()
         for each in draws:
             stock = self._stock(each.kind)
@@ -275,7 +275,7 @@ class Quota:
 
 
 class Quotas:
-    """Those of all tenants. Shared by all connections; only the event loop touches it."""
+    """The quotas of all tenants. Shared by all connections; only the event loop touches them."""
 
     def __init__(
         self, tenants: Tenants, clock: Callable[[], float], *, cluster: str | None = None
@@ -294,7 +294,7 @@ class Quotas:
         """The quota of the tenant with that name: the same object each time."""
         quota = self._quotas.get(tenant)
         if quota is None:
-            policy = partial(self._tenants.policy, tenant)
+            policy = self._tenants.policy_of(tenant)
             quota = self._quotas[tenant] = Quota(tenant, policy, self.servers, self._clock)
         return quota
 

@@ -12,8 +12,9 @@ import enum
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from tools_api.requests import Bounds
@@ -32,7 +33,7 @@ class KeyFileError(ValueError):
 
 
 class Role(enum.StrEnum):
-    """The rights of a key."""
+    """The rights that a key gives."""
 
     OPERATOR = "operator"
     """A tenant's key that also shows what concerns the whole server: metrics, all tenants."""
@@ -49,7 +50,7 @@ class Principal:
     tenant: str
     role: Role = Role.TENANT
     key_name: str = ""
-    """For logs, and to know the holders of a key that is revoked."""
+    """The key's name, for logs and to know the holders of a key that is revoked."""
 
     @property
     def operator(self) -> bool:
@@ -58,7 +59,7 @@ class Principal:
 
     @property
     def read_only(self) -> bool:
-        """May look and not touch."""
+        """Whether the key may look and not touch."""
         return self.role is Role.READ_ONLY
 
 
@@ -129,7 +130,7 @@ class TenantPolicy:
     warn_at: float | None = None
     """The part of a bound of ``budget`` from which on its spending is told."""
     periods: tuple[BudgetTerms, ...] = ()
-    """Its budgets beside that, by day and month."""
+    """Budgets by day and month, beside the one in all."""
     keys: Mapping[str, tuple[BudgetTerms, ...]] = field(default_factory=dict)
     """Budgets of its keys, by name."""
     prices: TokenPrices | None = None
@@ -158,7 +159,7 @@ class Tenants:
 
     @property
     def names(self) -> set[str]:
-        """All tenants that have a key."""
+        """Names of all tenants that have a key."""
         return {key.principal.tenant for key in self._keys}
 
     def authenticate(self, key: str | None) -> Principal | None:
@@ -172,9 +173,10 @@ class Tenants:
                 found = known.principal
         return found
 
-    def policy(self, tenant: str) -> TenantPolicy:
-        """The tenant's policy just now. To be asked at each use, not kept."""
-        return self._policies.get(tenant, UNBOUNDED)
+    def policy_of(self, tenant: str) -> Callable[[], TenantPolicy]:
+        """The tenant's policy, to be asked for at each use and not kept: another file may be read
+        meanwhile."""
+        return partial(self._policies.get, tenant, UNBOUNDED)
 
     def replace(
         self, keys: Iterable[ApiKey], policies: Mapping[str, TenantPolicy]
@@ -182,7 +184,9 @@ class Tenants:
         """Take other keys and policies from now on. Returns the principals whose keys are good
         no more, or stand for something else: what they still have open is to be ended."""
         former, self._keys = self._keys, tuple(keys)
-        self._policies = dict(policies)
+        now = dict(policies)
+        self._policies.clear()  # the same table: ``policy_of`` was handed out
+        self._policies.update(now)
         return frozenset(key.principal for key in set(former) - set(self._keys))
 
 

@@ -47,7 +47,7 @@ class TenantsFile:
 
     keys: tuple[ApiKey, ...]
     policies: Mapping[str, TenantPolicy] = field(default_factory=dict)
-    """By tenant."""
+    """Policies, by the tenant's name."""
 
 
 class _Budget(Bounds):
@@ -66,7 +66,7 @@ def _listed(given: object) -> object:
 
 
 _Budgets = Annotated[tuple[_Budget, ...], BeforeValidator(_listed), Field(max_length=4)]
-"""One, or an array of them."""
+"""One budget, or an array of budgets."""
 
 
 class _Row(BaseModel):
@@ -148,7 +148,7 @@ def _in_all(budgets: Sequence[_Budget]) -> Bounds:
 
 
 def _others(budgets: Sequence[_Budget]) -> tuple[BudgetTerms, ...]:
-    """Those by day and month."""
+    """The budgets by day and month."""
     if len({each.every for each in budgets}) < len(budgets):
         raise KeyFileError("budget: more than one of a day, a month or for ever")
     return tuple(each.terms() for each in budgets if each.every is not None)

@@ -18,7 +18,7 @@ MAX_OUTPUT = 1 << 20
 
 
 class CallDecision(WireModel):
-    """The body."""
+    """The body of a request that decides about a call."""
 
     call_id: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
     decision: Literal["approve", "reject", "begin", "end"]

@@ -45,11 +45,11 @@ class Ordered:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Run:
-    """A run with calls."""
+    """Items in a row that contain calls."""
 
     begin: int
     end: int
-    """Behind its last item."""
+    """The index behind its last item."""
     calls: "list[_Asked]" = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     """Where its outputs came, ascending."""
@@ -65,7 +65,7 @@ class _Asked:
     garbage. None as ``call``: it was made before these items."""
     output: CallOutput | None = None
     newest: CallOutput | None = None
-    """The tool's last output."""
+    """The newest output of the same tool."""
     newest_at: int = -1
 
     @property

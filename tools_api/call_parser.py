@@ -101,7 +101,7 @@ class CallParser:
         self._input: list[str] = []
         """The plain text of the call that is open."""
         self._name = ""
-        """Whose input that is."""
+        """Name of the tool whose input is being read."""
         self._announced = False
         self._raw = ""
         """The text read of a call that is not announced yet, its tag included."""

@@ -70,7 +70,7 @@ class CallRules(ABC):
         """The text before the input of a call whose input is plain text."""
 
     def whole(self) -> str:
-        """From the opener on."""
+        """The rule of a whole call, from its opener on."""
         if self._frame.opener is None:
             return f"({self.after_opener()})"
         return f"{self._lark.special(self._frame.opener)} ({self.after_opener()})"

@@ -25,7 +25,7 @@ HasToken = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """One name of the table."""
+    """One name of the table of chat families."""
 
     make: Callable[[HasToken], ChatFormat]
     needs: tuple[str, ...]

@@ -98,7 +98,7 @@ class Pieces:
     lead: str = ""
     """White space between two turns."""
     user: Parts
-    """Slot ``text``."""
+    """A user's message, with a slot ``text``."""
     system: Parts | None = None
     """A system message behind others; None: it is written as a user's."""
     before_answer: Parts
@@ -108,7 +108,7 @@ class Pieces:
     reasoning: tuple[Parts, Parts] | None = None
     """Before and behind it; None: it is left out."""
     before_calls: str = ""
-    """Between text and calls."""
+    """The text between a message and its calls."""
     before_calls_alone: str = ""
     after_calls: str = ""
     after_answer: Parts

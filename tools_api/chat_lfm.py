@@ -75,7 +75,7 @@ class Lfm2(ChatML):
         out.text(turn.text or "")
 
     def _outputs(self, out: SegmentWriter, outputs: Sequence[FunctionCallOutput]) -> None:
-        """One turn for each."""
+        """Outputs of tools, one turn for each."""
         for i, output in enumerate(outputs):
             if i > 0:
                 self._end(out)

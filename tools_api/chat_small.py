@@ -32,7 +32,7 @@ _HOW = (
     '{"name": <function-name>, "arguments": <args-json-object>}',
     "\n</tool_call>",
 )
-"""Tags, text and tags."""
+"""The instruction on how to call: tags, and text between them."""
 
 
 class Granite4(ChatFormat):
@@ -185,7 +185,7 @@ class SmolLm3(ChatML):
             out.calls(_HERMES, [call_object(call, _HERMES) for call in turn.calls])
 
     def _outputs(self, out: SegmentWriter, outputs: Sequence[FunctionCallOutput]) -> None:
-        """One turn for each."""
+        """Outputs of tools, one turn for each."""
         for i, output in enumerate(outputs):
             if i > 0:
                 self._end(out)

@@ -42,7 +42,7 @@ class CustomFormat:
     definition: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """As responses echo it."""
+        """The format as responses echo it."""
         if self.type == "text":
             return {"type": "text"}
         return {"type": "grammar", "syntax": self.syntax, "definition": self.definition}

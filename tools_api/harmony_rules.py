@@ -25,11 +25,11 @@ from tools_api.lark_rules import LarkRules, literal
 from tools_api.tools import FunctionTool
 
 _MOST_MESSAGES = 64
-"""Before the last one."""
+"""Most messages before the last one."""
 
 
 class HarmonyRules:
-    """One output."""
+    """The rules of one output in Harmony's form."""
 
     def __init__(self, lark: LarkRules) -> None:
         self._lark = lark

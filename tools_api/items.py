@@ -91,7 +91,7 @@ class FunctionCall:
 
     @property
     def full_name(self) -> str:
-        """As the model calls it."""
+        """The tool's name as the model calls it, its namespace before it."""
         return _full_name(self.namespace, self.name)
 
     def to_wire(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class CustomToolCall:
 
     @property
     def full_name(self) -> str:
-        """As the model calls it."""
+        """The tool's name as the model calls it, its namespace before it."""
         return _full_name(self.namespace, self.name)
 
     def as_function_call(self) -> FunctionCall:

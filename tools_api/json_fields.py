@@ -28,7 +28,7 @@ class Fields:
         return self._raw.get(name)
 
     def path(self, name: str) -> str:
-        """The field's path."""
+        """The path of one of the fields, for an error."""
         return join(self._path, name)
 
     def required(self, name: str) -> Any:

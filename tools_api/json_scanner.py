@@ -47,7 +47,7 @@ class CallScanner:
         self._has_arguments = False
         self.name: str | None = None
         self.done = False
-        """The object is closed."""
+        """Whether the object is closed."""
         self.skipped = False
         """There was a key that means nothing in a call."""
         self.failed = False
@@ -186,7 +186,7 @@ class ValueScanner:
         self._in_string = False
         self._escaped = False
         self.done = False
-        """The object is closed."""
+        """Whether the object is closed."""
         self.failed = False
         """It is none; nothing after this point was read."""
 

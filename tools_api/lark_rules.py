@@ -25,7 +25,7 @@ JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separat
 
 
 class LarkRules:
-    """Collects rules."""
+    """Collects the rules of a Lark grammar."""
 
     def __init__(self, *, lenient: bool) -> None:
         """``lenient``: leave out what would be refused (``schema_dialect.REFUSED``)."""

@@ -25,7 +25,7 @@ class NamedCalls(CallSyntax):
     """``opener NAME before_arguments {...}``; the next opener or the end of the turn closes it."""
 
     before_arguments: str
-    """A special token."""
+    """The special token before a call's arguments."""
     before_id: str | None = None
     """A special token that a name may be followed by, and behind it the call's id."""
 
@@ -53,7 +53,7 @@ def write_named_calls(
 
 
 class NamedCallReader(CallReader):
-    """Reads one call."""
+    """Reads one call out of an output."""
 
     def __init__(self, syntax: NamedCalls, plain: frozenset[str]) -> None:
         super().__init__()

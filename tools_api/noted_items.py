@@ -7,7 +7,7 @@ what the model said.
 Always true: a note says the type of its item, and nothing that is binary or sealed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tools_api import exact_json
@@ -40,7 +40,8 @@ NOTED_BLOCKS: Mapping[str, tuple[str, ...]] = {
     "text_editor_code_execution_tool_result": ("content",),
 }
 """The same of blocks in the messages of Anthropic's API, which its dialect hands on as items."""
-_TOLD = {**NOTED, **NOTED_BLOCKS}
+TOLD = {**NOTED, **NOTED_BLOCKS}
+"""All of them."""
 _UNREAD = frozenset(
     {"data", "encrypted_content", "encrypted_index", "encrypted_stdout", "file_id", "signature"}
 )
@@ -54,9 +55,9 @@ def note_of(raw: dict[str, Any], path: str) -> str | None:
         ApiError: a field that is told is nested too deep, or is no JSON.
     """
     kind = raw.get("type")
-    if not isinstance(kind, str) or kind not in _TOLD:
+    if not isinstance(kind, str) or kind not in TOLD:
         return None
-    told = {name: raw[name] for name in _TOLD[kind] if raw.get(name) is not None}
+    told = {name: raw[name] for name in TOLD[kind] if raw.get(name) is not None}
     if kind in NOTED_BLOCKS:
         told = _read(told)
     try:
@@ -74,19 +75,3 @@ def _read(value: Any) -> Any:
 
 def _unreadable(path: str, raw: dict[str, Any]) -> ApiError:
     return invalid_type(join(path, "type"), "an item that can be written as JSON", raw.get("type"))
-
-
-def noted_warnings(items: object) -> Iterable[str]:
-    """A warning if some of these items, as they were sent, are notes to the model."""
-    if not isinstance(items, list):
-        return
-    kinds = {
-        kind
-        for item in items
-        if isinstance(item, dict) and isinstance(kind := item.get("type"), str) and kind in _TOLD
-    }
-    if kinds:
-        yield (
-            f"input: what ran elsewhere is read as a note among what was said: "
-            f"{', '.join(sorted(kinds))}"
-        )

@@ -50,7 +50,7 @@ class Unpacker:
         self._lists: dict[str, list[Any]] = {name: [] for name in _LISTS}
 
     def add(self, piece: bytes) -> None:
-        """One more piece."""
+        """Add one more piece of a packed request."""
         for name, values in loads(piece).items():
             restore = _restored_item if name == "input" else _restorer(FunctionTool)
             self._lists[name] += map(restore, values)

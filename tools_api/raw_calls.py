@@ -100,7 +100,7 @@ def raw_text(value: object, *, python: bool = False) -> str:
 
 
 def write_mark(out: SegmentWriter, mark: Delimiter) -> None:
-    """Add a tag."""
+    """Add a tag to a prompt."""
     if mark.special:
         out.special(mark.text)
     else:

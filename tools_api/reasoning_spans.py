@@ -17,7 +17,7 @@ _LONGEST_HEADER = 1024
 
 
 class ReasoningSpan(Protocol):
-    """A place in an output."""
+    """Where a piece of reasoning begins and ends in an output."""
 
     @property
     def reads_text(self) -> bool:

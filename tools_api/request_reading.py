@@ -14,10 +14,11 @@ import orjson
 from tools_api import errors
 from tools_api.call_order import in_call_order
 from tools_api.exact_json import dumps
-from tools_api.item_reading import refuse_many_items
-from tools_api.item_references import parse_input
+from tools_api.item_fields import MAX_ID
+from tools_api.item_reading import ItemLimits, parse_item, parse_items, refuse_many_items
+from tools_api.item_references import ItemReference
 from tools_api.items import Item
-from tools_api.json_fields import join, without_nulls
+from tools_api.json_fields import Fields, join, without_nulls
 from tools_api.limits import Limits
 from tools_api.request_warnings import request_warnings
 from tools_api.requests import (
@@ -166,6 +167,37 @@ def _costly_fields(raw: dict[str, Any], request: CreateRequest, limits: Limits) 
         "references": references,
         "body_digest": _body_digest(raw, request),
     }
+
+
+def parse_input(
+    raw: object, limits: ItemLimits
+) -> tuple[tuple[Item, ...], tuple[ItemReference, ...]]:
+    """Read ``input``: its items, and the references that stand among them.
+
+    Raises:
+        ApiError: with the path of the first fault, e.g. ``input[2].id``.
+    """
+    if not isinstance(raw, list):
+        return parse_items(raw, "input", limits), ()
+    refuse_many_items(raw, "input", limits)
+    items: list[Item] = []
+    references: list[ItemReference] = []
+    for place, entry in enumerate(raw):
+        path = join("input", place)
+        if _is_reference(entry):
+            id_ = Fields(entry, path).text("id", least=1, most=MAX_ID)
+            refuse_unprintable(id_, join(path, "id"))
+            references.append(ItemReference(place=place, id=id_))
+        else:
+            items.append(parse_item(entry, path, limits))
+    return tuple(items), tuple(references)
+
+
+def _is_reference(entry: object) -> bool:
+    if not isinstance(entry, dict):
+        return False
+    kind = entry.get("type")
+    return kind == "item_reference" or (kind is None and without_nulls(entry).keys() == {"id"})
 
 
 def _check_updates(written: object, limits: Limits) -> None:

@@ -9,10 +9,11 @@ Always true: a warning begins with the path of its field, or says that fields ar
 quotes a bounded part of what the client sent.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from tools_api.errors import quoted
-from tools_api.noted_items import noted_warnings
+from tools_api.noted_items import TOLD
 from tools_api.tools import searches_here, tool_warnings
 
 WORKING = frozenset(
@@ -55,7 +56,7 @@ _MAX_NAMED = 8
 
 def request_warnings(raw: dict[str, Any]) -> tuple[str, ...]:
     """The warnings for a request without nulls that was read without a fault."""
-    warnings = [*tool_warnings(raw.get("tools")), *noted_warnings(raw.get("input"))]
+    warnings = [*tool_warnings(raw.get("tools")), *_noted_warnings(raw.get("input"))]
     warnings += [
         f"{field}: no effect, {reason}" for field, reason in WITHOUT_EFFECT.items() if field in raw
     ]
@@ -77,3 +78,19 @@ def request_warnings(raw: dict[str, Any]) -> tuple[str, ...]:
 
 
 _KNOWN = WORKING | REFUSED | WITHOUT_EFFECT.keys() | UNPUBLISHED
+
+
+def _noted_warnings(items: object) -> Iterable[str]:
+    """A warning if some of these items, as they were sent, are notes to the model."""
+    if not isinstance(items, list):
+        return
+    kinds = {
+        kind
+        for item in items
+        if isinstance(item, dict) and isinstance(kind := item.get("type"), str) and kind in TOLD
+    }
+    if kinds:
+        yield (
+            f"input: what ran elsewhere is read as a note among what was said: "
+            f"{', '.join(sorted(kinds))}"
+        )

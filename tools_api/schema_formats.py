@@ -25,7 +25,7 @@ def _ipv6() -> str:
 
 
 def _groups(most: int) -> str:
-    """Up to so many groups."""
+    """An expression for up to so many groups."""
     return f"(?:{_H16}(?::{_H16}){{0,{most - 1}}})?" if most else ""
 
 

@@ -23,7 +23,7 @@ class CommandPiece:
 
     what: Literal["added", "delta", "done"]
     index: int
-    """From 0."""
+    """Number of the command, from 0."""
     text: str = ""
     """More of it; the whole of it at its end."""
 

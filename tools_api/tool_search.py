@@ -85,7 +85,7 @@ def _stem(word: str) -> str:
 
 
 def _said(tool: FunctionTool) -> str:
-    """What is said of a tool."""
+    """The words of a tool that a search looks at."""
     properties = tool.parameters.get("properties")
     names = [str(name) for name in properties] if isinstance(properties, dict) else []
     space = "" if tool.namespace is None else tool.namespace.description

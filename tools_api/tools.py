@@ -438,7 +438,8 @@ def parse_tool_choice(
                 raise errors.invalid_value(path, "'required' needs at least one tool")
             return ToolChoice(mode="required")
         case str():
-            raise errors.invalid_value(path, f"{errors.quoted(raw)} is not auto, none or required")
+            why = "is not auto, none or required; one tool is chosen by an object with its name"
+            raise errors.invalid_value(path, f"{errors.quoted(raw)} {why}")
         case dict():
             return _parse_choice_object(raw, tools, path)
     raise errors.invalid_type(path, "a string or an object", raw)

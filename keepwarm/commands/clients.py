@@ -32,7 +32,7 @@ class ServedWindow:
     """A server as its clients have to know it."""
 
     base_url: str
-    """With ``/v1``."""
+    """The server's address with ``/v1``."""
     model: str
     window: int
     """Tokens of the model's context, prompt and answer together."""
@@ -49,7 +49,7 @@ class ServedWindow:
 
     @property
     def root_url(self) -> str:
-        """Without ``/v1``."""
+        """The server's address without ``/v1``."""
         return self.base_url.removesuffix("/v1")
 
 
@@ -100,7 +100,7 @@ supports_websockets = true
 
 
 def claude_code(found: ServedWindow) -> str:
-    """Lines for a shell."""
+    """Lines for a shell that point Claude Code at the server."""
     return f"""\
 export ANTHROPIC_BASE_URL={quote(found.root_url)}
 export ANTHROPIC_AUTH_TOKEN="${{{KEY_VARIABLE}:-none}}"
@@ -113,7 +113,7 @@ export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1"""
 
 
 def opencode(found: ServedWindow) -> str:
-    """``opencode.json``."""
+    """An ``opencode.json`` that points OpenCode at the server."""
     model = {"name": found.model, "limit": {"context": found.window, "output": found.output}}
     provider = {
         "npm": "@ai-sdk/openai-compatible",

@@ -126,4 +126,4 @@ NAME_SETTINGS = _SHARED[1:]
 SCALE_SETTINGS = (*NAME_SETTINGS, _UP[1])
 STATUS_SETTINGS = _SHARED
 CLUSTER_SETTINGS = (*_SHARED, *_BALANCE, *_UP)
-"""All of them."""
+"""All settings of ``keepwarm cluster``."""

@@ -43,7 +43,7 @@ def places(journal: str | None) -> Sequence[Path | str]:
 
 
 def one_place(journal: str | None) -> Path | str:
-    """The only one of them."""
+    """The one journal that a command is about; it is an error where there are several."""
     found = places(journal)
     if len(found) > 1:
         raise click.ClickException(f"there are several: --journal names one of {_names(found)}")

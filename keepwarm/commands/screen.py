@@ -55,7 +55,7 @@ class Screen:
 
     @classmethod
     def here(cls) -> "Screen":
-        """On standard output."""
+        """The screen on standard output."""
         return cls(sys.stdout, colour=wants_colour(sys.stdout, os.environ))
 
     def show(self, event: RunEvent) -> None:

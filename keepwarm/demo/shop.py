@@ -16,7 +16,7 @@ from keepwarm import Tool, tool
 
 PRICES = {"lamp": 24, "desk": 180, "chair": 75, "shelf": 96, "carpet": 130, "mirror": 58}
 HOURS_AHEAD_OF_UTC = {"Oslo": 1, "London": 0, "Tokyo": 9, "Denver": -7}
-"""In standard time."""
+"""Hours that each city is ahead of UTC in standard time."""
 
 Product = Literal["lamp", "desk", "chair", "shelf", "carpet", "mirror"]
 City = Literal["Oslo", "London", "Tokyo", "Denver"]

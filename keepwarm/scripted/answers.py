@@ -109,7 +109,8 @@ def cut(answer: Any, *, after: int = 3) -> ScriptedTurn:
 
 
 def hold(answer: Any) -> ScriptedTurn:
-    """All but the last event comes; that waits for a cancel, or for ``ScriptedServer.go_on``."""
+    """All but the last event comes; that waits for a cancel, for ``ScriptedServer.go_on``, or for
+    a steer, which the script's next answer has heard."""
     return replace(turn_of(answer), held=True)
 
 

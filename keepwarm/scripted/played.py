@@ -22,13 +22,16 @@ from tools_api.call_parser import (
     ReasoningDone,
     TextDone,
 )
-from tools_api.events import Event
+from tools_api.events import Event, steer_accepted
 from tools_api.responses import ResponseObject, usage
+
+_WHY = {"cancelled": None, "steered": "steered"}
+"""By why a turn was cut short, the reason that its response gives, where it is no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Tokens of a turn."""
+    """Prompt, cached and output tokens of a turn."""
 
     input: int = 0
     cached: int = 0
@@ -111,6 +114,11 @@ class ScriptedEvents:
         tools = [tool for tool in self.response.request.tools if tool.name == part.name]
         return any(tool.custom is not None and not tool.plain for tool in tools)
 
+    def accept(self, id_: str) -> None:
+        """Say that the response is steered, by that id."""
+        number = self._events.take_number()
+        self.log.append(steer_accepted(number, id_, self.response.id))
+
     def go_on(self) -> None:
         """Write what was held back."""
         if self._kept_back is not None:
@@ -130,7 +138,7 @@ class ScriptedEvents:
         self._events.close("incomplete", self.log)
         fields: dict[str, Any] = {}
         if status == "incomplete":
-            fields["incomplete_reason"] = None if reason == "cancelled" else "max_output_tokens"
+            fields["incomplete_reason"] = _WHY.get(reason or "", "max_output_tokens")
         self.log.append(
             self._events.terminal(
                 status,  # type: ignore[arg-type]

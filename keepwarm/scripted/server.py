@@ -14,13 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from keepwarm.scripted.answers import ScriptedTurn, turn_of
+from keepwarm.scripted.answers import ScriptedCall, ScriptedTurn, turn_of
 from keepwarm.scripted.over_http import answered
 from keepwarm.scripted.played import Counts, ScriptedEvents
 from keepwarm.scripted.sessions import Begun, ScriptedSessions, brief
 from keepwarm.scripted.socket import ScriptedSocket
+from sessions.turns.submissions import Submission, steering_items, successor
 from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.events import (
@@ -34,6 +36,7 @@ from tools_api.events import (
 )
 from tools_api.exact_json import loads
 from tools_api.items import Item
+from tools_api.limits import DEFAULT_LIMITS
 from tools_api.requests import CreateRequest
 from tools_api.responses import ResponseObject
 from tools_api.sdk.client import AsyncClient
@@ -41,6 +44,7 @@ from tools_api.sdk.sync_client import Client
 
 URL = "http://scripted.invalid/v1"
 """Nothing is ever sent there."""
+_NOT_FOUND = ("response_not_found", "No response of that id runs on this connection.")
 _TIERS = {"flex": "flex", "priority": "priority", "fast": "priority", "ultrafast": "priority"}
 
 
@@ -51,7 +55,7 @@ class AskedTurn:
     request: CreateRequest
     """As a real server reads it."""
     raw: Mapping[str, Any]
-    """As the client sent it."""
+    """The request as the client sent it."""
     items: tuple[Item, ...]
     """All that the model would read, the oldest first."""
     session: str
@@ -97,7 +101,14 @@ class ScriptedServer:
             prices: of a million tokens: ``input_uncached``, ``input_cached``, ``output``,
                 ``reasoning``.
             model: the name that responses carry.
+
+        Raises:
+            TypeError: the script is none.
         """
+        listed = isinstance(script, Iterable) and not isinstance(script, str | Mapping)
+        if not (listed or callable(script)):
+            kind = type(script).__name__
+            raise TypeError(f"the script is of type {kind}: give a list of answers, or a function")
         self._answers = None if callable(script) else iter(script)
         self._function = script if callable(script) else None
         self._model = model
@@ -171,11 +182,7 @@ class ScriptedServer:
                     case ResumeTurn():
                         self._resume(socket, asked)
                     case SteerRequest():
-                        why = (
-                            "steering_not_supported",
-                            "This server does not steer running responses.",
-                        )
-                        socket.deliver(encode(steer_failed(0, asked, *why)))
+                        self._steer(socket, asked, len(frame))
                     case _:
                         return
             except ApiError as error:
@@ -336,6 +343,47 @@ class ScriptedServer:
             self._end(running, "incomplete", "cancelled")
             return
         raise _in_lane(errors.response_not_found(asked.response_id), asked.stream_id)
+
+    def _steer(self, socket: ScriptedSocket, asked: SteerRequest, num_bytes: int) -> None:
+        """A turn that is held ends behind what it has said, and the script is asked for the one
+        that has heard it. Any other turn has ended."""
+        running = self._running.get(asked.previous_response_id)
+        why = self._unsteerable(running, socket)
+        lane = None if running is None else running.lane
+        refused = partial(steer_failed, 0, asked)
+        if running is None or why is not None:
+            socket.deliver(encode(refused(*(why or _NOT_FOUND), lane)))
+            return
+        played = running.played
+        try:
+            items = steering_items(asked, num_bytes, DEFAULT_LIMITS)
+        except ApiError as error:
+            socket.deliver(encode(refused("invalid_input", error.message, lane)))
+            return
+        id_ = self._new_id("steer")
+        heard = Submission(id=id_, asked=asked, items=items, num_bytes=num_bytes)
+        played.accept(id_)
+        played.go_on()
+        self._end(running, "incomplete", "steered")
+        try:
+            request = successor(running.begun.request, played.response.id, (heard,))
+            self._tell(self._begin(socket, request.model_copy(update={"stream_id": lane})))
+        except ApiError as error:
+            told = refused("successor_creation_failed", error.message, lane, id_=id_)
+            socket.deliver(encode(told))
+
+    def _unsteerable(
+        self, running: _Running | None, socket: ScriptedSocket
+    ) -> tuple[str, str] | None:
+        if running is None:
+            return _NOT_FOUND
+        if running.played.over:
+            return "response_already_completed", "It has ended."
+        if any(isinstance(part, ScriptedCall) for part in running.played.answer.parts):
+            return "steering_not_supported", "A turn of a script that calls tools is not steered."
+        if running.follower is not socket:
+            return "response_not_active", "Its events go elsewhere."
+        return None
 
     def _resume(self, socket: ScriptedSocket, asked: ResumeTurn) -> None:
         if asked.request_id is not None:

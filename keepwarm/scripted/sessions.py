@@ -4,7 +4,7 @@ Refuses what a real server refuses, in its words, and counts tokens in its way: 
 and all that a chain said before is cached. Knows no frames.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from tools_api.errors import ApiError
 from tools_api.exact_json import dumps
 from tools_api.item_identity import normalised
 from tools_api.items import Call, CallOutput, Item
+from tools_api.limits import DEFAULT_LIMITS
 from tools_api.requests import CreateRequest
 from tools_api.tools import wire_tools
 
@@ -34,8 +35,15 @@ class ScriptedSession:
     """By the scope of a budget."""
     spent: dict[str, float] = field(default_factory=dict)
 
+    def parents(self) -> "Iterator[ScriptedSession]":
+        """The sessions above it, the nearest first."""
+        above = self.parent
+        while above is not None:
+            yield above
+            above = above.parent
+
     def tree_spent(self, kind: str, among: "Mapping[str, ScriptedSession]") -> float:
-        """By it and all below it."""
+        """The amount that it and all sessions below it have spent."""
         own = self.spent.get(kind, 0)
         return own + sum(
             each.tree_spent(kind, among) for each in among.values() if each.parent is self
@@ -60,7 +68,7 @@ class KeptResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """A turn that may begin."""
+    """A turn that may begin, with what it continues."""
 
     request: CreateRequest
     session: ScriptedSession
@@ -70,7 +78,7 @@ class Begun:
     """All that the model reads."""
     number: int
     counts: Counts
-    """Tokens of the prompt."""
+    """Tokens of the turn's prompt."""
 
 
 class _Account(NamedTuple):
@@ -141,8 +149,25 @@ class ScriptedSessions:
             name = f"sess_{self._unnamed:032x}"
         session = self.sessions.setdefault(name, ScriptedSession(name=name))
         if above is not None:
-            session.parent = self._session(above, None, None)
+            self._link(session, self._session(above, None, None))
         return session
+
+    def _link(self, session: ScriptedSession, parent: ScriptedSession) -> None:
+        """Put a session below another one, if it may be there."""
+        line, gone = [parent, *parent.parents()], session.parent
+        most = DEFAULT_LIMITS.max_session_depth
+        if any(each is session for each in line):
+            why = "the session would be a part of itself"
+        elif gone is not None and gone is not parent:
+            why = f"the session is a part of {errors.quoted(gone.name)} already"
+        elif gone is None and session.turns:
+            why = "the session has had turns without it"
+        elif len(line) > most:
+            why = f"more than {most} sessions above each other"
+        else:
+            session.parent = parent
+            return
+        raise errors.invalid_value("keepwarm.parent_session", why)
 
     def _prompt(
         self, parent: KeptResponse | None, header: bytes, items: tuple[Item, ...]
@@ -191,12 +216,10 @@ class ScriptedSessions:
             if scope in session.bounds:
                 spent = session.spent if scope == "session" else {}
                 found.append(_Account(scope, session.bounds[scope], spent))
-        above: ScriptedSession | None = session
-        while above is not None:
+        for above in (session, *session.parents()):
             if "tree" in above.bounds:
                 all_spent = {kind: above.tree_spent(kind, self.sessions) for kind in KINDS}
                 found.append(_Account("tree", above.bounds["tree"], all_spent))
-            above = above.parent
         return found
 
     # Ends

@@ -43,7 +43,7 @@ class ScriptedSocket:
         return said
 
     async def close(self, code: int = 1000) -> None:
-        """Close it."""
+        """Close the socket."""
         if self._closed is None:
             self._close(ConnectionClosedOK(None, Close(code, ""), None))
             self._left(self)

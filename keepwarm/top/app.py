@@ -27,7 +27,7 @@ CURVES = ("out/s", "in/s", "cached/s", "running", "KV %")
 
 
 class Top(App[None]):
-    """One server."""
+    """The screen of one server."""
 
     TITLE = "keepwarm top"
     ENABLE_COMMAND_PALETTE = False
@@ -126,7 +126,7 @@ class Top(App[None]):
         self._want(self._wanted.sort(self._wanted.sorted_by))
 
     def action_filter(self) -> None:
-        """Ask for words."""
+        """Ask for words by which sessions are filtered."""
         words = self.query_one("#filter", Input)
         words.display = True
         words.focus()
@@ -136,7 +136,7 @@ class Top(App[None]):
         self._want(self._wanted.next_state(self._snapshot.rows if self._snapshot else ()))
 
     def action_clear(self) -> None:
-        """All sessions again."""
+        """Show all sessions again, without a filter."""
         self.query_one("#filter", Input).value = ""
         self._end_filter()
         self._want(replace(self._wanted, words="", state=None))

@@ -89,7 +89,7 @@ class ClusterTop(App[None]):
 
 
 def totals(address: str, seen: ClusterSnapshot | None) -> str:
-    """The cluster in a line."""
+    """The numbers of a cluster in one line."""
     if seen is None or not seen.cluster:
         return address
     ready = sum(each.state == "ready" for each in seen.servers)

@@ -26,7 +26,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """The options of ``keepwarm top``."""
     made = _Parser(
         prog="keepwarm top",
         description="A server's sessions in the terminal: cost, cache hits, state, curves.",

@@ -46,14 +46,14 @@ class BudgetRow:
     left: tuple[tuple[str, float], ...]
     spent: tuple[tuple[str, float], ...] = ()
     held: tuple[tuple[str, float], ...] = ()
-    """By turns that run."""
+    """The amount that running turns hold."""
     every: str = ""
     """``day`` or ``month``; empty: for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
-    """One session."""
+    """One session as the screen shows it."""
 
     session: str
     tenant: str
@@ -87,12 +87,12 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A server at one moment."""
+    """A server's numbers at one moment."""
 
     server: Mapping[str, Any] = field(default_factory=dict)
     totals: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, Any] | None = None
-    """For operators."""
+    """The engine's numbers, for operators."""
     num_sessions: int = 0
     """The number of all sessions, also of those that are not among the rows."""
     rows: tuple[SessionRow, ...] = ()
@@ -117,7 +117,7 @@ class ServerRow:
     address: str
     state: str
     slot: int
-    """0: it has none."""
+    """The server's slot; 0: it has none."""
     sockets: int
     sessions: int
     kv: float

@@ -14,11 +14,11 @@ Cell = Callable[[SessionRow], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column."""
+    """One column of a table."""
 
     title: str
     width: int
-    """Characters."""
+    """The column's width in characters."""
     text: Cell
     order: Callable[[SessionRow], float | str]
     largest_first: bool = True

@@ -40,7 +40,7 @@ class Conversation:
 
 
 def user(text: str) -> Message:
-    """A user's message."""
+    """A message of the user's, for a conversation that is judged."""
     return Message(role="user", content=(TextPart(type="input_text", text=text),))
 
 
@@ -50,7 +50,7 @@ def system(text: str) -> Message:
 
 
 def answer(text: str) -> Message:
-    """The model's text."""
+    """A message of the model's with a text."""
     return Message(role="assistant", content=(TextPart(type="output_text", text=text),))
 
 

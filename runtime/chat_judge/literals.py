@@ -22,7 +22,7 @@ class Literals:
         return name in self._specials
 
     def cut(self, text: str) -> tuple[Segment, ...]:
-        """The segments of a text."""
+        """A text in segments, cut at the literals."""
         parts, at = [], 0
         for found in self._pattern.finditer(text):
             if found.start() > at:

@@ -49,7 +49,7 @@ class NgramIndex:
         self._tables = [_Table(order, self._room) for order in ORDERS]
 
     def __len__(self) -> int:
-        """Tokens indexed so far."""
+        """Number of tokens indexed so far."""
         return self._length
 
     @property

@@ -23,7 +23,7 @@ BREAK = -1
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text to copy from."""
+    """A text from which drafts are copied."""
 
     index: NgramIndex
     tokens: TokenArray

@@ -23,7 +23,7 @@ class Vote:
 
     token: int
     probability: float
-    """By the votes alone."""
+    """How probably the proposed token is right, by the votes alone."""
     source: DraftSource
     length: int
     """How many tokens before it agree, at most ``MAX_MATCH``."""

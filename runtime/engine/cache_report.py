@@ -12,7 +12,7 @@ from radix_cache.stats import CacheStats
 
 
 class Transfers(Protocol):
-    """Totals since the start."""
+    """Totals of moved blocks since the start."""
 
     def totals(self) -> Mapping[str, tuple[int, float]]:
         """Bytes and seconds by path, as ``device_host``."""

@@ -32,7 +32,7 @@ class Compilation:
     pieces: Pieces[Outcome]
     owner: "Compilations"
     waiting: list[Sequence] = field(default_factory=list)
-    """Sequences that want it."""
+    """Sequences that wait for the grammar."""
 
     @property
     def is_void(self) -> bool:

@@ -39,7 +39,7 @@ class KVMemory:
         self._transfer = transfer
         below = None if states is None else states.transfer
         self._transfers = [each for each in (transfer, below) if each is not None]
-        """Of KV, and of states."""
+        """Transfers of KV, and of states."""
         self._report = CacheReport(cache, self._transfers)
         self._spoiled: list[int] = []
         if transfer is not None and states is not None:

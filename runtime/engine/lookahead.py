@@ -49,7 +49,7 @@ class Kind:
     """The next step, as far as it is known when it could be begun."""
 
     drafts: bool
-    """Drafts are tried in it."""
+    """Whether drafts are tried in such a step."""
     crowd: bool
     """Sequences wait for a slot, for their grammar or for a background task."""
     mixed: bool
@@ -126,7 +126,7 @@ class Lookahead:
         self.host_s = 0.0
         """Seconds of the host's work between two steps, as a moving average."""
         self.outcomes = Outcomes()
-        """Since the start."""
+        """How often each outcome was seen since the start."""
         self._told = Outcomes()
 
     def logits(self, chunks: Many[Chunk], batch: StepBatch) -> Tensor:

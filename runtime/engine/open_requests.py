@@ -46,11 +46,11 @@ class RequestLimits:
     max_waiting: int
     """Sequences that may wait for admission; as many again of tenants within their share."""
     max_context_tokens: int
-    """Longest transcript."""
+    """Tokens of the longest transcript."""
     first_token_limit_s: float
     """Longest predicted wait behind other prompts."""
     vocab_size: int
-    """Token ids are below it."""
+    """Size of the vocabulary: token ids are below it."""
 
 
 class OpenRequests:

@@ -46,7 +46,7 @@ class Effort:
     """How much a search may cost, in steps: so the answer depends on the grammar alone."""
 
     steps: int
-    """Tokens tried at most."""
+    """Most tokens that are tried."""
     improving_steps: int
     """How many of them after a first answer, for a shorter one."""
     whole_values: int = 0
@@ -60,7 +60,7 @@ QUICK = Effort(steps=300, improving_steps=20)
 
 
 def complete(work: Work[_Result]) -> _Result:
-    """Do all of the work now."""
+    """Do all of a search's work now."""
     while True:
         try:
             next(work)
@@ -144,7 +144,7 @@ class ClosingSearch:
         self._hints = tuple(sorted(ends, key=_way_order)[:_MAX_HINTS])
 
     def find(self, matcher: llguidance.LLMatcher, *, limit: int, effort: Effort) -> Way | None:
-        """``finding`` in one go."""
+        """The shortest ending; the work of ``finding`` in one go."""
         return complete(self.finding(matcher, limit=limit, effort=effort))
 
     def finding(

@@ -18,7 +18,7 @@ from runtime.tokenizer import Tokenizer
 Ids = npt.NDArray[np.int64]
 Way = tuple[int, ...]
 Piece = tuple[bytes, int]
-"""A token's bytes and id."""
+"""Bytes and id of one token."""
 
 _CLOSES_STRING = re.compile(rb'"[\]}]*,?[ \n]*["{\[]?')
 _STRUCTURE = re.compile(rb'[ \n]*(?:(?:null|true|false)[}\],]*|[{}\[\]",: \n]+)')

@@ -170,7 +170,7 @@ def key(name: str) -> str:
 
 
 def pair(name: str, value: str) -> str:
-    """A name and its value."""
+    """A rule for a name and its value in an object."""
     return f"{name} {_COLON} {value}"
 
 

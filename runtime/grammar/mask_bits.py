@@ -16,7 +16,7 @@ def mask_words(vocab_size: int) -> int:
 
 
 def set_bit(row: MaskRow, token: int) -> None:
-    """Allow a token."""
+    """Allow a token in a mask."""
     row.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))
 
 

@@ -20,7 +20,7 @@ _UNBOUNDED = Context(prec=100_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """One end of a range."""
+    """One end of a range of numbers."""
 
     value: Decimal
     included: bool

@@ -103,7 +103,7 @@ class GrammarProbe:
         arguments += ["--chat-format", chat_format] if chat_format is not None else []
         self._children = [ProbeChild(arguments, self._limits) for _ in range(num_processes)]
         self._needed = asyncio.Event()
-        """All children, at once."""
+        """Set once all children are to be started."""
         self._idle: asyncio.LifoQueue[ProbeChild] = asyncio.LifoQueue()
         self._places = places or _ByArrival()
         self._clock = clock

@@ -46,7 +46,7 @@ class ProbeLimits:
     be how many children."""
 
     seconds: float = 2.0
-    """Seconds of CPU time."""
+    """Seconds of CPU time that a trial may take."""
     memory_bytes: int = 512 * 1024 * 1024
     """Above what the child holds between checks."""
     refusal_life_s: float = 30.0

@@ -47,7 +47,7 @@ class Checkpoint:
         return name in self._files
 
     def names(self) -> Sequence[str]:
-        """Names of all tensors."""
+        """Names of all tensors of the checkpoint."""
         return list(self._files)
 
     def tensor(

@@ -93,7 +93,7 @@ class Attention:
     kv_heads: int
     head_dim: int
     rope: RopeConfig | None = RopeConfig()
-    """None: no positions."""
+    """Rotary positions; None: the layer knows no positions."""
     window: int | None = None
     """Tokens a query sees, itself included; None: all."""
     scale: float | None = None
@@ -229,7 +229,7 @@ class Mamba2:
     """Tokens that an output of the convolution sees, its own included."""
     conv_bias: bool = True
     bias: bool = False
-    """On both projections."""
+    """Whether both projections have a bias."""
     least_step: float = 0.0
     """Steps are held within these."""
     most_step: float = math.inf
@@ -333,7 +333,7 @@ class Router:
     normalise: bool
     """The weights of a token's experts add up to 1, before ``scale``."""
     bias: bool = False
-    """Added to the logits."""
+    """Whether a bias is added to the router's logits."""
     correction: bool = False
     """A learnt number for each expert that counts in the choice and not in the weight."""
     groups: int = 1
@@ -341,7 +341,7 @@ class Router:
     whose two best experts have the largest sum."""
     chosen_groups: int = 1
     scale: float = 1.0
-    """Multiplies the weights."""
+    """Factor of the experts' weights."""
     least_sum: float = 0.0
     """Added to the sum that normalised weights are divided by."""
 

@@ -22,19 +22,19 @@ _KINDS = {"full_attention": True, "linear_attention": False}
 
 
 def _read_qwen3_5(fields: Fields, _: int | None) -> ModelConfig:
-    """One MLP in each layer."""
+    """The configuration of a family with one MLP in each layer."""
     mlp = read_mlp(fields, activation=read_activation(fields))
     return _decoder(fields, [mlp] * fields.size("num_hidden_layers"))
 
 
 def _read_qwen3_5_moe(fields: Fields, _: int | None) -> ModelConfig:
-    """Experts in each layer."""
+    """The configuration of a family with experts in each layer."""
     experts = _experts(fields, num_experts=256, per_token=8, normalise=True)
     return _decoder(fields, [experts] * fields.size("num_hidden_layers"))
 
 
 def _read_qwen3_next(fields: Fields, _: int | None) -> ModelConfig:
-    """Experts in most layers."""
+    """The configuration of a family with experts in most layers."""
     count, normalise = fields.size("num_hidden_layers"), fields.flag("norm_topk_prob", True)
     experts = _experts(fields, num_experts=512, per_token=10, normalise=normalise)
     size = fields.size("intermediate_size", 5632)

@@ -10,7 +10,7 @@ from kernels.codes import Codes, widen_codes
 
 
 class Embedding:
-    """Looks rows up."""
+    """Looks up the rows of tokens."""
 
     def __init__(self, weight: Tensor | Codes, dtype: torch.dtype) -> None:
         """

@@ -37,7 +37,7 @@ class TensorNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A ``model_type``."""
+    """One ``model_type``: how its configuration and weights are read."""
 
     read: Callable[[Fields, int | None], ModelConfig]
     """From its fields and the longest context that is served, None for the model's own, to the
@@ -64,7 +64,7 @@ def read_attention(fields: Fields, head_dim: int | None = None, **own: Any) -> A
 
 
 def read_mlp(fields: Fields, **own: Any) -> Gated:
-    """The one MLP of a layer."""
+    """The configuration of the one MLP of a layer."""
     return Gated(size=fields.size("intermediate_size"), **own)
 
 

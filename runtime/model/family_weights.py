@@ -53,7 +53,7 @@ _OF_EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias
 
 
 class NamedTensors(StoredTensors, Protocol):
-    """A checkpoint."""
+    """A checkpoint, whose tensors are read by name."""
 
     def names(self) -> Sequence[str]: ...
 

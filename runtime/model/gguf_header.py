@@ -56,20 +56,20 @@ KINDS: Mapping[int, tuple[str, int, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufTensor:
-    """Where a tensor is."""
+    """Kind, shape and place of a tensor in a GGUF file."""
 
     kind: str
-    """As in ``KINDS``."""
+    """The code of its numbers, a key of ``KINDS``."""
     shape: tuple[int, ...]
     """Outputs before inputs, as everywhere else here."""
     begin: int
-    """In the file."""
+    """Where it begins in the file, in bytes."""
     num_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufHeader:
-    """The header of one file."""
+    """Metadata and tensors of one GGUF file."""
 
     path: Path
     metadata: Mapping[str, Any]

@@ -60,7 +60,7 @@ def _cache() -> Path:
 
 
 def _write(texts: Mapping[str, str], target: Path) -> None:
-    """All files or none."""
+    """Write all files of a tokenizer, or none."""
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=target.parent) as made:
         whole = Path(made) / "whole"

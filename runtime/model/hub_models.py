@@ -42,9 +42,9 @@ class HubName:
     """A model of the hub, as it is asked for."""
 
     repository: str
-    """``ORG/NAME``."""
+    """The repository, ``ORG/NAME``."""
     revision: str = DEFAULT_REVISION
-    """Branch, tag or commit."""
+    """The branch, tag or commit."""
 
     @classmethod
     def parse(cls, text: str) -> "HubName":
@@ -80,7 +80,7 @@ class FetchedModel:
     """A model that is here, whole as far as names and sizes tell."""
 
     name: HubName
-    """At its commit."""
+    """The model's name at its commit."""
     folder: Path
 
 

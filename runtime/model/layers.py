@@ -61,7 +61,7 @@ class Linear(Protocol):
 
 
 class PlainLinear:
-    """The weight as it is."""
+    """A linear map with its weight as the checkpoint has it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._weight = weight

@@ -28,7 +28,7 @@ _KV_BYTES_ON_CPU = 4 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Beside the weights."""
+    """A plan for the memory beside the weights."""
 
     num_blocks: int
     block_bytes: int

@@ -19,7 +19,7 @@ expression behind ``re:`` (compressed-tensors); whatever it is."""
 
 @dataclass(frozen=True, slots=True)
 class ModuleNames:
-    """A list of modules."""
+    """A list of modules' names, as a quantisation config has it."""
 
     way: Way
     names: tuple[str, ...]

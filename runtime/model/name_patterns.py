@@ -54,7 +54,7 @@ def expression(text: str) -> "NamePattern":
 
 
 class NamePattern:
-    """One expression."""
+    """One regular expression for names of modules."""
 
     def __init__(self, sequences: Sequence[Steps]) -> None:
         self._sequences = sequences

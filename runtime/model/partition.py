@@ -24,7 +24,7 @@ _OF_LAYER = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\.(.+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One rank among all."""
+    """One rank's place among all of them."""
 
     ranks: int
     rank: int
@@ -43,10 +43,10 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A tensor's part."""
+    """The part of a tensor that a rank has."""
 
     axis: int
-    """0: outputs; 1: inputs."""
+    """Axis that is cut. 0: outputs; 1: inputs."""
     parts: int
     part: int
 

@@ -92,7 +92,7 @@ class AllowedLayouts:
     second_size: float | None
     """A second copy's bytes in those of a first one; None: there is no memory for one."""
     second: Sequence[Layout] = ()
-    """Layouts of such a copy."""
+    """Layouts that a second copy of a matrix may have."""
 
 
 def choose(

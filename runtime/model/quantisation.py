@@ -15,7 +15,7 @@ from runtime.model.name_patterns import UnknownSyntax
 from runtime.model.schemes import Layout, Quantisation, Scheme
 
 _MOST_NAMES = 65_536
-"""In a list of modules."""
+"""Most names in a list of modules."""
 _Read = Callable[[Fields], Quantisation]
 _GROUPS = (32, 64, 128)
 """Groups of integers; GPTQ and others have -1 for all inputs."""
@@ -222,7 +222,7 @@ def _bits(fields: Fields, name: str) -> int:
 
 
 def _group(fields: Fields, name: str, default: int | None = None) -> int | None:
-    """None: all inputs."""
+    """Inputs that share a scale; None: all of them."""
     if fields.get(name) == -1:
         return None
     group = fields.size(name, default)

@@ -53,7 +53,7 @@ class StoredTensors(Protocol):
         ...
 
     def place(self, name: str) -> Path:
-        """The file that it is in."""
+        """The file that a tensor is in."""
         ...
 
 
@@ -68,7 +68,7 @@ class Module:
     """Which of how many in a stack."""
 
     def tensor(self, part: str) -> str:
-        """Its full name."""
+        """The full name of one of the module's tensors."""
         return f"{self.name}{'_' if self.of is not None else '.'}{part}"
 
 
@@ -215,7 +215,7 @@ class _Taken:
 
     @property
     def groups(self) -> int:
-        """Groups of an output."""
+        """Number of groups of an output."""
         group, inputs = self.scheme.group, self.module.inputs
         if group is None:
             return 1
@@ -242,7 +242,7 @@ class _Taken:
         return count * self.scheme.bits // 32
 
     def leave(self, *parts: str) -> None:
-        """These say nothing new."""
+        """Tensors that say nothing new are read no more."""
         self._read.update(self.module.tensor(part) for part in parts)
 
 

@@ -73,7 +73,7 @@ class RankLink(Protocol):
         ...
 
     def all_can(self, this_can: bool) -> bool:
-        """Whether all ranks can."""
+        """Whether all ranks can do the same."""
         ...
 
     def take_wait_s(self) -> float:

@@ -45,7 +45,7 @@ class RankSum:
         self._clock = clock
         self._waited_s = 0.0
         self.count = 0
-        """Sums that were made."""
+        """Number of sums that were made."""
 
     def __call__(self, part: Tensor) -> Tensor:
         """[tokens, hidden] -> the same; ``part`` may be overwritten."""

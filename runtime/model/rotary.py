@@ -69,7 +69,7 @@ class Rotation(NamedTuple):
     cos: Tensor
     """[tokens, head_dim / 2]"""
     sin: Tensor
-    """Likewise."""
+    """Sines of the angles, as ``cos`` has the cosines."""
     query_scale: Tensor | None
     """[tokens]: queries are multiplied by it; None: they are not."""
 

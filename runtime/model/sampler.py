@@ -43,7 +43,7 @@ class SampleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """One entry per row."""
+    """The sampled tokens, one for each row of logits."""
 
     tokens: TokenArray
     """int32; NO_TOKEN where the row's logits are not finite or its mask allows nothing."""

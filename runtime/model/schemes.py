@@ -14,7 +14,7 @@ Layout = Literal["fp8", "int8", "packed", "gptq", "awq", "mxfp4", "nvfp4", "gguf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """How one matrix is kept."""
+    """How a matrix is quantised and stored."""
 
     layout: Layout
     bits: int = 8

@@ -48,7 +48,7 @@ class ModelSource:
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the embedding."""
+        """Size of the vocabulary: rows of the embedding."""
         return self.config.vocab_size
 
 

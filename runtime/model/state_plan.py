@@ -17,7 +17,7 @@ from runtime.model.state_pool import ring_bytes, state_bytes
 
 _SESSION_TOKENS = 8192
 _SNAPSHOTS = 2.5
-"""Snapshots of a session."""
+"""Snapshots that one session is counted with."""
 _FEWEST_SNAPSHOTS = 32
 _PAUSED_SHARE = 0.25
 """The share of slots, more than sequences may run, for those that are paused."""

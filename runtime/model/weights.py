@@ -45,7 +45,7 @@ class LoadedModel:
     """A model ready to run, and where its tokenizer is."""
 
     name: str
-    """The source, as given."""
+    """The model's source, as it was given."""
     config: ModelConfig
     decoder: Decoder
     tokenizer_folder: Path
@@ -56,7 +56,7 @@ class LoadedModel:
     whole: ModelConfig | None = None
     """The whole model, where ``config`` and ``decoder`` are one rank's part of it."""
     ranks: RankLink | None = None
-    """The other ranks then."""
+    """The other ranks, where several compute the model."""
 
     @property
     def num_parameters(self) -> int:

@@ -34,7 +34,7 @@ class BlockMemory(Protocol):
 
 
 class Copy(Protocol):
-    """A copy under way."""
+    """A copy of blocks that is under way."""
 
     @property
     def done(self) -> bool: ...

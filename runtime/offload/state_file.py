@@ -74,7 +74,7 @@ class StateFile:
             raise StoreError(f"{folder / STATES}: {error.strerror or error}") from error
 
     def close(self) -> None:
-        """What is written stays."""
+        """Close the file; it keeps what is written."""
         os.close(self._file)
 
     def stored(self) -> Iterator[StoredState]:

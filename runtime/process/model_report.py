@@ -39,9 +39,9 @@ class ModelReport:
     tokens: int = 0
     """That there is room for on the device."""
     host_tokens: int = 0
-    """And in host memory."""
+    """Tokens of KV that host memory holds."""
     context: int = 0
-    """The longest transcript."""
+    """Tokens of the longest transcript."""
     state_slots: int | None = None
     """State slots of a model with recurrent layers, and bytes of one."""
     state_bytes: int = 0

@@ -95,7 +95,7 @@ class FollowingRank:
         self._sum = RankSum(self.group, sum_kind(config, partition))
 
     def enters(self, stage: str) -> None:
-        """Say what is done next."""
+        """Say which phase the rank is in now."""
         self._say(Loading(stage=stage, memory_bytes=0))
 
     def products(self, own: ProductChoice | None) -> ProductChoice | None:

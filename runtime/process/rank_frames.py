@@ -72,7 +72,7 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def encode(message: RankMessage) -> bytes:
-    """A message as a frame."""
+    """A message between ranks as a frame."""
     return encode_object({_NAMES[type(message)]: asdict(message)})
 
 

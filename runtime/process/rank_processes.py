@@ -44,7 +44,7 @@ class Ending(Protocol):
 
 @dataclass(slots=True)
 class Peer:
-    """Another rank."""
+    """The process of another rank."""
 
     rank: int
     connection: socket.socket

@@ -212,7 +212,7 @@ class _Trials:
         return dict(known) if holds else {}
 
     def hurry(self, seconds: float) -> None:
-        """Stop so soon."""
+        """Stop the trials as soon as possible."""
         self._until = min(self._until, self._clock() + seconds)
 
     def shortest_s(

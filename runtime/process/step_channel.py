@@ -47,7 +47,7 @@ class ChannelLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOrder:
-    """Compute this step."""
+    """The order to compute a step."""
 
     number: int
     batch: StepBatch
@@ -59,7 +59,7 @@ class StepOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestOrder:
-    """No step comes for now."""
+    """The order to rest: no step comes for now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ Order = StepOrder | RestOrder | EndOrder
 
 
 def encode_step(order: StepOrder) -> bytes:
-    """The message of a step."""
+    """The message that orders a step."""
     batch, bucket = order.batch, order.bucket
     sizes = (0,) * 6
     if bucket is not None:
@@ -105,12 +105,12 @@ def encode_step(order: StepOrder) -> bytes:
 
 
 def encode_rest() -> bytes:
-    """The message of a rest."""
+    """The message that orders a rest."""
     return _HEAD.pack(MAGIC, _REST, 0, 0, *(0,) * 10)
 
 
 def encode_end() -> bytes:
-    """The message of the end."""
+    """The message that ends a rank."""
     return _HEAD.pack(MAGIC, _END, 0, 0, *(0,) * 10)
 
 

@@ -25,7 +25,7 @@ Times = dict[tuple[int, int], float]
 
 @dataclass(frozen=True, slots=True)
 class StoredProfile:
-    """The times in a file."""
+    """The step times that a file keeps from start to start."""
 
     file: MachineFile
 
@@ -45,7 +45,7 @@ class StoredProfile:
         return self.file.read(_times) or {}
 
     def write(self, times: Times) -> None:
-        """Replace what is stored."""
+        """Replace the stored times."""
         rows = [[tokens, decodes, seconds] for (tokens, decodes), seconds in sorted(times.items())]
         self.file.write(rows)
 

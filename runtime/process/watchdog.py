@@ -127,7 +127,7 @@ class LoadWatch:
         self.period_s = load_period_s(hung_after_s, limit_s)
         """``tick`` is to be called so often, while what the process says is listened to."""
         self.took_s = 0.0
-        """Since the start."""
+        """Seconds since the loading began."""
         self.stage = STARTING
         self._hung_after_s = hung_after_s
         self._limit_s = limit_s
@@ -338,7 +338,7 @@ class Pulse:
         self._working = False
 
     def end(self) -> None:
-        """Say nothing more."""
+        """Tell the watchdog nothing more."""
         self._ended.set()
         self._thread.join(_END_S)
 

@@ -56,7 +56,7 @@ class CostProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """The work of one step."""
+    """The work of one step, by which its time is estimated."""
 
     prefill_tokens: int = 0
     prefill_pairs: float = 0.0

@@ -31,7 +31,7 @@ class Row:
 
     @property
     def length(self) -> int:
-        """Tokens known."""
+        """Number of the sequence's tokens that are known."""
         return self.arrays.length_at[self.index]
 
     @length.setter
@@ -70,7 +70,7 @@ class DecodeRows:
 
     def __init__(self) -> None:
         self.num_rows = 0
-        """Gaps included."""
+        """Number of rows, gaps included."""
         self.length: IntArray = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
         self.computed: IntArray = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
         self.block_limit: IntArray = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
@@ -90,7 +90,7 @@ class DecodeRows:
         self.block_limit_at = self.block_limit.data
 
     def open(self, *, length: int, computed: int, block_limit: int, publish_at: int) -> Row:
-        """A new last row."""
+        """Add a row for a sequence behind the others."""
         if self.num_rows == len(self.length):
             self._double()
         row = Row(self, self.num_rows)
@@ -120,7 +120,7 @@ class DecodeRows:
         self._num_gaps += 1
 
     def open_rows(self) -> IntArray:
-        """Indices, ascending."""
+        """Indices of the rows in use, ascending."""
         return np.flatnonzero(self._is_open[: self.num_rows])
 
     @property

@@ -32,7 +32,7 @@ class Draft:
     """A chain of proposed tokens, in order."""
 
     tokens: TokenArray
-    """int32 [k], k >= 0."""
+    """The proposed tokens, int32 [k], k >= 0."""
     sources: tuple[DraftSource, ...]
     survival: tuple[float, ...]
     """Estimated probability that the chain is right up to and including each token; never

@@ -63,7 +63,7 @@ class SequenceFacts:
     service_s: float
     """Engine seconds that the tenant has had, by the account of ``ServiceAccount``."""
     level: int = 0
-    """By ``level``."""
+    """The sequence's priority, as ``level`` makes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

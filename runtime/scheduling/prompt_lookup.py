@@ -12,7 +12,7 @@ from runtime.scheduling.sequence import Sequence
 
 
 class PromptLookup:
-    """Asks one cache."""
+    """Looks prompts up in one cache."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache

@@ -96,14 +96,14 @@ class Decodes:
         return Decodes(sequences, self.rows[at], self.starts[at], self.ends[at])
 
     def chunks(self) -> list[Chunk]:
-        """The same, one by one."""
+        """The step's decodes as chunks, one by one."""
         spans = zip(self.sequences, self.starts.tolist(), self.ends.tolist(), strict=True)
         return [Chunk(s, start, end - start, samples=True) for s, start, end in spans]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The plan of one step."""
+    """The plan of one step: which sequences compute how many tokens."""
 
     decodes: Decodes
     others: tuple[Chunk, ...]
@@ -121,7 +121,7 @@ class Schedule:
 
     @property
     def chunks(self) -> list[Chunk]:
-        """All of it, one by one."""
+        """All chunks of the step, decodes included."""
         return [*self.decodes.chunks(), *self.others]
 
 

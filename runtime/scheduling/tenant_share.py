@@ -34,7 +34,7 @@ from runtime.scheduling.step_plan import StepPlan
 BURST_S = 1.0
 """A tenant does not wait that had no more than so many seconds beyond its share."""
 MOST_OWED_S = 2.0
-"""More is not remembered."""
+"""Most seconds that a tenant is owed; more is not remembered."""
 PATIENCE_S = 1.0
 """A tenant whose decodes alone take its share has a step for its prompts after so many seconds of
 its share."""

@@ -21,7 +21,7 @@ def begin() -> None:
 
 
 def has_begun() -> None:
-    """All that a server is made of is imported."""
+    """Whether all that a server is made of is imported."""
     imports_are_over()
 
 

@@ -132,7 +132,7 @@ def journal_file(options: JournalOptions, of: bytes) -> Path:
 
 
 def journal_path(options: JournalOptions, of: bytes) -> Path:
-    """The same; no folder is made."""
+    """The journal's path, as ``open_journal`` would have it; no folder is made."""
     if options.place is not None:
         return Path(options.place)
     return options.state_folder / f"journal-{of.hex()[:12]}.sqlite3"

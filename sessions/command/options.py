@@ -61,9 +61,9 @@ class ServeOptions:
     """Where spans go; None: there are none."""
     journal: JournalOptions
     cluster: ClusterOptions | None
-    """None: it stands alone."""
+    """The cluster that the server belongs to; None: it stands alone."""
     forwarded_by: tuple[Network, ...]
-    """Networks of balancers."""
+    """Networks of balancers whose word for a client's address is taken."""
     label_sources: tuple[str, ...]
     """Fields of requests that become labels of their sessions."""
     default_output_tokens: int

@@ -50,7 +50,7 @@ class PriceFile:
 
     path: Path
     tables: Mapping[str, PriceTable]
-    """By the name of the model."""
+    """Tables of prices, by the name of the model."""
 
     def of(self, names: Iterable[str]) -> PriceTable:
         """The prices of the model that has these names: of the first that the file has, or else

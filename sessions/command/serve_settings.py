@@ -235,7 +235,7 @@ class EngineOption:
     setting: Setting
 
     def value(self, values: Values) -> Any:
-        """The field's value."""
+        """The value of the configuration's field."""
         given = values[self.setting.name]
         return given * self.unit if self.unit != 1 and given is not None else given
 
@@ -278,7 +278,7 @@ def _engine_options() -> tuple[EngineOption, ...]:
 
 
 ENGINE_OPTIONS = _engine_options()
-"""All of them, in the order of the fields."""
+"""All options of the engine, in the order of the fields."""
 SERVE_SETTINGS: tuple[Setting, ...] = (
     *_OWN,
     *JOURNAL_SETTINGS,

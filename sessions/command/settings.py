@@ -49,21 +49,21 @@ class Setting:
     """One option of a command."""
 
     name: str
-    """As in the file: ``kv_cache_mib``; ``--kv-cache-mib`` and ``KEEPWARM_KV_CACHE_MIB``."""
+    """The name in the file: ``kv_cache_mib``; ``--kv-cache-mib`` and ``KEEPWARM_KV_CACHE_MIB``."""
     help: str
     kind: Kind = "text"
     default: Any = None
-    """None: said in ``help``."""
+    """The default, for people; None: ``help`` says it."""
     choices: tuple[str, ...] = ()
     bounds: tuple[float, float] | None = None
     """Least and most of a number."""
     metavar: str = ""
     secret: bool = False
-    """Not to be shown."""
+    """Whether its value must not be shown."""
     group: str = ""
     """Heading in the help; "" for the command's own."""
     prefix: str = ""
-    """In the variable's name, of commands other than ``serve``: ``CHAT_``."""
+    """The prefix of the variable's name, of commands other than ``serve``: ``CHAT_``."""
     tuning: bool = False
     """Taken like any other, and shown by ``config show`` alone: no help names it."""
 

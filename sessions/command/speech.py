@@ -44,9 +44,9 @@ class Speech:
     """A description of the format, for other processes; None: it is what the special tokens
     choose."""
     how: str
-    """In words, why it is this format; empty: the model comes along, it is its own."""
+    """Why it is this format, in words; empty: it is the model's own."""
     warning: str | None
-    """In a sentence, where calls will fail."""
+    """Why calls will fail, in a sentence; empty: they will not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

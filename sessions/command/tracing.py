@@ -35,7 +35,7 @@ class Tracing:
         self._queue = SpanQueue(self._export.send, wall_clock=time.time)
 
     def follow(self, hub: Hub, metrics: Metrics) -> None:
-        """From here on the hub's turns become spans, and metrics count them."""
+        """Make spans of the hub's turns from here on, and have metrics count them."""
         hub.watch(self._queue)
         metrics.watch_spans(self._queue.counts)
 

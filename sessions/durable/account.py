@@ -29,11 +29,11 @@ class Amount(NamedTuple):
     input_cached: int = 0
     """Prompt tokens whose KV was there."""
     output: int = 0
-    """Tokens emitted."""
+    """Output tokens emitted."""
     reasoning: int = 0
     """The part of them that was thinking."""
     cost: int = 0
-    """Nano-dollars."""
+    """Money, in nano-dollars."""
     residency: int = 0
     """Block-microseconds of KV on the device. Spent as time passes, and never held."""
 
@@ -89,7 +89,7 @@ class Budget:
     residency: int | None = None
 
     def bounds(self) -> dict[str, int]:
-        """Those that there are, by kind."""
+        """The bounds that are set, by kind."""
         return {kind: bound for kind in KINDS if (bound := getattr(self, kind)) is not None}
 
 
@@ -119,12 +119,12 @@ class Account:
         self.soft = soft
         self.spent = spent
         self.held = NOTHING
-        """By turns that run."""
+        """The amount that running turns hold."""
         self.reach: Amount | None = None
         """The part of bounded kinds that this server may spend where others draw on the account
         too; what turns hold is a part of it. None: nobody else does."""
         self.name = ""
-        """In the journal, of one that others draw on."""
+        """The account's name in the journal, of one that others draw on."""
         self.budget = budget
 
     @property
@@ -155,7 +155,7 @@ class Account:
 
     @property
     def renewal(self) -> str:
-        """From when there is more, as the end of an error; empty: it is not known."""
+        """When there is more of it, as the end of an error; empty: it is not known."""
         return ""
 
     @property
@@ -198,8 +198,8 @@ class Account:
         return self._minus(self.spent.plus(self.held))
 
     def no_residency(self, *, priced: bool) -> bool:
-        """Nothing is left of what bounds KV on the device: of its own bound or, where it has a
-        price, of money."""
+        """Whether nothing is left for KV on the device: of its own bound or, where it has a price,
+        of money."""
         limits, spent = self.limits, self.spent
         money = limits.cost - spent.cost - self.held.cost
         return spent.residency >= limits.residency or (priced and money <= 0)

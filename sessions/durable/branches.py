@@ -61,7 +61,7 @@ class Branches:
 
     @property
     def running_ids(self) -> frozenset[str]:
-        """Those of them on which a turn runs."""
+        """Ids of the branches on which a turn runs."""
         return frozenset(name for name, branch in self._branches.items() if branch.running)
 
     @property

@@ -44,11 +44,11 @@ class HeldBudget:
     left: dict[str, int]
     """The rest of each kind of ``limit``; what running turns hold is taken off."""
     soft: dict[str, int]
-    """From here on turns carry a warning."""
+    """Bounds from which on turns carry a warning."""
     spent: dict[str, int] = field(default_factory=dict)
     """The spent amounts of each kind of ``limit`` and ``soft``."""
     held: dict[str, int] = field(default_factory=dict)
-    """The same by turns that run."""
+    """The amounts of each kind that running turns hold."""
     every: str | None = None
     """``day`` or ``month``; None: for ever."""
     renews: str | None = None
@@ -58,7 +58,7 @@ class HeldBudget:
 
 
 def held_budget(scope: str, owner: str, account: Account) -> HeldBudget | None:
-    """None: nothing bounds the account."""
+    """A budget as it stands; None: nothing bounds the account."""
     limit, soft = account.budget.bounds(), account.soft.bounds()
     if not (limit or soft):
         return None
@@ -103,7 +103,7 @@ def held_budgets(session: Session, tenant: Account) -> tuple[HeldBudget, ...]:
 
 
 def tightest(budgets: Iterable[HeldBudget]) -> dict[str, tuple[int, int]]:
-    """For each bounded kind the least that may still be spent of any of them, and the bound that
+    """The least that may still be spent of each bounded kind, over all budgets, and the bound that
     leaves it."""
     found: dict[str, tuple[int, int]] = {}
     for budget in budgets:

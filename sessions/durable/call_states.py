@@ -36,10 +36,10 @@ class CallState:
     """The run that has begun it, by a name that a client made."""
     begun_s: float | None = None
     output: str | None = None
-    """Its tool's, once it has ended."""
+    """The output of the call's tool, once that has ended."""
 
     def to_wire(self) -> dict[str, Any]:
-        """As a client reads it."""
+        """The state as a client reads it, in JSON."""
         told: dict[str, Any] = {"call_id": self.call_id, "state": self.state}
         if self.decided_s is not None:
             told |= {"by": self.by, "key": self.key, "reason": self.reason}
@@ -49,7 +49,7 @@ class CallState:
         return told if self.output is None else told | {"output": self.output}
 
     def encoded(self) -> bytes:
-        """All but the call's id, as a journal keeps it."""
+        """The state without the call's id, as a journal keeps it."""
         return orjson.dumps({name: getattr(self, name) for name in _KEPT})
 
 

@@ -36,9 +36,9 @@ class Conversation:
     """One conversation of a tenant."""
 
     id: str
-    """Also its session's name."""
+    """The conversation's id, which is also its session's name."""
     created_s: int
-    """Seconds since the epoch."""
+    """When it was made, in seconds since the epoch."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     head_id: str | None = None
     """The response whose chain it is so far; None: it has none, or one that was edited."""
@@ -50,12 +50,12 @@ class Conversation:
     """One more with each change."""
 
     def changed(self, metadata: Mapping[str, str]) -> "Conversation":
-        """The same with other metadata."""
+        """The conversation with other metadata."""
         return replace(self, metadata=metadata, version=self.version + 1)
 
     @property
     def size_bytes(self) -> int:
-        """Its size in memory, roughly; what its turns said is not counted."""
+        """The conversation's size in memory, roughly; what its turns said is not counted."""
         metadata = sum(len(key) + len(value) for key, value in self.metadata.items())
         return _ROW_BYTES + metadata + sum(map(item_bytes, self.items))
 
@@ -67,11 +67,11 @@ class ConversationRead:
     id: str
     edits: int
     added: int
-    """It reads so many of the conversation's ``items``, from the first."""
+    """How many of the conversation's ``items`` it reads, from the first."""
 
 
 def read_of(conversation: Conversation) -> ConversationRead:
-    """All that is in it now."""
+    """The part of a conversation that a turn reads which begins now: all of it."""
     added = len(conversation.items)
     return ConversationRead(id=conversation.id, edits=conversation.edits, added=added)
 
@@ -140,7 +140,7 @@ def all_items(conversation: Conversation, head: Entry | None) -> tuple[Item, ...
 
 
 def item_of(items: Sequence[Item], item_id: str) -> Item | None:
-    """The newest of that id."""
+    """The newest item of that id; None: there is none."""
     place = _place_of(items, item_id)
     return None if place is None else items[place]
 
@@ -190,7 +190,7 @@ class ConversationTable:
         return True
 
     def delete(self, id_: str) -> bool:
-        """False: there is none."""
+        """Delete a conversation; False: there is none of that id."""
         if id_ not in self._kept:
             return False
         self._drop(id_)

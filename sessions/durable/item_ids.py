@@ -32,7 +32,7 @@ _PREFIXES: dict[str, str] = {
     "additional_tools": "at",
     "configuration_update": "cu",
 }
-"""By the item's type."""
+"""Prefixes of items' ids, by the item's type."""
 _LISTED = re.compile(rf"(?:{'|'.join(_PREFIXES.values())})_(\d{{1,9}})_(.+)", re.ASCII)
 _RESPONSE = "resp"
 
@@ -105,15 +105,15 @@ class ItemIndex:
 
     def __init__(self) -> None:
         self._holders: dict[str, dict[Entry, None]] = {}
-        """The newest last."""
+        """The responses that hold each item, the newest last."""
 
     def add(self, entry: Entry) -> None:
-        """From now on its items are found, before those of others with the same ids."""
+        """Have a response's items found, before those of others with the same ids."""
         for id_ in _ids(entry):
             self._holders.setdefault(id_, {})[entry] = None
 
     def remove(self, entry: Entry) -> None:
-        """Its items are not found any more. One that is not there is ignored."""
+        """Have a response's items found no more. One that is not there is ignored."""
         for id_ in _ids(entry):
             holders = self._holders.get(id_, {})
             if entry in holders:

@@ -37,7 +37,7 @@ def block_us(block_seconds: float) -> int:
 
 
 def block_seconds(block_us: int) -> float:
-    """For the wire."""
+    """Residency in block-seconds, as clients read it."""
     return block_us / _MILLION
 
 
@@ -120,9 +120,9 @@ class PromptTokens(NamedTuple):
     """A prompt's tokens. Made several times for every turn, hence a tuple."""
 
     uncached: int = 0
-    """To be computed."""
+    """Prompt tokens that have to be computed."""
     cached: int = 0
-    """Whose KV is there."""
+    """Prompt tokens whose KV is cached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class PriceTable:
 
     @property
     def free(self) -> bool:
-        """Nothing costs anything: a budget of money would bound nothing."""
+        """Whether nothing costs anything: a budget of money would bound nothing."""
         tokens = self.input_uncached or self.input_cached or self.output or self.reasoning
         return not (tokens or self.residency)
 
@@ -212,7 +212,7 @@ class Unsettled(NamedTuple):
 
     block_us: int = 0
     cost: int = 0
-    """Nano-dollars."""
+    """Cost of the residency, in nano-dollars."""
 
 
 NOTHING_UNSETTLED = Unsettled()
@@ -235,12 +235,12 @@ class Ledger:
     cost: int = 0
     saved: int = 0
     turns: int = 0
-    """Settled turns."""
+    """Number of settled turns."""
     unsettled: Unsettled = NOTHING_UNSETTLED
 
     @property
     def accounts(self) -> tuple[Account, ...]:
-        """All that a turn of the session draws on, beside one of its own."""
+        """All accounts that a turn of the session draws on, beside one of its own."""
         return (self.account, self.tree, *self.above, *self.policies)
 
     def share_equals(self) -> None:
@@ -302,7 +302,7 @@ class ToolRun(NamedTuple):
     ms: float | None
     """How long it ran, as the client says; None: it does not."""
     failed: bool
-    """As the client says."""
+    """Whether the tool failed, as the client says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,9 +325,9 @@ class TurnReport:
     saved: int
     """Nano-dollars that the cache saved."""
     queue_s: float
-    """From the request's arrival to its admission in the engine."""
+    """Seconds from the request's arrival to its admission in the engine."""
     ttft_s: float | None
-    """From the request's arrival to its first token; None if there was none."""
+    """Seconds from the request's arrival to its first token; None if there was none."""
     total_s: float
     misses: tuple[Miss, ...] = ()
     """Why prompt tokens had to be computed, the most of them first."""
@@ -341,7 +341,7 @@ class TurnReport:
     """The engine's branch that was written to; empty if the engine saw nothing of the turn."""
 
     model: str = ""
-    """As the client called it."""
+    """The model's name, as the client called it."""
     traceparent: str | None = None
     """The client's span above this turn, in W3C Trace Context's words."""
     context: dict[str, Any] | None = None

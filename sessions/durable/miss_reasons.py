@@ -78,7 +78,7 @@ class Miss:
     """How long the cache had kept it since the session's last turn, if it was evicted."""
 
     def words(self) -> str:
-        """For a person, without the number of tokens."""
+        """The reason in words for a person, without the number of tokens."""
         words = _WORDS[self.reason]
         if self.at_token is not None:
             words += f" at token {self.at_token:,}"

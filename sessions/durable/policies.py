@@ -33,7 +33,7 @@ class PolicyBudget:
 
 
 class Period(NamedTuple):
-    """A day or a month."""
+    """A day, a month, or all time."""
 
     name: str
     """``2026-11-30`` or ``2026-11``; empty: for ever."""
@@ -80,13 +80,13 @@ class PolicyAccount(Account):
 
     @property
     def whose(self) -> str:
-        """As ``Account.whose``."""
+        """Whose budget it is, in words of an error; as ``Account.whose``."""
         of = {None: "", "day": " of this day", "month": " of this month"}[self.every]
         return f"the {self.scope}'s budget{of}"
 
     @property
     def renewal(self) -> str:
-        """As ``Account.renewal``."""
+        """When there is more of it, in words of an error; as ``Account.renewal``."""
         return f"; there is more from {self.period.ends}" if self.period.ends else ""
 
     def beyond_warning(self) -> list[str]:
@@ -98,7 +98,7 @@ class PolicyAccount(Account):
         return [kind for kind, bound in bounds if getattr(self.spent, kind) >= warn_at * bound]
 
     def newly_beyond(self) -> list[str]:
-        """Those that were not told yet."""
+        """Kinds beyond the warning that were not told yet."""
         new = [kind for kind in self.beyond_warning() if kind not in self._warned]
         self._warned.update(new)
         return new

@@ -49,7 +49,7 @@ class TurnNeeds:
     """A grammar may bind its output, so that it has to have room to end legally: all of it is held
     at once."""
     thinks: bool
-    """Output may be reasoning."""
+    """Output tokens of the turn may be reasoning."""
     own: tuple[Account, ...] = ()
     """Accounts of this turn alone."""
 
@@ -81,7 +81,7 @@ class Reservation:
         self._cut = False
         """Output was kept from the client for a budget."""
         self._open = False
-        """Something may be held."""
+        """Whether an amount may still be held."""
         self._prompt = PromptTokens()
         self.held = NOTHING
         """The amount that it holds of each account."""
@@ -92,9 +92,11 @@ class Reservation:
         self.reasoning: int | None = None
         """Reasoning tokens that are held; None: nothing bounds them."""
         self.top_up_at = 0
-        """From so many output tokens on, ask ``allow`` before telling more of them."""
+        """The number of output tokens from which on ``allow`` is to be asked before more are
+        told."""
         self.ask_at = 0
-        """With up to so many output tokens a step need not be looked at by ``within_budget``."""
+        """The number of output tokens up to which a step need not be looked at by
+        ``within_budget``."""
         self.noted = NOTHING
         """The amount that the turn may consume of every account before it is noted anew: what is
         held, but of output that is all held at once no more than a grant. Another object whenever

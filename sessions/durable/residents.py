@@ -20,7 +20,7 @@ class Told:
     """Orders that follow from the engine's report."""
 
     drops: list[DropBranch] = field(default_factory=list)
-    """For the engine: no budget has anything left for these."""
+    """Orders for the engine: no budget has anything left for this KV."""
     ended: list[Session] = field(default_factory=list)
     """Sessions whose KV has gone, and that no turn runs in: what they were charged is to be
     recorded."""

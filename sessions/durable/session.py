@@ -68,16 +68,16 @@ class Session:
         self.epoch = 0
         """The epoch of this server's claim to it, where several servers share sessions."""
         self.claimed = True
-        """Its turns are this server's to write. False: it is in memory for what its tree spends,
-        and a turn in it asks the journal for it first."""
+        """Whether its turns are this server's to write. False: it is in memory for what its tree
+        spends, and a turn in it asks the journal for it first."""
         self.outlives_sockets = False
         """``on_disconnect``: its turns go on when their client is gone."""
         self.labels: Labels = ()
-        """Its own, which its usage is counted under and by which it is found."""
+        """The session's own labels, under which its usage is counted and by which it is found."""
         self.keys = NO_KEYS
         """The usage keys of its newest turn; charges beside turns are counted under them."""
         self.in_background = 0
-        """So much is computed for it while no turn needs it."""
+        """How many computations for it run while no turn needs it."""
         self.ahead: object = None
         """Work that was done ahead for its next turns; opaque here."""
         # Tuples: all that are idle have the same empty one.
@@ -219,11 +219,11 @@ class ByActivity:
         return len(self._sorted)
 
     def add(self, each: Session) -> None:
-        """One that is not here."""
+        """Put a session in that is not here yet."""
         insort(self._sorted, each, key=_place)
 
     def remove(self, each: Session) -> None:
-        """One that is here."""
+        """Take a session out that is here."""
         place = bisect_left(self._sorted, _place(each), key=_place)
         assert self._sorted[place] is each
         del self._sorted[place]

@@ -11,7 +11,6 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 
 from runtime.messages import ReleaseBranch
 from sessions.durable.account import Amount
@@ -84,7 +83,7 @@ class Store:
         if tenant is None:
             tenant = self._tenants[name] = Tenant(
                 name,
-                terms=TenantTerms(partial(self._policies.policy, name), self._prices),
+                terms=TenantTerms(self._policies.policy_of(name), self._prices),
                 quota=self.quotas.of(name),
                 tables=self._tables,
                 logs=self.logs,
@@ -159,7 +158,7 @@ class Store:
         return sum(map(len, orders)), merged
 
     def any_sessions(self, tenant: str | None = None) -> Iterator[Session]:
-        """The same in no order of note, which is faster."""
+        """Live sessions in no order of note, which is faster."""
         tables = (each.sessions.values() for each in self._shown(tenant))
         return itertools.chain.from_iterable(tables)
 
@@ -184,11 +183,11 @@ class Store:
         return count, list(map(self.view, itertools.islice(newest, most)))
 
     def private(self) -> PrivateResponses:
-        """For one connection's ``store: false`` responses."""
+        """A table for one connection's ``store: false`` responses."""
         return PrivateResponses(self._tables.of_connection)
 
     def view(self, session: Session) -> SessionView:
-        """The session as it stands."""
+        """A session as it stands, for whoever shows it."""
         return view_of(session, self.tenant(session.tenant).account, self._clock())
 
 

@@ -48,7 +48,7 @@ class ResponseTables:
         )
 
     def of_connection(self, on_drop: Callable[[StoredResponse], None]) -> ResponseTable:
-        """The same for what one connection may."""
+        """A table for what one connection may continue. ``on_drop`` as ``of_tenant``."""
         return self._table(
             self.limits.max_stored_responses_per_connection,
             self.limits.max_stored_bytes_per_connection,
@@ -92,7 +92,7 @@ class Tenant:
         self.name = name
         self.terms = terms
         self.quota = quota
-        """Its models, turns and tokens a minute."""
+        """The models it may use, and its turns and tokens a minute."""
         self.policies = PolicyAccounts(name, terms.policies, journal_clock)
         """The accounts of its budgets by day, month and key."""
         self.responses = tables.of_tenant()
@@ -100,13 +100,13 @@ class Tenant:
         """The ``store: false`` responses of all its HTTP requests: nobody can fetch them, but a
         history that is resent is found, as it would be over one WebSocket."""
         self.conversations = ConversationTable(limits=tables.limits, clock=tables.clock)
-        """Those of a server without a journal."""
+        """The tenant's conversations, on a server without a journal."""
         self.sessions: OrderedDict[str, Session] = OrderedDict()
         """The one that was used last, by itself or by others, stands last."""
         self.active = ByActivity()
-        """The same sessions."""
+        """The same sessions, in the order of their last turns."""
         self._prices = PriceTable()
-        """Those that its newest session began with."""
+        """The prices that its newest session began with."""
         self._account = PolicyAccount(
             PolicyBudget(scope="tenant"), name="", owner=name, period=FOR_EVER, spent=NOTHING
         )
@@ -165,8 +165,7 @@ class Tenant:
             fill(session)
 
     def session_of(self, name: str) -> Session:
-        """For a response of that session: the live one, or one that is closed and only says
-        its name."""
+        """The session of a response: the live one, or one that is closed and only says its name."""
         known = self.known_session(name)
         if known is not None:
             return known
@@ -212,7 +211,7 @@ class Tenant:
         self.conversations.expire()
 
     def _make_room(self) -> None:
-        """For one more session; those in use stay, even beyond the bound."""
+        """Close idle sessions for one more; those in use stay, even beyond the bound."""
         surplus = len(self.sessions) + 1 - self._tables.limits.max_sessions_per_tenant
         if surplus > 0:
             idle = (each for each in self.sessions.values() if not each.in_use)

@@ -66,7 +66,7 @@ class Header:
 
     @property
     def size_bytes(self) -> int:
-        """Its size in memory, roughly."""
+        """The header's size in memory, roughly."""
         opening = 0 if self.opening is None else item_bytes(self.opening)
         tools = sum(map(tool_bytes, self.tools))
         return self.ids.nbytes * 2 + text_held(self.instructions) + opening + tools
@@ -83,7 +83,7 @@ class LeftOut:
     tokens: int = 0
     """Each item counted on its own, as truncation counts them."""
     behind: int = 0
-    """It is missing behind so many items, those that no cut takes out."""
+    """How many items stand before the gap, those that no cut takes out."""
 
 
 NOTHING = LeftOut()
@@ -151,7 +151,7 @@ def _may_define(item: Item) -> bool:
 
 
 def header_tools(tools: tuple[FunctionTool, ...]) -> tuple[FunctionTool, ...]:
-    """Those of a request's tools that stand in its header."""
+    """The tools of a request that stand in its header."""
     return tuple(tool for tool in tools if tool.in_header) if tools else ()
 
 

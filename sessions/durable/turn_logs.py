@@ -33,7 +33,7 @@ class EventLog:
     body_digest: bytes = b""
     """Digest of the request that bears the id."""
     response_id: str | None = None
-    """None until the turn has started."""
+    """The id of the turn's response; None until the turn has started."""
     listed: bool = True
     """Found by its response id; a private turn only by its request id."""
     follower: object = None
@@ -56,7 +56,7 @@ class EventLog:
 
     @property
     def ended(self) -> bool:
-        """Its terminal event is there."""
+        """Whether the turn's terminal event is there."""
         return self.ended_s is not None
 
     @property
@@ -106,11 +106,11 @@ class EventLogs:
         self._ended: dict[str, OrderedDict[EventLog, None]] = {}
         """The ended logs of each tenant, oldest end first."""
         self._whole: dict[str, OrderedDict[EventLog, None]] = {}
-        """Those of them that still have more than their last event."""
+        """The ended logs that still have more than their last event."""
         self._bytes: dict[str, int] = {}
         """The bytes of each tenant's ended logs."""
         self._running_bytes = 0
-        """Those of the others, which have started and not ended."""
+        """Bytes of logs whose turns have started and not ended."""
 
     @property
     def num_bytes(self) -> int:
@@ -140,7 +140,7 @@ class EventLogs:
         self._by_request[log.tenant, log.request_id] = log
 
     def start(self, log: EventLog, response_id: str, *, listed: bool) -> None:
-        """Its turn starts, with event 0 to come."""
+        """The log's turn starts, with event 0 to come."""
         log.response_id, log.listed = response_id, listed
         self._by_response[response_id] = log
         self._running_bytes += log.num_bytes

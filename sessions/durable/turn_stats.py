@@ -28,7 +28,7 @@ class TurnClock:
     arrival_s: float
     submitted_s: float | None = None
     queue_s: float = 0.0
-    """From arrival to admission in the engine."""
+    """Seconds from arrival to admission in the engine."""
     first_token_s: float | None = None
     end_s: float | None = None
 
@@ -158,7 +158,7 @@ class TurnStats:
         )
 
     def brief(self) -> Event | None:
-        """For events before the end."""
+        """The ``keepwarm`` object of events before the end."""
         if not self.shown:
             return None
         brief: Event = {"session": self.session, "turn": self.number}
@@ -280,7 +280,7 @@ class TurnStats:
 
 
 def wire_usage(usage: TurnUsage) -> Event:
-    """A response's ``usage``."""
+    """The ``usage`` object of a response."""
     return responses.usage(
         input_tokens=usage.input_tokens,
         cached_tokens=usage.cached_tokens,

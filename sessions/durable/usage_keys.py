@@ -11,25 +11,25 @@ Labels = tuple[tuple[str, str], ...]
 OTHER = "\n"
 """Stands for the values of a kind beyond the most that are told apart; no value is like it."""
 NONE = ""
-"""Stands for having none."""
+"""The value under which usage without any is counted."""
 MAX_VALUE_CHARS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageKeys:
-    """The keys of one turn."""
+    """The keys under which one turn's usage is counted."""
 
     key: str = NONE
     """Name of the API key that asked for it."""
     model: str = NONE
-    """As the client called it."""
+    """The model's name, as the client called it."""
     labels: Labels = ()
     """Labels of its session, as they were."""
     tools: tuple[str, ...] = ()
     """Tools whose outputs it read, one for each call, in their order."""
 
     def without_tools(self) -> "UsageKeys":
-        """For what is charged beside a turn."""
+        """The keys under which charges beside a turn are counted."""
         if not self.tools:
             return self
         return UsageKeys(key=self.key, model=self.model, labels=self.labels)
@@ -51,5 +51,5 @@ def kept_value(text: str) -> str:
 
 
 def kept_values(texts: Iterable[str]) -> tuple[str, ...]:
-    """``kept_value`` of each."""
+    """The labels' values, each as ``kept_value`` has it."""
     return tuple(map(kept_value, texts))

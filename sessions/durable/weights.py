@@ -91,7 +91,7 @@ def text_held(text: str | None) -> int:
 
 
 def request_bytes(request: CreateRequest) -> int:
-    """Size of a whole request."""
+    """Size in memory of a whole request, roughly."""
     schema = request.text_format.json_schema
     texts = (
         *(request.instructions, request.text_format.description),
@@ -109,7 +109,7 @@ def request_bytes(request: CreateRequest) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much may be held."""
+    """Bytes that may be held: by a tenant, a connection, and in all."""
 
     connection: int
     tenant: int
@@ -155,7 +155,7 @@ class MemoryHold:
         self.num_bytes = num_bytes
 
     def release(self) -> None:
-        """It is answered, or taken. May be called again."""
+        """Give the memory back: the request is answered, or taken. May be called again."""
         held, self.num_bytes = self.num_bytes, 0
         self.account.change(self.tenant, self.connection_id, -held)
 

@@ -50,7 +50,7 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request."""
+    """One request with its body, as a handler gets it."""
 
     principal: Principal
     request: HttpRequest

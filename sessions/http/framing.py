@@ -44,21 +44,21 @@ class HttpFraming:
 
     @property
     def between_requests(self) -> bool:
-        """Nothing of the next request has come."""
+        """Whether nothing of the next request has come."""
         idle = self._http.their_state is h11.IDLE
         return idle and not self._head_bytes and not self._inbox
 
     @property
     def client_waits(self) -> bool:
-        """For ``100 Continue``, before it sends its body."""
+        """Whether the client waits for ``100 Continue`` before it sends its body."""
         return self._http.they_are_waiting_for_100_continue
 
     def receive(self, data: bytes) -> None:
-        """Take bytes as they come."""
+        """Take bytes of the client's as they come."""
         self._inbox += data
 
     def receive_eof(self) -> None:
-        """Nothing more will come."""
+        """The client sends nothing more."""
         self._eof = True
 
     def next_event(self) -> Event | None:
@@ -115,7 +115,7 @@ class HttpFraming:
 
     @property
     def may_answer(self) -> bool:
-        """No answer has begun."""
+        """Whether an answer may begin: none has."""
         return self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE)
 
     @property
@@ -124,7 +124,8 @@ class HttpFraming:
         return self._http.our_state in (h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
 
     def proceed(self) -> bytes:
-        """``100 Continue``."""
+        """The bytes of ``100 Continue``, for a client that waits for them before it sends its
+        body."""
         return self._http.send(
             h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
         )
@@ -176,7 +177,7 @@ def _phrase(status: int) -> str:
 
 
 def _malformed(error: h11.RemoteProtocolError) -> HttpError:
-    """In words that do not repeat what was sent."""
+    """The error for a malformed request, in words that do not repeat what was sent."""
     status = error.error_status_hint
     told = str(error).partition(":")[0].partition("(")[0].strip()
     return HttpError(

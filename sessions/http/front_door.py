@@ -50,7 +50,7 @@ _READ_ONLY = (
     "Take one with the role 'tenant' ('keepwarm keys new' makes it)."
 )
 _LONGEST_ROUTE = 5
-"""Parts between slashes."""
+"""Most parts between slashes that a route has."""
 ANTHROPIC_HEADER = "anthropic-version"
 """Every client of that API sends it."""
 ANONYMOUS = Principal(tenant="")
@@ -68,7 +68,7 @@ class Access(enum.Enum):
 
 @cache
 def _pattern(path: str) -> re.Pattern[str]:
-    """The paths of a route."""
+    """A regular expression for the paths of a route."""
     parts = re.split(r"\{(id|name)\}", path)
     stands_for = {"id": "([^/]+)", "name": "(.+)"}
     texts = [stands_for[part] if n % 2 else re.escape(part) for n, part in enumerate(parts)]
@@ -88,15 +88,15 @@ class Route:
     calls: Mapping[str, Handler] = field(default_factory=dict)
     """Handlers for requests of other kinds, by method."""
     websocket: bool = False
-    """GET opens a WebSocket."""
+    """Whether GET opens a WebSocket."""
     for_browsers: bool = False
     """The key may also come as the password of HTTP Basic, which browsers ask for."""
     dialect: Dialect = RESPONSES
-    """In whose words errors are told."""
+    """The API in whose words errors are told."""
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """All that may be asked with."""
+        """All methods that the route may be asked with."""
         pages = ("GET", "HEAD") if self.page is not None or "GET" in self.calls else ()
         opens = ("GET",) if self.websocket else ()
         others = (method for method in self.calls if method != "GET")
@@ -111,7 +111,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Leave to go on."""
+    """Leave for a request to go on, and what answers it."""
 
     route: Route
     principal: Principal
@@ -141,7 +141,7 @@ class OriginPolicy:
     check_host: bool
     """True where no key protects the port."""
     forwarded_by: tuple[Network, ...] = ()
-    """Networks of balancers."""
+    """Networks of balancers whose word for a client's address is taken."""
 
     def allows_origin(self, origin: str, host: str) -> bool:
         """Whether a page of ``origin`` may talk to us under the name ``host``."""
@@ -252,7 +252,8 @@ class FrontDoor:
         return self._by_path.get(path), ""
 
     def _nothing_at(self, path: str) -> str:
-        """With what was probably meant, where the end of ``path`` is a path of ours."""
+        """The error for an unknown path, with what was probably meant, where its end is a path of
+        ours."""
         parts = [part for part in path.split("/") if part][-_LONGEST_ROUTE:]
         for start in range(len(parts)):
             rest = "/".join(parts[start:])
@@ -294,8 +295,8 @@ class FrontDoor:
 
 
 def words_of(request: HttpRequest | None, route: Route | None = None) -> Dialect:
-    """In whose words a request's errors are told: its route's, but of a route that is nobody's
-    own those of the API whose header the request has."""
+    """The API in whose words a request's errors are told: its route's, but of a route that is
+    nobody's own that whose header the request has."""
     own = RESPONSES if route is None else route.dialect
     speaks = request is not None and ANTHROPIC_HEADER in request.headers
     return MESSAGES if own is RESPONSES and speaks else own

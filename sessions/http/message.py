@@ -49,7 +49,7 @@ class HttpError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest:
-    """A request head."""
+    """The head of a request: method, target and headers."""
 
     method: str
     target: str
@@ -104,7 +104,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpResponse:
-    """A whole answer."""
+    """A whole answer: status, headers and body."""
 
     status: int
     content_type: str

@@ -22,7 +22,7 @@ from tools_api.dialects.request_schemas import ref, request_schemas, text_schema
 
 VERSION = "3.1.0"
 API_VERSION = "1"
-"""As in the paths. Which program it is nobody is told without a key."""
+"""The API's version, as in the paths. Which program it is nobody is told without a key."""
 _JSON, _EVENTS, _CSV = "application/json", "text/event-stream", "text/csv; charset=utf-8"
 _PLAIN, _HTML = "text/plain; charset=utf-8", "text/html; charset=utf-8"
 _WITH_BODY = frozenset({"POST"})
@@ -30,11 +30,11 @@ _WITH_BODY = frozenset({"POST"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One method of a path."""
+    """One method of a path in the OpenAPI document."""
 
     summary: str
     body: str | None = None
-    """A component's name."""
+    """Name of the component that describes the request's body."""
     answer: str | None = None
     """The component's name of a whole answer in JSON."""
     others: tuple[str, ...] = ()
@@ -144,11 +144,11 @@ class OpenApi:
         self._answer = json_response(b"{}")
 
     def describe(self, routes: Sequence[Route]) -> None:
-        """From now on this table is shown."""
+        """Show this table of routes from now on."""
         self._answer = json_response(document(routes))
 
     def show(self, call: Call) -> HttpResponse:
-        """The document."""
+        """Handler that answers with the OpenAPI document."""
         return self._answer
 
 
@@ -165,7 +165,7 @@ def shown_path(path: str) -> str:
 
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
-    """The whole document."""
+    """The whole OpenAPI document."""
     paths: dict[str, Any] = {}
     for route in sorted(routes, key=lambda each: each.path):
         paths[shown_path(route.path)] = {

@@ -46,7 +46,7 @@ class LoadedTurn(NamedTuple):
 
     @property
     def body(self) -> TurnBody:
-        """All that stands in the row, read when it is asked for. Raises JournalDamaged."""
+        """The content of the turn's row, read when it is asked for. Raises JournalDamaged."""
         return decode_turn(self.row)
 
 
@@ -57,7 +57,7 @@ class LoadedChain:
     turns: tuple[LoadedTurn, ...]
     """The oldest first; the last is the one that was asked for."""
     session: SessionRecord | None
-    """That of the last turn."""
+    """The session of the last turn."""
     foreign: Entry | None = None
     """Instead of ``turns``' own: the whole history rendered anew."""
 
@@ -102,7 +102,7 @@ class Loader:
         return LoadedChain(turns=tuple(map(self.read, rows)), session=session)
 
     def read(self, row: StoredTurn) -> LoadedTurn:
-        """One row on its own."""
+        """A turn's row on its own, decoded."""
         links = decode_links(row)
         headers = tuple([self._header(link.header) for link in links])
         return LoadedTurn(row=row, links=links, headers=headers)

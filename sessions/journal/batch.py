@@ -36,14 +36,14 @@ class Batch:
         self._tables = tables
         self._cursor = cursor
         self._sessions: dict[tuple[str, str], SessionRow | None] = {}
-        """As they were; None: there was none."""
+        """The sessions' rows as they were; None: there was none."""
         self._changed: dict[tuple[str, str], SessionRow] = {}
         self._accounts: dict[tuple[str, str], SpendTotal | None] = {}
         self._charged: dict[tuple[str, str], SpendTotal] = {}
         self._there: dict[tuple[str, str], int] = {}
         """Turns, by tenant and response id, and the epochs under which they were written."""
         self._rows: list[Row] = []
-        """Rows of new turns."""
+        """Rows of new turns, not yet written."""
         self._names: list[Row] = []
         self._items: list[Row] = []
         self._reserved: dict[tuple[str, str], Row | None] = {}
@@ -92,7 +92,7 @@ class Batch:
         return settled
 
     def session(self, tenant: str, name: str) -> SessionRow:
-        """As this transaction leaves it, locked; a new one if there is none."""
+        """A session's row as this transaction leaves it, locked; a new one if there is none."""
         key = (tenant, name)
         if key in self._changed:
             return self._changed[key]
@@ -112,7 +112,7 @@ class Batch:
         self._changed[row.tenant, row.name] = row
 
     def write(self) -> None:
-        """Write what has changed."""
+        """Write the rows that have changed."""
         self._flush()
         gone = [key for key, row in self._reserved.items() if row is None]
         for tenant in sorted({tenant for tenant, _ in gone}):
@@ -299,7 +299,7 @@ class Batch:
         self._charged[key] = self._account(key).plus(record)
 
     def _account(self, key: tuple[str, str]) -> SpendTotal:
-        """As this transaction leaves it, locked."""
+        """An account's row as this transaction leaves it, locked."""
         account = self._charged.get(key) or self._accounts.get(key)
         if account is None and self._tables.for_update:
             self._tables.lock_name(self._cursor, "account", *key)
@@ -309,7 +309,7 @@ class Batch:
     # Writing
 
     def _flush(self) -> None:
-        """Write the new turns."""
+        """Write the rows of new turns."""
         self._put("turn", rows.TURN, self._rows)
         self._put("name", "tenant, response_id, session, seq", self._names)
         self._put("item", rows.ITEM, self._items)

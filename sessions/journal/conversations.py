@@ -27,7 +27,7 @@ _MOST_EXPIRED = 500
 
 
 def columns(tenant: str, conversation: Conversation, now_ms: int) -> Row:
-    """In the order of ``CONVERSATION``."""
+    """A conversation's columns, in the order of ``CONVERSATION``."""
     body = {
         "created": conversation.created_s,
         "metadata": dict(conversation.metadata),
@@ -120,7 +120,7 @@ def move(tables: SqlTables, cursor: Cursor, record: TurnRecord) -> None:
 
 
 def delete(cursor: Cursor, tenant: str, id_: str) -> bool:
-    """False: there is none."""
+    """Delete a conversation's row; False: there is none."""
     sql = "DELETE FROM conversation WHERE tenant = ? AND id = ? RETURNING id"
     return cursor.execute(sql, (tenant, id_)).fetchone() is not None
 

@@ -35,7 +35,7 @@ class CopiedTable:
 
     columns: str
     key: str
-    """Its primary key: the order in which rows are read."""
+    """The table's primary key: the order in which rows are read."""
     sealed: bool = False
     """The last column is the row's checksum."""
 
@@ -93,7 +93,7 @@ class JournalSums:
 
     @property
     def sessions(self) -> int:
-        """How many there are."""
+        """Number of sessions."""
         return self.tables["session"].count
 
 
@@ -107,7 +107,7 @@ class _Tally:
     _turns: set[int] = field(default_factory=set)
     _bases: set[int] = field(default_factory=set)
     _wanting: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By session, how many of its turns are missing."""
+    """How many turns of each session are missing."""
     _named: int = 0
     """The digest of all names, as turns have them."""
 
@@ -247,5 +247,5 @@ def _digest(row: Row) -> int:
 
 
 def _short(tenant: str, response_id: str) -> int:
-    """For many names at a time: a digest."""
+    """A digest that stands for a session's name, where there are many."""
     return xxhash.xxh3_128_intdigest(f"{tenant}\0{response_id}".encode("utf-8", "surrogatepass"))

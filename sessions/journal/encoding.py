@@ -128,7 +128,7 @@ class HeaderCache:
         self._known: dict[Header, tuple[bytes, bytes]] = {}
 
     def encoded(self, header: Header) -> tuple[bytes, bytes]:
-        """Its digest and its bytes."""
+        """Digest and bytes of a header."""
         found = self._known.get(header)
         if found is None:
             if len(self._known) >= _HEADERS_KEPT:
@@ -152,7 +152,7 @@ def encode_header(header: Header) -> bytes:
 
 
 def decode_header(data: bytes) -> Header:
-    """Raises JournalDamaged."""
+    """A header out of its row. Raises JournalDamaged."""
     head, ids, tools = _split(data)
     try:
         parts = orjson.loads(head)
@@ -239,7 +239,7 @@ def _link_parts(entry: Entry, headers: HeaderCache) -> dict[str, Any]:
 
 
 def decode_turn(turn: StoredTurn) -> TurnBody:
-    """Raises JournalDamaged."""
+    """The body of a turn out of its row. Raises JournalDamaged."""
     head, ids, packed = _split(turn.body)
     try:
         parts = exact_json.loads(bytes(head))
@@ -381,7 +381,7 @@ def _join(head: bytes, ids: bytes, rest: bytes) -> bytes:
 
 
 def _split(data: bytes) -> tuple[memoryview, memoryview, memoryview]:
-    """Its parts, none of them copied."""
+    """The parts of encoded bytes, none of them copied."""
     if len(data) < _FRAME.size:
         raise JournalDamaged("a row of the journal is cut short")
     version, head, ids, rest = _FRAME.unpack_from(data)

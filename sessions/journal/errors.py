@@ -14,7 +14,7 @@ class JournalInUse(JournalError):
 
 
 class JournalOtherVersion(JournalError):
-    """Its tables are of a version that this program does not read; it was not opened."""
+    """The journal's tables are of a version that this program does not read; it was not opened."""
 
 
 class JournalUnavailable(JournalError):
@@ -27,7 +27,7 @@ class JournalDisplaced(JournalUnavailable):
 
 
 class JournalAbsent(JournalUnavailable):
-    """There is none yet where somebody only looks; the first server makes it."""
+    """There is no journal yet where somebody only looks; the first server makes it."""
 
 
 class JournalBusy(JournalUnavailable):

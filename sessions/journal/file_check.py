@@ -26,7 +26,7 @@ class FileCheck:
         self.path = path
         self.connection = connection
         self.whole = False
-        """All of it was read, and nothing is wrong."""
+        """Whether all of the file was read, and nothing is wrong."""
         self._given_up = False
         self._thread: threading.Thread | None = None
 
@@ -42,12 +42,12 @@ class FileCheck:
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Return when it is over."""
+        """Return when the check is over."""
         if self._thread is not None:
             self._thread.join()
 
     def give_up(self) -> None:
-        """End it where it is."""
+        """End the check where it is."""
         self._given_up = True
         while self._thread is not None and self._thread.is_alive():
             self.connection.interrupt()  # in vain where it has not begun

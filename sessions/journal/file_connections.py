@@ -16,7 +16,7 @@ this when it begins anew: a commit that writes over old ones waits for less of t
 
 
 class FileConnections:
-    """Connections to one file."""
+    """Connections to one file, one for each thread."""
 
     def __init__(self, path: Path, synchronous: str) -> None:
         """``synchronous``: SQLite's word."""
@@ -31,7 +31,7 @@ class FileConnections:
         return self._all[0]
 
     def mine(self, make: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
-        """This thread's, made if it has none."""
+        """This thread's connection, made if it has none."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = make()
@@ -67,7 +67,7 @@ class FileConnections:
         return connection
 
     def renew(self) -> None:
-        """From now on each thread opens its own anew."""
+        """Have each thread open a connection of its own anew from now on."""
         self._local = threading.local()
 
     def leave_open(self) -> None:
@@ -79,7 +79,7 @@ class FileConnections:
         ).start()
 
     def close(self) -> None:
-        """Close all that are kept."""
+        """Close all connections that are kept."""
         for connection in self._all:
             connection.close()
         self._all.clear()

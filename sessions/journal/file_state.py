@@ -108,7 +108,7 @@ def first_row(cursor: Cursor, path: Path, mark: Mark | None) -> tuple[bytes, int
 
 
 def by_the_disk(error: BaseException, path: Path) -> bool:
-    """It is the disk that keeps a journal from being opened: full, failing, or only to be read."""
+    """Whether the disk keeps a journal from being opened: full, failing, or only to be read."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _OF_THE_DISK:
@@ -162,14 +162,15 @@ def read_only(path: Path) -> sqlite3.Connection:
 
 
 def unusable(path: Path, why: str | None) -> JournalUnavailable:
-    """It cannot be opened."""
+    """The error for a file that cannot be opened."""
     return JournalUnavailable(
         f"the journal {path} cannot be opened: {why}; name another with --journal"
     )
 
 
 def unopened(path: Path, error: OSError | JournalUnavailable) -> JournalUnavailable:
-    """It cannot be opened, for what the system, SQLite or we have said."""
+    """The error for a journal that cannot be opened, with what the system, SQLite or we have
+    said."""
     if isinstance(error, OSError):
         return unusable(path, error.strerror)
     if error.__cause__ is None:  # which is ours and says all
@@ -178,7 +179,7 @@ def unopened(path: Path, error: OSError | JournalUnavailable) -> JournalUnavaila
 
 
 def lost(path: Path, found: int, marked: int) -> JournalDamaged:
-    """It has fewer commits than were told of."""
+    """The error for a journal that has fewer commits than were told of."""
     return JournalDamaged(
         f"{path} has lost commits ({found} of {marked} are there): 'keepwarm sessions recover' "
         f"saves what is whole; if an older copy was put there on purpose, delete {path.name}.mark"

@@ -144,7 +144,7 @@ class DiskReserve:
         return spent
 
     def close(self) -> None:
-        """It stays, for the next start."""
+        """Close the reserve; its file stays for the next start."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

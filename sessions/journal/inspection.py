@@ -37,7 +37,7 @@ class Seen:
     sessions: int
     num_bytes: int
     whole: bool
-    """It was looked through to its end."""
+    """Whether it was looked through to its end."""
 
 
 def look_at(

@@ -68,7 +68,7 @@ class Owner(Protocol):
         ...
 
     def give_back(self, tenant: str, name: str) -> None:
-        """This server spends nothing of its share of an account any more."""
+        """Give back this server's share of an account, of which nothing is spent any more."""
         ...
 
     def take_request(self, tenant: str, request_id: str) -> bool:
@@ -85,7 +85,7 @@ class Owner(Protocol):
         ...
 
     def free_requests(self, tenant: str, ids: Sequence[str]) -> None:
-        """Nothing came of these requests here."""
+        """Let others have request ids of which nothing came here."""
         ...
 
     def listen(self, tell: Callable[[], None]) -> None:
@@ -148,7 +148,7 @@ class Journal(Protocol):
         ...
 
     def reservations(self, tenant: str, session: str) -> list[TurnRecord]:
-        """Those of the session's running turns."""
+        """The reservations of the session's running turns."""
         ...
 
     def settle_left(self) -> list[TurnRecord]:
@@ -179,19 +179,19 @@ class Journal(Protocol):
         ...
 
     def session(self, tenant: str, name: str) -> SessionRecord | None:
-        """None: there is none of that name."""
+        """The session's record; None: there is none of that name."""
         ...
 
     def account(self, tenant: str, name: str) -> SpendTotal:
-        """All zero for a name that nothing was added to."""
+        """The sums of an account; all zero for a name that nothing was added to."""
         ...
 
     def accounts_named(self, name: str) -> dict[str, SpendTotal]:
-        """Those of that name, by tenant."""
+        """The accounts of that name, by tenant."""
         ...
 
     def accounts_of_policies(self) -> dict[tuple[str, str], SpendTotal]:
-        """Those of tenants' days and months, and of keys, by tenant and name."""
+        """The accounts of tenants' days and months, and of keys, by tenant and name."""
         ...
 
     def clock_s(self) -> float:
@@ -230,7 +230,7 @@ class Journal(Protocol):
         ...
 
     def session_turns(self, tenant: str, session: str) -> list[StoredTurn]:
-        """All rows of a session, the oldest first."""
+        """All rows of a session's turns, the oldest first."""
         ...
 
     def last_turns(self, tenant: str, session: str, most: int) -> tuple[int, list[StoredTurn]]:
@@ -242,7 +242,7 @@ class Journal(Protocol):
         ...
 
     def conversation(self, tenant: str, id_: str) -> Conversation | None:
-        """None: there is none of that id."""
+        """The conversation; None: there is none of that id."""
         ...
 
     def put_conversation(
@@ -304,7 +304,7 @@ class Journal(Protocol):
     def listed_among(
         self, asked: ListAsked, names: Iterable[tuple[str, str]]
     ) -> list[ListedSession]:
-        """Those of these sessions (tenant and name) that are there and asked for, in order."""
+        """The sessions among these (tenant and name) that are there and asked for, in order."""
         ...
 
     def session_tree(self, tenant: str, name: str, most: int) -> list[tuple[int, ListedSession]]:
@@ -334,8 +334,8 @@ class Journal(Protocol):
         ...
 
     def samples(self, tenant: str, width_s: int, first: int, *, own: bool) -> list[Sample]:
-        """All servers' from that stretch on, the oldest first; ``own`` False: without this one's,
-        which begins anew when it is started."""
+        """Samples of all servers from that stretch on, the oldest first; ``own`` False: without
+        this one's, which begins anew when it is started."""
         ...
 
     def close(self) -> None:

@@ -21,17 +21,17 @@ class Accounts(Protocol):
     """Questions to a journal about accounts."""
 
     def session(self, tenant: str, name: str) -> SessionRecord | None:
-        """As ``Journal.session``."""
+        """A session's record, as ``Journal.session`` has it."""
         ...
 
     def account(self, tenant: str, name: str) -> SpendTotal:
-        """As ``Journal.account``."""
+        """An account's sums, as ``Journal.account`` has them."""
         ...
 
 
 def budgets_kept(journal: Accounts, record: SessionRecord) -> list[HeldBudget]:
-    """All that hold for the session, the nearest first: its own, its tree's, those of the trees
-    that it is a part of."""
+    """All budgets that hold for the session, the nearest first: its own, its tree's, those of the
+    trees that it is a part of."""
     own = _held("session", record, record.account)
     found = [] if own is None else [own]
     line: list[SessionRecord] = []

@@ -20,7 +20,7 @@ from sessions.journal.rows import SessionRow
 from sessions.journal.tables import Cursor, SqlTables, marks, slices
 
 FEW = 2000
-"""So many sessions are sorted when a page is asked for."""
+"""How many sessions are sorted when a page is asked for."""
 MILLION = 1_000_000
 Order = Literal["recent", "cost", "again", "hit"]
 _KEYS: dict[Order, str] = {
@@ -37,11 +37,11 @@ class ListAsked:
     """Which sessions are asked for, and in which order."""
 
     tenant: str | None = None
-    """None: of all."""
+    """The tenant whose sessions are listed; None: those of all."""
     search: str = ""
     """Part of the name, or of a label's name or value, folded to one case."""
     labels: Labels = ()
-    """All of them."""
+    """Labels that a session has to have, all of them."""
     failed: bool = False
     """Only those with a turn that failed."""
     bounded: bool = False
@@ -49,9 +49,9 @@ class ListAsked:
     several: bool = False
     """Only those of more than one turn."""
     from_ms: int | None = None
-    """Last used then or later."""
+    """Sessions that were used last at that time or later."""
     to_ms: int | None = None
-    """Last used before."""
+    """Sessions that were used last before that time."""
     order: Order = "recent"
 
     def found_in(self, name: str, labels: Labels) -> bool:
@@ -60,7 +60,7 @@ class ListAsked:
 
     @property
     def plain(self) -> bool:
-        """All sessions."""
+        """Whether no filter is set: all sessions are listed."""
         return self == ListAsked(order=self.order)
 
 
@@ -78,7 +78,7 @@ class ListPlace(NamedTuple):
 
 
 def place_of(row: SessionRow, order: Order) -> ListPlace:
-    """The row's place."""
+    """A row's place in the order of the list, for a cursor."""
     return ListPlace(getattr(row, _KEYS[order]), row.tenant, row.name)
 
 
@@ -107,7 +107,7 @@ def describe(tables: SqlTables, cursor: Cursor, before: SessionRow, options: byt
 
 
 def forget(cursor: Cursor, tenant: str, name: str) -> None:
-    """A session's row goes."""
+    """Delete a session's row of the list."""
     for table in ("session_label", "session_text"):
         cursor.execute(f"DELETE FROM {table} WHERE tenant = ? AND session = ?", (tenant, name))
 
@@ -131,7 +131,7 @@ def write_found_by(cursor: Cursor, row: SessionRow, before: Labels, labels: Labe
 
 
 class ListedSession(NamedTuple):
-    """A session of a list."""
+    """One session of a list of sessions."""
 
     place: ListPlace
     record: SessionRecord
@@ -140,7 +140,7 @@ class ListedSession(NamedTuple):
 
 
 class ListedPage(NamedTuple):
-    """Sessions in their order."""
+    """One page of a list of sessions, in its order."""
 
     rows: list[SessionRow]
     matching: int | None
@@ -148,13 +148,13 @@ class ListedPage(NamedTuple):
 
 
 Part = tuple[str, tuple[Any, ...]]
-"""SQL and its parameters."""
+"""A piece of SQL and its parameters."""
 
 
 def page(
     tables: SqlTables, cursor: Cursor, asked: ListAsked, after: ListPlace | None, most: int
 ) -> ListedPage:
-    """So many sessions at most behind ``after``."""
+    """One page of sessions behind ``after``."""
     narrow, matching = _narrow(tables, cursor, asked)
     where = _conditions(tables, asked)
     source, parameters = "session", list[Any]()
@@ -183,7 +183,7 @@ def page(
 def named(
     tables: SqlTables, cursor: Cursor, asked: ListAsked, names: Iterable[tuple[str, str]]
 ) -> list[SessionRow]:
-    """Those of these sessions that the query is about, in its order."""
+    """The sessions among these that the query is about, in its order."""
     by_tenant: dict[str, list[str]] = {}
     for tenant, name in names:
         by_tenant.setdefault(tenant, []).append(name)
@@ -200,7 +200,7 @@ def named(
 
 
 class TreeRow(NamedTuple):
-    """A session of a tree."""
+    """One session of a tree of sessions."""
 
     depth: int
     """0 for the one that was asked for."""

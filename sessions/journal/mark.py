@@ -30,7 +30,7 @@ _CHECKSUM_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """The content of the file."""
+    """The content of a mark file: how far a journal has come."""
 
     identity: bytes
     """Identity of the journal, 16 bytes."""

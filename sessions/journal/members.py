@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from sessions.journal.tables import Cursor
 
 NO_SLOT = 0
-"""Slots count from 1."""
+"""Stands for no slot: slots count from 1."""
 MOST_SLOTS = 256
 NOBODY = ""
 """The cluster of a server that has none."""
@@ -25,10 +25,11 @@ class MemberState(enum.StrEnum):
     """The state that a server says it is in."""
 
     STARTING = "starting"
-    """Its engine is not there yet, or is being replaced: sockets stay, new sessions do not come."""
+    """The server's engine is not there yet, or is being replaced: sockets stay, new sessions do not
+    come."""
     READY = "ready"
     DRAINING = "draining"
-    """It is about to end: who opens a socket goes elsewhere."""
+    """The server is about to end: who opens a socket goes elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +42,16 @@ class MemberLoad:
     """The KV of sessions that were active in the last ten minutes, in thousandths of the cache;
     above 1000 where it does not hold them all."""
     running: int = 0
-    """Turns."""
+    """Number of turns that run."""
     waiting: int = 0
-    """Turns."""
+    """Number of turns that wait."""
     sockets: int = 0
     sessions: int = 0
-    """Those that are its own and in its memory."""
+    """Sessions that are the server's own and in its memory."""
     input_tokens: int = 0
     """Prompt tokens since its start."""
     cached_tokens: int = 0
-    """Those of them whose KV was there."""
+    """Prompt tokens whose KV was there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class Presence:
     """Model, tokenizer and chat format: servers of different ones do not stand in one cluster."""
     state: MemberState
     version: str = ""
-    """The program's."""
+    """The version of the server's program."""
     wanted_slot: int = NO_SLOT
     """The balancer's slot that it asks for when it joins; nobody else may have it then."""
     load: MemberLoad = field(default_factory=MemberLoad)
@@ -72,11 +73,11 @@ class Presence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A server's row."""
+    """The row of one server of a cluster."""
 
     owner: str
     heartbeat_ms: int
-    """By the database's clock."""
+    """When its heart beat last, by the database's clock."""
     presence: Presence
     slot: int = NO_SLOT
     told_ms: int = 0
@@ -122,13 +123,13 @@ def beat(cursor: Cursor, owner: str, now_ms: int, presence: Presence | None) -> 
 
 
 def of_cluster(cursor: Cursor, cluster: str) -> list[Member]:
-    """All that have a row, those that are dead too, by name."""
+    """All servers of a cluster that have a row, those that are dead too, by name."""
     sql = f"SELECT {_COLUMNS} FROM member WHERE cluster = ? ORDER BY owner"
     return [_member(row) for row in cursor.execute(sql, (cluster,)).fetchall()]
 
 
 def addresses(cursor: Cursor) -> dict[str, str]:
-    """By the name of each server that stands in a cluster, whichever that is."""
+    """The addresses of servers that stand in a cluster, whichever that is, by the server's name."""
     sql = "SELECT owner, address FROM member WHERE cluster <> ?"
     return {str(owner): str(at) for owner, at in cursor.execute(sql, (NOBODY,)).fetchall()}
 

@@ -18,7 +18,7 @@ from sessions.journal.errors import JournalUnavailable
 
 
 class OnlyOne:
-    """One contender."""
+    """A contender for being the only one of several servers that does something."""
 
     def __init__(self, connect: Callable[[], psycopg.Connection[Any]], name: str) -> None:
         """``name``: what it is that only one may do."""
@@ -49,7 +49,7 @@ class OnlyOne:
         return self._held
 
     def leave(self) -> None:
-        """Let another one be it."""
+        """Let another contender be the one."""
         connection, self._connection, self._held = self._connection, None, False
         if connection is not None:
             with contextlib.suppress(psycopg.Error):

@@ -40,27 +40,27 @@ ASK_AGAIN_S = 0.05
 
 
 class Waiter(Protocol):
-    """Time, as a claim sees it."""
+    """Time as a claim sees it: it reads a clock, and waits."""
 
     def clock(self) -> float:
-        """Monotonic seconds."""
+        """Monotonic seconds of the waiter's clock."""
         ...
 
     def wait(self, seconds: float) -> None:
-        """Let the owner come to it."""
+        """Wait until a session's owner may have let it go."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SystemWaiter:
-    """The time of this machine."""
+    """A ``Waiter`` with the time of this machine."""
 
     def clock(self) -> float:
-        """Monotonic seconds."""
+        """Monotonic seconds of this machine."""
         return time.monotonic()
 
     def wait(self, seconds: float) -> None:
-        """Sleep."""
+        """Sleep for so many seconds."""
         time.sleep(seconds)
 
 
@@ -70,7 +70,7 @@ class Ownership:
 
     journal: SqlJournal
     now_ms: Callable[[Cursor], int]
-    """The database's clock."""
+    """Milliseconds since the epoch by the database's clock."""
     waiter: Waiter
     _settled: deque[TurnRecord] = field(default_factory=deque, init=False)
     """Nobody has been told of them; any thread appends."""
@@ -159,7 +159,8 @@ class Ownership:
         return owner == self.journal.owner or abs(self.now_ms(cursor) - int(row[0])) <= DEAD_MS
 
     def _ask(self, cursor: Cursor, row: SessionRow) -> None:
-        """Its owner is told once; whoever asked last is told when it lets go."""
+        """Ask a session's owner to let go. It is told once; whoever asked last is told when it
+        does."""
         journal = self.journal
         if self._wanted_by(cursor, row.tenant, row.name) != journal.owner:
             self._mark(cursor, row.tenant, row.name, journal.owner)
@@ -272,7 +273,7 @@ class Ownership:
             return shares.take(journal, cursor, tenant, wants)
 
     def give_back(self, tenant: str, name: str) -> None:
-        """This server spends nothing of its share of an account any more."""
+        """Give back this server's share of an account, of which nothing is spent any more."""
         with self.journal.writing() as cursor:
             shares.give_back(cursor, tenant, name, self.journal.owner)
 

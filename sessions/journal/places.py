@@ -18,7 +18,7 @@ def state_folder(environment: Mapping[str, str]) -> Path:
 
 
 def in_postgres(place: str) -> bool:
-    """It is the address of a database, no file."""
+    """Whether a journal's place is the address of a database, no file."""
     return place.startswith(_POSTGRES)
 
 

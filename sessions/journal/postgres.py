@@ -151,7 +151,7 @@ class PostgresJournal(SqlJournal):
         self._identity = identity
 
     def _connection(self) -> psycopg.Connection[Any]:
-        """This thread's."""
+        """This thread's connection, opened if it has none."""
         connection: psycopg.Connection[Any] | None = getattr(self._local, "connection", None)
         if connection is None or connection.closed:
             connection = self._connect()

@@ -66,7 +66,7 @@ class TurnRecord:
     price: PriceTable
     """Nano-dollars per million tokens, as they were when the turn was settled."""
     cost: int
-    """Nano-dollars."""
+    """Cost of the turn, in nano-dollars."""
     saved: int
     """Nano-dollars that the cache saved."""
     accounts: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class TurnRecord:
     computed_again: int = 0
     """Prompt tokens that were computed though they had been before."""
     created_s: float
-    """Seconds since the epoch."""
+    """When the record was made, in seconds since the epoch."""
     epoch: int = UNFENCED
     """The epoch of the claim under which the turn ran."""
     links: tuple[Entry, ...] = ()
@@ -93,7 +93,7 @@ class TurnRecord:
     options: bytes = b""
     """Options that the session keeps from now on (``SessionRecord.options``); empty: as before."""
     private: bool = False
-    """It can be asked for by its request id alone (``store: false``)."""
+    """Whether the turn can be asked for by its request id alone (``store: false``)."""
     conversation: ConversationRead | None = None
     """The part that it read of the conversation which goes on from it; where some of that was taken
     out meanwhile the turn is not written."""
@@ -110,13 +110,13 @@ class TurnRecord:
 
     @property
     def holds(self) -> bool:
-        """As a reservation: of anything."""
+        """Whether it is a reservation that holds anything."""
         return bool(self.usage.input_tokens or self.cost)
 
     @property
     def digest(self) -> bytes:
-        """By which a history that is resent is found: only one that ends in model output is
-        proof of being the same conversation; empty for others."""
+        """The digest by which a history that is resent is found: only one that ends in model output
+        is proof of being the same conversation; empty for others."""
         entry = self.entry
         return b"" if entry is None or not entry.output_items else entry.digest
 
@@ -150,7 +150,7 @@ class StoredTurn(NamedTuple):
     tenant: str
     session: str
     seq: int
-    """Its place in its session's rows, from 1, without gaps."""
+    """The turn's place in its session's rows, from 1, without gaps."""
     response_id: str
     parent_id: str | None
     base_id: str | None
@@ -164,7 +164,7 @@ class StoredTurn(NamedTuple):
     created_s: float
     body: bytes
     deleted: bool = False
-    """It can no longer be named, because somebody deleted it."""
+    """Whether somebody deleted it, so that it can no longer be named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +178,7 @@ class SpendTotal:
 
     @property
     def spent(self) -> Amount:
-        """The same as budgets count it."""
+        """The sums as budgets count them."""
         spent = amount_of(self.usage, self.cost)
         return spent._replace(residency=self.usage.residency)
 
@@ -210,7 +210,7 @@ class SessionRecord:
     """When its last turn ended; 0: it has had none."""
     account: SpendTotal
     failed: int = 0
-    """Turns that failed."""
+    """Number of turns that failed."""
     computed_again: int = 0
     """Prompt tokens that were computed though they had been before."""
     options: bytes = b""
@@ -293,7 +293,7 @@ def options_kept(options: bytes) -> KeptOptions:
 
 
 def new_session(tenant: str, name: str) -> SessionRecord:
-    """One that has had no turn."""
+    """The record of a session that has had no turn."""
     return SessionRecord(
         tenant=tenant,
         name=name,

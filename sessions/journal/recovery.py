@@ -50,7 +50,7 @@ _FARTHEST = 1 << 24
 
 @dataclass(slots=True, kw_only=True)
 class Recovered:
-    """The results."""
+    """The results of a recovery."""
 
     turns: int = 0
     sessions: int = 0

@@ -46,7 +46,7 @@ def holder(cursor: Cursor, tenant: str, request_id: str) -> str | None:
 
 
 def free(tables: SqlTables, cursor: Cursor, tenant: str, ids: Sequence[str]) -> None:
-    """This server has them no longer; those of others stay theirs."""
+    """Let others have these request ids; those of other servers stay theirs."""
     for first in range(0, len(ids), _MOST_IDS):
         some = ids[first : first + _MOST_IDS]
         sql = "DELETE FROM request WHERE tenant = ? AND owner = ? AND request_id IN"
@@ -54,7 +54,7 @@ def free(tables: SqlTables, cursor: Cursor, tenant: str, ids: Sequence[str]) -> 
 
 
 def owners(cursor: Cursor) -> set[str]:
-    """Servers that have ids."""
+    """The servers that have request ids."""
     found = cursor.execute("SELECT DISTINCT owner FROM request").fetchall()
     return {owner for (owner,) in found}
 

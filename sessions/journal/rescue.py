@@ -23,7 +23,7 @@ from sessions.journal.sqlite import SqliteJournal
 log = logging.getLogger(__name__)
 
 _PAGES = 1024
-"""That are copied at once."""
+"""Pages of a file that are copied at once."""
 
 
 class Rescue:

@@ -171,7 +171,7 @@ def _from_the_leaves(
 def _still_old_leaves(
     journal: SqlJournal, cursor: Cursor, found: Sequence[Row], before_ms: int
 ) -> Sequence[Row]:
-    """Those of ``found`` that nothing stands on once nothing can be put on them."""
+    """The turns of ``found`` that nothing stands on once nothing can be put on them."""
     if not journal.for_update:
         return found
     for tenant, session, response_id, _ in found:

@@ -60,19 +60,19 @@ class SessionRow:
     parent: str = ""
     """The session that it is a part of; empty: none."""
     bounded: bool = False
-    """It has a budget, or its tree, or one that it is in."""
+    """Whether the session has a budget, or its tree, or one that it is in."""
     failed: int = 0
-    """Turns that failed."""
+    """Number of turns that failed."""
     computed_again: int = 0
     """Prompt tokens that were computed though they had been before."""
     missing: int = 0
-    """Its hit ratio, as lists are sorted by it: ``listing.missing_part``."""
+    """The session's hit ratio, as lists are sorted by it: ``listing.missing_part``."""
     cost: int = 0
     """Nano-dollars, as in its account."""
     options: bytes = b""
 
     def record(self, account: SpendTotal) -> SessionRecord:
-        """As it leaves the journal."""
+        """The row as a ``SessionRecord``, as it leaves the journal."""
         return SessionRecord(
             tenant=self.tenant,
             name=self.name,
@@ -115,7 +115,7 @@ def turn_columns(
 
 
 def read_turn(row: Row) -> StoredTurn:
-    """Raises JournalDamaged."""
+    """A stored turn out of its row. Raises JournalDamaged."""
     tenant, session, seq, _, response_id, parent_id, base_id, request_id, digest, *rest = _checked(
         row, "turn", row[4]
     )
@@ -143,12 +143,12 @@ def is_hidden(row: Row) -> bool:
 
 
 def hidden(row: Row) -> Row:
-    """The same turn, no longer to be named."""
+    """A turn's row that can no longer be named."""
     return sealed((*row[:12], 1, row[13]))
 
 
 def session_columns(row: SessionRow) -> Row:
-    """In the order of ``SESSION``."""
+    """A session's columns, in the order of ``SESSION``."""
     return sealed(
         (
             row.tenant,
@@ -173,7 +173,7 @@ def session_columns(row: SessionRow) -> Row:
 
 
 def read_session(row: Row) -> SessionRow:
-    """Raises JournalDamaged."""
+    """A session out of its row. Raises JournalDamaged."""
     columns = _checked(row, "session", row[1])
     return SessionRow(
         tenant=columns[0],
@@ -197,7 +197,7 @@ def read_session(row: Row) -> SessionRow:
 
 
 def account_columns(tenant: str, name: str, account: SpendTotal) -> Row:
-    """In the order of ``ACCOUNT``."""
+    """An account's columns, in the order of ``ACCOUNT``."""
     usage = account.usage
     counts = (
         usage.input_tokens,
@@ -215,7 +215,7 @@ def account_columns(tenant: str, name: str, account: SpendTotal) -> Row:
 
 
 def read_account(row: Row) -> SpendTotal:
-    """Raises JournalDamaged."""
+    """An account's sums out of their row. Raises JournalDamaged."""
     columns = _checked(row, "account", row[1])
     usage = TurnUsage(
         input_tokens=columns[3],

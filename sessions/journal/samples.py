@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 MINUTE_S, HOUR_S = 60, 3600
 KEPT = {MINUTE_S: 25 * 60, HOUR_S: 62 * 24}
-"""By a stretch's seconds, how many of them are kept."""
+"""How many samples are kept, by a stretch's seconds."""
 MOST_READ = 50_000
 """Rows of one answer; the newest ones."""
 COLUMNS = "width_s, number, server, tenant, body, checksum"
@@ -58,7 +58,7 @@ def keep(cursor: Cursor, server: str, samples: Iterable[Sample]) -> None:
 def read(
     cursor: Cursor, tenant: str, width_s: int, first: int, without_server: str | None
 ) -> list[Sample]:
-    """Those from ``first`` on, the oldest first; a damaged row is left out and logged."""
+    """Samples from ``first`` on, the oldest first; a damaged row is left out and logged."""
     found = cursor.execute(
         f"SELECT {COLUMNS} FROM curve WHERE width_s = ? AND tenant = ? AND number >= ? "
         "ORDER BY number DESC LIMIT ?",

@@ -25,7 +25,7 @@ from sessions.journal.tables import Cursor, SqlTables, marks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """So much of an account is asked for."""
+    """An amount that is asked for of an account which servers share."""
 
     name: str
     budget: Budget
@@ -34,12 +34,12 @@ class Want:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """So much was given: what there was of it."""
+    """The amount that was given of such an account: what there was of it."""
 
     name: str
     amount: Amount
     spent: Amount
-    """By all servers."""
+    """The amount that all servers have spent of the account."""
 
 
 def take(
@@ -66,7 +66,7 @@ def take(
 
 
 def give_back(cursor: Cursor, tenant: str, name: str, owner: str) -> None:
-    """All of a server's share of an account."""
+    """Give back all of a server's share of an account."""
     sql = "DELETE FROM share WHERE tenant = ? AND name = ? AND owner = ?"
     cursor.execute(sql, (tenant, name, owner))
 

@@ -400,7 +400,7 @@ class SqlJournal(SqlTables):
             return [row.record(self.account_of(cursor, row)) for row in found]
 
     def _turn_row(self, cursor: Cursor, tenant: str, response_id: str) -> Row | None:
-        """By both ways."""
+        """A turn's row, for both ways of reading one."""
         key = (tenant, response_id)
         sql = f"SELECT {rows.TURN} FROM turn WHERE tenant = ? AND response_id = ?"
         row = cursor.execute(sql, key).fetchone()

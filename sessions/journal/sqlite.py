@@ -53,14 +53,14 @@ log = logging.getLogger(__name__)
 UPKEEP_S = 0.02
 """Seconds between two looks at what commits have left to be done beside them."""
 LOOK_S = 1.0
-"""So long a look waits for a commit that is under way; and so long after one that was written the
-disk is believed."""
+"""Seconds that a look waits for a commit that is under way; and for which the disk is believed
+after one that was written."""
 LOCKED_S = 0.5
-"""So long a look waits for another program's lock."""
+"""Seconds that a look waits for another program's lock."""
 
 
 class SqliteJournal(SqlJournal):
-    """``Journal`` in a file."""
+    """``Journal`` in one SQLite file."""
 
     now_sql = NOW_SQL
 
@@ -107,7 +107,7 @@ class SqliteJournal(SqlJournal):
     # Opening
 
     def _begin(self) -> None:
-        """Nothing is open yet."""
+        """Set the state of a journal of which nothing is open yet."""
         self._whole, self._commits = False, 0
         self._lock_file: int | None = None
         self._mark: MarkFile | None = None
@@ -195,7 +195,7 @@ class SqliteJournal(SqlJournal):
                 raise
 
     def _connection(self) -> sqlite3.Connection:
-        """This thread's."""
+        """This thread's connection, opened if it has none."""
         return self._connections.mine(self._new_connection)
 
     def _new_connection(self) -> sqlite3.Connection:
@@ -354,7 +354,7 @@ class SqliteJournal(SqlJournal):
 
     @property
     def commits(self) -> int:
-        """How many there have been."""
+        """Number of commits so far."""
         return self._commits
 
     @contextlib.contextmanager

@@ -122,7 +122,7 @@ _SUMS = (
     "reasoning_tokens BIGINT NOT NULL, forced_tokens BIGINT NOT NULL, residency BIGINT NOT NULL, "
     "cost BIGINT NOT NULL, saved BIGINT NOT NULL"
 )
-"""Columns of sums of usage."""
+"""Columns with sums of usage, for the tables that have them."""
 VERSION = 11
 """The version of the tables and of what their rows hold; no other is read."""
 FIRST_EPOCH = 1
@@ -196,7 +196,7 @@ class SqlTables(abc.ABC):
         )
 
     def new_session(self, tenant: str, name: str) -> SessionRow:
-        """As this server would make it; nothing is written."""
+        """A session's row as this server would make it; nothing is written."""
         epoch = FIRST_EPOCH if self._shared else UNFENCED
         owner = self.owner if self._shared else ""
         return SessionRow(tenant=tenant, name=name, owner=owner, epoch=epoch)
@@ -214,7 +214,7 @@ class SqlTables(abc.ABC):
     def account_row(
         self, cursor: Cursor, tenant: str, name: str, *, lock: bool = False
     ) -> SpendTotal:
-        """All zero if there is none."""
+        """An account's row; all zero if there is none."""
         return self._found_account(cursor, tenant, name, lock=lock) or SpendTotal()
 
     def _found_account(
@@ -252,11 +252,11 @@ T = TypeVar("T")
 
 
 def marks(count: int) -> str:
-    """So many placeholders."""
+    """So many placeholders for a statement, with commas between."""
     return ", ".join("?" * count)
 
 
 def slices(found: Sequence[T]) -> Iterator[Sequence[T]]:
-    """In parts that one statement takes."""
+    """A list in parts that one statement takes."""
     for first in range(0, len(found), _MOST_ROWS):
         yield found[first : first + _MOST_ROWS]

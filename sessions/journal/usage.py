@@ -42,11 +42,11 @@ class UsageSums(NamedTuple):
     reasoning_tokens: int = 0
     forced_tokens: int = 0
     residency: int = 0
-    """Block-microseconds."""
+    """Residency, in block-microseconds."""
     cost: int = 0
-    """Nano-dollars."""
+    """Cost, in nano-dollars."""
     saved: int = 0
-    """Nano-dollars."""
+    """Cost that was saved by the cache, in nano-dollars."""
 
     def plus(self, other: "UsageSums") -> "UsageSums":
         return UsageSums._make(map(add, self, other))
@@ -56,7 +56,7 @@ COUNTS = ", ".join(UsageSums._fields)
 HOURS = "hour, tenant, key, model, tool"
 LABELLED = "hour, tenant, name, value"
 Place = tuple[int, str, str, str, str]
-"""Values of ``HOURS``."""
+"""Values of the columns ``HOURS``: where a sum lies."""
 
 
 class KnownValues(Protocol):
@@ -71,7 +71,7 @@ class KnownValues(Protocol):
 
 
 def sums_of(record: TurnRecord) -> UsageSums:
-    """All that a record adds."""
+    """The sums that a turn's record adds, by where they lie."""
     usage, is_turn = record.usage, record.is_turn
     return UsageSums(
         int(is_turn),

@@ -22,10 +22,10 @@ Group = Literal["", "tenant", "key", "model", "tool", "label"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageAsked:
-    """Which sums are asked for."""
+    """A question about usage: which sums, of whom, by what."""
 
     first_hour: int
-    """Hours since the epoch."""
+    """The first hour that counts, in hours since the epoch."""
     end_hour: int
     """The first one that is not asked for."""
     bucket: Bucket
@@ -33,14 +33,14 @@ class UsageAsked:
     label: str = ""
     """The name, where labels are the group."""
     tenant: str | None = None
-    """None: all together."""
+    """The tenant whose usage is asked for; None: that of all together."""
 
 
 class UsagePlace(NamedTuple):
     """Where a row stands among those that are asked for."""
 
     hour: int
-    """Its bucket's first hour, which may be before what is asked for."""
+    """The first hour of its bucket, which may be before what is asked for."""
     value: str
 
 
@@ -91,7 +91,7 @@ def read(cursor: Cursor, asked: UsageAsked, after: UsagePlace | None, most: int)
 
 
 def total(cursor: Cursor, asked: UsageAsked) -> UsageSums:
-    """Over all of the stretch."""
+    """The sums over all of the stretch."""
     where, parameters = _where(asked)
     sums = ", ".join(f"COALESCE(SUM({name}), 0)" for name in UsageSums._fields)
     row = cursor.execute(f"SELECT {sums} FROM usage_hour WHERE {where}", parameters).fetchone()

@@ -29,7 +29,7 @@ class SqliteView(SqlJournal):
 
     @contextlib.contextmanager
     def writing(self, *, synced: bool = True) -> Iterator[Cursor]:
-        """Not here."""
+        """Raises: a file that is only looked at is not written."""
         raise JournalError(f"{self._path} is only looked at")
         yield
 
@@ -51,5 +51,5 @@ class SqliteView(SqlJournal):
         self._connection.set_progress_handler(told, every)
 
     def close(self) -> None:
-        """Look no longer."""
+        """Close the file that was looked at."""
         self._connection.close()

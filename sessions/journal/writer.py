@@ -43,7 +43,7 @@ BUSY_S, GATHER_S, FEW = 0.01, 0.003, 16
 """So soon after a commit others are about to follow, and most of what a commit costs it costs once:
 fewer records than this wait so long for them."""
 SOON_S = 0.05
-"""So long after a commit reservations wait for the next one, where nobody else reads them."""
+"""Seconds that reservations wait after a commit for the next one, where nobody else reads them."""
 LATER_S = 0.05
 """How long a reservation that is not urgent waits for something to go with."""
 RETRY_S = 0.25
@@ -80,7 +80,7 @@ class Ticket:
 
     record: TurnRecord
     key: object
-    """The caller's own."""
+    """The caller's own mark, handed back with the verdict."""
 
 
 Handed = list[Ticket | TurnRecord | tuple[Sample, ...]]
@@ -117,7 +117,7 @@ class JournalWriter:
         self._reserved: dict[tuple[str, str], TurnRecord] = {}
         """Notes yet to be made of turns that run; the thread's own."""
         self._samples: dict[tuple[int, int, str], Sample] = {}
-        """Not yet written; the thread's own."""
+        """Samples that are not yet written; the thread's own."""
         self._samples_due = False
         self._unpaid: list[TurnRecord] = []
         """Consumption of refused turns, not yet written; the thread's own."""

@@ -41,7 +41,7 @@ class Assets:
 
     @property
     def names(self) -> list[str]:
-        """Names of all files."""
+        """Names of all files of the dashboard."""
         return list(self._files)
 
     def page(self) -> HttpResponse:

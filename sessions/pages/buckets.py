@@ -27,7 +27,7 @@ class Durations:
     counts: dict[int, int] = field(default_factory=dict)
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         step = math.floor(math.log(max(seconds, _LEAST_S)) / _STEP)
         self.counts[step] = self.counts.get(step, 0) + 1
 
@@ -71,7 +71,7 @@ class TurnBucket:
     whole: Durations = field(default_factory=Durations)
 
     def add(self, report: TurnReport) -> None:
-        """Count a turn."""
+        """Count a turn in the bucket."""
         usage = report.usage
         self.turns += report.is_turn
         self.failed += report.status == "failed"
@@ -112,7 +112,7 @@ class TurnBucket:
         return share
 
     def to_row(self) -> dict[str, Any]:
-        """All of it, for a database."""
+        """The whole bucket, for a database."""
         counts = {name: getattr(self, name) for name in _COUNTS}
         return counts | {"first": self.first_token.to_row(), "whole": self.whole.to_row()}
 
@@ -124,7 +124,7 @@ class TurnBucket:
         return cls(**counts, first_token=first, whole=whole)
 
     def numbers(self) -> dict[str, Any]:
-        """For the page: tokens, dollars, seconds."""
+        """The bucket's numbers for a page: tokens, dollars, seconds."""
         return {
             "turns": self.turns,
             "failed": self.failed,
@@ -164,7 +164,7 @@ class MachineBucket:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def plus(self, other: "MachineBucket | None") -> "MachineBucket":
-        """As ``TurnBucket.plus``."""
+        """The sum with another bucket; as ``TurnBucket.plus``."""
         if other is None:
             return self
         both = MachineBucket()
@@ -173,7 +173,7 @@ class MachineBucket:
         return both
 
     def part(self, index: int, parts: int) -> "MachineBucket":
-        """As ``TurnBucket.part``."""
+        """The part of it for a page; as ``TurnBucket.part``."""
         return MachineBucket(
             sums={name: value / parts for name, value in self.sums.items()},
             samples=self.samples / parts,
@@ -183,7 +183,7 @@ class MachineBucket:
         )
 
     def to_row(self) -> dict[str, Any]:
-        """All of it, for a database."""
+        """The whole bucket, for a database."""
         return {name: getattr(self, name) for name in (*_MACHINE_COUNTS, "sums")}
 
     @classmethod

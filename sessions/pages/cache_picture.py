@@ -82,7 +82,7 @@ class CachePictures:
         return due
 
     def arrived(self, picture: CachePicture) -> None:
-        """The engine has answered."""
+        """The engine has answered with a picture of its cache."""
         self._pictures[picture.tenant] = picture
         self._pictures.move_to_end(picture.tenant)
         while len(self._pictures) > MAX_SCOPES:

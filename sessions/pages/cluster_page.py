@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ClusterPage:
-    """Its handler."""
+    """The handler of ``/cluster.json``."""
 
     def __init__(self, cluster: str | None, ownership: Owner | None, beside: Beside) -> None:
         """

@@ -49,7 +49,7 @@ class Totals:
     budget_ends: Counter[str] = field(default_factory=Counter)
     """Turns that a budget ``refused`` or ``cut``."""
     errors: Counter[str] = field(default_factory=Counter)
-    """Error events by code."""
+    """Number of error events, by code."""
 
     def add(self, report: TurnReport) -> None:
         """Count a turn that has ended."""
@@ -78,7 +78,7 @@ class Totals:
         return self.budget_ends.total()
 
     def numbers(self) -> dict[str, Any]:
-        """For the page."""
+        """The totals as a page shows them."""
         return {
             "streamed_tokens": self.streamed_tokens,
             "turns": self.turns,
@@ -128,7 +128,7 @@ class Dashboard(Watcher):
     # What happens
 
     def engine_ready(self, info: EngineInfo) -> None:
-        """The engine has started."""
+        """The engine has started, with these properties."""
         self._engine = info
         self._engine_up = True
 
@@ -180,11 +180,11 @@ class Dashboard(Watcher):
 
     @property
     def known_tenants(self) -> set[str]:
-        """Those of whom something was heard."""
+        """Tenants of whom something was heard."""
         return set(self._totals)
 
     def visible_tenants(self, principal: Principal) -> set[str]:
-        """Those of whom ``principal`` may see rows, as far as they have any."""
+        """Tenants of whom ``principal`` may see rows, as far as they have any."""
         return set(self._totals) if principal.operator else {principal.tenant}
 
     def totals(self, tenants: set[str]) -> Totals:
@@ -250,11 +250,11 @@ class Dashboard(Watcher):
 
     @property
     def started_s(self) -> float:
-        """When the server started."""
+        """When the server started, on its monotonic clock."""
         return self._started
 
     def engine_state(self) -> dict[str, Any]:
-        """As it was after its last step."""
+        """The engine's numbers, as they were after its last step."""
         stats = self._stats
         return {
             "running": stats.running,

@@ -15,7 +15,7 @@ import orjson
 from sessions.http.exchange import Exchange
 
 Parts = Mapping[str, bytes]
-"""JSON by name."""
+"""Parts of a page as JSON, by name."""
 
 CONTENT_TYPE = "text/event-stream"
 HEARTBEAT_S = 15.0
@@ -33,7 +33,7 @@ def changes(before: Parts, after: Parts) -> bytes:
 
 
 class EventStream:
-    """One open page."""
+    """The stream of changes to one open page."""
 
     def __init__(
         self,

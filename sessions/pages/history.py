@@ -20,7 +20,7 @@ from sessions.pages.recorder import Recorder
 LEVELS = {"hour": (10.0, 360), "day": (300.0, 288)}
 """Seconds of a bucket, and how many there are."""
 MAX_TENANTS = 64
-"""With curves of their own; who was quiet for longest loses them first."""
+"""Tenants with curves of their own; who was quiet for longest loses them first."""
 
 
 Bucket = TypeVar("Bucket")
@@ -44,7 +44,7 @@ class Buckets(Generic[Bucket]):
         return self._buckets[number]
 
     def since(self, now: float) -> Iterator[tuple[int, Bucket]]:
-        """Those that are not too old, by number."""
+        """The buckets that are not too old, by number."""
         self._drop(int(now // self._width_s))
         yield from self._buckets.items()
 
@@ -58,7 +58,7 @@ def _turn_levels() -> dict[str, Buckets[TurnBucket]]:
 
 
 class History:
-    """All curves of a server."""
+    """All curves of a server, of the time that is in memory."""
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
@@ -86,7 +86,7 @@ class History:
             bucket.step_error += sum(abs(ratio - 1) for ratio in stats.steps_cost_ratio)
 
     def engine_restarted(self, now: float) -> None:
-        """Count a replaced engine."""
+        """Count an engine that was replaced."""
         for bucket in self._machine_now(now):
             bucket.restarts += 1
 
@@ -126,7 +126,7 @@ class History:
         return dict(self._machine[level].since(now))
 
     def known_tenants(self) -> list[str]:
-        """Those that have curves."""
+        """Tenants that have curves."""
         return list(self._tenants)
 
 

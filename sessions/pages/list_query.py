@@ -28,7 +28,7 @@ _KNOWN = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionsQuery:
-    """A checked query."""
+    """A checked query for a page of the list of sessions."""
 
     asked: ListAsked
     state: SessionState | None
@@ -38,7 +38,7 @@ class SessionsQuery:
 
     @property
     def question(self) -> list[Any]:
-        """All that a cursor holds for."""
+        """The part of the query that a cursor holds for."""
         asked = self.asked
         return [
             "list",

@@ -53,7 +53,7 @@ class LivePages:
 
     @property
     def num_streams(self) -> int:
-        """Pages that are open."""
+        """Number of pages that are open."""
         return self._open.total()
 
     async def events(self, call: Call) -> HttpResponse | None:

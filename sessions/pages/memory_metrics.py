@@ -58,7 +58,7 @@ class MemoryMetrics(Collector):
         self._engine = {}
 
     def collect(self) -> Iterator[Metric]:
-        """The numbers of now."""
+        """Metrics of the memory that is held just now."""
         text = "Memory of the parts that grow with work, by process and part."
         parts = GaugeMetricFamily("keepwarm_memory_bytes", text, labels=("process", "part"))
         for part in SERVER_PARTS:

@@ -53,7 +53,7 @@ def _add(series: Counter, count: float) -> None:
 
 
 class Metrics(Watcher):
-    """All numbers of one server. Not thread-safe: only the event loop touches it."""
+    """All metrics of one server. Not thread-safe: only the event loop touches them."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -262,7 +262,7 @@ class Metrics(Watcher):
         self._info.labels(info.model_name, info.device, info.dtype).set(1)
 
     def engine_died(self) -> None:
-        """It is gone, and its blocks and sessions with it."""
+        """The engine is gone, and its blocks and sessions with it."""
         self._up.set(0)
         for each in (self._running, self._waiting, self._sessions, self._usage):
             each.set(0)
@@ -349,7 +349,7 @@ class Metrics(Watcher):
         self._journal_damaged.set_function(damaged)
 
     def turn_cut_short(self, record: TurnRecord) -> None:
-        """Its server died while this turn ran: what it held is spent."""
+        """A server died while this turn ran: what it held is spent."""
         self._finished.labels(record.status).inc()
         self.tenants.turn_ended(record.tenant)
         self._spent(record.tenant, record.usage, record.cost, record.saved)

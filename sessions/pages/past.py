@@ -85,8 +85,8 @@ class PastCurves:
         self._asking: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def curves(self, level: str, tenant: str) -> Curves:
-        """As they were read last; an empty ``tenant`` stands for the whole server. What is older
-        than ``READ_EVERY_S`` is read anew meanwhile."""
+        """The curves as they were read last; an empty ``tenant`` stands for the whole server. What
+        is older than ``READ_EVERY_S`` is read anew meanwhile."""
         key = (level, tenant)
         read_at, found = self._kept.get(key, (None, NOTHING))
         if key not in self._asking and (read_at is None or self._clock() - read_at >= READ_EVERY_S):

@@ -57,7 +57,7 @@ class Recorder:
         self._hour = _Stretch(HOUR_S, int(now // HOUR_S))
 
     def turn_finished(self, report: TurnReport) -> None:
-        """Count a turn."""
+        """Count a turn that has ended."""
         self._minute.add(report)
         self._hour.add(report)
 

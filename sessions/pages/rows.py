@@ -38,7 +38,7 @@ def tokens(usage: TurnUsage) -> dict[str, Any]:
 
 
 def session_row(view: SessionView) -> dict[str, Any]:
-    """A session of the list."""
+    """A session's row of the list, in JSON."""
     return {
         "session": view.session,
         "tenant": view.tenant,

@@ -43,7 +43,7 @@ class ListQuery:
 
     @property
     def plain(self) -> bool:
-        """All sessions, the newest first."""
+        """Whether all sessions are asked for, the newest first."""
         left_out = self.search or self.state or self.tenant
         return self.sort == "recent" and not (
             left_out or self.budget or self.several or self.failed
@@ -52,17 +52,17 @@ class ListQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One page of the list."""
+    """One page of the list of live sessions."""
 
     total: int
-    """Live sessions."""
+    """Number of live sessions that pass the filters."""
     matching: int
-    """Those of them that the query is about."""
+    """Number of sessions that the query is about."""
     sessions: list[Session]
 
     @property
     def pages(self) -> int:
-        """As many as can be asked for."""
+        """Number of pages that can be asked for."""
         return min(-(-self.matching // PAGE_ROWS), MAX_PAGE + 1)
 
 
@@ -114,7 +114,7 @@ def find(
 
 
 def grouped(sessions: list[Session]) -> list[Session]:
-    """The same sessions, each behind the nearest one that it is a part of, of those among them."""
+    """The sessions, each behind the nearest one among them that it is a part of."""
     here = _by_name(sessions)
     below: dict[int, list[Session]] = {}
     roots: list[Session] = []
@@ -142,7 +142,7 @@ def _nearest(session: Session, here: dict[tuple[str, str], Session]) -> Session 
 
 
 def _filtered(query: ListQuery, newest: Iterable[Session], log_of: LogOf) -> Iterator[Session]:
-    """Cheap questions first."""
+    """The sessions that pass the filters; cheap questions are asked first."""
     if query.tenant:
         newest = (each for each in newest if each.tenant == query.tenant)
     if query.several:

@@ -45,7 +45,7 @@ MAX_NEW = 50
 """Sessions on a page that the journal does not have yet."""
 _DETAIL = frozenset({"session", "tenant"})
 Key = tuple[str, str]
-"""Tenant and name."""
+"""Tenant and name of a session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +53,11 @@ class _Live:
     """The live sessions that a query is about, as they were when it came."""
 
     busy: frozenset[Key]
-    """Those that run a turn or wait for tools."""
+    """Sessions that run a turn or wait for tools."""
     wanted: tuple[Key, ...] | None
-    """Those of the state that is asked for; None: any, or idle."""
+    """Sessions of the state that is asked for; None: any, or idle."""
     new: tuple[Key, ...]
-    """Those that have settled no turn, the latest first."""
+    """Sessions that have settled no turn, the latest first."""
 
 
 class SessionsListing:

@@ -53,11 +53,11 @@ class SpanData:
 
     name: str
     begin_ns: int
-    """Since the epoch."""
+    """When the span began, in nanoseconds since the epoch."""
     end_ns: int
     attributes: Mapping[str, Value] = field(default_factory=dict)
     error: str | None = None
-    """Why it failed."""
+    """Why the turn failed; None: it did not."""
     traceparent: str | None = None
     """The span above, as W3C Trace Context writes it; None: it begins a trace."""
     children: tuple["SpanData", ...] = ()

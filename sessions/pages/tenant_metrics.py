@@ -15,7 +15,7 @@ OTHER = "other"
 
 
 class TenantMetrics:
-    """Not thread-safe: only the event loop touches it."""
+    """Metrics by tenant. Not thread-safe: only the event loop touches them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.names: Callable[[], Collection[str]] = tuple

@@ -19,7 +19,7 @@ _LOOKED_AT = 1000
 
 
 class TenantRows:
-    """Makes rows."""
+    """Makes the rows of the dashboard's page of tenants."""
 
     def __init__(self, dashboard: Dashboard, quotas: Quotas | None) -> None:
         """``quotas``: None where nobody has any."""

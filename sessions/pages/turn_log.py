@@ -32,7 +32,7 @@ class LoggedTurn:
 
     @property
     def began_s(self) -> float:
-        """When its request arrived."""
+        """When the turn's request arrived."""
         return self.ended_s - self.report.total_s
 
 
@@ -51,7 +51,7 @@ class SessionLog:
     """The newest miss that is not the turn's own input."""
 
     def add(self, turn: LoggedTurn) -> None:
-        """Take a turn in."""
+        """Put a turn into the log."""
         report = turn.report
         self.turns.append(turn)
         self.ended += report.is_turn
@@ -64,7 +64,7 @@ class SessionLog:
 
 
 class TurnHistory:
-    """All sessions' turns."""
+    """The logs of all sessions' turns."""
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[tuple[str, str], SessionLog] = OrderedDict()
@@ -117,7 +117,7 @@ class TurnHistory:
 
 
 def _tool_wait_s(log: SessionLog, report: TurnReport, ended_s: float) -> float | None:
-    """From the end of the turn it continues, if that one called tools."""
+    """Seconds from the end of the turn it continues, if that one called tools."""
     parent = next(
         (t for t in reversed(log.turns) if t.report.response_id == report.parent_response_id), None
     )

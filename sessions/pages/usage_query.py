@@ -36,7 +36,7 @@ _KNOWN = frozenset({"from", "to", "bucket", "group_by", "tenant", "format", "lim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """A checked query."""
+    """A checked query for usage."""
 
     asked: UsageAsked
     format: Literal["json", "csv"]
@@ -47,7 +47,7 @@ class UsageQuery:
 
     @property
     def group_by(self) -> str:
-        """As it was asked for; empty: no groups."""
+        """The keys by which usage is grouped, as they were asked for; empty: no groups."""
         return f"label:{self.asked.label}" if self.asked.group == "label" else self.asked.group
 
 

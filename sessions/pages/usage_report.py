@@ -40,7 +40,7 @@ class UsageJournal(Protocol):
     def usage(
         self, asked: UsageAsked, after: UsagePlace | None, most: int
     ) -> tuple[list[UsageRow], UsageSums]:
-        """As ``Journal.usage``."""
+        """Sums of usage, as ``Journal.usage`` has them."""
         ...
 
     def usage_labels(self, tenant: str | None) -> list[str]:

@@ -48,7 +48,7 @@ _SPARK_BUCKETS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Which view, and of what."""
+    """Which view of the dashboard is wanted, and of which session."""
 
     view: str
     """``sessions``, ``session``, ``curves``, ``cache`` or ``tenants``."""
@@ -59,7 +59,7 @@ class Wish:
 
 
 class Views:
-    """Makes parts."""
+    """Makes the parts of the dashboard's views."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ class Watcher:
         """The engine has started, or started again."""
 
     def engine_died(self) -> None:
-        """From here on no turn runs, until it is ready again."""
+        """The engine is gone: no turn runs until it is ready again."""
 
     def engine_restarted(self) -> None:
         """Another one has taken the place of one that died."""
@@ -27,7 +27,7 @@ class Watcher:
         """A turn of the tenant got tokens, ``gap_s`` behind the last ones; None: its first."""
 
     def turn_finished(self, report: TurnReport) -> None:
-        """A turn has ended."""
+        """A turn has ended, and this is its report."""
 
     def error_sent(self, tenant: str, code: str | None) -> None:
         """A client was told of an error."""

@@ -180,7 +180,7 @@ def _has(account: Account, wanted: Amount) -> bool:
 
 
 def _plan_behind(plan: TurnPlan, entry: Entry, due: Due, response_id: str) -> TurnPlan:
-    """As of a turn that says nothing new behind ``entry``, and is due."""
+    """A plan as of a turn that says nothing new behind ``entry``, and is due."""
     options = plan.request.keepwarm
     entries: tuple[ContextManagement, ...] = ()
     if due.entry is not None:

@@ -37,7 +37,7 @@ class Asking:
         return Question(f"{self._id}.{next(self._numbers)}", asked)
 
     def ticket(self, question: Question) -> tuple[str, str]:
-        """By which the question can be answered from another connection: see ``wake``."""
+        """A ticket by which the question can be answered from another connection: see ``wake``."""
         return (self._id, question.id)
 
     async def ask(self, job: Job, asked: Any) -> Any:

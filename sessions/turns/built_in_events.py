@@ -52,7 +52,7 @@ class BuiltInWriter:
         return [self._added(self._call("", "in_progress"))]
 
     def add(self, text: str) -> list[Event]:
-        """More of its arguments."""
+        """Write more of the call's arguments."""
         self._pieces.append(text)
         return [] if self._reader is None else self._told(self._reader.feed(text))
 

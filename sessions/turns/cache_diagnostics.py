@@ -15,7 +15,7 @@ from sessions.durable.transcript import Entry, Header, chain_ids
 from tools_api.events import Event
 
 _LOST = ("evicted", "expired")
-"""Those causes in ``SequenceStart.miss_causes`` that are the cache's own doing."""
+"""The causes in ``SequenceStart.miss_causes`` that are the cache's own doing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,7 +23,7 @@ class Comparison:
     """The response to compare with, as far as the client may see it."""
 
     entry: Entry | None
-    """None: not found."""
+    """The entry that the prompt is compared with; None: it was not found."""
 
     def diagnosis(
         self, header: Header, prompt: TokenArray, cached_tokens: int, causes: Mapping[str, int]

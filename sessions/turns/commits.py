@@ -47,13 +47,14 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
-    """How a turn ended."""
+    """The end of a turn: its report, and the entry that others may continue."""
 
     report: TurnReport
     entry: Entry | None
     """The entry that can be continued; None if the turn left nothing."""
     goes_on: bool = False
-    """This part of the turn has ended; the server answers its calls, and another part follows."""
+    """Whether only a part of the turn has ended; the server answers its calls, and another part
+    follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,8 +78,8 @@ class Commits:
         self._foreign: dict[Entry, None] = {}
 
     def rendered_anew(self, entry: Entry) -> None:
-        """This entry's ids are not those of the row it was made of: who continues it records it
-        with itself."""
+        """An entry's ids are not those of the row it was made of: who continues it records it with
+        itself."""
         if len(self._foreign) >= _FOREIGN_KEPT:
             del self._foreign[next(iter(self._foreign))]
         self._foreign[entry] = None

@@ -67,7 +67,7 @@ NOTHING_GONE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Said:
-    """All that was said, item by item, compactions taken apart."""
+    """A history item by item, compactions taken apart."""
 
     items: tuple[Item, ...]
     sizes: tuple[int, ...]
@@ -109,7 +109,7 @@ class Recasting:
         self.summary: TurnPlan | None = None
         """The turn that is to be run first, if a summary is needed."""
         self.decision: Decision | None = None
-        """None: nothing can be gained."""
+        """The decision how to cut; None: nothing can be gained."""
         self._prepared: PreparedCut | None = None
         if prepared is not None and prepared.rules == self.rules and prepared.decision is not None:
             self._prepared, self.decision = prepared, prepared.decision
@@ -125,7 +125,7 @@ class Recasting:
 
     @property
     def idle(self) -> bool:
-        """Nothing can be gained: the turn runs as it would without a threshold."""
+        """Whether nothing can be gained: the turn runs as it would without a threshold."""
         return self.decision is None and not self._always
 
     @property

@@ -38,7 +38,8 @@ SERVICE_RESTART = 1012
 
 
 class Connection:
-    """Not thread-safe; all connections of a service live in one event loop."""
+    """One client's connection. Not thread-safe; all connections of a service live in one event
+    loop."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Connection:
         self._tenant = tenant
         self._service = service
         self._is_socket = visible is None
-        """It stays between turns."""
+        """Whether the connection stays between turns, as a socket does."""
         self._visible = visible or ConnectionStore(
             service.store, tenant=tenant, connection_id=connection_id
         )
@@ -322,7 +323,7 @@ class Connection:
     # From request to turn
 
     def _pump(self) -> None:
-        """Take up whatever may run."""
+        """Take up whichever requests may run."""
         while not self._closed and (taken := self._lanes.next()) is not None:
             lane, waiting = taken
             if isinstance(waiting.content, ApiError):
@@ -352,6 +353,6 @@ class Connection:
 
 
 def _let_go(waiting: Waiting) -> None:
-    """It will not be taken up."""
+    """Release the memory of a request that will not be taken up."""
     if waiting.hold is not None:
         waiting.hold.release()

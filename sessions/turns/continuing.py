@@ -23,11 +23,11 @@ from tools_api.requests import CreateRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lineage:
-    """Where a turn comes from."""
+    """The history that a turn continues."""
 
     parent: StoredResponse | None
     session: Session | None
-    """None: a new one, to be made when the turn begins."""
+    """The session of the turn; None: a new one, to be made when the turn begins."""
     session_name: str
     items: tuple[Item, ...]
     """The items of the request's input that are not history."""

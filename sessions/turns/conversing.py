@@ -34,7 +34,7 @@ class Conversing:
     num_bytes: int
     """Bytes of its frame and of what was added to its conversation."""
     read: ConversationRead | None = None
-    """None: it is in no conversation."""
+    """The part of its conversation that the turn reads; None: it is in no conversation."""
 
 
 def conversing(

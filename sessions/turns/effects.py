@@ -41,7 +41,7 @@ class SessionTurn:
 
 @dataclass(frozen=True, slots=True)
 class EngineOutputs:
-    """All that the engine says of a turn, to its end."""
+    """A question: all that the engine says of a turn, to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class SessionGranted:
 
     connection_id: str
     question_id: str
-    """To be answered with None."""
+    """The question that is to be answered with None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class TurnEnded:
 
     report: TurnReport
     terminal: bytes
-    """Its last event."""
+    """The turn's last event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +128,11 @@ class Effects:
     withdrawn: tuple[str, ...] = ()
     """Ids of questions that nobody waits at any more; an answer does no harm."""
     notes: tuple[TurnHold | RequestIdFreed, ...] = ()
-    """For the journal, in order; nobody waits for them."""
+    """Notes for the journal, in order; nobody waits for them."""
     questions: tuple[Question, ...] = ()
     """To be answered also when the client is gone; records are written in order."""
     others: tuple[SessionGranted | TurnCancel | TurnChanged, ...] = ()
-    """For other connections, and for this one; one that is gone needs no telling."""
+    """Effects on other connections, and on this one; one that is gone needs no telling."""
     ended: tuple[TurnEnded, ...] = ()
     """Turns that ended in this call, for whoever counts them or waits for their end."""
     close: int | None = None

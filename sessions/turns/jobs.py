@@ -37,7 +37,7 @@ class EarlyEnd(enum.Enum):
     CLIENT_GONE = enum.auto()
     CANCELLED = enum.auto()
     NEWER_REQUEST = enum.auto()
-    """Another one bears its id."""
+    """Another request bears the same id."""
     DRAINING = enum.auto()
     ENGINE_LOST = enum.auto()
 
@@ -80,7 +80,7 @@ def shutting_down() -> ApiError:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Job:
-    """A lane's active request."""
+    """A request that a lane has taken up, until it is answered to the end."""
 
     lane: Lane[Waiting]
     frame: Waiting
@@ -90,9 +90,9 @@ class Job:
     question: Question | None = None
     """The question that it waits at."""
     turn: Turn | None = None
-    """Once it has started."""
+    """The turn, once it has started."""
     session: Session | None = None
-    """The one the turn runs in."""
+    """The session that the turn runs in."""
     log: EventLog | None = None
     """The log of its events, if they can be resumed."""
     shares: Bounded = ()
@@ -104,7 +104,8 @@ class Job:
     ending: Ending | None = None
     """How the turn ended; from then on nothing ends the request earlier."""
     early: EndedEarly | None = None
-    """It was ended early while its context was summed up: the turn itself is to end so."""
+    """The way in which it was ended while its context was summed up: the turn itself is to end
+    so."""
     recasting: Recasting | None = None
     """The recasting of a context that is too long."""
     main: Turn | None = None
@@ -116,7 +117,7 @@ class Job:
     steers: tuple[Submission, ...] = ()
     """Input that was accepted while the turn ran: it is heard once that has ended."""
     heard: tuple[Submission, ...] = ()
-    """Such input of the response that this request continues: it begins with that."""
+    """Steers of the response that this request continues, with which its input begins."""
     displaced: bool = False
     """The lane has been answered: a newer request follows the turn."""
 
@@ -127,7 +128,7 @@ class Job:
 
     @property
     def creates(self) -> bool:
-        """It asks for a turn; else for the events of one."""
+        """Whether it asks for a turn; else for the events of one."""
         return isinstance(self.frame.content, CreateRequest)
 
     @property

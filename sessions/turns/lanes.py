@@ -28,13 +28,13 @@ Request = TypeVar("Request")
 
 @dataclass(slots=True, eq=False)
 class Lane(Generic[Request]):
-    """One stream of requests."""
+    """A connection's lane: one stream of requests, answered in order."""
 
     stream_id: str | None
-    """None for the default lane."""
+    """The lane's name; None for the default lane."""
     active: bool = False
     waiting: deque[tuple[int, Request]] = field(default_factory=deque)
-    """With their places in the order of arrival on the connection."""
+    """Waiting requests, with their places in the order of arrival on the connection."""
 
 
 class Lanes(Generic[Request]):
@@ -115,7 +115,7 @@ class Waiting:
 
     content: CreateRequest | ResumeTurn | ApiError
     num_bytes: int
-    """Bytes of its frame."""
+    """Size of the request's frame."""
     arrival_s: float
     prepared: PrecomputedRequest | None = None
     """The results of reading it."""

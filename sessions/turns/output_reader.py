@@ -157,7 +157,7 @@ class OutputReader:
         return [segment for segment in out if segment.text]
 
     def _behind(self, span: ReasoningSpan, token: int, special: str | None) -> ReasoningSpan:
-        """The place behind a token."""
+        """The place in the text behind a token."""
         text = ""
         if span.reads_text and special is None:
             text = self._tokenizer.token_bytes(token).decode("utf-8", "replace")
@@ -206,7 +206,7 @@ class StopStrings:
 
     @property
     def any(self) -> bool:
-        """There are stop strings; without any, text passes as it is."""
+        """Whether there are stop strings; without any, text passes as it is."""
         return bool(self._stops)
 
     def push(self, text: str) -> str:

@@ -72,7 +72,7 @@ class _Prompt:
     num_tokens: int
     """Header, held chain and new part together."""
     due: Due | None = None
-    """It is of the whole context, which is to be recast."""
+    """How the whole context is to be recast, where the prompt is of that."""
 
 
 def template_options(model: ServedModel, request: CreateRequest) -> TemplateOptions:
@@ -131,6 +131,7 @@ def plan_turn(
     *,
     service: Service,
     tenant: Tenant,
+    seal: TenantSeal,
     response_id: str,
     grammar: GrammarSpec | None,
     arrival_s: float,
@@ -138,7 +139,6 @@ def plan_turn(
     """Render the new part of the context and settle the turn's own limit. Raises ApiError: calls
     and outputs do not match, the prompt is empty or does not fit."""
     model = service.model
-    seal = model.seal.of(tenant.name)
     request, grammar = _configured(request, grammar, lineage, service, seal)
     options = template_options(model, request)
     whole = _whole_context(request, lineage, model, options, seal)

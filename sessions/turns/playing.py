@@ -46,8 +46,8 @@ class Playing:
         self._asking = asking
 
     async def play(self, job: Job, memory: Memory, turn: Turn) -> Ending:
-        """Its events and requests, while the engine says something; most of that comes in by
-        ``receive``."""
+        """Send a turn's events and requests, while the engine says something; most of that comes in
+        by ``receive``."""
         if job.early is not None:
             self.carry_out(job, job.early.stop(turn, self._service.clock()))
         elif job.ending is None:

@@ -59,11 +59,11 @@ class PrecomputedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """One frame or body, read."""
+    """One frame or body that was read, and what was worked out of it."""
 
     content: ClientEvent | ApiError
     prepared: PrecomputedRequest | None = None
-    """None: it was small, or it is no create."""
+    """What was worked out of a large create; None: it was small, or is none."""
 
 
 def read_frame(frame: str | bytes, context: ReadContext) -> Read:
@@ -75,7 +75,7 @@ def read_frame(frame: str | bytes, context: ReadContext) -> Read:
 
 
 def prepared(read: Read, context: ReadContext) -> Read:
-    """The same with what a create will need."""
+    """A create that was read, with what its turn will need."""
     request = read.content
     if not isinstance(request, CreateRequest):
         return read
@@ -196,7 +196,7 @@ class FromPieces:
 
 
 def error_fields(error: ApiError) -> dict[str, Any]:
-    """An error as JSON."""
+    """The fields of an error, for JSON."""
     names = ("message", "code", "param", "status", "type", "stream_id", "retry_after_s")
     fields = {name: getattr(error, name) for name in names}
     return fields | {"named": isinstance(error, NamedError)}

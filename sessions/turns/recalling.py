@@ -38,7 +38,7 @@ class Claims:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
-        """By tenant and name."""
+        """How often each session is claimed, by tenant and name."""
         self._lock = threading.Lock()
 
     @property
@@ -55,7 +55,7 @@ class Claims:
             self._counts[tenant, name] += 1
 
     def remove(self, tenant: str, names: Sequence[str]) -> None:
-        """They are in memory now, or will not be."""
+        """The sessions are in memory now, or will not be."""
         with self._lock:
             for name in names:
                 self._counts[tenant, name] -= 1
@@ -140,8 +140,8 @@ class Recalling:
         )
 
     def _load_chains(self) -> None:
-        """Those of the responses and of the history, with their sessions where a turn is to come
-        in them."""
+        """Load the chains of the responses and of the history, with their sessions where a turn is
+        to come in them."""
         wanted = self._wanted
         for n, response_id in enumerate(wanted.responses):
             chain = self._add(response_id)

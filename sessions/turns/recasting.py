@@ -71,12 +71,12 @@ class Decision:
     """Places in the items; those in neither tuple stay."""
 
     cleared: tuple[int, ...] = ()
-    """Outputs."""
+    """Outputs of tools that are cleared."""
     summarised: tuple[int, ...] = ()
     newest: int
     """Where what stays of the newest turns begins."""
     saves: int = 0
-    """Tokens, about."""
+    """Tokens that the cut saves, about."""
 
 
 def decide(
@@ -167,7 +167,7 @@ def summary_message(text: str) -> Message:
 
 
 def sample_note() -> Item:
-    """A note like most."""
+    """A note about cleared outputs, as long as most are."""
     id_ = "call_0123456789abcdef01234567"
     return FunctionCallOutput(call_id=id_, output=_NOTE.format(id_, 1000))
 

@@ -117,7 +117,7 @@ class ResponseEvents:
 
     @property
     def begun(self) -> bool:
-        """Some event was written."""
+        """Whether an event of the output was written."""
         return self._number > 0
 
     @property
@@ -127,7 +127,7 @@ class ResponseEvents:
 
     @property
     def is_open(self) -> bool:
-        """An item is being written."""
+        """Whether an item is being written."""
         return self._open is not None
 
     def compacting(self, item: Compaction) -> list[Event]:
@@ -352,7 +352,7 @@ class ResponseEvents:
         return item.custom_call(status)
 
     def _at(self, item: _Open, build: Callable[..., Event], **fields: Any) -> Event:
-        """An event inside ``item``."""
+        """An event about a place inside ``item``."""
         return build(
             self.take_number(),
             item_id=item.id,

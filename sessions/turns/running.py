@@ -83,12 +83,11 @@ class Running:
     ) -> None:
         self._id = connection_id
         self._tenant = tenant = visible.tenant
+        self._seal = service.model.seal.of(tenant.name)
         self._service = service
         self._visible = visible
-        self._jobs = jobs
-        self._lanes = lanes
-        self._following = following
-        self._outbox = outbox
+        self._jobs, self._lanes = jobs, lanes
+        self._following, self._outbox = following, outbox
         self.key_name = ""
         """Name of the API key under which the client asks."""
         self.tool_waits = ToolWaits(tenant)
@@ -199,7 +198,7 @@ class Running:
         return self._following.claim(job)
 
     async def _may_begin(self, job: Job) -> None:
-        """Nothing is computed whose record could not be kept: that is waited for, for a while."""
+        """Wait, for a while, until the turn's record could be kept: else nothing is computed."""
         ground = self._service.ground
         if not ground.writable and not await self._asking.ask(job, ServerReady()):
             ground.turn_lost()
@@ -285,6 +284,7 @@ class Running:
             lineage,
             service=service,
             tenant=self._tenant,
+            seal=self._seal,
             response_id=service.new_id("resp"),
             grammar=grammar,
             arrival_s=job.frame.arrival_s,

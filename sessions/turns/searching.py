@@ -197,7 +197,7 @@ def _behind(
 
 
 def _read(entry: Entry) -> list[Item]:
-    """All that was said up to an entry, oldest first."""
+    """The items of a history up to an entry, oldest first."""
     links = [(*link.input_items, *link.output_items) for link in chain(entry)]
     return [item for link in reversed(links) for item in expanded(link)]
 

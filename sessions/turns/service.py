@@ -65,7 +65,7 @@ class Service:
     store: Store
     limits: Limits
     clock: Callable[[], float]
-    """Monotonic seconds."""
+    """A clock in monotonic seconds."""
     wall_clock: Callable[[], float]
     """Seconds since the epoch, for ``created_at``."""
     new_id: Callable[[str], str]

@@ -33,7 +33,7 @@ def above_own(ledger: Ledger) -> tuple[Account, ...]:
 
 @dataclass(slots=True)
 class _Use:
-    """The use of one account."""
+    """The use of one account by this server's turns."""
 
     turns: int = 0
     """That may draw on it: from before their start until they are written."""
@@ -77,7 +77,7 @@ class SharedAccounts:
         return tuple(bounded)
 
     def follow_anew(self, before: Bounded, session: Session) -> Bounded:
-        """The same after a while in which its accounts may have become others."""
+        """Follow a turn again after a while in which its accounts may have become others."""
         bounded = self.follow(session)
         self.done(session.tenant, before)
         return bounded
@@ -119,12 +119,12 @@ class SharedAccounts:
         return sorted(self._idle)
 
     def gone(self, key: Key) -> bool:
-        """This server is about to have no share of it any more. False: a turn that has begun
-        meanwhile draws on it, so it stays."""
+        """This server is about to have no share of the account any more. False: a turn that has
+        begun meanwhile draws on it, so it stays."""
         return self._idle.pop(key, None) is not None
 
     def still(self, key: Key) -> None:
-        """That could not be done."""
+        """The account's share could not be given back: this server still has it."""
         if key not in self._uses:
             self._idle.setdefault(key, NOTHING)
 

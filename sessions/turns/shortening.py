@@ -23,12 +23,12 @@ _ATTEMPTS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """How much a model reads."""
+    """The room that a prompt has: how many tokens a model reads."""
 
     max_tokens: int
     longest_token_bytes: int
     reply_tokens: int
-    """Kept free for the answer."""
+    """Tokens that are kept free for the answer."""
 
     def left_by_cut(self, header_tokens: int) -> int:
         """The length in tokens that a prompt has after a cut, its header included, if what has
@@ -42,7 +42,7 @@ class Room:
         return text_bytes(item) // self.longest_token_bytes
 
     def is_hopeless(self, items: Iterable[Item]) -> bool:
-        """They cannot all fit, so that no seconds should go into tokenising them."""
+        """Whether texts cannot all fit, so that no seconds should go into tokenising them."""
         return sum(map(self.least_tokens, items)) > self.max_tokens
 
 

@@ -29,6 +29,7 @@ from sessions.turns.submissions import (
     messages_of,
     required_input,
     steering_items,
+    successor,
 )
 from tools_api import events
 from tools_api.errors import ApiError
@@ -91,7 +92,7 @@ class Steering:
         return [each for ended in self._ended.values() for each in ended.pending]
 
     def steer(self, asked: SteerRequest, num_bytes: int) -> None:
-        """Take a client's frame."""
+        """Take a client's ``response.steer``."""
         job = self._jobs.of_response(asked.previous_response_id)
         ended = self._ended.get(asked.previous_response_id)
         if job is None or job.followed is None or job.turn is None:
@@ -126,7 +127,7 @@ class Steering:
         self._playing.steer(job, request.keepwarm.steer)
 
     def _steer_ended(self, asked: SteerRequest, num_bytes: int, ended: _Ended | None) -> None:
-        """Its calls may still wait for their outputs."""
+        """Take a steer of a response that has ended; its calls may still wait for their outputs."""
         if ended is None:
             message = "No response of that id runs on this connection."
             self._refuse(asked, "response_not_found", message)
@@ -196,7 +197,7 @@ class Steering:
         self, job: Job, id_: str, submissions: tuple[Submission, ...], ended: _Ended
     ) -> None:
         """Make the response that hears them, in the target's lane."""
-        request = _successor(job.request, id_, submissions)
+        request = successor(job.request, id_, submissions)
         num_bytes = sum(each.num_bytes for each in submissions)
         waiting = Waiting(request, num_bytes, self._service.clock(), steers=submissions)
         refusal = self._ending
@@ -246,12 +247,12 @@ class Steering:
         self._hand_back(job.frame.steers, ended, "successor_creation_failed", message)
 
     def drop(self, waiting: Waiting, lane_id: str | None, message: str) -> None:
-        """It was still to wait for its lane."""
+        """A submission's response is not begun: it was still to wait for its lane."""
         ended = _Ended(stream_id=lane_id, number=0, stubs=())
         self._hand_back(waiting.steers, ended, "successor_creation_failed", message)
 
     def drain(self, why: ApiError) -> None:
-        """From now on no response is begun for what was said to another."""
+        """Begin no response any more for what was said to another."""
         self._ending = why
 
     def close(self) -> None:
@@ -289,18 +290,3 @@ def _stubs(entry: Entry | None) -> tuple[Stub, ...]:
         return ()
     calls = (item for item in entry.output_items if isinstance(item, Call))
     return tuple(required_input(call) for call in calls if call.call_id in entry.open_calls)
-
-
-def _successor(
-    request: CreateRequest, id_: str, submissions: tuple[Submission, ...]
-) -> CreateRequest:
-    """It has all settings of the target's request, and none of what that brought."""
-    options = request.keepwarm.model_copy(update={"request_id": None, "tools": (), "fork": False})
-    update = {
-        "input": messages_of(submissions),
-        "references": (),
-        "previous_response_id": id_,
-        "keepwarm": options,
-        "body_digest": b"",
-    }
-    return request.model_copy(update=update)

@@ -26,7 +26,7 @@ INSTRUCTION = (
 )
 LONGEST_SUMMARY = 1024
 BEHIND_SHORT_TURNS = 20
-"""By so much a summary's priority is less than its turn's."""
+"""How much less a summary's priority is than its turn's."""
 
 
 def most_summary_tokens(due: Due) -> int:

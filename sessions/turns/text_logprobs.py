@@ -17,7 +17,8 @@ class TextLogprobs:
 
     def __init__(self) -> None:
         self._tokens: deque[tuple[Event | None, str]] = deque()
-        """With what was complete with each; a token of which nothing is known has no event."""
+        """Tokens, with what was complete with each; a token of which nothing is known has no
+        event."""
 
     def add(self, known: Event | None, text: str) -> None:
         """A token has come, and with it ``text`` is complete."""

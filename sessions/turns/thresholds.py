@@ -58,8 +58,8 @@ def due(
 
 
 def soon_due(request: CreateRequest, num_tokens: int, model: ServedModel) -> Due | None:
-    """By which threshold, that the client named, the context of the next turn will be due; None:
-    that is some way off."""
+    """The threshold, of those that the client named, by which the context of the next turn will be
+    due; None: that is some way off."""
     most = model.max_context_tokens
     named = [entry for entry in request.context_management if entry.type == "compaction"]
     entry = next((each for each in named if each.compact_threshold is not None), None)

@@ -17,7 +17,7 @@ class ToolWaits:
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
         self._turns: dict[str, int] = {}
-        """By session, how many turns had begun when its last one here left calls open."""
+        """How many turns of each session had begun when its last one here left calls open."""
         self.left = False
         """The client's socket is gone."""
 

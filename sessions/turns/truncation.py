@@ -120,7 +120,7 @@ def spelled_out(context: Context) -> Context:
 
 
 class _History:
-    """All that was said, item by item: what of it has to stay, and where it may be cut."""
+    """A history item by item: what of it has to stay, and where it may be cut."""
 
     def __init__(self, context: Context, sizes: Sizes, room: Room) -> None:
         self._before = context.left_out
@@ -272,7 +272,8 @@ class _History:
 
 
 def _flat(context: Context) -> tuple[list[Item], list[bool]]:
-    """All items, and which of them the model wrote here, so that their token ids are held."""
+    """The items of a history, and which of them the model wrote here, so that their token ids are
+    held."""
     items, written = list[Item](), list[bool]()
     for entry in reversed(list(chain(context.parent))):
         items += (*entry.input_items, *entry.output_items)

@@ -26,10 +26,10 @@ from runtime.messages import (
 )
 from sessions.durable.account import NOTHING, Account, Amount, BudgetExceeded
 from sessions.durable.branches import Claim
-from sessions.durable.ledger import COMPACTION, Ledger, TurnReport, TurnUsage
+from sessions.durable.ledger import Ledger, TurnUsage
 from sessions.durable.renderer import Renderer
 from sessions.durable.reservation import Reservation
-from sessions.durable.transcript import Entry, Tail, chain_ids, roll_all
+from sessions.durable.transcript import Entry, chain_ids
 from sessions.durable.turn_stats import TurnClock, TurnStats, wire_usage
 from sessions.turns.boundaries import is_boundary, read_to_boundary
 from sessions.turns.commits import Outcome
@@ -38,16 +38,22 @@ from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import ResponseEvents
 from sessions.turns.service import Service
 from sessions.turns.submissions import Boundary
+from sessions.turns.turn_outcome import (
+    STEERED,
+    Ended,
+    default_limit,
+    entry_of,
+    incomplete_reason,
+    is_clients,
+    report_of,
+)
 from sessions.turns.turn_plan import Begun, TurnPlan
-from sessions.turns.usage_facts import tool_runs
 from tools_api.built_in_items import BuiltInCall
 from tools_api.errors import ApiError
 from tools_api.events import Event
 from tools_api.items import Call, Compaction, Item, Message
-from tools_api.responses import FailureCode, IncompleteReason, ResponseObject
+from tools_api.responses import FailureCode, ResponseObject
 
-STEERED = "steered"
-"""Why a turn ended that its client wanted to interrupt."""
 _MAX_ATTEMPTS = 4
 """Engine requests for one turn; the engine forgets a base or evicts a prefix rarely twice."""
 _ENDING_UNKNOWN = (
@@ -65,7 +71,7 @@ class TurnStep:
 
 
 class Turn:
-    """Runs a plan once."""
+    """One turn: runs a plan once."""
 
     request_id = ""
     """The id of the engine request that is open; outputs of earlier ones are to be dropped."""
@@ -114,16 +120,15 @@ class Turn:
         )
         self._told_before = len(self.events.items) if begun is None else begun.told
         """Items of the output that this part of the turn does not say."""
-        self._attempts = 0
+        self._attempts, self._branch_id = 0, ""
         self._reservation = Reservation(needs, ledger, is_turn=plan.sums_up is None)
         self._claim: Claim | None = None
-        self._branch_id = ""
         self._queue_reported = begun is not None
         self._noted = (NOTHING, NOTHING)
         """The amount held now, and that with what was consumed before."""
         self._paused = False
         self.steered: Boundary | None = None
-        """Where it is to end."""
+        """The boundary at which a steer is to end it; None: it is not steered."""
 
     def start(self) -> TurnStep:
         """``response.created`` and the engine request; or, if the session's budget does not
@@ -234,13 +239,13 @@ class Turn:
         return step
 
     def steer(self, how: Boundary) -> bool:
-        """It is to end at its next safe boundary, with what there is; whether it stands at one, so
-        that ``end_steered`` may be called."""
+        """Have the turn end at its next safe boundary, with what there is; returns whether it
+        stands at one, so that ``end_steered`` may be called."""
         self.steered = how
         return not self._paused and is_boundary(how, self._reader, self.events)
 
     def end_steered(self, now: float) -> TurnStep:
-        """End here, at a boundary."""
+        """End a steered turn here, at a boundary."""
         step = TurnStep()
         self._end_steered(step, now, in_engine=bool(self.request_id))
         return step
@@ -469,14 +474,14 @@ class Turn:
         cut = self.steered == "now"
         step.events += self.events.write(self._reader.finish(), cut=cut)
         self.events.close("incomplete" if cut else "completed", step.events)
-        if self.searches or any(map(_is_clients, self.events.items)):
+        if self.searches or any(map(is_clients, self.events.items)):
             self._end_whole(step)
         else:
             self._end(step, "incomplete", STEERED)
 
     def _stop_at_budget(self, output: SequenceOutput, step: TurnStep, now: float) -> None:
-        """Not all of a step's tokens are within the budget: the turn ends with the last one
-        that is."""
+        """End the turn with the last token that is within the budget, as not all of a step's
+        are."""
         self._clock.end(now)
         if output.finish is None:
             step.requests.append(CancelRequest(request_id=self.request_id))
@@ -495,7 +500,7 @@ class Turn:
         else:
             reason = "max_output_tokens"
             if self.plan.request.max_output_tokens is None:
-                self._stats.warnings += (_default_limit(self.plan.max_output),)
+                self._stats.warnings += (default_limit(self.plan.max_output),)
         self._end(step, "incomplete", reason)
 
     def _end(
@@ -513,7 +518,7 @@ class Turn:
             self.events.terminal(
                 "completed" if status == "completed" else "incomplete",
                 usage=wire_usage(usage),
-                incomplete_reason=_incomplete_reason(status, reason),
+                incomplete_reason=incomplete_reason(status, reason),
                 completed_at=int(self._service.wall_clock()),
                 keepwarm=self._stats.full(usage, reason),
                 cache_diagnostics=self._cache_diagnostics(),
@@ -570,67 +575,24 @@ class Turn:
         )
 
     def _outcome(self, status: str, reason: str | None, entry: Entry | None) -> Outcome:
-        plan, usage = self.plan, self._usage()
-        report = TurnReport(
-            tenant=plan.tenant,
-            session=plan.session,
-            turn=plan.number,
-            response_id=plan.response_id,
-            status=status if plan.sums_up is None else COMPACTION,
+        usage = self._usage()
+        ended = Ended(
+            status=status,
             reason=reason,
             usage=usage,
-            cost=self._stats.cost,
             saved=self._ledger.prices.saved(usage),
-            queue_s=self._clock.queue_s,
-            ttft_s=self._clock.ttft_s,
-            total_s=self._clock.total_s,
-            model=plan.model,
-            traceparent=plan.request.keepwarm.traceparent,
-            misses=self._stats.misses,
-            resumed=self._stats.resumed,
-            parent_response_id=plan.previous_response_id,
-            open_calls=0 if entry is None else len(entry.open_calls),
+            entry=entry,
             branch_id=self._branch_id,
-            context=None if plan.recast is None else plan.recast.report,
-            tools=tool_runs(plan.start),
         )
+        report = report_of(self.plan, ended, self._stats, self._clock)
         return Outcome(report=report, entry=entry)
 
     def _entry(self) -> Entry:
         """The entry that later turns continue: one for all parts of the turn."""
-        plan, tokens = self.plan, self._reader.tokens
-        said = self.events.items[self._told_before :]
-        output_items = tuple(_without_logprobs(item) for item in said)
-        tail = plan.tail
-        if tokens:
-            closed = tokens[-1] in self._service.model.tokenizer.end_of_turn_ids
-            tail = Tail.CLOSED_OUTPUT if closed else Tail.OPEN_OUTPUT
-        elif plan.request.generate:
-            tail = Tail.OPEN_OUTPUT  # the model's turn is open, though nothing stands in it
-        calls = {
-            item.call_id
-            for item in output_items
-            if isinstance(item, Call) and item.status == "completed"
-        }
-        start, ids = plan.start, np.array(tokens, dtype=np.int32)
-        before: tuple[Item, ...] = ()
-        if plan.begun is not None:
-            before, ids = plan.begun.items, np.concatenate([plan.begun.ids, ids])
-        return Entry(
-            parent=start.parent,
-            header=plan.header,
-            opening=plan.header.opening,
-            input_items=start.input_items,
-            input_ids=start.input_ids,
-            output_items=before + output_items,
-            output_ids=ids,
-            tail=tail,
-            num_tokens=start.tokens_before + len(start.input_ids) + len(ids),
-            open_calls=plan.open_calls | calls,
-            digest=roll_all(plan.digest, output_items),
-            frame_bytes=plan.frame_bytes,
-            left_out=plan.left_out,
-        )
+        tokens = self._reader.tokens
+        ends = self._service.model.tokenizer.end_of_turn_ids
+        closed = bool(tokens) and tokens[-1] in ends
+        return entry_of(self.plan, self.events.items[self._told_before :], tokens, closed=closed)
 
 
 def _events(plan: TurnPlan, service: Service, stream_id: str | None) -> ResponseEvents:
@@ -647,29 +609,3 @@ def _events(plan: TurnPlan, service: Service, stream_id: str | None) -> Response
         max_output_tokens=request.max_output_tokens,
     )
     return ResponseEvents(response, stream_id=stream_id, new_id=service.new_id)
-
-
-def _incomplete_reason(status: str, reason: str | None) -> IncompleteReason | None:
-    """One that was cancelled has none: the published types have none for it."""
-    if status != "incomplete":
-        return None
-    return "steered" if reason == STEERED else "max_output_tokens"
-
-
-def _is_clients(item: Item) -> bool:
-    """Whether it is a call that was made, and that the client answers."""
-    if not isinstance(item, Call) or item.status != "completed":
-        return False
-    return not (isinstance(item, BuiltInCall) and item.execution == "server")
-
-
-def _default_limit(tokens: int) -> str:
-    return f"max_output_tokens: not given, so the server's default of {tokens} ended the turn"
-
-
-def _without_logprobs(item: Item) -> Item:
-    """The output that the transcript keeps; log-probabilities are only for the client."""
-    if not isinstance(item, Message):
-        return item
-    parts = tuple(replace(part, logprobs=()) for part in item.content)
-    return replace(item, content=parts)

@@ -75,7 +75,7 @@ class Recast:
     """The change to the context for this turn."""
 
     items: tuple[Item, ...] = ()
-    """That lead the output."""
+    """Items that lead the output."""
     report: dict[str, Any] = field(default_factory=dict)
     """``response.keepwarm.context``."""
 
@@ -87,7 +87,7 @@ class PreparedCut:
     entry: Entry
     """The end of the chain that was looked at; what is said behind it stays."""
     decision: Decision | None = None
-    """None: there is none (yet)."""
+    """The decision how to cut; None: there is none (yet)."""
     rules: Rules | None = None
     """The rules by which it was decided."""
     text: str | None = None
@@ -97,7 +97,7 @@ class PreparedCut:
     warnings: tuple[str, ...] = ()
     """Warnings of the turn that makes the cut."""
     items: tuple[Item, ...] = ()
-    """All that was said up to ``entry``."""
+    """Items of the history up to ``entry``."""
     sizes: tuple[int, ...] = ()
     """Tokens of each of ``items`` on its own."""
     under_way: bool = False
@@ -164,7 +164,7 @@ class TurnPlan:
     number: int
     """1 for the session's first turn."""
     model: str
-    """As the client called it."""
+    """The model's name, as the client called it."""
     previous_response_id: str | None
     continued: Entry | None
     """The stored entry this turn comes behind: that of the response it names, or an older one
@@ -175,7 +175,7 @@ class TurnPlan:
     """The context differs from that of ``continued`` from its first tokens on: another
     header, or truncation."""
     forks: bool
-    """It leaves the chain that it goes on from to somebody else."""
+    """Whether it leaves the chain that it goes on from to somebody else."""
     header: Header
     input_items: tuple[Item, ...]
     input_ids: TokenArray
@@ -199,7 +199,7 @@ class TurnPlan:
     checks: OutputChecks = NO_CHECKS
     """The parts of the output that the grammar does not hold."""
     left_out: LeftOut = NOTHING
-    """By truncation, of all that was said."""
+    """Parts of the history that truncation left out."""
     cut: bool = False
     """Truncation left something out for this turn, or cut a text."""
     frame_bytes: int = 0

@@ -19,7 +19,7 @@ _QUERY = "keepwarm_events"
 
 
 class VendorEvents:
-    """Those of one connection."""
+    """Keepwarm's own events for one connection, if its client wants them."""
 
     def __init__(self, outbox: Outbox) -> None:
         self.wanted = False

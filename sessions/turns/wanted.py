@@ -52,20 +52,20 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recalled:
-    """The journal's answer."""
+    """The journal's answer to ``Wanted``."""
 
     sessions: tuple[tuple[SessionRecord, SpendTotal], ...] = ()
-    """With each what it and all below it spent; a session's parents before it."""
+    """Sessions' records, with what each and all below it spent; a session's parents before it."""
     chains: tuple[tuple[LoadedChain, bytes], ...] = ()
-    """With each its response object, deflated."""
+    """Loaded chains, with each its response object, deflated."""
     ended: tuple[StoredTurn, TurnBody] | None = None
     """The turn whose last event is wanted."""
     items: Mapping[str, Item] = field(default_factory=dict)
-    """Those that are referred to, by their ids."""
+    """Items that are referred to, by their ids."""
     shares: tuple[Share, ...] = ()
     """The shares that were given; it is for who asked."""
     draws: tuple[Drawn, ...] = ()
-    """As much as there was of limits; it is for who asked."""
+    """Amounts of limits that were given; for whoever asked."""
     claimed: tuple[str, ...] = ()
     """Sessions that this server has claimed for it."""
     head_id: str | None = None

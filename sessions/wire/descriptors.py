@@ -24,7 +24,7 @@ _MANY = 1 << 20
 OWN = 64
 """Files that a server has open beside its connections."""
 KEPT = 32
-"""For the engine's next process, the journal and health checks."""
+"""Descriptors kept for the engine's next process, the journal and health checks."""
 
 
 def raise_limit() -> int:
@@ -81,7 +81,8 @@ class DescriptorWatch:
 
     @property
     def trouble(self) -> str | None:
-        """There is none left, or the kept ones are gone; None: they were there when looked for."""
+        """Why descriptors are short: there is none left, or the kept ones are gone; None: they were
+        there when looked for."""
         if self._said_at is None and allowed() >= self._least:
             return None
         return "file descriptors have run out"

@@ -54,7 +54,7 @@ class LongWork:
 
 
 class Errands:
-    """All that is under way. For one event loop."""
+    """All errands that are under way. For one event loop."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Errands:
         self._clock = clock
         self._planners = FairSlots(long_work.planners)
         self._tasks: dict[str, tuple[asyncio.Task[None], Question]] = {}
-        """By the id of the question that each of them answers."""
+        """Tasks by the id of the question that each of them answers."""
 
     @property
     def open(self) -> list[str]:

@@ -60,7 +60,7 @@ class HttpApi:
         self._models = Models(service, created=int(service.wall_clock()))
 
     def routes(self) -> list[Route]:
-        """All that is below ``/v1``."""
+        """All routes below ``/v1``."""
         routes = [
             self._route("/v1/models", GET=at_once(self._models.show_all)),
             self._route("/v1/models/{name}", GET=at_once(self._models.show)),

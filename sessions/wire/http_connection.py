@@ -22,7 +22,6 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from sessions.durable.weights import MemoryHold
 from sessions.http.exchange import Call, Handler, started
 from sessions.http.framing import HttpFraming
 from sessions.http.front_door import ANONYMOUS, Admission, FrontDoor, words_of
@@ -41,8 +40,10 @@ from sessions.turns.vendor_events import HEADER as EVENTS_HEADER
 from sessions.turns.vendor_events import asks_for_events
 from sessions.wire.acceptor import SPEAK_S
 from sessions.wire.arriving import TURN_S, Arriving
+from sessions.wire.http_body import IncomingBody
 from sessions.wire.socket_state import has_come
 from sessions.wire.websocket_peer import OpenSocket, SocketTimes
+from sessions.wire.write_stall import WriteStall
 from tools_api import errors
 from tools_api.errors import ApiError
 
@@ -56,8 +57,6 @@ whoever asks something."""
 
 AHEAD_BYTES = 64 * 1024
 """Bytes that a client may send ahead of the answer it waits for; then nothing more is read."""
-DROPPED_BYTES = 1024 * 1024
-"""Bytes of a refused body that are read and dropped so that the connection can go on."""
 BODY_BYTES_PER_S = 64 * 1024
 """Slower than that a body does not come."""
 
@@ -82,7 +81,6 @@ class HttpConnection(asyncio.Protocol):
         self._front_door, self._upgrade = front_door, upgrade
         self._closed_because = closed_because
         self._arriving = arriving
-        self._max_body_bytes = arriving.limits.max_frame_bytes
         self._times = times
         self._metrics, self._clock, self._on_lost = metrics, clock, on_lost
         self._transport: asyncio.Transport | None = None
@@ -92,15 +90,13 @@ class HttpConnection(asyncio.Protocol):
         self._group = ""
         """Whose time its bytes are parsed in: its last request's tenant's, before that its
         address's."""
-        self._hold: MemoryHold | None = None
-        """The hold of the body, until that has been read."""
         self._framing = HttpFraming()
         self._request: HttpRequest | None = None
         self._admission: Admission | None = None
         """The admission of the request whose body is being read, or that is being answered."""
         self._for_page: tuple[tuple[str, str], ...] = ()
         """Header fields that let the page which asks read the answer."""
-        self._body, self._dropped = bytearray(), 0
+        self._body = IncomingBody(arriving, self)
         self._head = b""
         """The head of an answer that has begun, until its first piece is there."""
         self._busy = False
@@ -113,10 +109,7 @@ class HttpConnection(asyncio.Protocol):
         self._ended = False
         """Bytes that still come are dropped."""
         self._eof, self._resuming = False, False
-        self._stalled_at: float | None = None
-        """Since when the client does not take what was written."""
-        self._unsent_then = 0
-        """When it was last looked at."""
+        self._stall = WriteStall()
         self._greeted_at = clock()
         self._drop_at = self._greeted_at + times.head_s
 
@@ -129,8 +122,8 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def silent(self) -> bool:
-        """Its client had time to speak, and nothing that it has sent waits to be looked at, here
-        or in the kernel."""
+        """Whether its client had time to speak, and nothing that it has sent waits to be looked at,
+        here or in the kernel."""
         if self._transport is None or self._transport.is_closing() or self._resuming:
             return False
         if self._clock() < self._greeted_at + SPEAK_S:
@@ -156,7 +149,7 @@ class HttpConnection(asyncio.Protocol):
     @property
     def is_stalled(self) -> bool:
         """The client takes nothing of what is sent."""
-        return self._stalled_at is not None
+        return self._stall.stalled
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass
@@ -195,35 +188,26 @@ class HttpConnection(asyncio.Protocol):
         self._on_lost(self)
 
     def pause_writing(self) -> None:
-        self._stalled_at = self._clock()
-        self._unsent_then = self.unsent_bytes
+        self._stall.begin(self._clock(), self.unsent_bytes)
 
     def resume_writing(self) -> None:
         self._arriving.unsent.forget(self)
-        self._stalled_at = None
+        self._stall.end()
         self._later()
 
     # Time
 
     def tick(self, now: float) -> None:
         """Cut off a client that took too long. Called about once a second."""
-        if self._stalled_s(now) >= self._times.unread_s:
+        if self._stall.stalled and (
+            self._stall.seconds(now, self.unsent_bytes) >= self._times.unread_s
+        ):
             log.warning("client does not read, cutting it off")
             self.cut()
         elif self._look is not None:
             self._look(now)
         elif not self._busy and now >= self._drop_at:
             self._end_of_patience()
-
-    def _stalled_s(self, now: float) -> float:
-        """How long the client has taken nothing of what fills the transport."""
-        if self._stalled_at is None:
-            return 0.0
-        unsent = self.unsent_bytes
-        if unsent < self._unsent_then:
-            self._stalled_at = now
-        self._unsent_then = unsent
-        return now - self._stalled_at
 
     def _end_of_patience(self) -> None:
         if self._admission is not None and not self._ended:
@@ -233,7 +217,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
         elif not self.unsent_bytes:
             self._socket.close()
-        elif self._stalled_at is None:
+        elif not self._stall.stalled:
             self.abort()  # what is unsent is little; more of it is looked at by itself
 
     def leave(self) -> None:
@@ -266,7 +250,7 @@ class HttpConnection(asyncio.Protocol):
             self._mind_reading()
 
     def _may_read(self) -> bool:
-        waits = self._busy or self._resuming or self._stalled_at is not None
+        waits = self._busy or self._resuming or self._stall.stalled
         return not waits and not self._ended and not self._socket.is_closing()
 
     def _later(self) -> None:
@@ -275,8 +259,8 @@ class HttpConnection(asyncio.Protocol):
             self._arriving.turns.run(self._group, self._work)
 
     def _mind_reading(self) -> None:
-        """Nothing is read while much waits to be handled. While an answer is pending a little
-        is, to see the client go."""
+        """Read nothing while much waits to be handled. While an answer is pending a little is read,
+        to see the client go."""
         if self._socket.is_closing():
             return
         reads = self._ended or self._framing.unread_bytes <= AHEAD_BYTES
@@ -307,7 +291,7 @@ class HttpConnection(asyncio.Protocol):
     def _take_head(self, request: HttpRequest) -> None:
         self._request = request
         self._request_id = self._front_door.id_of(request)
-        self._dropped = 0
+        self._body.begin()
         self._drop_at = self._clock() + self._times.body_s
         self._for_page = self._front_door.readable_by_page(request)
         self.address = self._front_door.client_of(self._peer, request)
@@ -327,32 +311,25 @@ class HttpConnection(asyncio.Protocol):
         self._admission = verdict
         if full is not None:
             self._refuse(full)
-        elif request.body_bytes > self._max_body_bytes:
-            self._refuse(self._too_large(), last=True)
-        elif self._framing.client_waits:
+            return
+        try:
+            self._body.check(request.body_bytes)
+        except ApiError as error:
+            self._refuse(error, last=True)
+            return
+        if self._framing.client_waits:
             self._socket.write(self._framing.proceed())
 
     def _take_body(self, data: bytes) -> None:
         self._drop_at += len(data) / BODY_BYTES_PER_S
         if self._admission is None:
-            self._dropped += len(data)
-            if self._dropped > DROPPED_BYTES:
+            if not self._body.drop(data):
                 self._end()
             return
-        self._body += data
-        if len(self._body) > self._max_body_bytes:
-            self._refuse(self._too_large(), last=True)
-            return
         try:
-            if self._hold is None:
-                self._hold = self._arriving.hold(self._admission.principal.tenant, self)
-            self._hold.resize(len(self._body))
+            self._body.add(data, self._admission.principal.tenant)
         except ApiError as error:
             self._refuse(error, last=True)
-
-    def _too_large(self) -> ApiError:
-        message = f"The body is longer than {self._max_body_bytes} bytes."
-        return http_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
 
     def _take_end(self) -> None:
         admission = self._admission
@@ -372,11 +349,10 @@ class HttpConnection(asyncio.Protocol):
             principal=admission.principal,
             request=self._request,
             argument=admission.argument,
-            body=bytes(self._body),
+            body=self._body.whole(),
             exchange=self,
             request_id=self._request_id,
         )
-        self._body.clear()
         self._busy = True
         task = started(self._handle(admission.handler, call))
         if self._busy:
@@ -413,16 +389,14 @@ class HttpConnection(asyncio.Protocol):
 
     def body_read(self) -> None:
         """The hold of the request's body is free."""
-        hold, self._hold = self._hold, None
-        if hold is not None:
-            hold.release()
+        self._body.release()
 
     def look_at_clock(self, look: Callable[[float], None]) -> None:
         """Until the answer is there."""
         self._look = look
 
     def answer(self, response: HttpResponse) -> None:
-        """A whole answer."""
+        """Send a whole answer."""
         if self._socket.is_closing():
             return
         if not self._request_id:  # what came could not be read
@@ -476,8 +450,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _answered(self) -> None:
         self._busy, self._task, self._look, self._admission = False, None, None, None
-        self._body.clear()
-        self.body_read()
+        self._body.forget()
         if self._framing.is_over:
             self._end()
         else:
@@ -497,13 +470,12 @@ class HttpConnection(asyncio.Protocol):
         """Whatever is pending is for nobody."""
         task, self._task, self._look, self._busy = self._task, None, None, False
         self._ended = True
-        self._body.clear()
-        self.body_read()
+        self._body.forget()
         if task is not None:
             task.cancel()
 
     def _end(self) -> None:
-        """Nothing more is answered; the client is given time to see what was."""
+        """Answer nothing more; the client is given time to see what was."""
         if self._ended:
             return
         self._ended = True
@@ -517,7 +489,7 @@ class HttpConnection(asyncio.Protocol):
         request = self._request
         assert request is not None
         # No extensions: compressing small deltas costs more than it saves.
-        protocol = ServerProtocol(state=State.OPEN, max_size=self._max_body_bytes)
+        protocol = ServerProtocol(state=State.OPEN, max_size=self._body.max_bytes)
         response = protocol.accept(Request(request.target, request.headers))
         if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
             message = response.body.decode().strip()

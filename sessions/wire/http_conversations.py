@@ -50,7 +50,7 @@ from tools_api.requests import CreateRequest
 MOST_TRIES = 16
 """How often a change is made anew because of another one."""
 Change = Callable[[Conversation, Entry | None], Conversation]
-"""From a conversation and the entry of its head. May raise ApiError."""
+"""Makes a changed conversation of one and the entry of its head. May raise ApiError."""
 
 
 class HttpConversations:
@@ -68,7 +68,7 @@ class HttpConversations:
         return self._service.store.tenant(call.principal.tenant)
 
     def routes(self) -> list[Route]:
-        """All of them."""
+        """The routes of conversations."""
         one = CHANGED_CONVERSATION.path
         handlers = {
             NEW_CONVERSATION.path: {"POST": self._make},

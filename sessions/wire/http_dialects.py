@@ -29,20 +29,20 @@ class TokenCount:
 
     path: str
     read: Callable[[Any], dict[str, Any]]
-    """From a body to the fields of the ``response.create`` that is counted."""
+    """Makes the fields of the ``response.create`` that is counted, of a body."""
     body: Callable[[int], dict[str, Any]]
-    """The answer."""
+    """The answer with a count of tokens, in the API's words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """One API."""
+    """One API that is served over HTTP: its path, and how its bodies are read."""
 
     path: str
     dialect: Dialect
     whole_histories: bool = False
-    """Its clients send all that was said, so that a session that only a header names is never
-    continued where it stands."""
+    """Whether its clients send all that was said, so that a session that only a header names is
+    never continued where it stands."""
     count: TokenCount | None = None
 
 
@@ -76,7 +76,7 @@ BODIES = (*DIALECTS, NEW_CONVERSATION, CHANGED_CONVERSATION, ADDED_ITEMS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """One body as it came."""
+    """The body of one request, as it came."""
 
     served: Served
     data: bytes
@@ -85,7 +85,7 @@ class Body:
     request_id: str | None = None
     span: str | None = None
     counted: bool = False
-    """It asks for a prompt's length alone."""
+    """Whether it asks for a prompt's length alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Style:
 
     streamed: bool
     settings: dict[str, bool]
-    """For ``Dialect.writer``."""
+    """Arguments for ``Dialect.writer``."""
     by_header: bool
     """The session was named by the header alone."""
 
@@ -105,7 +105,7 @@ class ReadBody:
 
     read: Read
     style: Style | None
-    """None: the body was not understood so far."""
+    """The style of the answer; None: the body was not understood so far."""
 
 
 def read_body(body: Body, context: ReadContext) -> ReadBody:

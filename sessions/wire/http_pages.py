@@ -49,7 +49,7 @@ send is in <code>docs/protocol.md</code> of the source.</p>
 
 
 class Index:
-    """``GET /``."""
+    """The handler of ``GET /``."""
 
     def __init__(self, endpoints: Sequence[tuple[str, tuple[str, ...]]]) -> None:
         """``endpoints``: each path with its methods."""
@@ -83,14 +83,15 @@ class Models:
         self._models = {name: _model(name, model, created) for name in names}
 
     def show_all(self, call: Call) -> HttpResponse:
-        """All of them, the server's own name first; in pages for who speaks Anthropic's API."""
+        """Handler of ``/v1/models``: the server's own name first; in pages for who speaks
+        Anthropic's API."""
         models = self._of(call)
         if _is_for_anthropic(call):
             return json_response(_page(models, call))
         return json_response({"object": "list", "data": list(models.values())})
 
     def show(self, call: Call) -> HttpResponse:
-        """One of them."""
+        """Handler of ``/v1/models/{id}``: one model."""
         name = unquote(call.argument)
         found = self._of(call).get(name)
         if found is None:
@@ -122,8 +123,8 @@ def _is_for_anthropic(call: Call) -> bool:
 
 
 def _anthropic_model(model: dict[str, Any]) -> dict[str, Any]:
-    """As the Models API of Anthropic tells it, beside OpenAI's fields: some clients read those and
-    send its header."""
+    """A model as the Models API of Anthropic tells it, beside OpenAI's fields: some clients read
+    those and send its header."""
     created = datetime.fromtimestamp(model["created"], UTC)
     return model | {
         "type": "model",

@@ -152,7 +152,8 @@ class StoredResponses:
 
 
 def _input_items(stored: StoredResponse) -> list[dict[str, Any]]:
-    """With a status and an id each, by which a later request may refer to it."""
+    """The items of a response's input, with a status and an id each, by which a later request may
+    refer to it."""
     return [
         item_object(item) | {"id": listed_id(item, Place(stored.id, number))}
         for number, item in enumerate(read_items(stored.entry))

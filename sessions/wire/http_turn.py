@@ -47,7 +47,7 @@ class Asked:
     streamed: bool
     writer: DialectWriter
     num_bytes: int
-    """Bytes of its body."""
+    """Size of the request's body."""
 
 
 class HttpTurn:

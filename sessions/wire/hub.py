@@ -113,13 +113,14 @@ class Hub:
         self._numbers = itertools.count(1)
         self._ticks = 0
         self._awaited: dict[str, list[asyncio.Future[bytes]]] = {}
-        """Those who wait for the terminal event of a response."""
+        """Futures for the terminal event of a response, by its id."""
         self.journal = long_work.journal
         self.ground = long_work.ground
         starting, ending = "the engine is starting", "the server is shutting down"
         self.ground.stands_on(ENGINE, lambda: starting if self._ready_since is None else None)
         self.leaving = False
-        """It is about to drain: balancers are to send nobody, and whoever comes is served."""
+        """Whether it is about to drain: balancers are to send nobody, and whoever comes is
+        served."""
         self.ground.stands_on(DRAINING, lambda: ending if self.draining or self.leaving else None)
         if self.journal is not None:
             self.journal.start(self._committed, dashboard.samples, metrics.turn_cut_short)
@@ -389,12 +390,12 @@ class Hub:
 
     @property
     def links(self) -> list[Link]:
-        """Those of clients that are there."""
+        """Links of clients that are there."""
         return list(self._links.values())
 
     @property
     def left_running(self) -> list[Link]:
-        """Those of clients that are gone, while turns of theirs go on."""
+        """Links of clients that are gone, while turns of theirs go on."""
         return list(self._left_running.values())
 
     @property
@@ -432,7 +433,7 @@ class Hub:
         self._post([CancelRequest(request_id=request_id) for request_id in mine])
 
     def _committed(self, pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
-        """One commit's verdicts."""
+        """The verdicts on the records of one commit have come."""
         calls: list[Call] = []
         for ticket, verdict in pairs:
             if ticket.key is not None:  # else it is no turn's

@@ -109,7 +109,7 @@ class JournalDesk:
         self._wall_clock, self.pause = wall_clock, pause
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="journal reader")
         self._places = FairSlots(READERS)
-        """With a reader each."""
+        """Places at the readers, shared fairly among tenants."""
         self._looker = ThreadPoolExecutor(1, thread_name_prefix="journal look")
         self._writer: JournalWriter | None = None
         self._samples: Samples | None = None
@@ -118,7 +118,7 @@ class JournalDesk:
         """Request ids that are to be another server's."""
 
     def _not_looked_yet(self) -> None:
-        """Nothing is known of the journal yet."""
+        """Set the state of a journal of which nothing is known yet."""
         self._cut_short: Callable[[TurnRecord], None] | None = None
         self._found: str | None = None
         """Why the journal could not be written when it was looked at last."""
@@ -133,7 +133,7 @@ class JournalDesk:
         return self._journal.damage is not None
 
     def begin_with(self, left: Sequence[TurnRecord]) -> None:
-        """These turns were cut short by a server that died; they are settled."""
+        """Turns were cut short by a server that died; they are settled."""
         self.left = left
         if self._cut_short is not None:
             for record in left:
@@ -173,7 +173,7 @@ class JournalDesk:
             self._tasks.append(loop.create_task(self.sharing.give_back()))
 
     def commit(self, record: TurnRecord, key: object) -> None:
-        """Have a record written."""
+        """Have a turn's record written."""
         assert self._writer is not None
         self._writer.append(record, key)
 
@@ -259,7 +259,7 @@ class JournalDesk:
         return await self._patiently(partial(self._in_turn, tenant, work))
 
     async def on_journal(self, tenant: str, work: Callable[[Journal], Answer]) -> Answer:
-        """The same of a call that is handed the journal. Raises as ``recall``."""
+        """Make a call that is handed the journal, as ``beside``. Raises as ``recall``."""
         return await self.beside(tenant, partial(work, self._journal))
 
     def drain(self) -> None:

@@ -25,7 +25,7 @@ class KeptConversations:
         self._journal = journal
 
     async def get(self, tenant: Tenant, id_: str) -> Conversation | None:
-        """None: there is none of that id."""
+        """The conversation of that id; None: there is none."""
         if self._journal is None:
             return tenant.conversations.get(id_)
         return await self._ask(tenant, lambda journal: journal.conversation(tenant.name, id_))
@@ -41,7 +41,7 @@ class KeptConversations:
         )
 
     async def delete(self, tenant: Tenant, id_: str) -> bool:
-        """False: there is none."""
+        """Delete a conversation; False: there is none of that id."""
         if self._journal is None:
             return tenant.conversations.delete(id_)
         return await self._ask(

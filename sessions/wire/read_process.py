@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 READ_LIMIT_S = 10.0
 """A job that is not done by then has hung: the largest frame takes under a second."""
 STOPPED_S = 1.0
-"""So long a child that has nothing to read may be stopped; then it is given up."""
+"""Seconds that a child which has nothing to read may be stopped; then it is given up."""
 _PREFIX = struct.Struct("<4sBI")
 _MAGIC = b"KWR1"
 _CONFIG, _FRAME, _BODY, _STYLE, END, _NO_TEXT, _DATA = range(32, 39)
@@ -61,7 +61,7 @@ class ReaderLost(Exception):
 
 
 class NoText(Exception):
-    """The frame is not UTF-8."""
+    """The frame's bytes are not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +74,10 @@ class ReadConfig:
     specials: frozenset[str]
     """Texts of the tokenizer's special tokens."""
     chat_format: str | None = None
-    """Its description; None: the special tokens choose it."""
+    """The description of the chat format; None: the special tokens choose it."""
 
     def context(self) -> ReadContext:
-        """The same as what reading works with."""
+        """The context with which frames are read."""
         has_token = self.specials.__contains__
         if self.chat_format is None:
             chat_format = chat_format_for(self.model_type, has_token)
@@ -88,7 +88,7 @@ class ReadConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadResult:
-    """The result of a job."""
+    """The result of a reading job: the request that was read."""
 
     body: ReadBody
     """The body of a frame: without a style."""
@@ -214,7 +214,7 @@ class ReadProcess:
 
 
 def _is_stopped(process_id: int) -> bool:
-    """By a signal, where the system tells."""
+    """Whether a process is stopped by a signal, where the system tells."""
     try:
         stat = Path(f"/proc/{process_id}/stat").read_bytes()
     except OSError:
@@ -314,7 +314,7 @@ def serve(connection: socket.socket) -> None:
 
 
 def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
-    """So many bytes. Raises EOFError: the peer has closed the socket before."""
+    """So many bytes of a stream. Raises EOFError: the peer has closed the socket before."""
     data = read(size)
     if len(data) < size:
         raise EOFError

@@ -22,7 +22,7 @@ Socket = TypeVar("Socket")
 
 
 class Seats(Generic[Socket]):
-    """The seats of one server."""
+    """The sockets of one server that may stay open."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class Seats(Generic[Socket]):
         self._make_room = make_room
         self._unread: dict[Socket, None] = {}
         self._seated: dict[Socket, tuple[str, str]] = {}
-        """With their addresses and tenants; a tenant is "" where none was named."""
+        """Seated sockets, with their addresses and tenants; a tenant is "" where none was named."""
         self._of_address: Counter[str] = Counter()
         self._of_tenant: Counter[str] = Counter()
 
     def greet(self, newcomer: Socket) -> None:
-        """A socket is open."""
+        """A socket has opened, and has asked for nothing yet."""
         self._unread[newcomer] = None
 
     def too_many(self, others: int) -> int:
@@ -53,7 +53,7 @@ class Seats(Generic[Socket]):
         return max(len(self._unread) + others - self._limits.max_unread_connections, 0)
 
     def thin_out(self, silent: Callable[[Socket], bool], excess: int) -> list[Socket]:
-        """Those that have to go: of the silent ones the oldest, as many as are too many."""
+        """Sockets that have to go: of the silent ones the oldest, as many as are too many."""
         gone = list(islice(filter(silent, self._unread), max(0, excess)))
         for each in gone:
             del self._unread[each]
@@ -100,7 +100,7 @@ class Seats(Generic[Socket]):
         self._take(new, address, tenant)
 
     def forget(self, gone: Socket) -> None:
-        """It is closed. Unknown ones are ignored."""
+        """A socket is closed. Unknown ones are ignored."""
         self._unread.pop(gone, None)
         if gone not in self._seated:
             return

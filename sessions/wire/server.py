@@ -211,7 +211,9 @@ class Server:
         if tenants.open:  # one tenant has all places
             limits = replace(limits, max_connections_per_tenant=limits.max_open_connections)
         self._seats: Seats[HttpConnection | WebSocketPeer] = Seats(
-            limits, self._make_room, lambda name: self.part_of(tenants.policy(name).connections)
+            limits,
+            self._make_room,
+            lambda name: self.part_of(tenants.policy_of(name)().connections),
         )
         self._thinning = False
         """Silent connections are about to be cut."""

@@ -46,11 +46,11 @@ class SessionSharing:
         """This server's membership of its cluster, if it has one."""
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="journal ownership")
         self.share_reader = ThreadPoolExecutor(1, thread_name_prefix="journal shares")
-        """Not behind those who wait for other servers' sessions."""
+        """A thread for shares, not behind those who wait for other servers' sessions."""
         self._look = asyncio.Event()
-        """It is worth looking for what others ask for."""
+        """Set when it is worth looking for what others ask for."""
         self._spare = asyncio.Event()
-        """It is worth looking for shares that no turn draws on."""
+        """Set when it is worth looking for shares that no turn draws on."""
         self.kept = False
         """A session that another server asks for, or that is to be let go, runs a turn."""
         self._draining = False

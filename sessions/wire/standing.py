@@ -25,7 +25,7 @@ from sessions.quotas import Quotas
 log = logging.getLogger(__name__)
 
 TAKEN_S = 1.5 * DEAD_MS / 1000
-"""So long an address may be that of a server which died a moment ago."""
+"""Seconds that an address may still be that of a server which died a moment ago."""
 REACH_S = 1.0
 """Between two tries to reach this server from outside, and for one of them."""
 LOOK_S = 0.05
@@ -34,7 +34,7 @@ Answer = TypeVar("Answer")
 
 
 class Standing:
-    """One server's."""
+    """One server's standing in its cluster: presence, heartbeats, how it leaves."""
 
     def __init__(
         self, presence: Presence, *, notice_s: float, clock: Callable[[], float] = time.monotonic
@@ -56,13 +56,13 @@ class Standing:
         self._ownership: Owner | None = None
         self._early: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        """Beside serving."""
+        """Tasks that run beside serving."""
         self.quotas: Quotas | None = None
-        """They are told how many servers the cluster has."""
+        """The quotas, which are told how many servers the cluster has."""
 
     @property
     def presence(self) -> Presence:
-        """As the next heartbeat says it, with the figures of the last one."""
+        """The server's presence as the next heartbeat says it, with the figures of the last one."""
         state = MemberState.STARTING
         if self._leaving:
             state = MemberState.DRAINING

@@ -32,7 +32,7 @@ class SlowReader(Protocol):
         ...
 
     def cut(self) -> None:
-        """Drop the client."""
+        """Drop the client's connection."""
         ...
 
 
@@ -43,7 +43,7 @@ class UnsentBytes:
         self._most = limits.max_unsent_per_tenant
         self._most_of_all = limits.max_unsent_of_all
         self._seen: dict[str, dict[SlowReader, int]] = {}
-        """By tenant; who has been behind for longest is first."""
+        """Readers that are behind, by tenant; who has been for longest is first."""
         self._of_tenant: dict[str, int] = {}
         self.total = 0
         self._due = False
@@ -60,7 +60,7 @@ class UnsentBytes:
             asyncio.get_running_loop().call_soon(self._thin_out)
 
     def forget(self, reader: SlowReader) -> None:
-        """Its client has taken nearly all, or is gone. Unknown ones are ignored."""
+        """A socket's client has taken nearly all, or is gone. Unknown ones are ignored."""
         for tenant, seen in self._seen.items():
             if reader in seen:
                 self._drop(tenant, reader)

@@ -38,8 +38,8 @@ from tools_api.errors import ApiError
 log = logging.getLogger(__name__)
 
 FRAMES_AHEAD = 64
-"""So many more frames are looked at of a client whose message is being read; of one that has left,
-so many in all."""
+"""How many more frames are looked at of a client whose message is being read; of one that has left,
+how many in all."""
 SLICE_BYTES = 4 * 1024
 """Bytes parsed at once: they hold some hundreds of frames, and each frame costs some 10 us."""
 PING_UNREAD_TICKS = 2
@@ -61,15 +61,16 @@ class SocketTimes:
     """How long the server waits for a client, in seconds."""
 
     head_s: float = 10.0
-    """For a whole request head, from its first byte on; for the first one, from the start."""
+    """Seconds for a whole request head, from its first byte on; for the first one, from the
+    start."""
     body_s: float = 30.0
-    """For a request's body; one that is long and comes fast enough gets more."""
+    """Seconds for a request's body; one that is long and comes fast enough gets more."""
     idle_s: float = 75.0
-    """For the next request behind an answered one."""
+    """Seconds for the next request behind an answered one."""
     unread_s: float = 60.0
-    """For taking a part of an HTTP answer that fills the buffers."""
+    """Seconds for taking a part of an HTTP answer that fills the buffers."""
     close_s: float = 5.0
-    """For the client's part of a close, then the socket is dropped."""
+    """Seconds for the client's part of a close, then the socket is dropped."""
     ping_after_s: float = 20.0
     """Silence after which a client is pinged."""
     pong_within_s: float = 60.0
@@ -83,7 +84,7 @@ class OpenSocket:
 
     transport: asyncio.Transport
     protocol: ServerProtocol
-    """In state OPEN."""
+    """The protocol of the socket, in state OPEN."""
     wants_events: bool = False
     """The client asked for events of our own."""
     request_id: str = ""
@@ -363,7 +364,7 @@ class WebSocketPeer(asyncio.Protocol):
             self._handle(data)  # refused unread
 
     def _handle(self, data: bytes | bytearray | memoryview) -> None:
-        """It is this message's turn."""
+        """Handle a message, now that it is its turn."""
         if self._hears:
             if self._message_opcode is not Opcode.TEXT:
                 self._hub.receive(self._link, bytes(data))
@@ -456,7 +457,7 @@ class WebSocketPeer(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Neither side has closed."""
+        """Whether neither side has closed the socket."""
         return self._protocol.state is State.OPEN
 
     @property

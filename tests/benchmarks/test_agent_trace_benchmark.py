@@ -9,15 +9,19 @@ from opentelemetry import trace
 from benchmarks import agent_trace
 
 
-def test_a_delay_is_the_longest_turn_less_the_usual_one() -> None:
-    found = agent_trace.delays("client", [1.0, 2.0, 9.0], [2.0, 3.0, 60.0])
+def test_a_delay_is_the_most_by_which_turns_are_longer_in_the_median_round() -> None:
+    plain = [[2.0, 90.0, 1.0], [1.0, 2.0, 3.0], [5.0, 5.0, 5.0]]
+    hanging = [[3.0, 96.0, 60.0], [3.0, 2.0, 1.0], [5.0, 5.0, 6.0]]
+    found = agent_trace.delays("client", plain, hanging)
     assert found == {
-        "client_turn_ms": 2.0,
-        "client_turn_longest_ms": 9.0,
-        "client_turn_hanging_ms": 3.0,
-        "client_delay_ms": 58.0,
+        "client_turn_ms": 3.0,
+        "client_turn_longest_ms": 90.0,
+        "client_turn_hanging_ms": 5.0,
+        "client_turn_hanging_longest_ms": 96.0,
+        "client_delay_worst_round_ms": 58.0,
+        "client_delay_ms": 1.0,
     }
-    assert [bar.met for bar in agent_trace.bars(found)] == [False, None]
+    assert [bar.met for bar in agent_trace.bars(found)] == [True, None]
 
 
 def test_the_collector_takes_connections_and_says_nothing() -> None:

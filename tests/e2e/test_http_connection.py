@@ -17,10 +17,10 @@ from sessions.http.front_door import Admission, FrontDoor
 from sessions.http.message import MAX_HEAD_BYTES, HttpRequest, HttpResponse
 from sessions.tenants import ApiKey
 from sessions.wire.acceptor import ACCEPTED_AT_ONCE
+from sessions.wire.http_body import DROPPED_BYTES
 from sessions.wire.http_connection import (
     AHEAD_BYTES,
     BODY_BYTES_PER_S,
-    DROPPED_BYTES,
     HttpConnection,
 )
 from tests.support.running_server import LOOPS, RunningServer, play

@@ -226,6 +226,18 @@ PROGRAMS: tuple[tuple[Callable[[], Any], str, str], ...] = (
     (lambda: session().remove_tools(["x"]), "'x'", "it has none"),
     (lambda: session().add_tools([print]), "print", "put @tool"),  # type: ignore[list-item]
     (lambda: session(head="resp_x").run("go"), "'resp_x'", "not found"),
+    (lambda: session().owe("done"), "outputs", "a list of outputs"),  # type: ignore[arg-type]
+    (lambda: session().owe([5]), "outputs[0]", "FunctionCallOutput("),  # type: ignore[list-item]
+    (lambda: session(keepwarm="x"), "keepwarm", "a dict"),
+    (lambda: session().child(keepwarm=5), "keepwarm", "a dict"),  # type: ignore[arg-type]
+    (lambda: session().child(temprature=1), "temprature", "temperature"),  # type: ignore[call-arg]
+    (lambda: session().run("go", max_turns="3"), "max_turns", "whole number"),  # type: ignore[call-overload]
+    (
+        lambda: session().run("go", tools=[pay], tool_choice="pay"),
+        "'pay'",
+        "an object with its name",
+    ),
+    (lambda: session(name="a").child(name="a").run("go"), "parent_session", "a part of itself"),
     (inside_a_stream, "stream", "finish or close it first"),
     (unanswered, "call_id", "No tool output found"),
     (answered_twice, "'call_of_nobody'", "No tool call found"),
@@ -238,6 +250,8 @@ PROGRAMS: tuple[tuple[Callable[[], Any], str, str], ...] = (
     (lambda: Hooks(timeout_s=0), "timeout_s 0", "above 0"),
     (lambda: Hooks(before_turns=print), "before_turns", "before_turn"),  # type: ignore[call-arg]
     (lambda: json_format(3), "3", "type"),
+    (lambda: json_format({"type": "object"}), "'object'", "no type that has a JSON schema"),
+    (lambda: ScriptedServer("turns.jsonl"), "str", "a list of answers"),
     (lambda: keepwarm.Clinet, "Clinet", "Client"),
     (lambda: Cassette(NOWHERE), NOWHERE, "No such file"),
     (lambda: ScriptedServer([]).client().session().run("go"), "0 answers", "give it one more"),

@@ -64,7 +64,7 @@ def error_event(error: ApiError) -> bytes:
 
 
 class MessageWriter:
-    """Writes one message."""
+    """Writes the answer of the Messages API."""
 
     def __init__(self, *, thinking_shown: bool, generates: bool, edits: bool = False) -> None:
         """
@@ -216,7 +216,7 @@ class MessageWriter:
         return block
 
     def _ending(self, response: Event) -> Block:
-        """Why the message ends."""
+        """The message's ``stop_reason``."""
         stop = response.get("keepwarm", {}).get("stop")
         reason = "end_turn"
         if response["status"] == "incomplete":

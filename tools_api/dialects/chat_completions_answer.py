@@ -34,7 +34,7 @@ def error_event(error: ApiError) -> bytes:
 
 
 class CompletionWriter:
-    """Writes one completion."""
+    """Writes the answer of the Chat Completions API."""
 
     def __init__(self, *, usage: bool, logprobs: bool) -> None:
         """

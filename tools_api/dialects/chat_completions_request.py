@@ -36,7 +36,7 @@ SAME = (
     "prompt_cache_retention", "safety_identifier", "service_tier", "store", "temperature",
     "top_logprobs", "top_p", "truncation", "user",
 )  # fmt: skip
-"""Fields of both."""
+"""Fields that both APIs have under one name."""
 SAMPLING = (
     "frequency_penalty", "presence_penalty", "seed", "stop",
     "min_p", "repetition_penalty", "top_k",

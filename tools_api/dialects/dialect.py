@@ -45,7 +45,7 @@ class DialectRequest:
 
 
 class Dialect(Protocol):
-    """One endpoint's words."""
+    """One endpoint's way to read requests and to write answers."""
 
     def read(self, body: Any) -> DialectRequest:
         """Understand a body that is JSON.

@@ -32,7 +32,7 @@ def named(value: dict[str, Any]) -> bytes:
 
 
 def failure(response: Event) -> ApiError:
-    """Why a response failed."""
+    """The error of a response that failed."""
     error = response["error"]
     status, type_ = _FAILURES.get(error["code"], (500, "server_error"))
     return ApiError(error["message"], code=error["code"], status=status, type=type_)

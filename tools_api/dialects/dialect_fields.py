@@ -50,7 +50,7 @@ class FieldNames:
     that none fits is the same in both."""
 
     def of(self, param: str) -> str:
-        """The path here."""
+        """The path by which this endpoint's clients know a field."""
         for pattern, name in self.rules:
             found = re.fullmatch(pattern, param)
             if found is not None:

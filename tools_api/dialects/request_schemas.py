@@ -61,17 +61,17 @@ _NESTED: tuple[type[WireModel], ...] = (
 
 
 def ref(name: str) -> Schema:
-    """A component."""
+    """A reference to a component of the OpenAPI document."""
     return {"$ref": PREFIX + name}
 
 
 def array(of: Schema) -> Schema:
-    """A list of them."""
+    """The schema of an array of such values."""
     return {"type": "array", "items": of}
 
 
 def one_of(*schemas: Schema) -> Schema:
-    """Any of them."""
+    """The schema of a value that fits one of these."""
     return {"anyOf": list(schemas)}
 
 

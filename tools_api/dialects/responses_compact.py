@@ -50,7 +50,7 @@ class _Compact(Responses):
         return DialectRequest(create=create, streamed=False, writer=CompactWriter())
 
     def writer(self, **settings: bool) -> Any:
-        """It has no settings."""
+        """The writer of the answer, which has no settings."""
         return CompactWriter()
 
 

@@ -19,7 +19,7 @@ class ResponsesWriter:
     """Passes everything on as it is."""
 
     def feed(self, event: dict[str, Any]) -> bytes:
-        """The event itself."""
+        """Send an event as it is."""
         return self.feed_frame(events.encode(event))
 
     def feed_frame(self, frame: bytes) -> bytes:
@@ -48,7 +48,7 @@ class Responses:
         )
 
     def writer(self, **settings: bool) -> ResponsesWriter:
-        """It has no settings."""
+        """The writer of the answer, which has no settings."""
         return ResponsesWriter(**settings)
 
     def status(self, error: ApiError) -> int:

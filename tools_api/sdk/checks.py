@@ -78,6 +78,28 @@ def check_input(input: object) -> None:
     if isinstance(input, str):
         return
     for number, item in enumerate(input):
-        if not (isinstance(item, Mapping) or hasattr(item, "to_wire")):
+        if not (isinstance(item, Mapping) or _is_ours(item)):
             kind = type(item).__name__
             raise TypeError(f"input[{number}] is of type {kind}: an item is a dict, or one of ours")
+
+
+def check_outputs(outputs: object) -> None:
+    """Whether they can answer calls.
+
+    Raises:
+        TypeError: they cannot.
+    """
+    instead = "a list of outputs, such as FunctionCallOutput(call_id=..., output=...)"
+    if isinstance(outputs, str | Mapping) or not isinstance(outputs, Sequence):
+        raise TypeError(f"outputs is of type {type(outputs).__name__}: give {instead}")
+    for number, item in enumerate(outputs):
+        wire = item if isinstance(item, Mapping) else item.to_wire() if _is_ours(item) else {}
+        if not isinstance(wire.get("call_id", wire.get("id")), str):
+            kind = type(item).__name__
+            raise TypeError(
+                f"outputs[{number}] is of type {kind} and has no call_id: give {instead}"
+            )
+
+
+def _is_ours(item: object) -> bool:
+    return hasattr(item, "to_wire")

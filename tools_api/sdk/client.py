@@ -70,6 +70,10 @@ class AsyncClient:
             event_timeout_s=event_timeout_s,
         )
         self._sockets = Sockets(Connection(endpoint, retries, transport=transport), sockets)
+        self._address = endpoint.http_url("")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._address}>"
 
     def session(
         self,

@@ -135,20 +135,37 @@ class Endpoint:
 
 
 class OpenLanes:
-    """The sockets of a connection: the present one, and those left to turns that still run."""
+    """The sockets of a connection: the present one, and those left to turns that still run. All of
+    one event loop: a client that outlives its loop opens new ones in the next."""
 
     def __init__(self) -> None:
         self.lanes: Lanes | None = None
         self.retired: list[Lanes] = []
+        self._opening = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._leaving: asyncio.Future[None] | None = None
 
-    def begin(self, lanes: Lanes) -> None:
-        """A socket was opened, in the running event loop."""
-        self.lanes, self._loop = lanes, asyncio.get_running_loop()
+    def opening(self) -> asyncio.Lock:
+        """For whoever opens a socket in the running event loop. Those of a loop before it are
+        forgotten: nobody reads them any more.
+
+        Raises:
+            RuntimeError: the other loop still runs, in another thread.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            if self._loop is not None and self._loop.is_running():
+                raise RuntimeError(
+                    "this AsyncClient is used in another event loop, which still runs: make one "
+                    "for each loop, or use Client, which any thread may"
+                )
+            self.lanes, self._opening, self._loop = None, asyncio.Lock(), loop
+            self.retired.clear()
+        return self._opening
 
     async def close(self) -> None:
         """Close them, behind the cancels of turns that were left."""
+        self.opening()
         for lanes in (*self.retired, self.lanes):
             if lanes is not None:
                 await lanes.close()
@@ -193,7 +210,6 @@ class Connection:
         self._sleep = sleep
         self._draw = draw or random.Random()
         self.open_lanes = OpenLanes()
-        self._opening = asyncio.Lock()
 
     def of_session(self, name: str) -> "Connection":
         """One more to the same server, for the sockets of a session."""
@@ -325,11 +341,10 @@ class Connection:
 
     async def _take_lane(self) -> tuple[Lanes, Lane]:
         while True:
-            async with self._opening:
+            async with self.open_lanes.opening():
                 lanes = self.open_lanes.lanes
                 if lanes is None or lanes.closed:
-                    lanes = Lanes(await self._open())
-                    self.open_lanes.begin(lanes)
+                    self.open_lanes.lanes = lanes = Lanes(await self._open())
             if (lane := await lanes.take()) is not None:
                 return lanes, lane
 

@@ -18,11 +18,15 @@ class Refused(ApiError):
     """The server refused a request before it started; ``code`` says why. Users know it as the
     ApiError that it is."""
 
-    __module__, __qualname__ = PUBLIC, "ApiError"
+    __module__ = PUBLIC
+
     result: LoopResult[Any] | None = None
     """The run's work so far; None outside a run."""
     retry_after_s: float | None = None
     """How long the server asked to be left alone; None if it did not."""
+
+
+Refused.__name__ = Refused.__qualname__ = "ApiError"
 
 
 class ConnectionLost(Exception):

@@ -107,6 +107,12 @@ class Lanes:
                 self._dispatch(loads(await self._socket.recv()))
         except ConnectionClosed as closed:
             self._end(closed)
+        except asyncio.CancelledError:  # by whoever cancels all tasks, as a loop does that ends
+            self._end(ConnectionClosedError(None, None))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FLUSH_S):
+                    await self._socket.close()
+            raise
         except (
             ValueError,
             TypeError,
@@ -129,7 +135,10 @@ class Lanes:
             return
         name = event.get("stream_id")
         lanes = [lane for lane in self._taken.values() if lane.name == name]
-        if name is None:  # an error of the connection: concerns what has not started
+        if name is None and event["type"] == "response.steer.failed":
+            # Of a response that the server does not know here: whose it is knows the turn.
+            lanes = [lane for lane in self._taken.values() if lane.answered]
+        elif name is None:  # an error of the connection: concerns what has not started
             lanes = [lane for lane in self._taken.values() if not lane.answered]
         for lane in lanes:
             lane.answered = True

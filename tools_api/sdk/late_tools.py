@@ -33,6 +33,12 @@ def name_of(tool: AnyTool) -> str:
     return name
 
 
+def listed(names: Any) -> list[str | AnyTool]:
+    """Names and tools as a list; one alone is one of one."""
+    alone = isinstance(names, str | Mapping) or hasattr(names, "to_wire")
+    return [names] if alone else list(names)
+
+
 def brought(history: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The newest definition of each tool that items of a history bring, by its name."""
     found: dict[str, dict[str, Any]] = {}

@@ -10,7 +10,7 @@ from tools_api.sdk.chain import Chain
 from tools_api.sdk.checks import check_budget, check_labels, check_name, of_kind
 from tools_api.sdk.connection import Connection
 from tools_api.sdk.hooks import NO_HOOKS, Hooks
-from tools_api.sdk.options import Budget, TurnOptions, wire_budget
+from tools_api.sdk.options import Budget, TurnOptions, check_options, wire_budget
 from tools_api.sdk.session import AsyncSession
 from tools_api.sdk.tool_runner import DEFAULT_MAX_PARALLEL_TOOLS, Equipment
 from tools_api.sdk.tools import Approve
@@ -30,6 +30,7 @@ def new_session(
     check_name(name)
     check_budget(budget)
     check_labels(labels)
+    check_options(defaults)
     chain = Chain(defaults=defaults, head=head, complete=head is None)
     whole = None if budget is None else wire_budget(budget)
     own = None if labels is None else dict(labels)

@@ -12,7 +12,6 @@ from tools_api.items import Item
 
 Input = str | Sequence[Item | Mapping[str, Any]]
 """A user's message, or items: of ``tools_api.items`` or as they stand on the wire."""
-ToolChoice = str | Mapping[str, Any]
 
 
 class Budget(TypedDict, total=False):
@@ -56,6 +55,8 @@ class Defined(Protocol):
 
 AnyTool = Defined | Mapping[str, Any]
 """A function made by ``tool``, or a definition alone, whose calls are left to the caller."""
+ToolChoice = str | Mapping[str, Any] | Defined
+"""``auto``, ``none``, ``required``, an object as the protocol has it, or a tool of ``tool``'s."""
 
 
 class GenerationOptions(TypedDict, total=False):
@@ -113,6 +114,9 @@ def wire_options(defaults: TurnOptions, options: TurnOptions) -> dict[str, Any]:
             dict(tool) if isinstance(tool, Mapping) else tool.to_wire()
             for tool in listed_tools(wire["tools"])
         ]
+    choice: Any = wire.get("tool_choice")
+    if hasattr(choice, "to_wire"):
+        wire["tool_choice"] = {"type": "function", "name": choice.name}
     if "keepwarm" in wire:
         wire["keepwarm"] = {**defaults.get("keepwarm", {}), **options.get("keepwarm", {})}
     if _names_threshold(wire):
@@ -141,13 +145,17 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Whether all ``options`` exist.
 
     Raises:
-        TypeError: an option that ``TurnOptions`` does not have; a name like it is told.
+        TypeError: an option that ``TurnOptions`` does not have; a name like it is told. Or
+            ``keepwarm`` is no mapping.
     """
     known = TurnOptions.__optional_keys__
     if unknown := sorted(options.keys() - known):
         hints = [hint for typed in unknown if (hint := meant(typed, known))]
         hint = hints[0] if hints else ""
         raise TypeError(f"unknown turn options {unknown}{hint}")
+    if not isinstance(extension := options.get("keepwarm", {}), Mapping):
+        kind = type(extension).__name__
+        raise TypeError(f"keepwarm is of type {kind}: give a dict, such as {{'priority': 1}}")
 
 
 def listed_tools(tools: object) -> list[AnyTool]:

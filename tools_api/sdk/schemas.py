@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pydantic
+from pydantic_core import SchemaError
 
 from tools_api.exact_json import loads, may_have_decimals, whole_pairs
 
@@ -26,7 +27,7 @@ def strict_schema(model: Any) -> dict[str, Any]:
     """
     try:
         return _strict(pydantic.TypeAdapter(model).json_schema())
-    except pydantic.errors.PydanticUserError as error:
+    except (pydantic.errors.PydanticUserError, SchemaError) as error:
         said = str(error).splitlines()[0]
         raise TypeError(f"{model!r} is no type that has a JSON schema: {said}") from error
 

@@ -15,11 +15,11 @@ from typing import Any, TypeVar, Unpack, overload
 from tools_api.items import CallOutput, Item
 from tools_api.sdk.answers import LoopResult, Response, SessionStats, StreamEvent
 from tools_api.sdk.chain import Chain
-from tools_api.sdk.checks import check_budget, check_labels, check_name
+from tools_api.sdk.checks import check_budget, check_labels, check_name, check_outputs
 from tools_api.sdk.connection import Connection
 from tools_api.sdk.held_turns import refuse_unstored
 from tools_api.sdk.hooks import Hooks
-from tools_api.sdk.late_tools import brought, name_of, refuse_other
+from tools_api.sdk.late_tools import brought, listed, name_of, refuse_other
 from tools_api.sdk.occupancy import Occupancy
 from tools_api.sdk.open_calls import OpenCalls, PendingCall
 from tools_api.sdk.options import (
@@ -296,22 +296,22 @@ class AsyncSession:
         self._chain.late = late
         return DONE
 
-    def remove_tools(self, names: Sequence[str]) -> Awaitable[None]:
-        """Keep the model from calling these tools, from the next turn on; what was said before
-        stays warm. Calls that are open are run and answered as ever.
+    def remove_tools(self, names: Sequence[str | AnyTool]) -> Awaitable[None]:
+        """Keep the model from calling these tools, by their names or themselves, from the next
+        turn on; what was said before stays warm. Calls that are open are run and answered as ever.
 
         Raises:
             ValueError: the session has no tool of that name.
         """
-        names = [names] if isinstance(names, str) else names
+        given = [name if isinstance(name, str) else name_of(name) for name in listed(names)]
         known = {name_of(tool) for tool in self._chain.defaults.get("tools", ())}
         known |= self._chain.late.keys()
-        for name in names:
+        for name in given:
             if name not in known:
                 there = ", ".join(sorted(known)) or "none"
                 raise ValueError(f"the session has no tool {name!r}; it has {there}")
         told = brought(self._chain.history)
-        for name in names:
+        for name in given:
             if name in self._chain.late and name not in told:
                 del self._chain.late[name]  # nobody has read of it yet
             else:
@@ -320,7 +320,12 @@ class AsyncSession:
 
     def owe(self, outputs: Sequence[CallOutput]) -> Awaitable[None]:
         """Answer calls with the next turn, in front of its input. Of two outputs of a call the
-        later one goes."""
+        later one goes.
+
+        Raises:
+            TypeError: they are none.
+        """
+        check_outputs(outputs)
         self._chain.owed += wire_items(outputs)
         return DONE
 
@@ -403,6 +408,7 @@ class AsyncSession:
             max_parallel=max_parallel_tools or own.max_parallel,
             hooks=hooks or own.hooks,
         )
+        check_options(defaults)
         inherited = TurnOptions()
         if "model" in self._chain.defaults:
             inherited["model"] = self._chain.defaults["model"]

@@ -23,8 +23,8 @@ class Steers:
         """Sends a frame on the turn's socket; None: there is none just now."""
         self._waiting: list[Items] = []
         """Until the server has named the response."""
-        self._sent: list[Items] = []
-        """Not answered yet, in the order in which they were sent."""
+        self._sent: list[tuple[str, Items]] = []
+        """Not answered yet, in the order in which they were sent, each with its response's id."""
         self._accepted: dict[str, Items] = {}
         """By the server's ids."""
         self._unheard: Items = []
@@ -46,7 +46,7 @@ class Steers:
             self._unheard += items
         else:
             steer = {"type": "response.steer", "previous_response_id": response_id, "input": items}
-            self._sent.append(items)
+            self._sent.append((response_id, items))
             self.post(dumps(steer).decode())
 
     def begun(self, response_id: str) -> None:
@@ -57,17 +57,24 @@ class Steers:
             self.say(items, response_id)
 
     def take(self, kind: str, steer: Mapping[str, Any]) -> None:
-        """Take the server's answer."""
+        """Take the server's answer; one to another turn of the socket is none of this one's."""
         id_ = steer.get("id")
-        if kind == "response.steer.accepted" and self._sent:
-            self._accepted[str(id_)] = self._sent.pop(0)
+        if kind == "response.steer.accepted" and (asked := self._take_sent(steer)):
+            self._accepted[str(id_)] = asked
         elif kind == "response.steer.failed" and id_ is not None:
             if str(id_) not in self._accepted:
                 self.came_back = bool(self._coming)
             coming, self._coming = self._coming, []
             self._unheard += self._accepted.pop(str(id_), coming)
-        elif kind == "response.steer.failed" and self._sent:
-            self._unheard += self._sent.pop(0)
+        elif kind == "response.steer.failed" and (asked := self._take_sent(steer)):
+            self._unheard += asked
+
+    def _take_sent(self, steer: Mapping[str, Any]) -> Items | None:
+        """What was sent first to the response that an answer names."""
+        for number, (response_id, _) in enumerate(self._sent):
+            if response_id == steer.get("previous_response_id", response_id):
+                return self._sent.pop(number)[1]
+        return None
 
     def take_accepted(self) -> Items:
         """What the server has: it is for the caller to say who hears it."""
@@ -88,5 +95,5 @@ class Steers:
     def lost(self) -> None:
         """The socket is gone, and with it what the server had."""
         self._unheard += self.take_accepted()
-        self._unheard += [item for items in self._sent for item in items]
+        self._unheard += [item for _, items in self._sent for item in items]
         self._sent.clear()

@@ -48,6 +48,9 @@ class Client:
         )
         self._portal = Portal(self._inner.close)
 
+    def __repr__(self) -> str:
+        return "<" + repr(self._inner).removeprefix("<Async")
+
     def session(
         self,
         *,

@@ -188,7 +188,7 @@ class Session:
         was said before stays warm. Errors as for ``AsyncSession.add_tools``."""
         self._inner.add_tools(tools)
 
-    def remove_tools(self, names: Sequence[str]) -> None:
+    def remove_tools(self, names: Sequence[str | AnyTool]) -> None:
         """Keep the model from calling these tools, from the next turn on; what was said before
         stays warm. Errors as for ``AsyncSession.remove_tools``."""
         self._inner.remove_tools(names)

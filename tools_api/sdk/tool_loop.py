@@ -37,6 +37,7 @@ from tools_api.sdk.answers import (
     Warned,
 )
 from tools_api.sdk.chain import Chain
+from tools_api.sdk.checks import of_kind
 from tools_api.sdk.connection import Connection
 from tools_api.sdk.failures import (
     ConnectionLost,
@@ -99,6 +100,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_options(self.options)
+        for name in ("max_turns", "max_repairs"):
+            of_kind(name, getattr(self, name), int, "a whole number")
         if self.max_turns < 1:
             raise ValueError(f"max_turns {self.max_turns} is below 1")
         if self.max_repairs < 0:
@@ -106,10 +109,11 @@ class Plan:
 
     def turn_options(self, number: int, *, late: bool = False) -> TurnOptions:
         """The options of turn ``number``. ``late``: the history has brought tools as well."""
-        if callable(self.tool_choice):
-            choice = self.tool_choice(number)
+        choice: ToolChoice = "auto"
+        if not callable(self.tool_choice) or isinstance(self.tool_choice, Tool):
+            choice = self.tool_choice if number == 0 else choice
         else:
-            choice = self.tool_choice if number == 0 else "auto"
+            choice = self.tool_choice(number)
         options = cast(TurnOptions, dict(self.options))
         if self.tools:
             options["tools"] = self.tools

@@ -89,6 +89,9 @@ class Tool:
         self.conduct = conduct
         self.is_async = inspect.iscoroutinefunction(function)
 
+    def __repr__(self) -> str:
+        return f"<tool {self.name}>"
+
     @property
     def name(self) -> str:
         """As the model calls it."""

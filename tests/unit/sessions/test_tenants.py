@@ -90,7 +90,7 @@ def test_other_keys_hold_at_once_and_those_that_are_gone_are_told() -> None:
 def test_a_tenants_policy_is_that_of_the_moment_and_without_one_nothing_is_bounded() -> None:
     slow = TenantPolicy(turns_per_minute=1)
     tenants = Tenants([ACME], {"acme": slow})
-    assert tenants.policy("acme") == slow
-    assert tenants.policy("other") == TenantPolicy()
+    assert tenants.policy_of("acme")() == slow
+    assert tenants.policy_of("other")() == TenantPolicy()
     tenants.replace([ACME], {})
-    assert tenants.policy("acme") == TenantPolicy()
+    assert tenants.policy_of("acme")() == TenantPolicy()

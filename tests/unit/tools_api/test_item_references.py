@@ -7,9 +7,10 @@ import pytest
 
 from tools_api.errors import ApiError
 from tools_api.item_reading import parse_items
-from tools_api.item_references import parse_input, with_items
+from tools_api.item_references import with_items
 from tools_api.items import Item
 from tools_api.limits import Limits
+from tools_api.request_reading import parse_input
 
 
 def message(text: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from keepwarm import (
     TextDelta,
     TurnFailed,
     TurnRestarted,
+    TurnSteered,
     tool,
 )
 from keepwarm.scripted.answers import turn_of
@@ -347,6 +348,46 @@ async def test_a_turn_that_is_held_ends_when_it_is_cancelled_or_let_go() -> None
                 assert response.cancelled  # type: ignore[union-attr]
 
 
+async def steered(server: ScriptedServer, then: Callable[[], object] = lambda: None) -> list[Any]:
+    """Steer the first turn at its first word; its events, and the transcript's texts."""
+    async with server.async_client() as client:
+        session, events = client.session(), list[Any]()
+        async for event in session.stream("go"):
+            if not events:
+                session.steer("rather this")
+                then()
+            events.append(event)
+        texts = [getattr(item, "text", "") async for item in session.items()]
+        await session.run("and now?")
+        return [events, texts]
+
+
+async def test_a_turn_that_is_held_is_steered_as_by_a_real_server() -> None:
+    server = ScriptedServer([hold("I would say"), "Done.", "Yes."])
+    events, texts = await steered(server)
+    (heard,) = (event for event in events if isinstance(event, TurnSteered))
+    assert heard.response.raw["incomplete_details"] == {"reason": "steered"}
+    assert texts == ["go", "I would say", "rather this", "Done."]
+    assert events[-1].text == "Done."
+    assert [len(request["input"]) for request in server.requests] == [1, 1]
+
+
+@pytest.mark.parametrize("first", ["It is over.", hold("So:"), hold(["So:", call("look")])])
+async def test_what_comes_too_late_to_steer_is_for_the_next_turn(first: Any) -> None:
+    server = ScriptedServer([first, "Yes.", "Done."])
+    _, texts = await steered(server, server.go_on)
+    assert texts[0] == "go"
+    later = [str(request["input"]) for request in server.requests[1:]]
+    assert ["rather this" in each for each in later].count(True) == 1
+
+
+async def test_a_steer_that_the_script_has_no_answer_to_is_handed_back() -> None:
+    server = ScriptedServer([hold("I would say")])
+    with pytest.raises(ApiError, match="and turn 3 was asked"):
+        await steered(server)
+    assert [item["content"] for item in server.requests[-1]["input"]] == ["rather this", "and now?"]
+
+
 def test_budgets_end_turns_and_refuse_more() -> None:
     server = ScriptedServer(lambda _: "a b c d e f", prices={"output": 1e6})
     with server.client() as client:
@@ -364,6 +405,26 @@ def test_budgets_end_turns_and_refuse_more() -> None:
         child.run("go")
         assert lead.respond("go").text == "a"
     assert stop("a b").status == "incomplete"
+
+
+def test_a_child_is_where_it_may_be_alone() -> None:
+    server = ScriptedServer(lambda _: "x")
+    with server.client() as client:
+        top = client.session(name="top")
+        line = [top]
+        for number in range(16):
+            line.append(line[-1].child(name=f"s{number}"))
+            line[-1].run("go")
+        other = client.session(name="other")
+        other.run("go")
+        for child, why in (
+            (line[1].child(name="top"), "a part of itself"),
+            (other.child(name="s3"), "a part of 's2' already"),
+            (top.child(name="other"), "has had turns without it"),
+            (line[-1].child(name="deep"), "more than 16 sessions"),
+        ):
+            with pytest.raises(ApiError, match=why):
+                child.run("go")
 
 
 def test_a_script_that_runs_out_or_raises_says_so() -> None:

@@ -58,7 +58,7 @@ def test_limits_and_prices_hold_from_now_on_all_or_none(
     path.write_text(key_row(OLD) + table)
     check = partial(check_budgets, prices=PriceTable())
     assert reload_tenants(path, tenants, Revoked(), check)
-    held = tenants.policy("acme")
+    held = tenants.policy_of("acme")()
     assert held.connections == 2
     assert held.prices == TokenPrices(input_uncached=10**9, input_cached=0, output=10**9)
     for wrong in (
@@ -69,4 +69,4 @@ def test_limits_and_prices_hold_from_now_on_all_or_none(
         path.write_text(f"{key_row(OLD)}[tenants.acme]\n{wrong}")
         assert not reload_tenants(path, tenants, Revoked(), check)
         assert "tenants acme" in caplog.text
-        assert tenants.policy("acme") is held
+        assert tenants.policy_of("acme")() is held

@@ -20,6 +20,7 @@ def a_plan(**fields: object) -> TurnPlan:
         Lineage(parent=None, session=None, session_name="s", items=request.input),
         service=rig.service,
         tenant=rig.store.tenant("acme"),
+        seal=rig.model.seal.of("acme"),
         response_id="resp_1",
         grammar=None,
         arrival_s=10.0,

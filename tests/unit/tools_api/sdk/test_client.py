@@ -439,3 +439,8 @@ async def test_a_task_cancelled_before_its_turn_began_leaves_nothing_behind() ->
                 await task
             assert (await client.session().respond("b")).text == "echo 1"
     assert "response_id" not in server.cancels[0]
+
+
+def test_a_client_is_printed_with_its_address_and_without_its_key() -> None:
+    assert repr(Client("ws://h:1/v1/", api_key="secret")) == "<Client of http://h:1/v1>"
+    assert repr(AsyncClient("https://h/v1")) == "<AsyncClient of https://h/v1>"

@@ -8,7 +8,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.support.fake_server import FakeServer, message, refusal, turn
+from tools_api.sdk.answers import TextDelta
 from tools_api.sdk.chain import Chain
+from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.lanes import NUM_LANES, Lane, Lanes
 from tools_api.sdk.turn import Turn
 
@@ -131,3 +133,31 @@ async def test_a_socket_that_says_what_is_no_event_counts_as_lost_at_once(said: 
         assert lanes.closed
         assert await lanes.take() is None
         await asyncio.wait_for(lanes.close(), 10)
+
+
+async def test_a_server_that_does_not_know_the_response_leaves_nobody_waiting() -> None:
+    """It answers in no lane; of two turns that run, the one that was steered takes it."""
+    rest: dict[str, list[dict[str, Any]]] = {}
+
+    def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+        if request["type"] == "response.create":
+            id_ = f"resp_{len(rest)}"
+            told = turn(request, [message("ok")], id=id_)
+            rest[id_] = told[3:]
+            return told[:3]
+        named = {"previous_response_id": request["previous_response_id"], "input": "x"}
+        failed = {"type": "response.steer.failed", "sequence_number": 0, "steer": named}
+        return [failed, *(event for each in rest.values() for event in each)]
+
+    with FakeServer(answer) as server:
+        async with AsyncClient(server.url) as client:
+            one, other = client.session(), client.session()
+            quiet = asyncio.create_task(one.respond("first"))
+            while not rest:
+                await asyncio.sleep(0.001)
+            async for event in other.stream_turn("second"):
+                if event == TextDelta(text="o"):
+                    other.steer("rather this")
+            await quiet
+            texts = [[item["content"] for item in session._chain.owed] for session in (one, other)]
+    assert texts == [[], ["rather this"]]

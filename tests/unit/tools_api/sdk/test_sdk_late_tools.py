@@ -155,6 +155,22 @@ def test_what_cannot_be_removed_or_chosen_is_said_at_once() -> None:
     assert server.requests[-1]["tool_choice"] == "none"
 
 
+def test_a_tool_is_chosen_and_removed_as_itself() -> None:
+    server = ScriptedServer([call("pay", amount=1), "done", "more"])
+    with server.client() as client:
+        session = client.session(tools=[look, pay])
+        assert session.run("go", tool_choice=pay).text == "done"
+        session.remove_tools([pay])
+        session.respond("go", tool_choice=look)
+    chosen = [request.get("tool_choice") for request in server.requests]
+    assert chosen == [
+        {"type": "function", "name": "pay"},
+        "auto",
+        {"type": "function", "name": "look"},
+    ]
+    assert repr(look) == "<tool look>"
+
+
 def test_a_call_that_is_open_is_answered_though_its_tool_was_removed() -> None:
     @tool(needs_approval=True)
     def send() -> str:

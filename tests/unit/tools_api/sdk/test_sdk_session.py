@@ -256,9 +256,8 @@ async def test_await_may_stand_before_what_acts_at_once_and_need_not() -> None:
             await session.respond("a")
             fork = await session.fork()
             assert fork.head == session.head
-            output = FunctionCallOutput(call_id="call_1", output="8")
-            await session.owe([output])
-            session.owe([output])
+            await session.owe([FunctionCallOutput(call_id="call_1", output="8")])
+            session.owe([FunctionCallOutput(call_id="call_2", output="9")])
             await session.cancel()
             session.cancel()
             await session.respond("b")

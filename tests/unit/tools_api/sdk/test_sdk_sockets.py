@@ -135,3 +135,43 @@ def test_a_client_that_is_closed_leaves_no_socket_of_a_session_that_was_dropped_
     with FakeServer(answered) as server:
         asyncio.run(scenario(server.url))
         gc.collect()
+
+
+def test_a_client_may_outlive_its_event_loop() -> None:
+    with FakeServer(lambda request: turn(request, [message("hi")])) as server:
+        client = AsyncClient(server.url)
+        session = client.session()
+
+        async def crowd() -> int:  # who waits for a socket to open is bound to this loop
+            found = await asyncio.gather(*(client.session().respond("x") for _ in range(5)))
+            return len(found)
+
+        for _ in range(3):
+            assert asyncio.run(session.respond("x")).text == "hi"
+            assert asyncio.run(crowd()) == 5
+        asyncio.run(client.close())
+        assert server.num_connections == 6
+
+
+async def test_two_loops_at_once_are_told_to_have_a_client_each() -> None:
+    with FakeServer(lambda request: turn(request, [message("hi")])) as server:
+        async with AsyncClient(server.url) as client:
+            session = client.session()
+            await session.respond("x")
+            with pytest.raises(RuntimeError, match="make one for each loop, or use Client"):
+                await asyncio.to_thread(lambda: asyncio.run(client.session().respond("x")))
+            assert (await session.respond("x")).text == "hi"
+
+
+async def test_whoever_cancels_all_tasks_may_use_the_client_again() -> None:
+    with FakeServer(lambda request: turn(request, [message("hi")])) as server:
+        async with AsyncClient(server.url) as client:
+            session = client.session()
+            await session.respond("x")
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            assert others
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            assert (await session.respond("x")).text == "hi"
+    assert server.num_connections == 2
