@@ -79,7 +79,7 @@ FAULTS = (OSError, ServerDidNotStart, LookupError, ValueError, AssertionError)
 """What a part that fails ends with."""
 
 
-class Measured:
+class Played:
     """What came of the parts so far."""
 
     def __init__(self, turns: int, threads: int, seconds: float) -> None:
@@ -145,7 +145,7 @@ def _figures(loop: Loop, window: int) -> dict[str, Any]:
     }
 
 
-def _loop_bars(name: str, measured: Measured, turns: int) -> list[Bar]:
+def _loop_bars(name: str, measured: Played, turns: int) -> list[Bar]:
     """Those of one loop; open where it was not played to its end."""
     loop = measured.loops.get(name)
     window = CLEARED_WINDOW if name == "cleared" else WINDOW
@@ -168,7 +168,7 @@ def _loop_bars(name: str, measured: Measured, turns: int) -> list[Bar]:
     return bars
 
 
-def bars_of(measured: Measured, parts: Sequence[str], turns: int) -> list[Bar]:
+def bars_of(measured: Played, parts: Sequence[str], turns: int) -> list[Bar]:
     """All of those parts."""
     bars = [bar for name in LOOPS if name in parts for bar in _loop_bars(name, measured, turns)]
     cuts = [cut for loop in measured.loops.values() for cut in loop.cuts]
@@ -204,7 +204,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--small", action="store_true", help="80 turns, and half a second of bad input")
     asked = options.parse_args(argv)
     turns, seconds = (80, 0.5) if asked.small else (asked.turns, asked.seconds)
-    measured = Measured(turns, asked.threads, seconds)
+    measured = Played(turns, asked.threads, seconds)
     for part in asked.parts:
         measured.play(part)
     figures = {"turns": turns, "window": WINDOW, "instruction": measured.instruction}

@@ -13,7 +13,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sessions.durable.item_ids import Place, listed_id, own_items, place_of, prefix_of
+from sessions.durable.item_ids import (
+    Place,
+    known_items,
+    listed_id,
+    own_items,
+    place_of,
+    prefix_of,
+)
 from sessions.durable.transcript import Entry, chain
 from sessions.durable.weights import item_bytes
 from tools_api import errors
@@ -122,7 +129,8 @@ def all_items(conversation: Conversation, head: Entry | None) -> tuple[Item, ...
     its head."""
     if conversation.head_id is None or head is None:
         return conversation.items
-    said = [item for entry in reversed(list(chain(head))) for item in own_items(entry)]
+    entries = reversed(list(chain(head)))
+    said = [item for entry in entries for item in known_items(own_items(entry))]
     places = (Place(conversation.head_id, number) for number in range(len(said)))
     listed = [
         item if item.id is not None else replace(item, id=listed_id(item, place))

@@ -8,12 +8,13 @@ where several have one id.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from sessions.durable.compaction import standing
 from sessions.durable.transcript import Entry, chain
 from tools_api.built_in_items import CALL_PREFIXES
-from tools_api.items import Item
+from tools_api.items import Compaction, Item
 
 _PREFIXES: dict[str, str] = {
     "message": "msg",
@@ -53,13 +54,22 @@ def own_items(entry: Entry) -> Iterator[Item]:
 
 
 def read_items(entry: Entry) -> list[Item]:
-    """The items before the output of ``entry``, oldest first."""
+    """The items before the output of ``entry`` as clients know them, oldest first."""
     parts = [entry.input_items]
     for earlier in chain(entry.parent):
         parts += [earlier.output_items, earlier.input_items]
     if entry.opening is not None:
         parts.append((entry.opening,))
-    return [item for part in reversed(parts) for item in part]
+    return [item for part in reversed(parts) for item in known_items(part)]
+
+
+def known_items(items: Iterable[Item]) -> Iterator[Item]:
+    """Items as clients know them: a compaction that is the server's own is what it stands for."""
+    for item in items:
+        if isinstance(item, Compaction) and item.kind == "inner":
+            yield from standing(item).items
+        else:
+            yield item
 
 
 def prefix_of(item: Item) -> str:

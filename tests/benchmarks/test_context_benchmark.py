@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks import context
-from benchmarks.context import LOOPS, PARTS, Measured, bars_of, main
+from benchmarks.context import LOOPS, PARTS, Played, bars_of, main
 from benchmarks.context_bad_input import BASELINE, CASES
 from benchmarks.context_loops import Loop, Server
 from benchmarks.context_neighbours import bars_of as gap_bars
@@ -36,7 +36,7 @@ def test_a_transcript_is_what_was_said_and_not_what_is_left_of_it() -> None:
 
 
 def of(name: str, played: Loop | None, turns: int = 6) -> dict[str, bool | None]:
-    measured = Measured(turns, 1, 0.5)
+    measured = Played(turns, 1, 0.5)
     measured.head, measured.instruction = 45, 40
     if played is not None:
         measured.loops[name] = played
@@ -65,7 +65,7 @@ def test_what_was_not_played_is_open(part: str) -> None:
 
 
 def test_a_summary_is_compared_with_one_that_a_client_asked_for() -> None:
-    measured = Measured(6, 1, 0.5)
+    measured = Played(6, 1, 0.5)
     measured.loops["chain"] = loop(GOOD, 4)
     measured.client_computed = 1500
     (share,) = bars_of(measured, ["client"], 6)
@@ -89,12 +89,12 @@ def test_the_widest_gap_counts_and_what_was_answered_wrongly() -> None:
 def test_a_part_that_fails_is_told_and_the_others_are_played(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def served(self: Measured, part: str) -> None:
+    def served(self: Played, part: str) -> None:
         if part == "chain":
             raise ConnectionRefusedError("nobody is there")
         self.loops[part] = loop(GOOD, 4)
 
-    monkeypatch.setattr(context.Measured, "_served", served)
+    monkeypatch.setattr(context.Played, "_served", served)
     assert main(["--parts", "chain", "resent", "--small"]) == 2
     told = capsys.readouterr().out
     assert "nobody is there" in told

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from sessions.durable.conversations import Conversation, all_items
+from sessions.durable.item_ids import read_items
 from sessions.turns.summaries import INSTRUCTION
 from tests.support.recast_loops import (
     LONG,
@@ -145,6 +147,30 @@ def test_a_trigger_gives_exactly_one_item_and_the_chain_goes_on() -> None:
     assert "all is well" in read
     assert "hello" not in read
     assert "the task" in read
+
+
+@pytest.mark.parametrize("tokens", [1500, 3000])
+def test_a_context_that_the_server_recast_is_listed_as_items_that_can_be_sent(tokens: int) -> None:
+    """By response and by conversation; nobody is shown an item that is the server's own."""
+    rig, client = connect()
+    context = {"keepwarm": {"context": {"compact_threshold": tokens}}, "tools": [G]}
+    done = loop(rig, client, 14, context_management=[], **context)
+    assert recast_of(done)
+    last, read = done[-1]
+    stored = rig.store.tenant("acme").responses.get(last["id"])
+    assert stored is not None
+    items = [item.to_wire() for item in read_items(stored.entry)]
+    assert "compaction" not in {item["type"] for item in items}
+    fresh, other = connect()
+    _, again = play(fresh, other, END, input=items, tools=[G])
+    unthought = "<think>\n\n</think>\n\n"  # what the model wrote has it, a history has not
+    assert again.replace(unthought, "") == read.replace(unthought, "")
+    kept = Conversation(id="conv_1", created_s=0, head_id=last["id"])
+    listed = [item.to_wire() for item in all_items(kept, stored.entry)]
+    assert [item["type"] for item in listed] == [
+        *(item["type"] for item in items), *(item["type"] for item in last["output"])
+    ]  # fmt: skip
+    assert all(item["id"] for item in listed)
 
 
 @pytest.mark.parametrize("calls", [0, 6])

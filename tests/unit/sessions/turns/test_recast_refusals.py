@@ -245,7 +245,7 @@ def test_a_megabyte_of_a_shells_output_is_cut_where_that_is_asked() -> None:
     chunk = {"stdout": "x" * 2**20, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
     output = {"type": "shell_call_output", "call_id": "c", "output": [chunk]}
     task = {"role": "user", "content": "the task"}
-    fields = {"tools": [{"type": "shell"}], "truncation": "auto"}
+    fields: dict[str, Any] = {"tools": [{"type": "shell"}], "truncation": "auto"}
     turn, read = play(rig, client, "well" + END, input=[task, shell, output], **fields)
     assert turn["status"] == "completed"
     assert "the task" in read
