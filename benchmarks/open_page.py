@@ -30,6 +30,8 @@ OUTPUT_TOKENS = 200
 PAIRS = 5
 SECONDS = 15.0
 NICE = 19
+SETTLED_MS = 4000
+"""A browser works for some seconds when it has been started, whatever page it shows."""
 
 
 async def _stream(port: int, name: str, until: float) -> list[float]:
@@ -69,6 +71,7 @@ def _open_page(origin: str) -> Iterator[None]:
         page = opened(found, origin, None)
         page.goto("/dashboard")
         page.wait_for_selector("tbody tr")
+        page.wait_for_timeout(SETTLED_MS)
         yield
         assert page.locator("tbody tr").count() > 0
 
