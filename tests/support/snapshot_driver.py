@@ -270,6 +270,9 @@ class SnapshotDriver:
         self.model.now = now
         self.mover.restart()
         self.states.restart()
+        if not orderly and self.choose(2):  # of another layout, or harmed: blocks alone are known
+            self.states.stored.clear()
+            self._count("states lost")
         self._start()
         _, states = self.cache.load(self.mover.stored.values(), self.states.stored.values())
         self._count("restarted")
