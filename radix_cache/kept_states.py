@@ -143,7 +143,8 @@ class KeptStates:
     def known(
         self, handle: BranchHandle, tokens: TokenArray, kind: SnapshotKind
     ) -> Snapshot | None:
-        """The same, which is kept for this as well from now on."""
+        """The snapshot that is there already behind ``tokens``; one that was kept for its distance
+        alone is of this kind from now on."""
         snapshot = self.same(handle, tokens)
         if snapshot is not None and snapshot.kind is SnapshotKind.INTERVAL:
             snapshot.kind = kind

@@ -65,7 +65,7 @@ def below(rng: random.Random, *, exact: bool) -> dict[str, int]:
         "host_states": rng.randint(1, 10),
         "host_blocks": 4000 if exact else rng.randint(8, 40),
     }
-    if not exact and rng.random() < 0.7:
+    if not exact and rng.random() < 0.9:
         sizes |= {"disk_blocks": rng.randint(10, 80), "disk_states": rng.randint(1, 10)}
     return sizes
 

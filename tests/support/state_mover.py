@@ -5,7 +5,14 @@ source holds then: a slot that is used again too early shows as another state.
 """
 
 from radix_cache.nodes import Tier
-from radix_cache.snapshots import StateMove, StoredState
+from radix_cache.snapshots import (
+    BeginState,
+    SaveBelow,
+    SaveState,
+    StateMove,
+    StateOrder,
+    StoredState,
+)
 
 Tokens = tuple[int, ...]
 
@@ -20,6 +27,41 @@ class StateMover:
         """What slots of the device held when they were ordered to the disk."""
         self.stored: dict[int, StoredState] = {}
         """What a restart would find, by slot."""
+
+    def carry_out(self, order: StateOrder, blocks: dict[int, Tokens]) -> str | None:
+        """Do what the cache has ordered, and see that a state is the one that it takes it for.
+
+        Args:
+            blocks: of which tokens the device's keys and values are, by block.
+
+        Returns:
+            Which way the order goes from one tier to another, if it does.
+        """
+        if isinstance(order, StateMove):
+            self.move(order)
+            return f"{order.source.name.lower()} to {order.target.name.lower()}"
+        states, tails = self.states[Tier.DEVICE], self.tails[Tier.DEVICE]
+        if isinstance(order, SaveBelow):
+            assert len(states[order.slot]) >= order.position, "a state that was not reached"
+            self.states[Tier.HOST][order.target] = states[order.slot][: order.position]
+            return "running to host"
+        if isinstance(order, BeginState):
+            state = () if order.source is None else states[order.source]
+            assert len(state) == order.position, "a state of another position"
+            states[order.slot] = state
+            if order.tail_block is not None:
+                assert order.source is not None
+                blocks[order.tail_block] = tails[order.source]
+            return None
+        target = order.target if isinstance(order, SaveState) else order.slot
+        if order.position is None:
+            states.pop(target, None)
+            return None
+        states[target] = states[order.slot][: order.position]
+        assert len(states[target]) == order.position, "a state that was not reached"
+        if order.tail_block is not None:
+            tails[target] = blocks[order.tail_block][: order.position]
+        return None
 
     def move(self, move: StateMove) -> None:
         if Tier.DISK not in (move.source, move.target):
