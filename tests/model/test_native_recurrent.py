@@ -3,15 +3,18 @@
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+import kernels.conv_windows
 import kernels.delta_shaping
 import kernels.gated_norm
 import kernels.ring_write
+from kernels.conv_windows import move_windows, move_windows_reference
 from kernels.delta_shaping import DeltaShape, delta_shaping, delta_shaping_reference
-from kernels.gated_delta import DeltaInputs
+from kernels.gated_delta import DeltaInputs, DeltaSpans
 from kernels.gated_norm import gated_norm, gated_norm_reference
 from kernels.native_library import native_library, own_threads
 from kernels.ring_write import RingPlaces, ring_write, ring_write_reference
@@ -180,6 +183,49 @@ def test_a_place_that_is_not_there_is_refused_and_nothing_written(wrong: int, nu
         assert torch.equal(rings, same)
 
 
+def drawn_windows(
+    dtype: torch.dtype, taps: int, channels: int
+) -> tuple[Tensor, Tensor, DeltaSpans]:
+    """Windows within seven longer slots, of which five move on, by 0 to 32 tokens of four layers,
+    from anywhere; each has a ring of its own."""
+    numbers = 4 * (taps - 1) * channels
+    windows = torch.randn(7, numbers + 9, dtype=wide(dtype))[:, :numbers]
+    rings = torch.randn(5, 4, 32, channels).to(dtype)
+    spans = DeltaSpans(
+        slots=torch.randperm(7)[:5].numpy(),
+        rings=torch.randperm(5).numpy(),
+        committed=torch.randint(0, 1000, (5,)).numpy(),
+        counts=np.array([0, 1, 2, *torch.randint(1, 33, (2,)).tolist()]),
+    )
+    return windows.view(7, 4, taps - 1, channels), rings, spans
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("taps", "channels"), [(2, 5), (3, 96), (4, 1536), (7, 40)])
+def test_windows_move_on_as_by_the_reference(
+    taps: int, channels: int, dtype: torch.dtype, threads: int
+) -> None:
+    own_threads(threads)
+    for _ in range(5):
+        windows, rings, spans = drawn_windows(dtype, taps, channels)
+        expected = windows.clone()
+        move_windows_reference(expected, rings, spans)
+        move_windows(windows, rings, spans)
+        assert torch.equal(windows, expected), spans
+
+
+@compiled_here
+@pytest.mark.parametrize("wrong", ["slots", "rings", "committed", "counts"])
+def test_a_window_or_a_ring_that_is_not_there_is_refused(wrong: str) -> None:
+    windows, rings, spans = drawn_windows(torch.float32, 4, 8)
+    before = windows.clone()
+    getattr(spans, wrong)[-1] = -1
+    with pytest.raises(IndexError, match="not within"):
+        move_windows(windows, rings, spans)
+    assert torch.equal(windows, before)
+
+
 @compiled_here
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_the_compiled_ones_are_taken_where_they_are(
@@ -194,8 +240,10 @@ def test_the_compiled_ones_are_taken_where_they_are(
     calls.append(lambda: delta_shaping(*said(shape, 4, dtype), shape))
     calls.append(lambda: gated_norm(torch.zeros(4, 2, 8), gates, torch.ones(8), 1e-6))
     calls.append(lambda: ring_write(0, places, *pairs))
-    for name, call in zip(("delta_shaping", "gated_norm", "ring_write"), calls, strict=True):
-        module = getattr(kernels, name)
+    calls.append(lambda: move_windows(*drawn_windows(dtype, 4, 8)))
+    functions = ("delta_shaping", "gated_norm", "ring_write", "move_windows")
+    for name, call in zip(functions, calls, strict=True):
+        module = getattr(kernels, {"move_windows": "conv_windows"}.get(name, name))
         monkeypatch.setattr(module, f"{name}_reference", refuse)
         call()
         monkeypatch.setattr(module, "native_library", lambda _: None)
