@@ -41,7 +41,6 @@ from runtime.process.rank_frames import RankBlocks, RankFault, RankMet, RankProd
 from runtime.process.rank_processes import SAYS_S, Peer, RankProcesses, partition_of
 from runtime.process.step_channel import StepOrder, encode_end, encode_rest, encode_step
 
-
 MEETING = "meeting the other ranks"
 """The stage of another rank that is about to meet the others."""
 MET = "waiting for the other ranks to meet"
