@@ -18,6 +18,7 @@ from runtime.model.mixer import ConvMixer
 from runtime.model.random_weights import RandomWeights
 from runtime.model.recurrent_mixers import load_recurrent
 from runtime.model.state_pool import StatePool
+from runtime.scheduling.queues import interval
 from tests.support.mixing import CPU, HIDDEN, config_around
 
 SPECS = [
@@ -81,7 +82,7 @@ def test_a_state_that_is_resumed_at_multiples_of_a_chunk_has_the_bits_of_a_whole
     """And so have its outputs, with the compiled kernels and without. Behind a last part that is
     shorter the state itself may differ in its last bit: there it is folded at other tokens."""
     if not compiled:
-        for module in ("gated_delta", "short_conv"):
+        for module in ("delta_shaping", "gated_delta", "gated_norm", "ring_write", "short_conv"):
             monkeypatch.setattr(f"kernels.{module}.native_library", lambda _: None)
     mixer, seed = loaded(spec, dtype), request.config.getoption("--seed")
     for name in ("_in", "_out", "_mixed", "_paces"):
@@ -96,3 +97,7 @@ def test_a_state_that_is_resumed_at_multiples_of_a_chunk_has_the_bits_of_a_whole
             assert torch.equal(found[0], mixed), f"outputs, cut at {cuts}, seed {seed}"
             if end % CHUNK == 0:
                 assert torch.equal(found[1], state), f"the state, cut at {cuts}, seed {seed}"
+
+
+def test_states_of_long_prompts_are_kept_where_that_holds() -> None:
+    assert interval(16) % CHUNK == 0
