@@ -3,7 +3,7 @@
 Always true: nothing of another tenant is found, but for what is published.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import numpy as np
@@ -58,9 +58,12 @@ def find(
     return None
 
 
-def below(tree: RadixTree, snapshot: Snapshot) -> int:
-    """The position of the next snapshot on the path to another, 0 where there is none."""
+def below(tree: RadixTree, snapshot: Snapshot, counts: Callable[[Snapshot], bool]) -> int:
+    """The position of the next snapshot on the path to another, of those that count; 0 where there
+    is none."""
     for other in on_path(tree, snapshot.owner, snapshot.node, snapshot.blocks):
+        if not counts(other):
+            continue
         if other.position < snapshot.position and _is_before(tree, other, snapshot):
             return other.position
     return 0

@@ -22,6 +22,11 @@ _COPIED: Final = 1
 """The stage of those that are wanted and have a copy in another tier."""
 
 
+def _stays(snapshot: Snapshot) -> bool:
+    """Whether others are worth less for it: what goes before all of them does not count."""
+    return snapshot.kind is not SnapshotKind.INTERVAL or bool(snapshot.ends or snapshot.forks)
+
+
 class SnapshotOrder:
     """Over the snapshots of one tree.
 
@@ -104,7 +109,7 @@ class SnapshotOrder:
         if snapshot.ends:
             return True
         if snapshot.kind is SnapshotKind.INTERVAL:
-            return bool(snapshot.forks)
+            return _stays(snapshot)
         known = not snapshot.released or len(snapshot.forks) > 1
         return known and not self._is_behind(snapshot)
 
@@ -128,7 +133,7 @@ class SnapshotOrder:
             seconds = self._restore_cost(successor.position) - self._restore_cost(snapshot.position)
             return snapshot.age + seconds
         cost = self._restore_cost
-        seconds = cost(snapshot.position) - cost(below(self._tree, snapshot))
+        seconds = cost(snapshot.position) - cost(below(self._tree, snapshot, _stays))
         users = max(1, len(snapshot.ends) + len(snapshot.forks))
         return snapshot.age + seconds * users
 

@@ -182,14 +182,14 @@ class Queues:
         cuts = dict.fromkeys(sequence.request.resume_points, SnapshotKind.HEADER)
         if cached.junction is not None:
             cuts.setdefault(cached.junction, SnapshotKind.JUNCTION)
-        step, length = _interval(self._cache.block_size), len(sequence.buffer)
+        step, length = interval(self._cache.block_size), len(sequence.buffer)
         if self._cache.keeps_intervals and length - begun > step:
             for point in range(step, length, step):
                 cuts.setdefault(point, SnapshotKind.INTERVAL)
         return {point: cuts[point] for point in sorted(cuts) if point > begun}
 
 
-def _interval(block_size: int) -> int:
+def interval(block_size: int) -> int:
     """Tokens between states of a long prompt: blocks end there, and chunks of layers with matrices
     may be cut there without another rounding."""
     least = math.lcm(block_size, _EXACT_CUT)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from radix_cache.nodes import Tier
+from radix_cache.snapshots import SnapshotKind
 from runtime.messages import ErrorKind, FinishReason, ResumePoint
 from runtime.model.config import LoadError
 from tests.support.engine_driver import EngineDriver, Result
@@ -123,6 +124,8 @@ def test_states_of_a_long_prompt_are_kept_on_its_way_and_give_the_same_tokens(
         assert short.start is not None
         assert short.start.resumed is not None
         assert short.start.resumed.position > 300
+        taken = driver.engine.memory.cache.stats().snapshots_taken.get(SnapshotKind.INTERVAL, 0)
+        assert taken == (len(range(64, 400, 64)) + 1 if host else 0), "none of short turns"
     assert found[0] == found[1 << 24]
 
 

@@ -18,6 +18,7 @@ from runtime.model.mixer import ConvMixer
 from runtime.model.random_weights import RandomWeights
 from runtime.model.recurrent_mixers import load_recurrent
 from runtime.model.state_pool import StatePool
+from runtime.scheduling.queues import interval
 from tests.support.mixing import CPU, HIDDEN, config_around
 
 SPECS = [
@@ -98,3 +99,7 @@ def test_a_state_that_is_resumed_at_multiples_of_a_chunk_has_the_bits_of_a_whole
             assert torch.equal(found[0], mixed), f"outputs, cut at {cuts}, seed {seed}"
             if end % CHUNK == 0:
                 assert torch.equal(found[1], state), f"the state, cut at {cuts}, seed {seed}"
+
+
+def test_states_of_long_prompts_are_kept_where_that_holds() -> None:
+    assert interval(16) % CHUNK == 0

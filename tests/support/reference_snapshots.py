@@ -133,8 +133,16 @@ class ReferenceSnapshots:
         here = len(kept.prefix)
         if kept.successor is not None and self.is_replaced(kept):
             return kept.age + (restore_s(len(kept.successor.prefix)) - restore_s(here))
-        before = self.resume(kept.owner, kept.prefix)
-        below = 0 if before is None else len(before.prefix)
+        below = max(
+            (
+                len(other.prefix)
+                for other in self.visible(kept.owner)
+                if len(other.prefix) < here
+                and kept.prefix[: len(other.prefix)] == other.prefix
+                and (other.kind != "interval" or other.ends or other.forks)
+            ),
+            default=0,
+        )
         users = max(1, len(kept.ends) + len(kept.forks))
         return kept.age + (restore_s(here) - restore_s(below)) * users
 

@@ -28,8 +28,9 @@ def test_the_next_state_below_is_the_deepest_on_the_same_path() -> None:
     slots = cache.slots
     assert slots is not None
     by_position = {each.position: each for each in slots.kept.snapshots.values()}
-    assert below(cache.tree, by_position[20]) == 8
-    assert below(cache.tree, by_position[9]) == 4
+    assert below(cache.tree, by_position[20], lambda _: True) == 8
+    assert below(cache.tree, by_position[9], lambda _: True) == 4
+    assert below(cache.tree, by_position[9], lambda other: other.position != 4) == 0
     owner = cache.tree.owner("t")
     found = find(cache.tree, owner, by_position[20].node, 5, ids(range(20)))
     assert found is by_position[8]

@@ -1,9 +1,13 @@
 """Turns on their way from waiting to their end."""
 
+from math import lcm
+
 import numpy as np
+import pytest
 
 from runtime.messages import FinishReason
 from runtime.scheduling.policy import ANSWER_LEVELS
+from runtime.scheduling.queues import INTERVAL_TOKENS, interval
 from runtime.scheduling.sequence import SequenceState
 from tests.support.scheduler_bench import Bench, tokens_of
 
@@ -67,3 +71,10 @@ def test_a_paused_turn_may_end_for_the_client() -> None:
     assert not list(bench.scheduler.queues.paused)
     bench.run()
     assert paused.state is SequenceState.DONE
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16, 24, 48, 100])
+def test_states_of_an_interval_are_where_blocks_and_chunks_of_64_end(block_size: int) -> None:
+    step = interval(block_size)
+    assert step % block_size == step % 64 == 0
+    assert INTERVAL_TOKENS <= step < INTERVAL_TOKENS + lcm(block_size, 64)
