@@ -67,9 +67,7 @@ def test_the_rule_is_given_what_the_reference_gives_it(
         expected = parts_of(delta_shaping_reference(convolved, paces, shape))
         for name, found in parts_of(delta_shaping(convolved, paces, shape)).items():
             assert found.dtype == wide(dtype)
-            torch.testing.assert_close(
-                found, expected[name], rtol=4e-6, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}"
-            )
+            torch.testing.assert_close({name: found}, {name: expected[name]}, rtol=4e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
