@@ -126,3 +126,34 @@ class DeltaArgs(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("sequences", "key_heads", "value_heads")),
         *((name, ctypes.c_int64) for name in ("key_dim", "value_dim", "slot_stride", "layer")),
     )
+
+
+class DeltaShapingArgs(ctypes.Structure):
+    """``native/recurrent.h``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("convolved", "paces", "rates", "bias")),
+        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "decays", "betas")),
+        *((name, ctypes.c_int64) for name in ("tokens", "key_heads", "value_heads")),
+        *((name, ctypes.c_int64) for name in ("key_dim", "value_dim")),
+    )
+
+
+class GatedNormArgs(ctypes.Structure):
+    """The same."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("mixed", "gates", "weight", "output")),
+        *((name, ctypes.c_int64) for name in ("tokens", "heads", "size", "gate_stride")),
+        ("eps", ctypes.c_float),
+    )
+
+
+class RingWriteArgs(ctypes.Structure):
+    """The same."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("rows", "rings", "ring_of", "place", "token")),
+        *((name, ctypes.c_int64) for name in ("count", "row_size", "ring_stride", "place_stride")),
+        *((name, ctypes.c_int64) for name in ("tokens", "rings_count", "ring")),
+    )

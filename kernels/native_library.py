@@ -31,9 +31,12 @@ from kernels.native_arguments import (
     AttendArgs,
     DeltaArgs,
     DeltaFoldArgs,
+    DeltaShapingArgs,
+    GatedNormArgs,
     LinearArgs,
     PackArgs,
     QkvArgs,
+    RingWriteArgs,
     ShortConvArgs,
     TiledWeights,
     WeightKind,
@@ -90,6 +93,16 @@ class NativeLibrary:
         """See ``kernels.gated_delta``; both compute in float32, whatever the dtype."""
         self.gated_delta.argtypes = (ctypes.POINTER(DeltaArgs),)
         self.delta_fold.argtypes = (ctypes.POINTER(DeltaFoldArgs),)
+        self.delta_shaping = getattr(library, f"keepwarm_delta_shaping_{suffix}")
+        """See ``kernels.delta_shaping``."""
+        self.delta_shaping.argtypes = (ctypes.POINTER(DeltaShapingArgs),)
+        self.gated_norm = getattr(library, f"keepwarm_gated_norm_{suffix}")
+        """See ``kernels.gated_norm``."""
+        self.gated_norm.argtypes = (ctypes.POINTER(GatedNormArgs),)
+        self.ring_write = library.keepwarm_ring_write
+        """See ``kernels.ring_write``; for rows of any dtype."""
+        self.ring_write.argtypes = (ctypes.POINTER(RingWriteArgs), ctypes.c_int64)
+        self.ring_write.restype = ctypes.c_int64
         self._slabs = Slabs()
         self._linear: dict[WeightKind, Any] = {}
         self._widen: dict[WeightKind, Any] = {}
@@ -137,6 +150,8 @@ class NativeLibrary:
             self.short_conv,
             self.gated_delta,
             self.delta_fold,
+            self.delta_shaping,
+            self.gated_norm,
         ):
             function.restype = None
 

@@ -109,9 +109,8 @@ def parse_item(raw: object, path: str, limits: ItemLimits | None = None) -> Item
         kind = "message"
     fields = Fields(raw, path)
     if isinstance(kind, str) and kind in TOLD:
-        note = note_of(raw, path)
-        told, id_ = TextPart(type="output_text", text=note), fields.text("id", absent=True)
-        return Message(role="assistant", content=(told,), id=id_)
+        told = TextPart(type="output_text", text=note_of(raw, path))
+        return Message(role="assistant", content=(told,), id=fields.text("id", absent=True))
     if (built_in := parse_built_in(raw, path)) is not None:
         return built_in
     match kind:

@@ -13,10 +13,7 @@ constexpr int64_t kWorthThreads = 1 << 15;
 
 template <typename T>
 float inverse_rms(const T* x, int64_t size, float eps) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < size; ++i) sum += widen(x[i]) * widen(x[i]);
-  return 1.0f / std::sqrt(sum / float(size) + eps);
+  return 1.0f / std::sqrt(sum_of_squares(x, size) / float(size) + eps);
 }
 
 template <typename T>
@@ -36,15 +33,12 @@ template <typename T>
 void silu_mul_row(const T* gate, const T* up, T* out, int64_t size) {
   for (int64_t from = 0; from < size; from += kPiece) {
     int64_t count = std::min(kPiece, size - from);
-    float silu[kPiece];  // in one loop with the rounding, each of its cases divides again
+    float weights[kPiece];  // in one loop with the rounding, each of its cases divides again
 #pragma omp simd
-    for (int64_t i = 0; i < count; ++i) {
-      float g = widen(gate[from + i]);
-      silu[i] = g / (1.0f + exponential(std::min(-g, 87.0f)));
-    }
+    for (int64_t i = 0; i < count; ++i) weights[i] = silu(widen(gate[from + i]));
 #pragma omp simd
     for (int64_t i = 0; i < count; ++i)
-      narrow(rounded<T>(silu[i]) * widen(up[from + i]), out + from + i);
+      narrow(rounded<T>(weights[i]) * widen(up[from + i]), out + from + i);
   }
 }
 

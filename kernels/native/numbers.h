@@ -83,6 +83,16 @@ inline float exponential(float x) {
   return p * power;
 }
 
+inline float silu(float x) { return x / (1.0f + exponential(std::min(-x, 87.0f))); }
+
+template <typename T>
+inline float sum_of_squares(const T* x, int64_t size) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < size; ++i) sum += widen(x[i]) * widen(x[i]);
+  return sum;
+}
+
 #ifdef HAVE_BF16_UNITS
 // Intel's units for bf16 beside its matrix units take as long for 32 products as for 64 in single
 // precision; AMD's do not.

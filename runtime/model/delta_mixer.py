@@ -4,18 +4,14 @@ Decays, betas, what the rule computes and what the norm makes of it are in the d
 whatever the weights are in.
 """
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
-from kernels.gated_delta import DeltaInputs
+from kernels.delta_shaping import DeltaShape, delta_shaping
+from kernels.gated_norm import gated_norm
 from kernels.short_conv import ConvWeights, short_conv
 from runtime.model.config import GatedDelta
 from runtime.model.layers import MapLoader
 from runtime.model.state_pool import StateStep
-
-_LEAST_LENGTH = 1e-6
-"""Added to the squared length that queries and keys are divided by."""
 
 
 class DeltaMixer:
@@ -41,8 +37,14 @@ class DeltaMixer:
         shape = (spec.channels, 1, spec.taps)
         taps = source.tensor(f"{name}.conv1d.weight", shape, wide=True)
         self._convolution = ConvWeights(taps=taps[:, 0].T.contiguous(), bias=None)
-        self._pace = source.tensor(f"{name}.A_log", (heads,), wide=True).exp()
-        self._pace_bias = source.tensor(f"{name}.dt_bias", (heads,), wide=True)
+        self._shape = DeltaShape(
+            key_heads=spec.key_heads,
+            value_heads=heads,
+            key_dim=spec.key_dim,
+            value_dim=spec.value_dim,
+            rates=source.tensor(f"{name}.A_log", (heads,), wide=True).exp(),
+            bias=source.tensor(f"{name}.dt_bias", (heads,), wide=True),
+        )
         self._norm = source.tensor(f"{name}.gated_norm.scale", (spec.value_dim,), wide=True)
 
     @property
@@ -58,36 +60,11 @@ class DeltaMixer:
             layer: counted among the recurrent ones.
         """
         assert states.deltas is not None
-        spec = self.spec
-        before, gates = self._mixed(x).tensor_split([spec.channels], dim=1)
+        before, gates = self._mixed(x).tensor_split([self.spec.channels], dim=1)
         before = before.contiguous()
         after = short_conv(before, self._convolution, states.windows(layer), states.rows)
-        inputs = self._inputs(after, self._paces(x))
+        inputs = delta_shaping(after, self._paces(x), self._shape)
         outputs = states.deltas.mix(layer, inputs)
         states.keep(layer, before)
         states.deltas.keep(layer, inputs, outputs)
-        return self._out(self._gated(outputs.mixed, gates).to(x.dtype))
-
-    def _inputs(self, convolved: Tensor, paces: Tensor) -> DeltaInputs:
-        spec, wide = self.spec, self._pace.dtype
-        parts = [spec.key_size, spec.key_size, spec.value_size]
-        queries, keys, values = torch.split(functional.silu(convolved.to(wide)), parts, dim=1)
-        by_key = (-1, spec.key_heads, spec.key_dim)
-        betas, steps = paces.to(wide).chunk(2, dim=1)
-        return DeltaInputs(
-            queries=_of_length_one(queries.reshape(by_key)) * spec.key_dim**-0.5,
-            keys=_of_length_one(keys.reshape(by_key)),
-            values=values.reshape(-1, spec.value_heads, spec.value_dim),
-            decays=-self._pace * functional.softplus(steps + self._pace_bias),
-            betas=betas.sigmoid(),
-        )
-
-    def _gated(self, mixed: Tensor, gates: Tensor) -> Tensor:
-        """[T, V * value_dim]: each head normed, scaled, and weighed number by number."""
-        normed = mixed * torch.rsqrt(mixed.square().mean(-1, keepdim=True) + self._eps)
-        weights = functional.silu(gates.to(mixed.dtype)).view_as(mixed)
-        return (normed * self._norm * weights).flatten(1)
-
-
-def _of_length_one(rows: Tensor) -> Tensor:
-    return rows * torch.rsqrt(rows.square().sum(-1, keepdim=True) + _LEAST_LENGTH)
+        return self._out(gated_norm(outputs.mixed, gates, self._norm, self._eps))

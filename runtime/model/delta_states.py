@@ -22,6 +22,7 @@ from kernels.gated_delta import (
     fold_rings,
     gated_delta,
 )
+from kernels.ring_write import RingPlaces, ring_write
 from runtime.model.config import OfMatrices
 
 
@@ -62,7 +63,7 @@ class DeltaStates:
         self,
         rows: DeltaRows,
         spans: DeltaSpans,
-        kept: tuple[Tensor, Tensor, Tensor],
+        kept: RingPlaces,
         moved: Tensor,
     ) -> "DeltaStep":
         """See ``StatePool.step``.
@@ -96,7 +97,7 @@ class DeltaStep:
     matrices: Tensor
     factors: DeltaRings
     due: list[DeltaDue]
-    kept: tuple[Tensor, Tensor, Tensor]
+    kept: RingPlaces
     moved_slots: Tensor
     moved: list[Tensor] = field(default_factory=list)
 
@@ -111,10 +112,13 @@ class DeltaStep:
 
     def keep(self, layer: int, inputs: DeltaInputs, outputs: DeltaOutputs) -> None:
         """Take the factors of a layer's tokens."""
-        ring, place, token = self.kept
-        self.factors.keys[ring, layer, place] = inputs.keys[token]
-        self.factors.corrected[ring, layer, place] = outputs.corrected[token]
-        self.factors.decays[ring, layer, place] = inputs.decays[token]
+        ring_write(
+            layer,
+            self.kept,
+            (self.factors.keys, inputs.keys),
+            (self.factors.corrected, outputs.corrected),
+            (self.factors.decays, inputs.decays),
+        )
         if len(self.moved_slots):
             self.moved.append(outputs.handed)
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from kernels.gated_delta import DeltaRows, DeltaSpans
+from kernels.ring_write import RingPlaces, ring_write
 from kernels.short_conv import ConvRows
 from kernels.upload import upload
 from runtime.model.batch import NO_STATE, IntArray
@@ -208,7 +209,7 @@ class StatePool:
         ends: IntArray,
         query_starts: IntArray,
         counts: IntArray,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> RingPlaces:
         """Rings, places in them and tokens of a step whose inputs go there."""
         lengths = np.where(slots >= 0, ends - committed, 0)
         sequence = np.repeat(np.arange(len(slots)), lengths)
@@ -306,7 +307,7 @@ class StateStep:
     rings: Tensor
     rows: ConvRows
     deltas: DeltaStep | None
-    kept: tuple[Tensor, Tensor, Tensor]
+    kept: RingPlaces
     moved_slots: Tensor
     """[M] slots of sequences with more tokens than a ring has."""
     moved_rows: Tensor
@@ -320,8 +321,7 @@ class StateStep:
 
     def keep(self, layer: int, inputs: Tensor) -> None:
         """Take the inputs [T, channels] of a layer's convolution."""
-        ring, place, token = self.kept
-        self.rings[ring, layer, place] = inputs[token].to(self.rings.dtype)
+        ring_write(layer, self.kept, (self.rings, inputs))
         if len(self.moved_slots):
             self.moved.append(inputs[self.moved_rows].to(self.states.dtype))
 

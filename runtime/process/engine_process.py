@@ -33,6 +33,7 @@ from runtime.messages import Beat, EngineInfo, EngineMessage, Loading, StepOutpu
 from runtime.model.config import LoadError
 from runtime.process import frames
 from runtime.process.core_choice import LOOK_S, RESTS_AFTER_S, CoreChoice
+from runtime.process.ending import LAST_WORDS
 from runtime.process.frame_socket import receive_frame
 from runtime.process.rank_processes import RankProcesses, check_ranks, start_rank_processes
 from runtime.process.watchdog import (
@@ -449,7 +450,7 @@ def serve(connection: socket.socket, log_format: LogFormat = "text") -> None:
             if output is not None:
                 send(frames.encode_step(output))
     except EngineBroken as broken:
-        log.error("engine ends, to be replaced: %s", broken)
+        LAST_WORDS.say(broken)
         sys.exit(1)
     finally:
         pulse.end()

@@ -34,13 +34,12 @@ from runtime.model.rank_sum import RankSum, SumKind
 from runtime.model.runner import device_of, resolve_device
 from runtime.model.step_buckets import Bucket
 from runtime.process import frames, rank_frames
+from runtime.process.ending import LAST_WORDS
 from runtime.process.frame_socket import receive_frame
 from runtime.process.rank_files import files_digest
 from runtime.process.rank_frames import RankBlocks, RankFault, RankMet, RankProducts, RankRoom
 from runtime.process.rank_processes import SAYS_S, Peer, RankProcesses, partition_of
 from runtime.process.step_channel import StepOrder, encode_end, encode_rest, encode_step
-
-log = logging.getLogger(__name__)
 
 MEETING = "meeting the other ranks"
 """The stage of another rank that is about to meet the others."""
@@ -327,7 +326,7 @@ def group_in(folder: Path, config: EngineConfig, partition: Partition) -> RankGr
 
 def end_process(reason: str) -> None:
     """End this process, whatever its other threads wait for."""
-    log.error("engine ends, to be replaced: %s", reason)
+    LAST_WORDS.say(reason)
     logging.shutdown()
     os._exit(1)
 

@@ -68,10 +68,10 @@ class Store:
         self.running = RunningTurns(limits.max_queued_turns)
         self.pace = Pace()
         self.logs = EventLogs(limits=limits, clock=clock)
-        self.quotas = Quotas(tenants or Tenants([]), clock, cluster=cluster)
+        self._policies = tenants or Tenants([])
+        self.quotas = Quotas(self._policies, clock, cluster=cluster)
         self.wall_clock = wall_clock
         self._clock_offset_s = 0.0
-        self._policies = tenants or Tenants([])
         self._prices = prices
         self._clock = clock
         self._tables = ResponseTables(limits=limits, clock=clock, branches=self.branches)

@@ -16,6 +16,8 @@ import socket
 from collections.abc import Callable
 from itertools import islice, takewhile
 
+from sessions.wire.descriptors import SpareDescriptor
+
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
@@ -25,8 +27,17 @@ SPEAK_S = 0.25
 """Between connecting and the first byte: a client's process may have to wait for its core."""
 REST_S = 1.0
 """Until the next try where the system has no descriptor or memory for a client."""
+_NONE_LEFT = b'{"error":{"code":"server_is_overloaded","message":"' + (
+    b'The server has run out of file descriptors; try again in a moment."}}'
+)
+TURNED_AWAY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\nRetry-After: 1\r\nConnection: close\r\n\r\n%b"
+) % (len(_NONE_LEFT), _NONE_LEFT)
+"""To whoever has waited for a descriptor in vain."""
 FULL_S = 0.02
 """Seconds until the next try where there are as many sockets as may be."""
+_READ = 65_536
 _OUT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -61,6 +72,9 @@ class Acceptor:
         self.bound: socket.socket | None = None
         """The listening socket; None before and after."""
         self._rest: asyncio.TimerHandle | None = None
+        self._spare = SpareDescriptor()
+        self._starved = False
+        """There was no descriptor at the last try."""
 
     @property
     def num_opening(self) -> int:
@@ -96,6 +110,7 @@ class Acceptor:
         self._hand_over(len(self._silent))
         for client in list(self._silent):
             self._close(client)
+        self._spare.close()
         self._heard.close()
         await asyncio.gather(*self._opening, return_exceptions=True)
 
@@ -137,9 +152,13 @@ class Acceptor:
                 break
             except OSError as error:
                 if error.errno in _OUT_OF:  # ``DescriptorWatch`` says so
+                    if self._starved:
+                        self._turn_away()
+                    self._starved = True
                     self._pause(REST_S)
                     break
                 continue  # that client is gone
+            self._starved = False
             client.setblocking(False)
             self._heard.register(client, selectors.EVENT_READ)
             self._silent[client] = now
@@ -147,6 +166,21 @@ class Acceptor:
                 self._cut(1, 0.0)  # who has said nothing goes, however short a time it had
         self._hand_over(ACCEPTED_AT_ONCE)
         self._taken()
+
+    def _turn_away(self) -> None:
+        """Tell who has waited for a rest that there is no descriptor, one after another, instead of
+        letting them wait: among them may be the one that asks whether the server is ready."""
+        assert self.bound is not None
+        for _ in range(ACCEPTED_AT_ONCE):
+            with self._spare.lent() as lent:
+                if not lent:
+                    return
+                try:
+                    client, _ = self.bound.accept()
+                except OSError:
+                    return
+                with client:
+                    _refuse(client)
 
     def _pause(self, rest_s: float) -> None:
         """The listening socket stays readable: without a rest the loop would do nothing else."""
@@ -195,3 +229,13 @@ class Acceptor:
         with contextlib.suppress(KeyError, ValueError):
             self._heard.unregister(client)
         client.close()
+
+
+def _refuse(client: socket.socket) -> None:
+    """What it has sent is read, so that closing does not take the answer away from it."""
+    client.setblocking(False)
+    with contextlib.suppress(OSError):
+        client.recv(_READ)
+    with contextlib.suppress(OSError):
+        client.send(TURNED_AWAY)
+        client.shutdown(socket.SHUT_WR)

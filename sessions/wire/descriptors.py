@@ -12,7 +12,7 @@ import errno
 import logging
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tools_api.limits import Limits
@@ -104,3 +104,35 @@ class DescriptorWatch:
                 )
         else:
             self._said_at = None
+
+
+class SpareDescriptor:
+    """A descriptor that is kept for when there is no other: given up for a moment, somebody can be
+    told so. Another thread may take it in that moment; then there is none until ``restore``."""
+
+    def __init__(self) -> None:
+        self._kept: int | None = None
+        self.restore()
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[bool]:
+        """Whether there is one to be used meanwhile."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            os.close(kept)
+        try:
+            yield kept is not None
+        finally:
+            self.restore()
+
+    def restore(self) -> None:
+        """Keep one, if there is one to be had."""
+        if self._kept is None:
+            with contextlib.suppress(OSError):
+                self._kept = os.open(os.devnull, os.O_RDONLY)
+
+    def close(self) -> None:
+        """Keep none any more."""
+        if self._kept is not None:
+            os.close(self._kept)
+            self._kept = None

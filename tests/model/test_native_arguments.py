@@ -21,6 +21,9 @@ STRUCTURES = (
     arguments.ShortConvArgs,
     arguments.DeltaArgs,
     arguments.DeltaFoldArgs,
+    arguments.DeltaShapingArgs,
+    arguments.GatedNormArgs,
+    arguments.RingWriteArgs,
     layers._ProductArgs,
     layers._LayerArgs,
     layers._LayersArgs,
@@ -44,7 +47,8 @@ def test_sizes_and_places_are_those_of_the_headers(tmp_path: Path) -> None:
     source = tmp_path / "claims.cpp"
     source.write_text(
         f'#include "{folder}/layers.cpp"\n#include "{folder}/short_conv.h"\n'
-        f'#include "{folder}/gated_delta.h"\n#include <cstddef>\n' + "\n".join(claims)
+        f'#include "{folder}/gated_delta.h"\n#include "{folder}/recurrent.h"\n'
+        "#include <cstddef>\n" + "\n".join(claims)
     )
     command = [str(COMPILER), *native_library.FLAGS, "-fsyntax-only", str(source)]
     result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)

@@ -82,7 +82,7 @@ def test_a_state_that_is_resumed_at_multiples_of_a_chunk_has_the_bits_of_a_whole
     """And so have its outputs, with the compiled kernels and without. Behind a last part that is
     shorter the state itself may differ in its last bit: there it is folded at other tokens."""
     if not compiled:
-        for module in ("gated_delta", "short_conv"):
+        for module in ("delta_shaping", "gated_delta", "gated_norm", "ring_write", "short_conv"):
             monkeypatch.setattr(f"kernels.{module}.native_library", lambda _: None)
     mixer, seed = loaded(spec, dtype), request.config.getoption("--seed")
     for name in ("_in", "_out", "_mixed", "_paces"):

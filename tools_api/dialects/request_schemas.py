@@ -172,7 +172,10 @@ def _or_null(schema: Schema, required: bool) -> Schema:
 
 def _create_response(fields: dict[str, Schema]) -> Schema:
     text = one_of(ref("TextConfigAndFormat"), _NULL)
+    named = {"type": "object", "properties": {"id": TEXT}, "required": ["id"]}
+    told = {"description": fields["conversation"]["description"]}
     own = {
+        "conversation": one_of(*fields["conversation"]["anyOf"], named) | told,
         "input": one_of(TEXT, array(ref("Item")), _NULL),
         "tools": one_of(array(ref("Tool")), _NULL),
         "tool_choice": one_of(ref("ToolChoice"), _NULL),

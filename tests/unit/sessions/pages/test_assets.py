@@ -100,3 +100,11 @@ def test_assets_have_types_and_what_is_none_is_not_found() -> None:
         with pytest.raises(ApiError) as caught:
             assets.show(make_call(name))
         assert caught.value.status == 404
+
+
+def test_nothing_moves_for_ever() -> None:
+    """A page that stands open draws when something is new: frames beyond that are a core's work,
+    which the engine of the same machine would do without."""
+    rules = "".join(path.read_text() for path in FOLDER.glob("*.css"))
+    assert "infinite" not in rules
+    assert "transition: width" not in rules

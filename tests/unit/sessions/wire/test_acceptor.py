@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import errno
 import itertools
+import json
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from sessions.wire.acceptor import ACCEPTED_AT_ONCE, REST_S, SPEAK_S, Acceptor
+from sessions.wire.acceptor import ACCEPTED_AT_ONCE, REST_S, SPEAK_S, TURNED_AWAY, Acceptor
 from tests.support.running_server import LOOPS
 
 HEAD_S = 10.0
@@ -222,13 +223,45 @@ def test_without_descriptors_the_loop_rests_and_then_goes_on(
             return call_later(0.01, call, *words)
 
         monkeypatch.setattr(loop, "call_later", soon)
-        errors = iter([errno.ECONNABORTED, errno.EMFILE, errno.ENFILE])
+        errors = iter([errno.ECONNABORTED, errno.EMFILE])
         bound = OutOfDescriptors(bench.bound, errors)
         bench.acceptor.bound = bound  # type: ignore[assignment]
         bench.connect(b"x")
         await bench.until(lambda: len(bench.open) == 1)
-        assert [delay for delay in waits if delay == REST_S] == [REST_S, REST_S]
-        assert bound.asked == 5
+        assert [delay for delay in waits if delay == REST_S] == [REST_S]
+        assert bound.asked == 4
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("words", [b"GET /readyz HTTP/1.1\r\n\r\n", b""])
+def test_who_has_waited_for_a_descriptor_in_vain_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, words: bytes
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        loop = asyncio.get_running_loop()
+        call_later = loop.call_later
+        monkeypatch.setattr(loop, "call_later", lambda _, *rest: call_later(0.01, *rest))
+        bench.acceptor.bound = OutOfDescriptors(  # type: ignore[assignment]
+            bench.bound, iter([errno.EMFILE, errno.EMFILE])
+        )
+        told, heard = bench.connect(words), bytearray()
+
+        def answered() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                heard.extend(told.recv(4096))
+            return len(heard) == len(TURNED_AWAY)
+
+        await bench.until(answered)
+        assert heard == TURNED_AWAY
+        assert ended(told)
+        head, _, body = bytes(heard).partition(b"\r\n\r\n")
+        assert b"503" in head.splitlines()[0]
+        assert b"Content-Length: %d\r\n" % len(body) in head
+        assert json.loads(body)["error"]["code"] == "server_is_overloaded"
+        assert not bench.open
+        bench.connect(b"x")
+        await bench.until(lambda: len(bench.open) == 1)
 
     play(scenario)
 

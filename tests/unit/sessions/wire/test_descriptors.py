@@ -6,7 +6,15 @@ import resource
 
 import pytest
 
-from sessions.wire.descriptors import KEPT, OWN, SAY_EVERY_S, DescriptorWatch, raise_limit, within
+from sessions.wire.descriptors import (
+    KEPT,
+    OWN,
+    SAY_EVERY_S,
+    DescriptorWatch,
+    SpareDescriptor,
+    raise_limit,
+    within,
+)
 from tests.support.clock import FakeClock
 from tools_api.limits import DEFAULT_LIMITS
 
@@ -66,3 +74,36 @@ def test_the_soft_limit_is_raised_as_far_as_it_may_be() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_kept_descriptor_is_lent_for_a_moment() -> None:
+    spare = SpareDescriptor()
+    before = len(os.listdir("/dev/fd"))
+    with spare.lent() as lent:
+        assert lent
+        assert len(os.listdir("/dev/fd")) == before - 1
+    assert len(os.listdir("/dev/fd")) == before
+    spare.close()
+    spare.close()
+    assert len(os.listdir("/dev/fd")) == before - 1
+
+
+def test_where_another_took_it_there_is_none_until_one_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spare = SpareDescriptor()
+    with monkeypatch.context() as patched:
+
+        def none_left(*_: object) -> int:
+            raise OSError(errno.EMFILE, "none")
+
+        patched.setattr(os, "open", none_left)
+        with spare.lent() as lent:
+            assert lent
+        with spare.lent() as lent:
+            assert not lent
+    with spare.lent() as lent:
+        assert not lent
+    with spare.lent() as lent:
+        assert lent
+    spare.close()

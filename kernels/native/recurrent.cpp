@@ -1,0 +1,118 @@
+// The small operations around the gated delta rule, each in one pass. Specifications: the torch
+// references in kernels/delta_shaping.py, kernels/gated_norm.py and kernels/ring_write.py.
+//
+// A token's numbers are made from its own row alone, in one order: no bit depends on what else is in
+// the step, or on threads.
+
+#include "recurrent.h"
+
+#include "numbers.h"
+#include "team.h"
+
+namespace {
+
+// Below this many numbers, each of which takes an exponential, a second thread costs more than it saves.
+constexpr int64_t kWorthNumbers = 1 << 13;
+constexpr int64_t kPiece = 256;
+constexpr float kLeastLength = 1e-6f;  // kernels/delta_shaping.py
+constexpr float kLinear = 20.0f;       // above it softplus is its argument, as in torch
+
+template <typename T>
+void silu_row(const T* x, float* out, int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] = silu(widen(x[i]));
+}
+
+void to_length(float* row, int64_t size, float length) {
+  float inverse = 1.0f / std::sqrt(sum_of_squares(row, size) + kLeastLength);
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) row[i] = row[i] * inverse * length;
+}
+
+inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+inline float softplus(float x) { return x > kLinear ? x : std::log1p(std::exp(x)); }
+
+template <typename T>
+void shape_token(const DeltaShapingArgs* args, int64_t token) {
+  int64_t keys = args->key_heads * args->key_dim, values = args->value_heads * args->value_dim;
+  const T* row = static_cast<const T*>(args->convolved) + token * (2 * keys + values);
+  float *queries = args->queries + token * keys, *own_keys = args->keys + token * keys;
+  silu_row(row, queries, keys);
+  silu_row(row + keys, own_keys, keys);
+  silu_row(row + 2 * keys, args->values + token * values, values);
+  float scale = float(1.0 / std::sqrt(double(args->key_dim)));
+  for (int64_t h = 0; h < args->key_heads; ++h) {
+    to_length(queries + h * args->key_dim, args->key_dim, scale);
+    to_length(own_keys + h * args->key_dim, args->key_dim, 1.0f);
+  }
+  const T* paces = static_cast<const T*>(args->paces) + token * 2 * args->value_heads;
+  for (int64_t h = 0; h < args->value_heads; ++h) {
+    int64_t at = token * args->value_heads + h;
+    args->betas[at] = sigmoid(widen(paces[h]));
+    args->decays[at] = -args->rates[h] * softplus(widen(paces[args->value_heads + h]) + args->bias[h]);
+  }
+}
+
+template <typename T>
+void shape(const DeltaShapingArgs* args) {
+  int64_t numbers = 2 * args->key_heads * args->key_dim + args->value_heads * args->value_dim;
+  bool worth = args->tokens * numbers >= kWorthNumbers;
+  team::each_of(args->tokens, worth, [=](int64_t token) { shape_token<T>(args, token); });
+}
+
+template <typename T>
+void gated_norm_token(const GatedNormArgs* args, int64_t token) {
+  int64_t size = args->size;
+  for (int64_t h = 0; h < args->heads; ++h) {
+    int64_t at = (token * args->heads + h) * size;
+    const float* mixed = args->mixed + at;
+    const T* gates = static_cast<const T*>(args->gates) + token * args->gate_stride + h * size;
+    T* out = static_cast<T*>(args->output) + at;
+    float scale = 1.0f / std::sqrt(sum_of_squares(mixed, size) / float(size) + args->eps);
+    for (int64_t from = 0; from < size; from += kPiece) {
+      int64_t count = std::min(kPiece, size - from);
+      float weights[kPiece];  // in one loop with the rounding, each of its cases divides again
+      silu_row(gates + from, weights, count);
+#pragma omp simd
+      for (int64_t i = 0; i < count; ++i)
+        narrow(mixed[from + i] * scale * args->weight[from + i] * weights[i], out + from + i);
+    }
+  }
+}
+
+template <typename T>
+void gated_norm(const GatedNormArgs* args) {
+  bool worth = args->tokens * args->heads * args->size >= kWorthNumbers;
+  team::each_of(args->tokens, worth, [=](int64_t token) { gated_norm_token<T>(args, token); });
+}
+
+bool within(int64_t number, int64_t end) { return 0 <= number && number < end; }
+
+// Whether every row has a place; else nothing is written.
+bool write_ring(const RingWriteArgs& args) {
+  for (int64_t i = 0; i < args.count; ++i)
+    if (!within(args.ring_of[i], args.rings_count) || !within(args.place[i], args.ring) ||
+        !within(args.token[i], args.tokens))
+      return false;
+  for (int64_t i = 0; i < args.count; ++i)
+    std::memcpy(args.rings + args.ring_of[i] * args.ring_stride + args.place[i] * args.place_stride,
+                args.rows + args.token[i] * args.row_size, args.row_size);
+  return true;
+}
+
+}  // namespace
+
+extern "C" {
+
+void keepwarm_delta_shaping_bf16(const DeltaShapingArgs* args) { shape<bf16>(args); }
+void keepwarm_delta_shaping_f32(const DeltaShapingArgs* args) { shape<float>(args); }
+void keepwarm_gated_norm_bf16(const GatedNormArgs* args) { gated_norm<bf16>(args); }
+void keepwarm_gated_norm_f32(const GatedNormArgs* args) { gated_norm<float>(args); }
+
+// As many of some writes as were made: those behind the first one with a place that is not there are not.
+int64_t keepwarm_ring_write(const RingWriteArgs* writes, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    if (!write_ring(writes[i])) return i;
+  return count;
+}
+}

@@ -1,0 +1,39 @@
+// What calls of the small operations around the gated delta rule are told; kernels/native_arguments.py
+// has the same.
+
+#pragma once
+
+#include <cstdint>
+
+struct DeltaShapingArgs {
+  const void* convolved;  // [tokens, 2 * key_heads * key_dim + value_heads * value_dim]
+  const void* paces;      // [tokens, 2 * value_heads]: of betas, then of steps
+  const float* rates;     // [value_heads]
+  const float* bias;      // [value_heads], of steps
+  float* queries;         // [tokens, key_heads, key_dim], and so on: DeltaArgs
+  float* keys;
+  float* values;
+  float* decays;
+  float* betas;
+  int64_t tokens, key_heads, value_heads, key_dim, value_dim;
+};
+
+struct GatedNormArgs {
+  const float* mixed;   // [tokens, heads, size]
+  const void* gates;    // [tokens, heads * size], rows gate_stride apart
+  const float* weight;  // [size]
+  void* output;         // [tokens, heads * size]
+  int64_t tokens, heads, size, gate_stride;
+  float eps;
+};
+
+// Rows of some tokens, each to its place in a ring. Sizes and strides are in bytes.
+struct RingWriteArgs {
+  const char* rows;       // [tokens], row_size apart
+  char* rings;            // [rings, ring], of one layer
+  const int64_t* ring_of; // [count]
+  const int64_t* place;   // [count]
+  const int64_t* token;   // [count]
+  int64_t count, row_size, ring_stride, place_stride;
+  int64_t tokens, rings_count, ring;  // the ends of what the three above may say
+};
