@@ -157,3 +157,15 @@ class RingWriteArgs(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("count", "row_size", "ring_stride", "place_stride")),
         *((name, ctypes.c_int64) for name in ("tokens", "rings_count", "ring")),
     )
+
+
+class WindowArgs(ctypes.Structure):
+    """The same."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("windows", "rings", "slots", "ring_of")),
+        *((name, ctypes.c_void_p) for name in ("committed", "counts")),
+        *((name, ctypes.c_int64) for name in ("sequences", "layers", "before", "channels")),
+        *((name, ctypes.c_int64) for name in ("ring", "slot_stride")),
+        *((name, ctypes.c_int64) for name in ("slots_count", "rings_count")),
+    )

@@ -40,6 +40,7 @@ from kernels.native_arguments import (
     ShortConvArgs,
     TiledWeights,
     WeightKind,
+    WindowArgs,
 )
 from kernels.paged_layout import PagedLayout
 
@@ -103,6 +104,10 @@ class NativeLibrary:
         """See ``kernels.ring_write``; for rows of any dtype."""
         self.ring_write.argtypes = (ctypes.POINTER(RingWriteArgs), ctypes.c_int64)
         self.ring_write.restype = ctypes.c_int64
+        self.move_windows = getattr(library, f"keepwarm_move_windows_{suffix}")
+        """See ``kernels.conv_windows``; the dtype is that of rings."""
+        self.move_windows.argtypes = (ctypes.POINTER(WindowArgs),)
+        self.move_windows.restype = ctypes.c_bool
         self._slabs = Slabs()
         self._linear: dict[WeightKind, Any] = {}
         self._widen: dict[WeightKind, Any] = {}

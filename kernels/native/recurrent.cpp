@@ -1,5 +1,6 @@
 // The small operations around the gated delta rule, each in one pass. Specifications: the torch
-// references in kernels/delta_shaping.py, kernels/gated_norm.py and kernels/ring_write.py.
+// references in kernels/delta_shaping.py, kernels/gated_norm.py, kernels/ring_write.py and
+// kernels/conv_windows.py.
 //
 // A token's numbers are made from its own row alone, in one order: no bit depends on what else is in
 // the step, or on threads.
@@ -13,6 +14,7 @@ namespace {
 
 // Below this many numbers, each of which takes an exponential, a second thread costs more than it saves.
 constexpr int64_t kWorthNumbers = 1 << 13;
+constexpr int64_t kWorthCopies = 1 << 16;  // and of those that are only copied
 constexpr int64_t kPiece = 256;
 constexpr float kLeastLength = 1e-6f;  // kernels/delta_shaping.py
 constexpr float kLinear = 20.0f;       // above it softplus is its argument, as in torch
@@ -100,6 +102,41 @@ bool write_ring(const RingWriteArgs& args) {
   return true;
 }
 
+// What stays is further back in a window than where it goes: rows are moved oldest first.
+template <typename T>
+void move_window(const WindowArgs* args, int64_t sequence, int64_t layer) {
+  int64_t count = args->counts[sequence], channels = args->channels, before = args->before;
+  if (count == 0) return;
+  float* window = args->windows + args->slots[sequence] * args->slot_stride + layer * before * channels;
+  const T* ring = static_cast<const T*>(args->rings) +
+                  (args->ring_of[sequence] * args->layers + layer) * args->ring * channels;
+  for (int64_t i = 0; i < before; ++i) {
+    float* out = window + i * channels;
+    int64_t behind = count - before + i;  // tokens from the committed position on
+    if (behind < 0) {
+      std::memcpy(out, window + (count + i) * channels, channels * sizeof(float));
+      continue;
+    }
+    const T* row = ring + (args->committed[sequence] + behind) % args->ring * channels;
+    for (int64_t c = 0; c < channels; ++c) out[c] = widen(row[c]);
+  }
+}
+
+// Whether all of them are there; else nothing is moved.
+template <typename T>
+bool move_windows(const WindowArgs* args) {
+  for (int64_t i = 0; i < args->sequences; ++i)
+    if (!within(args->slots[i], args->slots_count) || !within(args->ring_of[i], args->rings_count) ||
+        args->committed[i] < 0 || args->counts[i] < 0)
+      return false;
+  int64_t pieces = args->sequences * args->layers;
+  bool worth = pieces * args->before * args->channels >= kWorthCopies;
+  team::each_of(pieces, worth, [=](int64_t piece) {
+    move_window<T>(args, piece / args->layers, piece % args->layers);
+  });
+  return true;
+}
+
 }  // namespace
 
 extern "C" {
@@ -108,6 +145,9 @@ void keepwarm_delta_shaping_bf16(const DeltaShapingArgs* args) { shape<bf16>(arg
 void keepwarm_delta_shaping_f32(const DeltaShapingArgs* args) { shape<float>(args); }
 void keepwarm_gated_norm_bf16(const GatedNormArgs* args) { gated_norm<bf16>(args); }
 void keepwarm_gated_norm_f32(const GatedNormArgs* args) { gated_norm<float>(args); }
+
+bool keepwarm_move_windows_bf16(const WindowArgs* args) { return move_windows<bf16>(args); }
+bool keepwarm_move_windows_f32(const WindowArgs* args) { return move_windows<float>(args); }
 
 // As many of some writes as were made: those behind the first one with a place that is not there are not.
 int64_t keepwarm_ring_write(const RingWriteArgs* writes, int64_t count) {

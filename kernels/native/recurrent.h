@@ -37,3 +37,14 @@ struct RingWriteArgs {
   int64_t count, row_size, ring_stride, place_stride;
   int64_t tokens, rings_count, ring;  // the ends of what the three above may say
 };
+
+struct WindowArgs {
+  float* windows;            // windows + slot * slot_stride: [layers, before, channels]
+  const void* rings;         // [rings, layers, ring, channels]
+  const int64_t* slots;      // [sequences]
+  const int64_t* ring_of;    // the same, and so on
+  const int64_t* committed;  // positions at which windows stand
+  const int64_t* counts;     // tokens by which they move on
+  int64_t sequences, layers, before, channels, ring, slot_stride;
+  int64_t slots_count, rings_count;  // the ends of what slots and ring_of may say
+};

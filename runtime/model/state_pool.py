@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.conv_windows import move_windows
 from kernels.gated_delta import DeltaRows, DeltaSpans
 from kernels.ring_write import RingPlaces, ring_write
 from kernels.short_conv import ConvRows
@@ -259,16 +260,14 @@ class StatePool:
         if not stale.any():
             return
         slots, positions = slots[stale], positions[stale]
-        committed, before = self.committed[slots], self._taps - 1
-        wanted = positions[:, None] + np.arange(-before, 0)
-        in_ring = wanted >= committed[:, None]
-        window = np.where(in_ring, 0, wanted - committed[:, None] + before)
-        there = upload(slots, self._device)
-        rings = upload(self._ring_of[slots], self._device)
-        old = self._windows[there[:, None], :, upload(window, self._device)]
-        new = self.rings[rings[:, None], :, upload(wanted % RING, self._device)].to(old.dtype)
-        chosen = torch.where(upload(in_ring, self._device)[:, :, None, None], new, old)
-        self._windows[there] = chosen.transpose(1, 2)
+        committed = self.committed[slots]
+        spans = DeltaSpans(
+            slots=slots,
+            rings=self._ring_of[slots],
+            committed=committed,
+            counts=positions - committed,
+        )
+        move_windows(self._windows, self.rings, spans)
         self.committed[slots] = positions
 
 

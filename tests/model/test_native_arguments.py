@@ -24,6 +24,7 @@ STRUCTURES = (
     arguments.DeltaShapingArgs,
     arguments.GatedNormArgs,
     arguments.RingWriteArgs,
+    arguments.WindowArgs,
     layers._ProductArgs,
     layers._LayerArgs,
     layers._LayersArgs,

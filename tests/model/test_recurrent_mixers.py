@@ -26,6 +26,8 @@ SPECS = [
     (GatedDelta(key_heads=2, value_heads=4, key_dim=16, value_dim=24, taps=4), DeltaMixer),
     (Mamba2(heads=4, head_dim=10, groups=2, state_dim=16, taps=4, bias=True), MambaMixer),
 ]
+SMALL = "conv_windows", "delta_shaping", "gated_norm", "ring_write"
+COMPILED = "gated_delta", "short_conv", *SMALL
 ENDS = 5 * CHUNK, 5 * CHUNK + 17
 """States have the same bits at multiples of a chunk, outputs everywhere."""
 
@@ -82,7 +84,7 @@ def test_a_state_that_is_resumed_at_multiples_of_a_chunk_has_the_bits_of_a_whole
     """And so have its outputs, with the compiled kernels and without. Behind a last part that is
     shorter the state itself may differ in its last bit: there it is folded at other tokens."""
     if not compiled:
-        for module in ("delta_shaping", "gated_delta", "gated_norm", "ring_write", "short_conv"):
+        for module in COMPILED:
             monkeypatch.setattr(f"kernels.{module}.native_library", lambda _: None)
     mixer, seed = loaded(spec, dtype), request.config.getoption("--seed")
     for name in ("_in", "_out", "_mixed", "_paces"):
