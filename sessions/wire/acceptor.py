@@ -74,7 +74,7 @@ class Acceptor:
         self._rest: asyncio.TimerHandle | None = None
         self._spare = SpareDescriptor()
         self._starved = False
-        """There was no descriptor at the last try."""
+        """There was no descriptor for somebody who may still wait."""
 
     @property
     def num_opening(self) -> int:
@@ -149,6 +149,7 @@ class Acceptor:
             try:
                 client, _ = self.bound.accept()
             except (BlockingIOError, InterruptedError):
+                self._starved = False
                 break
             except OSError as error:
                 if error.errno in _OUT_OF:  # ``DescriptorWatch`` says so
@@ -158,7 +159,6 @@ class Acceptor:
                     self._pause(REST_S)
                     break
                 continue  # that client is gone
-            self._starved = False
             client.setblocking(False)
             self._heard.register(client, selectors.EVENT_READ)
             self._silent[client] = now

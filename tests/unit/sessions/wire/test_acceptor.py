@@ -234,17 +234,22 @@ def test_without_descriptors_the_loop_rests_and_then_goes_on(
     play(scenario)
 
 
+@pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("words", [b"GET /readyz HTTP/1.1\r\n\r\n", b""])
 def test_who_has_waited_for_a_descriptor_in_vain_is_told_so(
-    monkeypatch: pytest.MonkeyPatch, words: bytes
+    monkeypatch: pytest.MonkeyPatch, words: bytes, before: int
 ) -> None:
+    """``before``: so many come first who get descriptors that others gave back meanwhile."""
+
     async def scenario(bench: Bench) -> None:
         loop = asyncio.get_running_loop()
         call_later = loop.call_later
         monkeypatch.setattr(loop, "call_later", lambda _, *rest: call_later(0.01, *rest))
         bench.acceptor.bound = OutOfDescriptors(  # type: ignore[assignment]
-            bench.bound, iter([errno.EMFILE, errno.EMFILE])
+            bench.bound, iter([errno.EMFILE, *[0] * before, errno.EMFILE])
         )
+        for _ in range(before):
+            bench.connect(b"x")
         told, heard = bench.connect(words), bytearray()
 
         def answered() -> bool:
@@ -259,9 +264,9 @@ def test_who_has_waited_for_a_descriptor_in_vain_is_told_so(
         assert b"503" in head.splitlines()[0]
         assert b"Content-Length: %d\r\n" % len(body) in head
         assert json.loads(body)["error"]["code"] == "server_is_overloaded"
-        assert not bench.open
+        await bench.until(lambda: len(bench.open) == before)
         bench.connect(b"x")
-        await bench.until(lambda: len(bench.open) == 1)
+        await bench.until(lambda: len(bench.open) == before + 1)
 
     play(scenario)
 
