@@ -15,12 +15,11 @@ DROPPED_BYTES = 1024 * 1024
 
 
 class IncomingBody:
-    """The body of the request that a connection reads, or has read last."""
+    """The body of the request that a connection reads, or has read last. It does not know the
+    connection, with which it goes."""
 
-    def __init__(self, arriving: Arriving, connection: object) -> None:
-        """``connection``: by whose name the memory is held."""
+    def __init__(self, arriving: Arriving) -> None:
         self._arriving = arriving
-        self._connection = connection
         self._most = arriving.limits.max_frame_bytes
         self._data, self._dropped = bytearray(), 0
         self._hold: MemoryHold | None = None
@@ -45,8 +44,8 @@ class IncomingBody:
         self._dropped += len(data)
         return self._dropped <= DROPPED_BYTES
 
-    def add(self, data: bytes, tenant: str) -> None:
-        """More of the body of a tenant's request.
+    def add(self, data: bytes, tenant: str, connection: object) -> None:
+        """More of the body of a tenant's request; its memory is held in the connection's name.
 
         Raises:
             ApiError: it is too long, or there is no room for it just now.
@@ -55,7 +54,7 @@ class IncomingBody:
         if len(self._data) > self._most:
             raise self._too_large()
         if self._hold is None:
-            self._hold = self._arriving.hold(tenant, self._connection)
+            self._hold = self._arriving.hold(tenant, connection)
         self._hold.resize(len(self._data))
 
     def whole(self) -> bytes:

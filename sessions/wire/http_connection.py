@@ -96,7 +96,7 @@ class HttpConnection(asyncio.Protocol):
         """The admission of the request whose body is being read, or that is being answered."""
         self._for_page: tuple[tuple[str, str], ...] = ()
         """Header fields that let the page which asks read the answer."""
-        self._body = IncomingBody(arriving, self)
+        self._body = IncomingBody(arriving)
         self._head = b""
         """The head of an answer that has begun, until its first piece is there."""
         self._busy = False
@@ -327,7 +327,7 @@ class HttpConnection(asyncio.Protocol):
                 self._end()
             return
         try:
-            self._body.add(data, self._admission.principal.tenant)
+            self._body.add(data, self._admission.principal.tenant, self)
         except ApiError as error:
             self._refuse(error, last=True)
 
