@@ -196,12 +196,11 @@ class SessionsListing:
         return body | {"rows": rows}
 
     def _over(self, session: Session) -> dict[str, Any]:
+        """When it was last active its row says, by which it was sorted."""
         account = self._store.tenant(session.tenant).account
-        age_s = self._clock() - session.last_active_s
         return {
             "live": True,
             "state": session.state.value,
-            "active_at": round(self._wall_clock() - age_s, 3),
             "budgets": list(map(budget_row, held_budgets(session, account))),
         }
 
