@@ -1,7 +1,5 @@
 """Windows of convolutions moved on: compiled beside torch, for any number of tokens."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -16,12 +14,6 @@ DTYPES = [torch.bfloat16, torch.float32, torch.float64]
 compiled_here = pytest.mark.skipif(
     native_library(torch.float32) is None, reason="no C++ compiler here"
 )
-
-
-@pytest.fixture(autouse=True)
-def theirs_again() -> Iterator[None]:
-    yield
-    own_threads(None)
 
 
 def drawn_windows(

@@ -1,7 +1,5 @@
 """The gated norm of heads: compiled beside torch, each row for itself."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -15,12 +13,6 @@ DTYPES = [torch.bfloat16, torch.float32, torch.float64]
 compiled_here = pytest.mark.skipif(
     native_library(torch.float32) is None, reason="no C++ compiler here"
 )
-
-
-@pytest.fixture(autouse=True)
-def theirs_again() -> Iterator[None]:
-    yield
-    own_threads(None)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
