@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import logging
 import os
 import sys
 import zlib
@@ -35,12 +36,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Torch computes on one thread, whatever the engine of the test before has set: models this
     small gain nothing from more, and beside other work they wait for each other. What a test draws
     follows from its name and ``--seed``, not from the tests before it."""
+    take_down_logs()
     if "torch" in sys.modules:
         seed = zlib.crc32(f"{item.config.getoption('--seed')} {item.nodeid}".encode())
         sys.modules["torch"].set_num_threads(1)
         sys.modules["torch"].manual_seed(seed)
     if "kernels.native_library" in sys.modules:
         sys.modules["kernels.native_library"].own_threads(None)
+
+
+def take_down_logs() -> None:
+    """Those that a command has set up in this process, as some tests let it."""
+    root = logging.getLogger()
+    root.setLevel(logging.WARNING)
+    for handler in root.handlers[:]:
+        if not type(handler).__module__.startswith("_pytest."):
+            root.removeHandler(handler)
+            handler.close()
 
 
 @pytest.fixture

@@ -230,7 +230,7 @@ def test_what_holds_no_longer_is_timed_anew(
     with caplog.at_level(logging.INFO):
         table = _measured(runner, 0.5, stored=stored)
     assert table.timed[TOKENS.index(256)][ROWS.index(8)] == kept
-    assert ["timed anew" in record.message for record in caplog.records] == [True] * (not kept)
+    assert sum("timed anew" in record.message for record in caplog.records) == (not kept)
 
 
 def test_one_cell_that_a_hiccup_spoiled_is_mended_by_a_later_start(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from runtime.log_lines import JsonLines
-from runtime.logs import QueuedLines, _write_to
+from runtime.logs import QueuedLines, _write_to, log_to_stderr
+from tests.conftest import take_down_logs
 
 
 class Reader:
@@ -108,3 +109,13 @@ def test_lost_lines_are_told_in_the_form_of_the_others() -> None:
     handler.close()
     told = [json.loads(line) for line in reader.lines]
     assert [line["lost"] for line in told if "lost" in line] == [3]
+
+
+def test_a_log_that_a_test_has_set_up_is_not_the_next_ones() -> None:
+    log_to_stderr("INFO", "text")
+    root = logging.getLogger()
+    (handler,) = root.handlers
+    take_down_logs()
+    assert handler not in root.handlers
+    assert root.level == logging.WARNING
+    assert isinstance(handler, QueuedLines) and not handler._thread.is_alive()
