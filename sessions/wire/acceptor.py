@@ -75,6 +75,8 @@ class Acceptor:
         self._spare = SpareDescriptor()
         self._starved = False
         """There was no descriptor for somebody who may still wait."""
+        self._full_since_s: float | None = None
+        """Since when somebody waits and there is no room; None: there was some."""
 
     @property
     def num_opening(self) -> int:
@@ -117,6 +119,7 @@ class Acceptor:
     def tick(self) -> None:
         """Cut clients that stay silent for too long. Called about once a second."""
         self._cut(len(self._silent), self._head_s)
+        self._spare.restore()
 
     def thin_out(self, excess: int) -> int:
         """Close the oldest that have said nothing though they had time to, at most ``excess``;
@@ -144,8 +147,9 @@ class Acceptor:
         now = self._clock()
         for _ in range(ACCEPTED_AT_ONCE):
             if self._room() <= len(self._opening) and not self._silent:
-                self._pause(FULL_S)
+                self._full(now)
                 break
+            self._full_since_s = None
             try:
                 client, _ = self.bound.accept()
             except (BlockingIOError, InterruptedError):
@@ -166,6 +170,14 @@ class Acceptor:
                 self._cut(1, 0.0)  # who has said nothing goes, however short a time it had
         self._hand_over(ACCEPTED_AT_ONCE)
         self._taken()
+
+    def _full(self, now: float) -> None:
+        """Let them wait, for as long as a rest: a place may be given back in a moment."""
+        if self._full_since_s is None:
+            self._full_since_s = now
+        elif now - self._full_since_s >= REST_S:
+            self._turn_away()
+        self._pause(FULL_S)
 
     def _turn_away(self) -> None:
         """Tell who has waited for a rest that there is no descriptor, one after another, instead of

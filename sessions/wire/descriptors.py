@@ -4,7 +4,7 @@ Bounds on sockets follow from what the system allows: so many are kept that anot
 started, the journal opened and a health check answered, however many clients come.
 
 Without one no client is accepted, no child is started and nothing is read from disk, and the
-event loop says nothing of it by itself. So it is tried, once a second.
+event loop says nothing of it by itself. So it is tried, once a second; the ground says the rest.
 """
 
 import contextlib
@@ -19,7 +19,6 @@ from tools_api.limits import Limits
 
 log = logging.getLogger(__name__)
 
-SAY_EVERY_S = 60.0
 _MANY = 1 << 20
 OWN = 64
 """Files that a server has open beside its connections."""
@@ -67,15 +66,12 @@ def within(limits: Limits, descriptors: int) -> Limits:
 
 
 class DescriptorWatch:
-    """Says it when descriptors have run out, and again every ``SAY_EVERY_S`` while they have."""
+    """Knows whether there are descriptors left, as of the last look."""
 
-    def __init__(
-        self, clock: Callable[[], float], take: Callable[[], int] = lambda: os.dup(2)
-    ) -> None:
+    def __init__(self, take: Callable[[], int] = lambda: os.dup(2)) -> None:
         """``take`` opens a descriptor that means nothing."""
-        self._clock = clock
         self._take = take
-        self._said_at: float | None = None
+        self._none_left = False
         self._least = min(allowed(), OWN + KEPT + 2)
         """The fewest descriptors that the server began with."""
 
@@ -83,9 +79,9 @@ class DescriptorWatch:
     def trouble(self) -> str | None:
         """Why descriptors are short: there is none left, or the kept ones are gone; None: they were
         there when looked for."""
-        if self._said_at is None and allowed() >= self._least:
+        if not self._none_left and allowed() >= self._least:
             return None
-        return "file descriptors have run out"
+        return "file descriptors have run out, nobody is accepted; raise the limit (ulimit -n)"
 
     def tick(self) -> None:
         """Look whether there is a descriptor left."""
@@ -94,21 +90,18 @@ class DescriptorWatch:
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-            now = self._clock()
-            if self._said_at is None or now - self._said_at >= SAY_EVERY_S:
-                self._said_at = now
-                log.error(
-                    "file descriptors have run out, nobody is accepted; raise the limit "
-                    "(ulimit -n) reason=%r",
-                    error.strerror,
-                )
+            self._none_left = True
         else:
-            self._said_at = None
+            self._none_left = False
 
 
 class SpareDescriptor:
     """A descriptor that is kept for when there is no other: given up for a moment, somebody can be
-    told so. Another thread may take it in that moment; then there is none until ``restore``."""
+    told so. Another thread may take it in that moment; then there is none until one is free.
+
+    It has the lowest number that could be had: given up, one above a limit that was lowered
+    meanwhile lets nobody in.
+    """
 
     def __init__(self) -> None:
         self._kept: int | None = None
@@ -126,10 +119,16 @@ class SpareDescriptor:
             self.restore()
 
     def restore(self) -> None:
-        """Keep one, if there is one to be had."""
-        if self._kept is None:
-            with contextlib.suppress(OSError):
-                self._kept = os.open(os.devnull, os.O_RDONLY)
+        """Keep one, if there is one to be had, or a lower one than is kept."""
+        with contextlib.suppress(OSError):
+            found = os.open(os.devnull, os.O_RDONLY)
+            self._kept, other = (
+                (found, self._kept)
+                if self._kept is None or found < self._kept
+                else (self._kept, found)
+            )
+            if other is not None:
+                os.close(other)
 
     def close(self) -> None:
         """Keep none any more."""

@@ -217,7 +217,7 @@ class Server:
         )
         self._thinning = False
         """Whether silent connections are about to be cut."""
-        self._descriptors = DescriptorWatch(clock)
+        self._descriptors = DescriptorWatch()
         hub.ground.stands_on(DESCRIPTORS, lambda: self._descriptors.trouble)
         self._looking: asyncio.Task[None] | None = None
         self._all_gone = asyncio.Event()

@@ -41,16 +41,22 @@ class Bench:
         self.open: list[Spoken] = []
         self.taken = 0
         self.most = 1000
+        self.asked = 0
+        """How often there was a question of room."""
         self.acceptor = Acceptor(
             greet=lambda: Spoken(self),
             taken=self._count,
-            room=lambda: self.most - len(self.open) - self.acceptor.num_silent,
+            room=self._room,
             head_s=HEAD_S,
             clock=lambda: self.now,
         )
         self.bound = socket.create_server(("127.0.0.1", 0))
         self.port = self.bound.getsockname()[1]
         self.clients = contextlib.ExitStack()
+
+    def _room(self) -> int:
+        self.asked += 1
+        return self.most - len(self.open) - self.acceptor.num_silent
 
     def _count(self) -> None:
         self.taken += 1
@@ -99,7 +105,7 @@ def test_who_speaks_has_a_protocol_with_all_it_said_and_who_does_not_is_a_socket
         silent = bench.connect()
         bench.connect(b"hello")
         await bench.until(lambda: len(bench.open) == 1 and bench.acceptor.num_silent == 1)
-        await bench.until(lambda: bench.open[0].said == b"hello")
+        await bench.until(lambda: len(bench.open) == 1 and bench.open[0].said == b"hello")
         silent.sendall(b"well")
         await bench.until(lambda: len(bench.open) == 2 and bench.open[1].said == b"well")
         assert bench.acceptor.num_silent == 0
@@ -116,7 +122,7 @@ def test_a_client_that_leaves_without_a_word_leaves_nothing(loop: str) -> None:
         await bench.until(lambda: bench.acceptor.num_silent == 1)
         client.close()
         await bench.until(lambda: bench.acceptor.num_silent == 0)
-        await bench.until(bench.open[0].transport.is_closing)
+        await bench.until(lambda: any(each.transport.is_closing() for each in bench.open))
 
     play(scenario, loop)
 
@@ -157,6 +163,33 @@ def test_where_there_is_no_room_who_is_silent_goes_and_who_speaks_is_waited_for(
         bench.open.pop(0).transport.abort()
         await bench.until(lambda: bench.open[-1].said == b"late")
         assert not ended(late)
+
+    play(scenario)
+
+
+def test_who_has_waited_for_room_in_vain_is_told_so() -> None:
+    """Without that, one who asks whether the server is ready waits until a turn ends."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.most = 1
+        bench.connect(b"first")
+        await bench.until(lambda: len(bench.open) == 1)
+        late, heard = bench.connect(b"GET /readyz HTTP/1.1\r\n\r\n"), bytearray()
+
+        def answered() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                heard.extend(late.recv(4096))
+            return len(heard) > 0
+
+        before = bench.asked
+        await bench.until(lambda: bench.asked > before + 3)
+        assert not answered()
+        bench.now = REST_S
+        await bench.until(answered)
+        assert heard == TURNED_AWAY
+        bench.open.pop(0).transport.abort()
+        bench.connect(b"next")
+        await bench.until(lambda: len(bench.open) == 1)
 
     play(scenario)
 

@@ -1,4 +1,4 @@
-"""One line when descriptors have run out, and one a minute while they have."""
+"""Descriptors that have run out, and the one that is kept."""
 
 import errno
 import os
@@ -9,43 +9,26 @@ import pytest
 from sessions.wire.descriptors import (
     KEPT,
     OWN,
-    SAY_EVERY_S,
     DescriptorWatch,
     SpareDescriptor,
     raise_limit,
     within,
 )
-from tests.support.clock import FakeClock
 from tools_api.limits import DEFAULT_LIMITS
 
 
-def test_it_is_said_once_a_minute_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
-    clock, left = FakeClock(100.0), True
+def test_there_is_trouble_while_none_is_left() -> None:
+    left = True
 
     def take() -> int:
         if not left:
             raise OSError(errno.EMFILE, "Too many open files")
         return os.dup(2)
 
-    watch = DescriptorWatch(clock, take)
-    watch.tick()
-    assert not caplog.records
-    left = False
-    for _ in range(5):
+    watch = DescriptorWatch(take)
+    for left in (True, False, False, True, False):
         watch.tick()
-        clock.advance(1)
-    assert [record.getMessage() for record in caplog.records] == [
-        "file descriptors have run out, nobody is accepted; raise the limit (ulimit -n) "
-        "reason='Too many open files'"
-    ]
-    clock.advance(SAY_EVERY_S)
-    watch.tick()
-    assert len(caplog.records) == 2
-    left = True
-    watch.tick()
-    left = False
-    watch.tick()
-    assert len(caplog.records) == 3, "it is new trouble"
+        assert (watch.trouble is None) == left
 
 
 def test_other_faults_are_not_hidden() -> None:
@@ -53,7 +36,7 @@ def test_other_faults_are_not_hidden() -> None:
         raise OSError(errno.EIO, "broken")
 
     with pytest.raises(OSError, match="broken"):
-        DescriptorWatch(FakeClock(), take).tick()
+        DescriptorWatch(take).tick()
 
 
 @pytest.mark.parametrize("descriptors", [1, 97, 98, 256, 1024, 1631, 1632, 1 << 20])
@@ -107,3 +90,20 @@ def test_where_another_took_it_there_is_none_until_one_is_free(
     with spare.lent() as lent:
         assert lent
     spare.close()
+
+
+def test_the_kept_one_is_the_lowest_that_could_be_had() -> None:
+    """One above a limit that is lowered later would be given up for nothing."""
+    low, high = os.dup(2), os.dup(2)
+    spare = SpareDescriptor()
+    os.close(low)
+    spare.restore()
+    filling = os.dup(2)
+    with spare.lent() as lent:
+        assert lent
+        got = os.dup(2)
+        assert got == low < high < filling
+        os.close(got)
+    spare.close()
+    for each in (high, filling):
+        os.close(each)
