@@ -60,6 +60,7 @@ def measure(folder: Path, bits: int, machine: Path) -> Figures:
     import numpy as np
     import torch
 
+    from runtime.heap_free import give_back_heap
     from runtime.model.batch import TRIAL_STATE, SequenceInput
     from runtime.model.runner import ModelRunner
     from runtime.model.weights import load_model
@@ -92,6 +93,7 @@ def measure(folder: Path, bits: int, machine: Path) -> Figures:
     prefill = min(step(0, PROMPT) for _ in range(3))
     decode = statistics.median(step(PROMPT + at, PROMPT + at + 1) for at in range(WRITTEN))
     pool = sum(keys.nbytes + values.nbytes for keys, values in runner.pool.layers)
+    give_back_heap()  # what a prompt's steps have let go of is no weight
     held = _anonymous_bytes() - before - pool
     stored = folder if folder.is_file() else folder / "model.safetensors"
     return Figures(

@@ -1,8 +1,8 @@
 """Products with matrices as checkpoints hold them (``kernels.codes``): nothing is rounded anew when
 a matrix is taken over.
 
-Few rows multiply the weights in single precision, where they are what the checkpoint says. Products
-of many rows widen the matrix to the dtype of the rows first.
+Few rows multiply the weights that the checkpoint says, and sum up in single precision. Products of
+many rows do so too, but where a matrix unit (AMX) is faster with weights rounded to bfloat16 first.
 """
 
 from typing import Protocol
@@ -27,7 +27,7 @@ class CodedProduct(Protocol):
     num_bytes: int
 
     def multiply(self, x: Tensor) -> Tensor:
-        """``coded_matmul_reference``; of many rows with the weights rounded to their dtype."""
+        """``coded_matmul_reference``; weights may be rounded to the dtype of many rows."""
         ...
 
     def widened(self, dtype: torch.dtype) -> Tensor:

@@ -6,9 +6,10 @@
 // all of them, and the last may be shorter.
 //
 // A weight is widened to single precision, where it is what the checkpoint says, and multiplied
-// there. For processors with AVX-512; coded_linear_avx2.cpp is for others.
+// there, or by the units for bf16 (linear_by_groups.h). For processors with AVX-512;
+// coded_linear_avx2.cpp is for others.
 
-#include "linear_avx512.h"
+#include "linear_by_groups.h"
 
 #ifdef HAVE_BF16_UNITS
 
@@ -102,10 +103,6 @@ struct E4m3 {
   }
 };
 
-inline int64_t groups_of(const LinearArgs& args) {
-  return (args.inputs + args.group - 1) / args.group;
-}
-
 template <typename Codes>
 struct Coded : Rows512<Coded<Codes>, float, 12> {
   static constexpr int kBits = Codes::kBits;
@@ -183,10 +180,18 @@ void codes_to_tiles(const LinearArgs& args) {
 
 extern "C" {
 
-void keepwarm_linear_int4(const LinearArgs* args) { multiply_wide<Coded<Int4>>(*args); }
-void keepwarm_linear_int8(const LinearArgs* args) { multiply_wide<Coded<Int8>>(*args); }
-void keepwarm_linear_e2m1(const LinearArgs* args) { multiply_wide<Coded<E2m1>>(*args); }
-void keepwarm_linear_e4m3(const LinearArgs* args) { multiply_wide<Coded<E4m3>>(*args); }
+void keepwarm_linear_int4(const LinearArgs* args) {
+  wide_is_faster() ? multiply_wide<Coded<Int4>>(*args) : ByGroups<ZeroInt4>::multiply(*args);
+}
+void keepwarm_linear_int8(const LinearArgs* args) {
+  wide_is_faster() ? multiply_wide<Coded<Int8>>(*args) : ByGroups<ZeroInt8>::multiply(*args);
+}
+void keepwarm_linear_e2m1(const LinearArgs* args) {
+  wide_is_faster() ? multiply_wide<Coded<E2m1>>(*args) : ByGroups<Float4>::multiply(*args);
+}
+void keepwarm_linear_e4m3(const LinearArgs* args) {
+  wide_is_faster() ? multiply_wide<Coded<E4m3>>(*args) : ByGroups<Float8>::multiply(*args);
+}
 
 void keepwarm_widen_int4(const LinearArgs* args) { widen_codes<Int4>(*args); }
 void keepwarm_widen_int8(const LinearArgs* args) { widen_codes<Int8>(*args); }

@@ -3,7 +3,7 @@
 //
 // For processors with AVX-512 and units for bf16; linear_avx2.cpp is for others.
 
-#include "linear_avx512.h"
+#include "linear_by_groups.h"
 #include "matrix_unit.h"
 
 #ifdef HAVE_BF16_UNITS
@@ -92,49 +92,7 @@ void int8_tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t ro
 
 // 4 bits.
 template <int kRows, int kTiles>
-void int4_tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t row) {
-  alignas(64) uint16_t table_values[32];
-  for (int i = 0; i < 32; ++i) {
-    bf16 value;
-    narrow(float(i % 16 - 8), &value);
-    table_values[i] = value.bits;
-  }
-  __m512i table = _mm512_load_si512(table_values);
-  int64_t eights = args.inputs / 8, groups = args.inputs / args.group;
-  const char* weights = static_cast<const char*>(args.weights) + tile * eights * 64;
-  __m512 totals[kTiles][kRows];
-  for (int t = 0; t < kTiles; ++t)
-    for (int r = 0; r < kRows; ++r) totals[t][r] = _mm512_setzero_ps();
-  for (int64_t g = 0; g < groups; ++g) {
-    __m512 sums[kTiles][kRows];
-    for (int t = 0; t < kTiles; ++t)
-      for (int r = 0; r < kRows; ++r) sums[t][r] = _mm512_setzero_ps();
-    for (int64_t k = g * args.group / 8; k < (g + 1) * args.group / 8; ++k)
-      for (int t = 0; t < kTiles; ++t) {
-        __m512i packed = _mm512_loadu_si512(weights + (t * eights + k) * 64);
-        for (int j = 0; j < 4; ++j) {
-          // The table repeats after 16, so the bits above the nibble do not matter.
-          __m512bh weight = as_bf16(_mm512_permutexvar_epi16(packed, table));
-          packed = _mm512_srli_epi16(packed, 4);
-          for (int r = 0; r < kRows; ++r) {
-            __m512i pair = _mm512_set1_epi32(x[(row + r) * args.inputs / 2 + 4 * k + j]);
-            sums[t][r] = _mm512_dpbf16_ps(sums[t][r], weight, as_bf16(pair));
-          }
-        }
-      }
-    for (int t = 0; t < kTiles; ++t) {
-      __m512 scale = _mm512_loadu_ps(args.scales + ((tile + t) * groups + g) * kTile);
-      for (int r = 0; r < kRows; ++r)
-        totals[t][r] = _mm512_fmadd_ps(sums[t][r], scale, totals[t][r]);
-    }
-  }
-  for (int t = 0; t < kTiles; ++t)
-    for (int r = 0; r < kRows; ++r) store(args, tile + t, row + r, totals[t][r]);
-}
-
-// The same in single precision, see bf16_tiles_wide.
-template <int kRows, int kTiles>
-void int4_tiles_wide(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
+void int4_tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
   alignas(64) float table_values[16];
   for (int i = 0; i < 16; ++i) table_values[i] = float(i - 8);
   __m512 table = _mm512_load_ps(table_values);
@@ -208,15 +166,7 @@ struct Int8 : Rows512<Int8, float, 12> {
   }
 };
 
-struct WideInt4 : Rows512<WideInt4, float, 12> {
-  static constexpr int kBits = 4;
-  template <int kRows, int kTiles>
-  static void tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
-    int4_tiles_wide<kRows, kTiles>(args, x, tile, row);
-  }
-};
-
-struct Int4 : Rows512<Int4, int32_t, 8> {
+struct Int4 : Rows512<Int4, float, 12> {
   static constexpr int kBits = 4;
   static __m512i pair(const LinearArgs& args, int64_t tile, int64_t pair) {
     int64_t eights = args.inputs / 8, groups = args.inputs / args.group;
@@ -231,7 +181,7 @@ struct Int4 : Rows512<Int4, int32_t, 8> {
                         _mm512_mul_ps(_mm512_sub_ps(_mm512_cvtepi32_ps(high), eight), scale));
   }
   template <int kRows, int kTiles>
-  static void tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t row) {
+  static void tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
     int4_tiles<kRows, kTiles>(args, x, tile, row);
   }
 };
@@ -305,10 +255,14 @@ void keepwarm_linear_16(const LinearArgs* args) {
   wide_is_faster() ? multiply_wide<WideBf16>(*args)
                    : Bf16::multiply(*args, static_cast<const int32_t*>(args->x));
 }
-void keepwarm_linear_8(const LinearArgs* args) { multiply_wide<Int8>(*args); }
+void keepwarm_linear_8(const LinearArgs* args) {
+  if (wide_is_faster()) return multiply_wide<Int8>(*args);
+  LinearArgs whole = *args;
+  whole.group = args->inputs;
+  ByGroups<ZeroInt8>::multiply(whole);
+}
 void keepwarm_linear_4(const LinearArgs* args) {
-  wide_is_faster() ? multiply_wide<WideInt4>(*args)
-                   : Int4::multiply(*args, static_cast<const int32_t*>(args->x));
+  wide_is_faster() ? multiply_wide<Int4>(*args) : ByGroups<MiddleInt4>::multiply(*args);
 }
 }
 

@@ -11,6 +11,8 @@
 
 #pragma once
 
+#include <cstdlib>
+
 #include "numbers.h"
 #include "team.h"
 
@@ -46,6 +48,23 @@ constexpr int64_t kTile = 16;
 constexpr int64_t kManyParts = 4;
 constexpr int64_t kPart = 4096;  // numbers that are widened at a time
 constexpr int64_t kRowBytes = 512 << 10;  // of rows in single precision that stay in the L2 cache
+
+// A thread's memory for what it lays out, kept from call to call, in whole lines of the cache.
+class Room {
+ public:
+  ~Room() { std::free(data_); }
+  char* of(int64_t bytes) {
+    if (bytes > size_) {
+      std::free(data_);
+      data_ = static_cast<char*>(std::aligned_alloc(64, bytes)), size_ = bytes;
+    }
+    return data_;
+  }
+
+ private:
+  char* data_ = nullptr;
+  int64_t size_ = 0;
+};
 
 template <typename Kind, int kTiles, int kRows>
 void rows_at_once(const LinearArgs& args, const typename Kind::Input* x, int64_t tile,

@@ -10,7 +10,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstdlib>
 
 namespace {
 
@@ -18,23 +17,6 @@ constexpr int64_t kDepth = 32;  // inputs of a tile
 constexpr int64_t kTileBytes = 1024;
 constexpr int64_t kAhead = 1024;  // bytes between asking for weights and reading them, by few rows
 constexpr int64_t kRoomBytes = 1 << 20;  // of rows: half of the second-level cache
-
-// A thread's memory for what it lays out, kept from call to call, in whole lines of the cache.
-class Room {
- public:
-  ~Room() { std::free(data_); }
-  char* of(int64_t bytes) {
-    if (bytes > size_) {
-      std::free(data_);
-      data_ = static_cast<char*>(std::aligned_alloc(64, bytes)), size_ = bytes;
-    }
-    return data_;
-  }
-
- private:
-  char* data_ = nullptr;
-  int64_t size_ = 0;
-};
 
 // Rows of x by tiles of 16 rows, each [inputs / 32][16][32], so that a tile lies in one piece. What
 // rows past the last one hold does not matter.
