@@ -7,6 +7,7 @@ import os
 import sys
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,12 +24,31 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.getoption('--seed')}"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_to_the_tail(items)
     if not config.getoption("--slow"):
         skip = pytest.mark.skip(reason="long campaign: needs --slow")
         for item in items:
             if "slow" in item.keywords:
                 item.add_marker(skip)
+
+
+def leave_to_the_tail(items: list[pytest.Item]) -> None:
+    """Of a test marked ``samples(n)``, all cases but n of them, evenly spread, are for the tail."""
+    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("samples"):
+            name = getattr(item, "originalname", item.name)
+            cases.setdefault((item.path, name), []).append(item)
+    for each in cases.values():
+        mark = each[0].get_closest_marker("samples")
+        assert mark is not None
+        (number,) = mark.args
+        quick = {len(each) * n // number for n in range(number)}
+        for at, item in enumerate(each):
+            if at not in quick:
+                item.add_marker(pytest.mark.tail)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -33,6 +33,7 @@ def stage() -> Iterator[tuple[asyncio.Runner, Stage]]:
 
 
 @pytest.mark.parametrize("name", DIALOGUES)
+@pytest.mark.samples(12)
 def test_a_dialogue_is_what_it_was(
     name: str, stage: tuple[asyncio.Runner, Stage], tmp_path: Path
 ) -> None:

@@ -166,6 +166,7 @@ async def one_turn_and_another_that_runs(client: ClientConnection) -> Any:
 @pytest.mark.parametrize(
     "signal_number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.tail)]
 )
+@pytest.mark.tail
 def test_an_engine_that_dies_or_hangs_fails_its_turns_and_is_replaced(
     signal_number: signal.Signals, tmp_path: Path
 ) -> None:

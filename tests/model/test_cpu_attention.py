@@ -36,6 +36,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         (9, 3, 96, 64, 2),
     ],
 )
+@pytest.mark.samples(48)
 def test_agrees_with_the_reference(
     dtype: torch.dtype,
     window: int | None,

@@ -159,6 +159,7 @@ def test_transformers_gives_the_same_greedy_tokens() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.samples(1)
 def test_calls_under_the_grammar_are_always_valid(dtype: str) -> None:
     agent = EngineAgent("default", dtype=dtype, threads=1)
     played = play_all(agent, long_sessions_of(9, 2), grammar=True)

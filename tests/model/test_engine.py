@@ -357,6 +357,7 @@ def test_a_turn_that_would_wait_too_long_for_its_first_token_is_refused_at_once(
 
 @pytest.mark.parametrize("seconds", [10.0, 7200.0, -7200.0])
 @pytest.mark.parametrize("slow_step", [0, 1, 5])
+@pytest.mark.samples(3)
 def test_a_server_without_other_work_refuses_nothing_after_a_hiccup(
     slow_step: int, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -318,6 +318,7 @@ def test_a_model_that_does_not_exist_is_one_clear_error() -> None:
 
 
 @pytest.mark.parametrize("link", [EngineProcess, InlineEngine])
+@pytest.mark.samples(1)
 def test_what_an_engine_leaves_on_disk_is_there_for_the_next(
     link: type[EngineProcess] | type[InlineEngine], tmp_path: Path
 ) -> None:

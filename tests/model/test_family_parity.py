@@ -36,6 +36,7 @@ def logits(folder: Path, tokens: np.ndarray, serves: int | None) -> torch.Tensor
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.samples(17)
 def test_logits_are_those_of_transformers(
     family: str,
     shape: str,

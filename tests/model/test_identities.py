@@ -145,6 +145,7 @@ def _short_levels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.tail) for seed in range(4, 12))]
 )
+@pytest.mark.samples(2)
 def test_random_schedules_give_the_tokens_of_a_plain_run(
     reference: ReferenceModel, seed: int
 ) -> None:
@@ -159,6 +160,7 @@ def test_random_schedules_give_the_tokens_of_a_plain_run(
 
 
 @pytest.mark.parametrize("kind", [*MIXERS, *ROUTERS, *HYBRIDS])
+@pytest.mark.samples(4)
 def test_random_schedules_give_the_tokens_of_a_plain_run_whatever_the_layers_are(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
@@ -189,6 +191,7 @@ def test_random_schedules_give_the_tokens_of_a_plain_run_on_several_ranks(
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.samples(2)
 def test_random_schedules_of_several_tenants_give_the_tokens_of_a_plain_run(
     reference: ReferenceModel, seed: int
 ) -> None:
@@ -197,6 +200,7 @@ def test_random_schedules_of_several_tenants_give_the_tokens_of_a_plain_run(
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.samples(1)
 def test_decodes_that_rest_give_the_tokens_of_a_plain_run(
     reference: ReferenceModel, seed: int
 ) -> None:

@@ -94,6 +94,7 @@ print(resident_bytes("self") - before, pool.memory_bytes, pool.num_bytes)
 
 @pytest.mark.skipif(resident_bytes() is None, reason="the system does not say")
 @pytest.mark.parametrize(("num_blocks", "written"), [(64, 1), (4096, 700), (1 << 15, 9)])
+@pytest.mark.samples(1)
 def test_memory_is_told_as_far_as_blocks_were_written(num_blocks: int, written: int) -> None:
     """In a process of its own: what other tests let go of counts there."""
     ran = subprocess.run(

@@ -107,6 +107,7 @@ def told(result: Result) -> dict[str, object]:
     ],
     ids=["plain", "drafts", "few blocks", "fcfs"],
 )
+@pytest.mark.samples(2)
 def test_every_answer_is_that_of_an_engine_that_does_not_look_ahead(
     seed: int, settings: dict[str, object]
 ) -> None:

@@ -76,6 +76,7 @@ def _guesses(transcripts: Sequence[list[int]], length: int) -> FixedDrafts:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 1.3])
+@pytest.mark.samples(2)
 def test_every_path_is_that_of_a_run_without_drafts_and_forced_tokens(temperature: float) -> None:
     prompts, plain, _ = _mixed_batch(temperature, None, plain=True)
     transcripts = [prompt + output for prompt, output in zip(prompts, plain, strict=True)]
@@ -291,5 +292,6 @@ def test_a_verifier_by_rejection_passes_the_same_test() -> None:
 @pytest.mark.parametrize(
     "fault", ["unmasked probability", "all that is legal", "no residual", "greedy bonus"]
 )
+@pytest.mark.samples(1)
 def test_a_wrong_verifier_is_found_out(fault: str) -> None:
     assert _p_value(list(_outputs(1000, _Wrong(fault)))) < 1e-4

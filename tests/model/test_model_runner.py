@@ -53,6 +53,7 @@ def whole(runner: ModelRunner, tokens: TokenArray) -> torch.Tensor:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.samples(18)
 def test_chunks_in_scattered_blocks_equal_one_pass(family: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     tokens = random_tokens(rng, 400)
@@ -131,6 +132,7 @@ def test_text_of_random_models_ends() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.samples(12)
 def test_random_schedules_give_the_reference_engines_tokens(family: str, seed: int) -> None:
     """Any chunking, company, block placement and wrong or right drafts: the same tokens."""
     rng = np.random.default_rng(seed)

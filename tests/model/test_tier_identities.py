@@ -107,6 +107,7 @@ def play(
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.samples(2)
 def test_tokens_do_not_depend_on_where_kv_has_been(seed: int, tmp_path: Path) -> None:
     plain, _ = play(seed, host_blocks=0, disk_blocks=0, folder=tmp_path, num_blocks=2000)
     hosted, driver = play(seed, host_blocks=60, disk_blocks=0, folder=tmp_path, num_blocks=30)

@@ -47,6 +47,7 @@ def prefill(runner: ModelRunner, tokens: TokenArray, chunk: int) -> torch.Tensor
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.samples(4)
 def test_logits_equal_those_of_transformers(family: str, tmp_path: Path) -> None:
     model = make_model(family)
     runner = load(save(model, tmp_path))

@@ -57,6 +57,7 @@ def test_what_has_no_time_left_is_written_down_as_not_run(tmp_path: Path) -> Non
     assert [line["outcome"] for line in lines(tmp_path)] == ["done", "not run: no time left"]
 
 
+@pytest.mark.tail
 def test_a_measurement_gets_no_more_than_what_is_left_of_its_part(tmp_path: Path) -> None:
     times: Iterator[float] = iter([0.0, gpu_run.PART_S - 1.2])
     sleeper = program("sleeper", "import time; time.sleep(60)", limit_s=60)

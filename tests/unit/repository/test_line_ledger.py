@@ -45,6 +45,7 @@ def measured(source: str) -> Module:
     return measure(ROOT / "kernels/example.py", source)
 
 
+@pytest.mark.tail
 def test_it_prints_the_lines_of_every_package(capsys: pytest.CaptureFixture[str]) -> None:
     line_ledger.main()
     first_table = capsys.readouterr().out.split("\n\n")[0]

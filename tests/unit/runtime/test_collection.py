@@ -74,6 +74,7 @@ def test_cycles_of_what_lived_for_a_short_time_are_found_at_once() -> None:
     assert kept
 
 
+@pytest.mark.tail
 def test_cycles_of_what_was_set_aside_are_found_when_everything_is_looked_at() -> None:
     keep_short()
     old = Node()
@@ -113,6 +114,7 @@ def test_everything_is_looked_at_only_when_nothing_has_run_for_a_while() -> None
     assert apart == pytest.approx([1, 2, 4, 1], abs=0.1)
 
 
+@pytest.mark.tail
 def test_turns_sessions_and_connections_end_without_the_collector() -> None:
     """Also those that fail, wait, are stopped, call tools or live to be forgotten."""
     limits = Limits()

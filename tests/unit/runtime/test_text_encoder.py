@@ -75,6 +75,7 @@ def test_a_word_that_ignores_merges_is_taken_whole() -> None:
 
 
 @pytest.mark.parametrize("char", [*SIGNS, "{}[]();,.", " a"])
+@pytest.mark.samples(12)
 def test_a_run_that_the_library_takes_has_the_ids_that_it_gives(char: str) -> None:
     """As long as the library's own limit allows for the shipped model's expression."""
     ours, theirs = encoder(shipped_json()), library(shipped_json())

@@ -101,6 +101,7 @@ def test_a_template_that_drops_what_it_is_given_is_refused_with_the_probe(
 
 
 @pytest.mark.parametrize("what", templates.HOSTILE)
+@pytest.mark.samples(6)
 def test_a_template_that_does_harm_is_refused_in_a_line(what: str) -> None:
     assert refusal(templates.HOSTILE[what])
 

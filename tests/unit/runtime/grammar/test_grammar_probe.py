@@ -281,6 +281,7 @@ def test_one_that_has_begun_goes_on_and_its_verdict_is_kept(tmp_path: Path) -> N
     ("number", "said"),
     [(signal.SIGKILL, "ended by SIGKILL"), (signal.SIGSTOP, "it was stopped")],
 )
+@pytest.mark.tail
 def test_a_probe_that_somebody_kills_or_stops_refuses_no_grammar(
     number: signal.Signals, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -379,6 +380,7 @@ def test_a_machine_without_descriptors_refuses_no_grammar(
 @pytest.mark.parametrize(
     "told", [[], [0.0], [0.0, None, 0.1]], ids=["never", "at first", "by turns"]
 )
+@pytest.mark.tail
 def test_a_slow_grammar_is_killed_though_the_system_does_not_always_say_what_it_used(
     told: list[float | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

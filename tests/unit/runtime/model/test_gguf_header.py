@@ -126,6 +126,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         read_gguf_header(path)
 
 
+@pytest.mark.tail
 def test_spoiled_bytes_are_read_or_refused(tmp_path: Path) -> None:
     draw, right = random.Random(SEED), whole()
     began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

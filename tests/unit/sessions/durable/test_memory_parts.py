@@ -141,6 +141,7 @@ def test_a_server_whose_clients_are_gone_holds_nothing_after_a_while() -> None:
     assert store.held.total == 0
 
 
+@pytest.mark.tail
 def test_a_big_stored_response_is_told_within_a_third() -> None:
     rig = Rig(max_context_tokens=10**7)
     client, store = rig.connect(), rig.service.store
@@ -160,6 +161,7 @@ def test_a_big_stored_response_is_told_within_a_third() -> None:
     assert 0.7 <= told / real <= 1.3, (told, real)
 
 
+@pytest.mark.tail
 def test_sessions_are_told_within_a_third() -> None:
     store = Rig().service.store
 
@@ -170,6 +172,7 @@ def test_sessions_are_told_within_a_third() -> None:
     assert 0.7 <= store.session_bytes / real <= 1.7, (store.session_bytes, real)
 
 
+@pytest.mark.tail
 def test_ended_turns_are_told_within_a_third() -> None:
     history, plain = TurnHistory(), report()
 
@@ -223,6 +226,7 @@ def test_tokens_of_branches_that_are_gone_take_nothing(seed: int) -> None:
     assert tokens.num_bytes == 0
 
 
+@pytest.mark.tail
 def test_tokens_of_branches_are_told_within_a_third() -> None:
     tokens = BranchTokens(max_bytes=1 << 40)
 

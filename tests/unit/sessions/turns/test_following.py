@@ -86,6 +86,7 @@ def after_cut(cut: int, *, resume: bool, at_once: bool) -> tuple[list[dict[str, 
     return seen + missed, rig
 
 
+@pytest.mark.tail
 def test_a_cut_after_any_byte_changes_nothing_of_the_events() -> None:
     whole = uncut(SHORT, SHORT_STEPS)
     num_bytes = sum(map(wire_bytes, whole))

@@ -164,6 +164,7 @@ def paired(prompt: str) -> bool:
 
 
 @pytest.mark.parametrize("play", [by_id, in_private, by_session, resent, chat, messages])
+@pytest.mark.samples(2)
 def test_a_loop_of_200_turns_keeps_its_task_and_its_cache(
     play: Callable[[Rig], list[Turn]],
 ) -> None:
