@@ -37,6 +37,8 @@ REQUESTS = int(os.environ.get("KEEPWARM_ONE_READING", "2500"))
 SEED = int(os.environ.get("KEEPWARM_ONE_READING_SEED", "0"))
 PATIENCE_S = 120.0
 """A busy machine may be slow: what is compared is what was read."""
+AT_ONCE = 3
+"""Requests under way, each with a process of its own that reads it: none waits for another."""
 SENT_TWICE = 500 + REQUESTS // 200
 SERVED = {each.path: each for each in DIALECTS}
 CONFIG = ReadConfig(
@@ -103,11 +105,10 @@ def weight(found: ReadBody | None) -> int:
 
 @pytest.mark.timeout(300 + REQUESTS // 100)
 async def test_a_request_is_the_same_whichever_process_reads_it() -> None:
-    reader = ReadProcess(CONFIG, limit_s=PATIENCE_S)
-    await reader.start()
     seen: Counter[str] = Counter()
-    try:
-        for seed in range(SEED, SEED + REQUESTS):
+
+    async def play(first: int, reader: ReadProcess) -> None:
+        for seed in range(first, SEED + REQUESTS, AT_ONCE):
             api, job = drawn(seed)
             reading = asyncio.create_task(reader.read(job))
             await asyncio.sleep(0)  # it is on its way, and both work at the same time
@@ -122,8 +123,13 @@ async def test_a_request_is_the_same_whichever_process_reads_it() -> None:
             seen[type(content).__name__] += 1
             if isinstance(content, ApiError):
                 assert content.status < 500, f"seed {seed}, {api}: {content.message}"
+
+    readers = [ReadProcess(CONFIG, limit_s=PATIENCE_S) for _ in range(AT_ONCE)]
+    await asyncio.gather(*(each.start() for each in readers))
+    try:
+        await asyncio.gather(*(play(SEED + n, each) for n, each in enumerate(readers)))
     finally:
-        await reader.stop()
+        await asyncio.gather(*(each.stop() for each in readers))
     assert min(seen["CreateRequest"], seen["ApiError"]) > REQUESTS // 6, seen
     assert {"NoneType", "CancelTurn", "ResumeTurn", "SteerRequest"} <= seen.keys(), seen
 
