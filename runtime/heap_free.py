@@ -1,12 +1,14 @@
-"""Memory that a process has let go of and its C library keeps: room for what it allocates next.
+"""Memory that a process has let go of and its allocators keep: room for what it allocates next.
 
 A step's tensors are let go of at its end, but what lasts was allocated between them, so that the
-heap cannot shrink. The system counts this as used.
+heap cannot shrink; so it is with Python's objects and the pools that they lie in. The system counts
+this as used.
 """
 
 import contextlib
 import ctypes
 import functools
+import re
 
 _FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
@@ -18,10 +20,41 @@ class _Account(ctypes.Structure):
 
 
 def heap_free_bytes() -> int:
-    """The free memory in the heap; 0 where the C library does not say. Looks at each free piece:
-    a thousandth of a second for 7,000 of them, in which no other thread allocates."""
+    """The free memory in the heap of the C library and in Python's pools; of one that does not say,
+    0. Looks at each free piece: a thousandth of a second for 7,000 of them, in which no other
+    thread allocates."""
     account = libc_account()
-    return 0 if account is None else int(account().fordblks)
+    return (0 if account is None else int(account().fordblks)) + _free_in_pools()
+
+
+def _free_in_pools() -> int:
+    """As CPython's own report says, which has no other form than a text: half a thousandth of a
+    second for 75 MB. 0 for another Python or C library."""
+    report = _pool_report()
+    if report is None:
+        return 0
+    libc, write = report
+    text, size = ctypes.c_char_p(), ctypes.c_size_t()
+    stream = libc.open_memstream(ctypes.byref(text), ctypes.byref(size))
+    if not stream:
+        return 0
+    write(stream)
+    libc.fclose(stream)
+    found = re.search(rb"# bytes in available blocks *= *([\d,]+)", text.value or b"")
+    libc.free(text)
+    return int(found[1].replace(b",", b"")) if found else 0
+
+
+@functools.cache
+def _pool_report() -> "tuple[ctypes.CDLL, ctypes._NamedFuncPointer] | None":
+    try:
+        libc, write = ctypes.CDLL(None), ctypes.pythonapi._PyObject_DebugMallocStats
+        libc.open_memstream.restype = ctypes.c_void_p
+        libc.fclose.argtypes = (ctypes.c_void_p,)
+    except (OSError, AttributeError):
+        return None
+    write.argtypes = (ctypes.c_void_p,)
+    return libc, write
 
 
 @functools.cache
