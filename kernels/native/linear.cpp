@@ -238,6 +238,8 @@ extern "C" {
 
 int keepwarm_has_linear() { return 1; }
 
+void keepwarm_linear_int8(const LinearArgs* args);  // coded_linear.cpp
+
 void keepwarm_pack_16(const PackArgs* args) { pack_bf16(*args); }
 void keepwarm_pack_8(const PackArgs* args) { pack_quantised<8>(*args); }
 void keepwarm_pack_4(const PackArgs* args) { pack_quantised<4>(*args); }
@@ -259,7 +261,7 @@ void keepwarm_linear_8(const LinearArgs* args) {
   if (wide_is_faster()) return multiply_wide<Int8>(*args);
   LinearArgs whole = *args;
   whole.group = args->inputs;
-  ByGroups<ZeroInt8>::multiply(whole);
+  keepwarm_linear_int8(&whole);
 }
 void keepwarm_linear_4(const LinearArgs* args) {
   wide_is_faster() ? multiply_wide<Int4>(*args) : ByGroups<MiddleInt4>::multiply(*args);

@@ -25,9 +25,21 @@ struct GroupLaw {
   __m512i zero;
 };
 
-inline GroupLaw scales_of(const LinearArgs& args, int64_t group) {
-  return {_mm512_loadu_ps(args.scales + group * kTile), _mm512_setzero_si512()};
-}
+struct FloatScales {
+  static GroupLaw law(const LinearArgs& args, int64_t group) {
+    return {_mm512_loadu_ps(args.scales + group * kTile), _mm512_setzero_si512()};
+  }
+};
+
+// Powers of two, kept as the exponent that a float has; 0 is half of what 1 is.
+struct ExponentScales {
+  static GroupLaw law(const LinearArgs& args, int64_t group) {
+    auto from = reinterpret_cast<const __m128i*>(args.scales) + group;
+    __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(from)), 23);
+    bits = _mm512_max_epu32(bits, _mm512_set1_epi32(1 << 22));
+    return {_mm512_castsi512_ps(bits), _mm512_setzero_si512()};
+  }
+};
 
 inline __m512i zeros_of(const LinearArgs& args, int64_t group) {
   auto from = reinterpret_cast<const __m128i*>(args.zeros + group * kTile);
@@ -52,7 +64,7 @@ inline __m512i table_of_integers() {
 }
 
 struct Nibbles16 {
-  static constexpr int kBits = 4, kPairs = 4, kManyRows = 7;
+  static constexpr int kBits = 4, kPairs = 4, kFewRows = 6, kAtOnce = 6;
   __m512i packed;
   Nibbles16(const LinearArgs& args, int64_t tile, int64_t pair)
       : packed(_mm512_loadu_si512(static_cast<const char*>(args.weights) +
@@ -63,8 +75,9 @@ struct Nibbles16 {
 // Our own, less 8. The table repeats after 16, so the bits above a nibble do not matter.
 struct MiddleInt4 : Nibbles16 {
   using Nibbles16::Nibbles16;
+  using Scales = FloatScales;
   static __m512i table() { return table_of_integers<-8>(); }
-  static GroupLaw law(const LinearArgs& args, int64_t group) { return scales_of(args, group); }
+  static GroupLaw law(const LinearArgs& args, int64_t group) { return Scales::law(args, group); }
   __m512i pair(int j, const GroupLaw&, __m512i table) const {
     return _mm512_permutexvar_epi16(lanes(j), table);
   }
@@ -73,9 +86,10 @@ struct MiddleInt4 : Nibbles16 {
 // Zero points are 0 to 16, so a code less its zero point is an integer from -16 on.
 struct ZeroInt4 : Nibbles16 {
   using Nibbles16::Nibbles16;
+  using Scales = FloatScales;
   static __m512i table() { return table_of_integers<-16>(); }
   static GroupLaw law(const LinearArgs& args, int64_t group) {
-    GroupLaw law = scales_of(args, group);
+    GroupLaw law = Scales::law(args, group);
     __m512i first = _mm512_sub_epi32(_mm512_set1_epi32(16), zeros_of(args, group));
     law.zero = _mm512_or_si512(first, _mm512_slli_epi32(first, 16));
     return law;
@@ -98,20 +112,15 @@ struct Float4 : Nibbles16 {
     }
     return _mm512_load_si512(values);
   }
-  // Scales are powers of two, kept as the exponent that a float has; 0 is half of what 1 is.
-  static GroupLaw law(const LinearArgs& args, int64_t group) {
-    auto from = reinterpret_cast<const __m128i*>(args.scales) + group;
-    __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(from)), 23);
-    bits = _mm512_max_epu32(bits, _mm512_set1_epi32(1 << 22));
-    return {_mm512_castsi512_ps(bits), _mm512_setzero_si512()};
-  }
+  using Scales = ExponentScales;
+  static GroupLaw law(const LinearArgs& args, int64_t group) { return Scales::law(args, group); }
   __m512i pair(int j, const GroupLaw&, __m512i table) const {
     return _mm512_permutexvar_epi16(lanes(j), table);
   }
 };
 
 struct Bytes16 {
-  static constexpr int kBits = 8, kPairs = 1, kManyRows = 25;
+  static constexpr int kBits = 8, kPairs = 1, kFewRows = 24, kAtOnce = 8;
   __m256i both;  // 16 outputs' codes of an input, and of the next
   Bytes16(const LinearArgs& args, int64_t tile, int64_t pair)
       : both(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(
@@ -121,8 +130,9 @@ struct Bytes16 {
 
 struct ZeroInt8 : Bytes16 {
   using Bytes16::Bytes16;
+  using Scales = FloatScales;
   static GroupLaw law(const LinearArgs& args, int64_t group) {
-    GroupLaw law = scales_of(args, group);
+    GroupLaw law = Scales::law(args, group);
     if (args.zeros) law.zero = zeros_of(args, group);
     return law;
   }
@@ -139,6 +149,7 @@ struct ZeroInt8 : Bytes16 {
 // 2^-9, have no hidden bit here and one there.
 struct Float8 : Bytes16 {
   using Bytes16::Bytes16;
+  using Scales = FloatScales;
   static __m512i table() {
     alignas(64) uint16_t values[32] = {};
     for (int i = 0; i < 8; ++i) {
@@ -148,7 +159,7 @@ struct Float8 : Bytes16 {
     }
     return _mm512_load_si512(values);
   }
-  static GroupLaw law(const LinearArgs& args, int64_t group) { return scales_of(args, group); }
+  static GroupLaw law(const LinearArgs& args, int64_t group) { return Scales::law(args, group); }
   __m512i pair(int, const GroupLaw&, __m512i table) const {
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
                                            7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -161,8 +172,8 @@ struct Float8 : Bytes16 {
   }
 };
 
-// Codes of a strip that were laid out in 16 bits; their laws stay where they are.
-template <typename Codes>
+// Codes of a strip that were laid out in 16 bits; their scales stay where they are.
+template <typename Scales>
 struct LaidOut {
   static constexpr int kPairs = 1;
   __m512i weights;
@@ -170,7 +181,7 @@ struct LaidOut {
       : weights(_mm512_load_si512(static_cast<const char*>(args.weights) +
                                   (tile * args.inputs / 2 + pair) * 64)) {}
   static __m512i table() { return _mm512_setzero_si512(); }
-  static GroupLaw law(const LinearArgs& args, int64_t group) { return Codes::law(args, group); }
+  static GroupLaw law(const LinearArgs& args, int64_t group) { return Scales::law(args, group); }
   __m512i pair(int, const GroupLaw&, __m512i) const { return weights; }
 };
 
@@ -211,18 +222,20 @@ void sum_by_groups(const LinearArgs& args, const int32_t* x, int64_t tile, int64
 }
 
 // Nothing is asked for ahead: a strip is in the cache.
-template <typename Codes>
-struct LaidOutRows : Rows512<LaidOutRows<Codes>, int32_t, 8> {
+template <typename Scales>
+struct LaidOutRows : Rows512<LaidOutRows<Scales>, int32_t, 8> {
   static constexpr int kBits = 0;
   template <int kRows, int kTiles>
   static void tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t row) {
-    sum_by_groups<LaidOut<Codes>, kRows, kTiles>(args, x, tile, row);
+    sum_by_groups<LaidOut<Scales>, kRows, kTiles>(args, x, tile, row);
   }
 };
 
+// More than kFewRows rows are worth the laying out; of few rows kAtOnce are summed up together.
 template <typename Codes>
-struct ByGroups : Rows512<ByGroups<Codes>, int32_t, 8> {
+struct ByGroups : Rows512<ByGroups<Codes>, int32_t, Codes::kAtOnce> {
   static constexpr int kBits = Codes::kBits;
+  using Few = Rows512<ByGroups, int32_t, Codes::kAtOnce>;
 
   template <int kRows, int kTiles>
   static void tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t row) {
@@ -231,7 +244,7 @@ struct ByGroups : Rows512<ByGroups<Codes>, int32_t, 8> {
 
   static void multiply(const LinearArgs& args) {
     const int32_t* x = static_cast<const int32_t*>(args.x);
-    if (args.rows < Codes::kManyRows) return Rows512<ByGroups, int32_t, 8>::multiply(args, x);
+    if (args.rows <= Codes::kFewRows) return Few::multiply(args, x);
     int64_t tiles = (args.outputs + kTile - 1) / kTile;
     team::each((tiles + 1) / 2, [&](int64_t strip) {
       2 * strip + 1 < tiles ? laid_out<2>(args, x, 2 * strip) : laid_out<1>(args, x, 2 * strip);
@@ -257,7 +270,7 @@ struct ByGroups : Rows512<ByGroups<Codes>, int32_t, 8> {
             _mm512_store_si512(to, codes.pair(j, law, table));
         }
       }
-    rows_of<LaidOutRows<Codes>, kTiles>(strip, x, tile);
+    rows_of<LaidOutRows<typename Codes::Scales>, kTiles>(strip, x, tile);
   }
 };
 
