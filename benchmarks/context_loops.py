@@ -185,12 +185,9 @@ def alone_loop(server: Server, turns: int) -> Loop:
             continue
         asked = {"model": "default", "tools": [TOOL], "input": given} | _follows(last)
         made = server.post("/responses/compact", asked)
-        cached = made["usage"]["input_tokens_details"]["cached_tokens"]
-        loop.cuts.append({
-            "computed": made["usage"]["input_tokens"] - cached, "cached": cached,
-            "anyway": server.count({"input": str(given[0].get("output"))}),
-            "summarised": {"turns": 1},
-        })  # fmt: skip
+        context = made["keepwarm"]["context"]
+        context["anyway"] = server.count({"input": str(given[0].get("output"))})
+        loop.cuts.append(context)
         loop.cut_turns.add(len(loop.prompts))
         _look_for_task(loop, made)
         fields = ASKED | {"input": [*made["output"], {"role": "user", "content": "Go on."}]}

@@ -43,6 +43,7 @@ def answer_schemas() -> dict[str, Schema]:
                 "created_at": WHOLE,
                 "output": array(ref("Item")),
                 "usage": ref("Usage"),
+                "keepwarm": _all({"context": {"type": ["object", "null"]}}),
             }
         ),
         "CallList": _list(ANY_OBJECT, response_id=TEXT, session=_MAYBE_TEXT),

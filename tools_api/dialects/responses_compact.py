@@ -1,7 +1,8 @@
 """``POST /v1/responses/compact``: a history made short, without a turn.
 
 A body is that of a response that only compacts; the answer is what a new chain is to begin with:
-the messages of the user, then one item for all else. Nothing is stored.
+the messages of the user, then one item for all else. Nothing is stored. ``keepwarm.context`` says
+what went and what it cost, as in a response; null: nothing could be left out.
 """
 
 from typing import Any
@@ -31,6 +32,7 @@ class CompactWriter:
             "created_at": response["created_at"],
             "output": [_named(item, f"msg_{own}_{n}") for n, item in enumerate(response["output"])],
             "usage": response["usage"],
+            "keepwarm": {"context": response["keepwarm"].get("context")},
         }
 
 

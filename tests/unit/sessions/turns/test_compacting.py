@@ -396,6 +396,7 @@ def test_a_history_is_compacted_alone_and_leads_a_new_chain() -> None:
     response, _ = play(rig, client, "", **asked.create)
     made = asked.writer.whole(response)
     assert made["object"] == "response.compaction"
+    assert made["keepwarm"]["context"]["summarised"]["turns"] == 1
     assert [item["type"] for item in made["output"]] == ["message", "message", "compaction"]
     assert all(item["id"] for item in made["output"])
     _, read = play(rig, client, END, input=[*made["output"], {"role": "user", "content": "go"}])

@@ -31,7 +31,9 @@ def test_messages_get_ids_of_their_own() -> None:
         "status": "completed",
         "created_at": 1,
         "usage": {},
+        "keepwarm": {"context": {"computed": 5}, "tokens": {}},
         "output": [message, message, {"type": "compaction", "id": "cmp_1"}],
     }
     made = COMPACT.writer().whole(response)
     assert [item["id"] for item in made["output"]] == ["msg_7_0", "msg_7_1", "cmp_1"]
+    assert made["keepwarm"] == {"context": {"computed": 5}}
