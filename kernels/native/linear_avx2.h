@@ -35,22 +35,6 @@ inline void store(const LinearArgs& args, int64_t tile, int64_t row, const Lanes
   for (int64_t i = 0; i < count; ++i) narrow(values[i], out + i);
 }
 
-// Weights of a tile that were widened to single precision: [inputs][16].
-template <typename Weights>
-struct LaidOut {
-  static constexpr int kBits = 0;  // in the cache: nothing is asked for ahead
-  static constexpr int kTogether = 1, kBytes = 4 * kTile;
-  Lanes wide;
-  LaidOut(const LinearArgs& args, int64_t tile, int64_t k)
-      : wide(load(static_cast<const float*>(args.weights) + (tile * args.inputs + k) * kTile)) {}
-  Lanes weights(int) const { return wide; }
-  static Lanes finished(const LinearArgs& args, int64_t tile, const Lanes& sum) {
-    return Weights::finished(args, tile, sum);
-  }
-};
-
-constexpr int64_t kManyRows = 13;  // from so many on codes are widened once for all of them
-
 // Sixteen registers hold the sums of six rows and a tile, of three and two, or of one and four.
 template <typename Weights>
 struct Kind {
@@ -60,27 +44,8 @@ struct Kind {
   static constexpr int most_rows(int tiles) { return tiles == 1 ? kMaxRows : tiles == 2 ? 3 : 1; }
 
   static void multiply(const LinearArgs& args, const float* x) {
-    if (kBits < 16 && args.rows >= kManyRows)
-      return team::each((args.outputs + kTile - 1) / kTile,
-                        [&](int64_t tile) { laid_out(args, x, tile); });
     if (args.rows == 1) return strips<Kind, 4>(args, x);
     args.rows <= 3 ? strips<Kind, 2>(args, x) : strips<Kind, 1>(args, x);
-  }
-
-  static void laid_out(const LinearArgs& args, const float* x, int64_t tile) {
-    static thread_local Room room;
-    float* to = reinterpret_cast<float*>(room.of(args.inputs * kTile * 4));
-    LinearArgs strip = args;
-    strip.weights = to - tile * args.inputs * kTile;  // where the first tile of all would be
-    for (int64_t k = 0; k < args.inputs; k += Weights::kTogether) {
-      Weights together(args, tile, k);
-      for (int i = 0; i < Weights::kTogether; ++i, to += kTile) {
-        Lanes weight = together.weights(i);
-        _mm256_store_ps(to, weight.low);
-        _mm256_store_ps(to + 8, weight.high);
-      }
-    }
-    rows_of<Kind<LaidOut<Weights>>, 1>(strip, x, tile);
   }
 
   template <int kRows, int kTiles>
@@ -93,7 +58,7 @@ struct Kind {
     for (int t = 0; t < kTiles; ++t)
       for (int r = 0; r < kRows; ++r) sums[t][r] = zero();
     for (int64_t k = 0; k < args.inputs; k += kTogether) {
-      if (kTiles == 1 && kBits) __builtin_prefetch(next + k * Weights::kBytes, 0, 3);
+      if (kTiles == 1) __builtin_prefetch(next + k * Weights::kBytes, 0, 3);
       for (int t = 0; t < kTiles; ++t) {
         Weights together(args, tile + t, k);
         for (int i = 0; i < kTogether; ++i) {
