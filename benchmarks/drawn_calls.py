@@ -223,8 +223,9 @@ class DrawnCalls:
             counts.note(f"dropped: {''.join(s.text for s in spoilt)} -> {events}")
 
     def _mutated(self, segments: list[Segment]) -> list[Segment]:
-        """With a word somewhere, and some of the rest gone, doubled, changed or moved."""
-        rng = self._rng
+        """With a word somewhere, and some of the rest gone, doubled, changed or moved; the model ends
+        it, as before: of what is cut a call without its name is left out."""
+        rng, end = self._rng, segments[-1]
         units = [
             unit
             for segment in segments
@@ -246,7 +247,7 @@ class DrawnCalls:
                     units.insert(rng.randrange(len(units)), units.pop(at))
                 case _:
                     units.insert(at, Segment(rng.choice(self._inner_specials), special=True))
-        return [unit for unit in units if unit.text not in self._ends] + [units[-1]]
+        return [*(unit for unit in units if unit.text not in self._ends), end]
 
 
 def joined(events: Iterable[ParsedEvent]) -> list[ParsedEvent]:
