@@ -223,8 +223,8 @@ class DrawnCalls:
             counts.note(f"dropped: {''.join(s.text for s in spoilt)} -> {events}")
 
     def _mutated(self, segments: list[Segment]) -> list[Segment]:
-        """With a word somewhere, and some of the rest gone, doubled, changed or moved. The model ends
-        it, as before: of what is cut a call without its name is left out."""
+        """With a word somewhere, and some of the rest gone, doubled, changed or moved. The model
+        ends it, as before: of what is cut a call without its name is left out."""
         rng, end = self._rng, segments[-1]
         units = [
             unit
