@@ -6,10 +6,10 @@
 // all of them, and the last may be shorter.
 //
 // A weight is widened to single precision, where it is what the checkpoint says, and multiplied
-// there, or by the units for bf16 (linear_by_groups.h). For processors with AVX-512;
+// there, or by the units for bf16 (linear_by_groups.cpp). For processors with AVX-512;
 // coded_linear_avx2.cpp is for others.
 
-#include "linear_by_groups.h"
+#include "linear_avx512.h"
 
 #ifdef HAVE_BF16_UNITS
 
@@ -181,16 +181,16 @@ void codes_to_tiles(const LinearArgs& args) {
 extern "C" {
 
 void keepwarm_linear_int4(const LinearArgs* args) {
-  wide_is_faster() ? multiply_wide<Coded<Int4>>(*args) : ByGroups<ZeroInt4>::multiply(*args);
+  wide_is_faster() ? multiply_wide<Coded<Int4>>(*args) : keepwarm_by_groups_int4(args);
 }
 void keepwarm_linear_int8(const LinearArgs* args) {
-  wide_is_faster() ? multiply_wide<Coded<Int8>>(*args) : ByGroups<ZeroInt8>::multiply(*args);
+  wide_is_faster() ? multiply_wide<Coded<Int8>>(*args) : keepwarm_by_groups_int8(args);
 }
 void keepwarm_linear_e2m1(const LinearArgs* args) {
-  wide_is_faster() ? multiply_wide<Coded<E2m1>>(*args) : ByGroups<Float4>::multiply(*args);
+  wide_is_faster() ? multiply_wide<Coded<E2m1>>(*args) : keepwarm_by_groups_e2m1(args);
 }
 void keepwarm_linear_e4m3(const LinearArgs* args) {
-  wide_is_faster() ? multiply_wide<Coded<E4m3>>(*args) : ByGroups<Float8>::multiply(*args);
+  wide_is_faster() ? multiply_wide<Coded<E4m3>>(*args) : keepwarm_by_groups_e4m3(args);
 }
 
 void keepwarm_widen_int4(const LinearArgs* args) { widen_codes<Int4>(*args); }

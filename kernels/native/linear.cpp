@@ -3,7 +3,7 @@
 //
 // For processors with AVX-512 and units for bf16; linear_avx2.cpp is for others.
 
-#include "linear_by_groups.h"
+#include "linear_avx512.h"
 #include "matrix_unit.h"
 
 #ifdef HAVE_BF16_UNITS
@@ -238,8 +238,6 @@ extern "C" {
 
 int keepwarm_has_linear() { return 1; }
 
-void keepwarm_linear_int8(const LinearArgs* args);  // coded_linear.cpp
-
 void keepwarm_pack_16(const PackArgs* args) { pack_bf16(*args); }
 void keepwarm_pack_8(const PackArgs* args) { pack_quantised<8>(*args); }
 void keepwarm_pack_4(const PackArgs* args) { pack_quantised<4>(*args); }
@@ -261,10 +259,10 @@ void keepwarm_linear_8(const LinearArgs* args) {
   if (wide_is_faster()) return multiply_wide<Int8>(*args);
   LinearArgs whole = *args;
   whole.group = args->inputs;
-  keepwarm_linear_int8(&whole);
+  keepwarm_by_groups_int8(&whole);
 }
 void keepwarm_linear_4(const LinearArgs* args) {
-  wide_is_faster() ? multiply_wide<Int4>(*args) : ByGroups<MiddleInt4>::multiply(*args);
+  wide_is_faster() ? multiply_wide<Int4>(*args) : keepwarm_by_groups_4(args);
 }
 }
 

@@ -6,7 +6,21 @@
 
 #ifdef HAVE_BF16_UNITS
 
+extern "C" {
+
+// linear_by_groups.cpp
+void keepwarm_by_groups_4(const LinearArgs* args);
+void keepwarm_by_groups_int4(const LinearArgs* args);
+void keepwarm_by_groups_int8(const LinearArgs* args);
+void keepwarm_by_groups_e2m1(const LinearArgs* args);
+void keepwarm_by_groups_e4m3(const LinearArgs* args);
+}
+
 namespace {
+
+inline int64_t groups_of(const LinearArgs& args) {
+  return (args.inputs + args.group - 1) / args.group;
+}
 
 inline void store(const LinearArgs& args, int64_t tile, int64_t row, __m512 sums) {
   int64_t count = std::min(kTile, args.outputs - tile * kTile);

@@ -7,17 +7,11 @@
 // For processors that do one of these products in the time of one in single precision
 // (wide_is_faster() is false).
 
-#pragma once
-
 #include "linear_avx512.h"
 
 #ifdef HAVE_BF16_UNITS
 
 namespace {
-
-inline int64_t groups_of(const LinearArgs& args) {
-  return (args.inputs + args.group - 1) / args.group;
-}
 
 // Of 16 outputs' weights of a group: its scales, and what turns codes into numbers.
 struct GroupLaw {
@@ -275,5 +269,14 @@ struct ByGroups : Rows512<ByGroups<Codes>, int32_t, Codes::kAtOnce> {
 };
 
 }  // namespace
+
+extern "C" {
+
+void keepwarm_by_groups_4(const LinearArgs* args) { ByGroups<MiddleInt4>::multiply(*args); }
+void keepwarm_by_groups_int4(const LinearArgs* args) { ByGroups<ZeroInt4>::multiply(*args); }
+void keepwarm_by_groups_int8(const LinearArgs* args) { ByGroups<ZeroInt8>::multiply(*args); }
+void keepwarm_by_groups_e2m1(const LinearArgs* args) { ByGroups<Float4>::multiply(*args); }
+void keepwarm_by_groups_e4m3(const LinearArgs* args) { ByGroups<Float8>::multiply(*args); }
+}
 
 #endif
