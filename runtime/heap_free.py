@@ -30,7 +30,7 @@ def heap_free_bytes() -> int:
 def _free_in_pools() -> int:
     """As CPython's own report says, which has no other form than a text: half a thousandth of a
     second for 75 MB. 0 for another Python or C library."""
-    report = _pool_report()
+    report = pool_report()
     if report is None:
         return 0
     libc, write = report
@@ -46,7 +46,8 @@ def _free_in_pools() -> int:
 
 
 @functools.cache
-def _pool_report() -> "tuple[ctypes.CDLL, ctypes._NamedFuncPointer] | None":
+def pool_report() -> "tuple[ctypes.CDLL, ctypes._NamedFuncPointer] | None":
+    """The C library, and what writes CPython's report to one of its streams; None: not there."""
     try:
         libc, write = ctypes.CDLL(None), ctypes.pythonapi._PyObject_DebugMallocStats
         libc.open_memstream.restype = ctypes.c_void_p

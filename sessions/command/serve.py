@@ -41,6 +41,7 @@ from sessions.fair_slots import FairSlots
 from sessions.ground import JOURNAL, READER
 from sessions.http.front_door import OriginPolicy
 from sessions.journal.errors import JournalError
+from sessions.journal.sqlite_memory import sqlite_bytes
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
 from sessions.pages.recorder import Recorder
@@ -407,6 +408,7 @@ def _memory_parts(
         "open_requests": lambda: store.held.total,
         "buffers": lambda: server.arriving.num_bytes,
         "grammars": lambda: probe.num_bytes,
+        "journal": sqlite_bytes,
         "heap_free": heap_free_bytes,
     }
 

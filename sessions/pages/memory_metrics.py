@@ -24,6 +24,7 @@ SERVER_PARTS = (
     "open_requests",
     "buffers",
     "grammars",
+    "journal",
     "heap_free",
 )
 

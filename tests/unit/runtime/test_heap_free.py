@@ -61,7 +61,7 @@ def test_what_is_free_between_what_stays_goes_back_to_the_system() -> None:
     assert int(ran.stdout) >= 0.8 * 500 * 36_864, "but for the pages at each piece's ends"
 
 
-@pytest.mark.skipif(heap_free._pool_report() is None, reason="not CPython with glibc")
+@pytest.mark.skipif(heap_free.pool_report() is None, reason="not CPython with glibc")
 def test_pythons_own_pools_count_too() -> None:
     program = PROGRAM.replace(
         "bytes(40_000) for _ in range(1000)", "bytes(100) for _ in range(200_000)"
@@ -79,5 +79,5 @@ def test_pythons_own_pools_count_too() -> None:
 
 def test_a_c_library_that_does_not_say_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap_free, "libc_account", lambda: None)
-    monkeypatch.setattr(heap_free, "_pool_report", lambda: None)
+    monkeypatch.setattr(heap_free, "pool_report", lambda: None)
     assert heap_free_bytes() == 0

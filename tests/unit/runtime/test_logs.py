@@ -119,4 +119,3 @@ def test_a_log_that_a_test_has_set_up_is_not_the_next_ones() -> None:
     assert handler not in root.handlers
     assert root.level == logging.WARNING
     assert isinstance(handler, QueuedLines)
-    assert not handler._thread.is_alive()
