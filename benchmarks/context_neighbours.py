@@ -3,7 +3,7 @@
 One server of a model of random weights, which ends no summary by itself; two tenants. One streams
 turns over and over; the other, in a process of its own under ``nice``, sends each case of
 ``benchmarks.context_bad_input`` again and again. First it plays ordinary turns, short and long,
-with which the others are compared.
+with which the others are compared. All in turns, ``ROUNDS`` times, and medians count.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from keepwarm.demo.child_server import child_server
 from sessions.tenants_file import key_row
 
 STREAMS = 2
+ROUNDS = 3
 WINDOW = 8192
 SERVED = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "64", "--threads", "1"]
 
@@ -85,12 +86,19 @@ def measured(names: Sequence[str], seconds: float) -> dict[str, Any]:
         with child_server(options, log=Path(folder) / "log") as server:
             alone = asyncio.run(gaps_s(server.url, seconds))
             found["alone"] = {"gap_p50_ms": 1000 * statistics.median(alone)}
-            for name in names:
+            gaps: dict[str, list[float]] = {}
+            for name in [*names] * ROUNDS:
                 try:
-                    found[name] = asyncio.run(beside(name, server.url, seconds))
+                    one = asyncio.run(beside(name, server.url, seconds))
+                    gaps.setdefault(name, []).append(one["gap_p50_ms"])
                 except WrongAnswer as wrong:
-                    found[name] = {"wrong": str(wrong)}
-                print(name, json.dumps(found[name]), file=sys.stderr, flush=True)
+                    one = {"wrong": str(wrong)}
+                print(name, json.dumps(one), file=sys.stderr, flush=True)
+                if "wrong" not in found.get(name, {}):
+                    found[name] = one
+    for name, each in gaps.items():
+        if "wrong" not in found[name]:
+            found[name]["gap_p50_ms"] = statistics.median(each)
     return found
 
 
