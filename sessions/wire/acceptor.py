@@ -37,6 +37,8 @@ TURNED_AWAY = (
 """To whoever has waited for a descriptor in vain."""
 FULL_S = 0.02
 """Seconds until the next try where there are as many sockets as may be."""
+LULL_S = 0.25
+"""Without a look for so long nobody has waited: there are looks while somebody does."""
 _READ = 65_536
 _OUT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
@@ -75,8 +77,8 @@ class Acceptor:
         self._spare = SpareDescriptor()
         self._starved = False
         """There was no descriptor for somebody who may still wait."""
-        self._full_since_s: float | None = None
-        """Since when somebody waits and there is no room; None: there was some."""
+        self._full_s: tuple[float, float] | None = None
+        """Since when there has been no room for who waits, and the last look; None: there was."""
 
     @property
     def num_opening(self) -> int:
@@ -149,7 +151,7 @@ class Acceptor:
             if self._room() <= len(self._opening) and not self._silent:
                 self._full(now)
                 break
-            self._full_since_s = None
+            self._full_s = None
             try:
                 client, _ = self.bound.accept()
             except (BlockingIOError, InterruptedError):
@@ -173,9 +175,11 @@ class Acceptor:
 
     def _full(self, now: float) -> None:
         """Let them wait, for as long as a rest: a place may be given back in a moment."""
-        if self._full_since_s is None:
-            self._full_since_s = now
-        elif now - self._full_since_s >= REST_S:
+        since = now
+        if self._full_s is not None and now - self._full_s[1] <= LULL_S:
+            since = self._full_s[0]
+        self._full_s = (since, now)
+        if now - since >= REST_S:
             self._turn_away()
         self._pause(FULL_S)
 

@@ -43,6 +43,8 @@ class Bench:
         self.most = 1000
         self.asked = 0
         """How often there was a question of room."""
+        self.step_s = 0.0
+        """So long passes between two of those."""
         self.acceptor = Acceptor(
             greet=lambda: Spoken(self),
             taken=self._count,
@@ -56,6 +58,7 @@ class Bench:
 
     def _room(self) -> int:
         self.asked += 1
+        self.now += self.step_s
         return self.most - len(self.open) - self.acceptor.num_silent
 
     def _count(self) -> None:
@@ -184,12 +187,17 @@ def test_who_has_waited_for_room_in_vain_is_told_so() -> None:
         before = bench.asked
         await bench.until(lambda: bench.asked > before + 3)
         assert not answered()
-        bench.now = REST_S
+        began, bench.step_s = bench.now, 0.1
         await bench.until(answered)
         assert heard == TURNED_AWAY
+        assert bench.now - began >= REST_S - 0.1
+        bench.step_s = 0.0
+        bench.now += 100
+        bench.connect(b"waits its own time")
+        before = bench.asked
+        await bench.until(lambda: bench.asked > before + 3)
         bench.open.pop(0).transport.abort()
-        bench.connect(b"next")
-        await bench.until(lambda: len(bench.open) == 1)
+        await bench.until(lambda: [each.said for each in bench.open] == [b"waits its own time"])
 
     play(scenario)
 
