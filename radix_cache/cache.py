@@ -160,7 +160,7 @@ class PrefixCache:
         waits for blocks uses the cache: its tenant has a share from now on."""
         self.retention.end_leases()
         if sequence is not None and sequence.handle is not None:
-            self.retention.owner_active(sequence.handle.owner)
+            self.retention.shares.used(sequence.handle.owner)
         return self._evictor.available(sequence)
 
     def allocate(self, sequence: CachedSequence, num_blocks: int) -> None:
@@ -309,7 +309,7 @@ class PrefixCache:
     def tenant_waits(self, tenant: str) -> None:
         """Note that a tenant's sequence waits for blocks: the tenant has a share of them from now
         on, also if it had none."""
-        self.retention.owner_active(self.tree.owner(tenant))
+        self.retention.shares.used(self.tree.owner(tenant))
 
     def waits_for_blocks(self) -> None:
         """Count that a sequence was looked at and could not begin for want of blocks."""

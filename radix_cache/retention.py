@@ -72,10 +72,6 @@ class Retention:
                 return QUEUED
         return LEASED if runs or (sequence is not None and sequence.warm) else IDLE
 
-    def owner_active(self, owner: Owner) -> None:
-        """Note that a tenant's sequence waits, begins, grows or ends."""
-        self.shares.used(owner)
-
     def end_leases(self) -> None:
         """Let branches go idle whose lease is over."""
         if self._leases.empty:

@@ -67,7 +67,7 @@ class RunningSequences:
     ) -> CachedSequence:
         """Match ``tokens`` and lock what is there."""
         tree, size = self._tree, self._tree.block_size
-        self._retention.owner_active(handle.owner)
+        self._retention.shares.used(handle.owner)
         limit = (len(tokens) - 1) // size
         table = handle.table
         if len(table) <= limit:
@@ -115,7 +115,7 @@ class RunningSequences:
         handle = opened(sequence)
         if num_blocks < 0:
             raise ValueError(f"allocate {num_blocks} blocks")
-        self._retention.owner_active(handle.owner)
+        self._retention.shares.used(handle.owner)
         if self._slots is not None and not sequence.admitted:
             self._check_slot(sequence, num_blocks)
         self._evictor.make_room(sequence, num_blocks)
@@ -235,7 +235,7 @@ class RunningSequences:
     ) -> None:
         """Free what is private, unlock the rest, and lease it or let it go."""
         handle = opened(sequence)
-        self._retention.owner_active(handle.owner)
+        self._retention.shares.used(handle.owner)
         if self._slots is not None and sequence.admitted:
             self._slots.end(sequence, state_of, kind)
         elif self._slots is not None:

@@ -13,8 +13,7 @@ Always true: only tenants that were active within ``ACTIVE_S`` divide the blocks
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from radix_cache.nodes import Owner, Tier
 
@@ -23,8 +22,7 @@ _LEVELS: Final = 64
 """Owners that differ by less than such a part of the tier are equal: the longest unused goes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class Demand(NamedTuple):
     """Blocks that somebody is about to have: they count as its own already, so that who wants
     more than its share makes room by itself."""
 

@@ -235,13 +235,18 @@ class RadixTree:
             old = node.klass
             if klass == old:
                 return
-            node.klass = klass
-            self._count(node, old, -node.size)
-            self._count(node, klass, node.size)
+            self._reclass(node, klass)
             if klass == IDLE and not node.branches:
                 self._on_idle_leaf(node)
             delta = UNIT[klass] - UNIT[old]
             node = node.parent
+
+    def _reclass(self, node: Node, klass: int) -> None:
+        """Put ``node`` and its blocks into another class."""
+        old, node.klass, size = node.klass, klass, node.size
+        for counts in (self.tier_blocks[node.tier], node.owner.tier_blocks[node.tier]):
+            counts[old] -= size
+            counts[klass] += size
 
     def _count(self, node: Node, klass: int, blocks: int) -> None:
         self.tier_blocks[node.tier][klass] += blocks
@@ -326,14 +331,13 @@ class RadixTree:
             holder.node = upper
             moved += UNIT[holder.klass]
         lower.weight -= moved
-        lower.klass = class_of(lower.weight)
-        upper.weight = moved + UNIT[lower.klass]
+        klass = class_of(lower.weight)
+        upper.weight = moved + UNIT[klass]
         upper.klass = old
         upper.last_use = lower.last_use
-        if lower.klass != old:
-            self._count(lower, old, -lower.size)
-            self._count(lower, lower.klass, lower.size)
-            if lower.klass == IDLE and not lower.branches:
+        if klass != old:
+            self._reclass(lower, klass)
+            if klass == IDLE and not lower.branches:
                 self._on_idle_leaf(lower)
 
     # Moving between tiers

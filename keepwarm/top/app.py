@@ -18,6 +18,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.css.query import NoMatches
 from textual.widgets import DataTable, Footer, Input, Static
+from textual.worker import WorkType
 
 from keepwarm.top.curves import Curves, drawn
 from keepwarm.top.feed import Feed, FeedError, KeyRefused, SessionRow, Snapshot
@@ -96,7 +97,8 @@ class Top(App[None]):
     def look(self) -> None:
         """Ask the server, unless it is being asked."""
         if not any(worker.name == "look" for worker in self.workers):
-            self.run_worker(self._look(), name="look")
+            work: WorkType[None] = self._look  # not a coroutine, which may never be awaited
+            self.run_worker(work, name="look")
 
     async def _look(self) -> None:
         try:

@@ -12,6 +12,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
 from textual.widgets import DataTable, Footer, Static
+from textual.worker import WorkType
 
 from keepwarm.top.feed import ClusterSnapshot, Feed, FeedError, ServerRow
 from keepwarm.top.table import amount, percent
@@ -56,7 +57,8 @@ class ClusterTop(App[None]):
     def look(self) -> None:
         """Ask the server, unless it is being asked."""
         if not any(worker.name == "look" for worker in self.workers):
-            self.run_worker(self._look(), name="look")
+            work: WorkType[None] = self._look  # not a coroutine, which may never be awaited
+            self.run_worker(work, name="look")
 
     async def _look(self) -> None:
         try:

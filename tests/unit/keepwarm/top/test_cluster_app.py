@@ -1,12 +1,14 @@
 """``keepwarm top --cluster``: what is read, what stands in a row, what is on the screen."""
 
 import asyncio
+import gc
 from typing import Any
 
 import orjson
 import pytest
 from textual.widgets import DataTable, Static
 
+from keepwarm.top.app import Top
 from keepwarm.top.cluster_app import COLUMNS, ClusterTop, cells, totals
 from keepwarm.top.command import top
 from keepwarm.top.feed import ClusterSnapshot, Feed, FeedError, read_cluster
@@ -76,6 +78,20 @@ def test_rows_stay_on_the_screen_while_nobody_answers() -> None:
             await pilot.press("q")
 
     asyncio.run(run())
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", [ClusterTop, Top])
+def test_a_look_that_the_end_comes_before_leaves_nothing(kind: type[ClusterTop | Top]) -> None:
+    async def run() -> None:
+        app = kind(Told(FeedError("refused")), every_s=60.0)
+        async with app.run_test(size=(100, 24)):
+            await app.workers.wait_for_complete()
+            app.look()
+            app.workers.cancel_all()  # before the event loop comes to it
+
+    asyncio.run(run())
+    gc.collect()  # a coroutine that was never awaited is a warning
 
 
 def test_the_option_chooses_it() -> None:
