@@ -21,6 +21,7 @@ from runtime.child_environment import child_environment
 from runtime.grammar.probe_process import LENGTH, OUT_OF_MEMORY, frame
 from runtime.grammar.refusal import BROKEN, GrammarRefused
 from runtime.importing import child_words
+from runtime.niceness import stand_behind
 from tools_api.grammar import GrammarSpec
 
 log = logging.getLogger(__name__)
@@ -235,8 +236,7 @@ async def start_process(arguments: list[str]) -> asyncio.subprocess.Process:
         )
     except OSError as error:  # no descriptors, no memory
         raise ProbeError(f"the probe process cannot be started: {error}") from error
-    with contextlib.suppress(OSError):  # from its first import on
-        os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+    stand_behind(process.pid, _NICENESS)  # from its first import on
     try:
         hello = await _hello(process)
         if "error" in hello:

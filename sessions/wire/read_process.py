@@ -29,6 +29,7 @@ from pathlib import Path
 import orjson
 
 from runtime.importing import child_words
+from runtime.niceness import stand_behind
 from sessions.turns.reading import (
     FromPieces,
     Piece,
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 
 READ_LIMIT_S = 10.0
 """A job that is not done by then has hung: the largest frame takes under a second."""
+NICENESS = 5
+"""Steps by which the child is nicer: streams come before the reading of long requests."""
 STOPPED_S = 1.0
 """Seconds that a child which has nothing to read may be stopped; then it is given up."""
 _PREFIX = struct.Struct("<4sBI")
@@ -145,6 +148,7 @@ class ReadProcess:
             except OSError:
                 ours.close()
                 raise
+        stand_behind(self._process.pid, NICENESS)
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
         config = asdict(self._config)
         config |= {"models": list(self._config.models), "specials": list(self._config.specials)}

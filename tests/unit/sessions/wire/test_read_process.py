@@ -14,7 +14,7 @@ import pytest
 from sessions.turns.reading import error_fields
 from sessions.wire import read_process
 from sessions.wire.http_dialects import DIALECTS, Body, read_body
-from sessions.wire.read_process import NoText, ReadConfig, ReaderLost, ReadProcess
+from sessions.wire.read_process import NICENESS, NoText, ReadConfig, ReaderLost, ReadProcess
 from tests.support import mutations
 from tests.support.reading import carried
 from tests.support.sessions_rig import TOKENIZER
@@ -78,6 +78,15 @@ def test_frames_and_bodies_are_read_as_here() -> None:
         refused = (await reader.read(frame(input=items, model="x"))).body.read.content
         assert isinstance(refused, ApiError)
         assert refused.code == "model_not_found"
+
+    play(scenario)
+
+
+def test_it_stands_behind_the_server_where_cores_are_few() -> None:
+    async def scenario(reader: ReadProcess) -> None:
+        assert reader.process_id is not None
+        ours = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, reader.process_id) == min(19, ours + NICENESS)
 
     play(scenario)
 
