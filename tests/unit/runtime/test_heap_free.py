@@ -62,10 +62,17 @@ def test_what_is_free_between_what_stays_goes_back_to_the_system() -> None:
 
 
 @pytest.mark.skipif(heap_free.pool_report() is None, reason="not CPython with glibc")
-def test_pythons_own_pools_count_too() -> None:
+@pytest.mark.parametrize(
+    "let_go",
+    [
+        "del pieces[::2]",  # from each pool a half
+        "pieces[:] = [each for n, each in enumerate(pieces) if n % 2000 < 1000]",  # whole pools
+    ],
+)
+def test_pythons_own_pools_count_too(let_go: str) -> None:
     program = PROGRAM.replace(
         "bytes(40_000) for _ in range(1000)", "bytes(100) for _ in range(200_000)"
-    )
+    ).replace("del pieces[::2]", let_go)
     ran = subprocess.run(
         [sys.executable, "-c", program],
         env={name: text for name, text in os.environ.items() if name != "PYTHONMALLOC"},
