@@ -160,9 +160,12 @@ def gated_delta(
             the step begins.
     """
     gpu = triton_kernels("delta", matrices)
-    if gpu is not None and gpu.takes(rows):
-        few: DeltaOutputs = gpu.gated_delta(inputs, matrices, rows, due)
-        return few
+    if gpu is not None:
+        if not gpu.takes(rows):
+            gpu = triton_kernels("delta_chunks", matrices)
+            assert gpu is not None
+        outputs: DeltaOutputs = gpu.gated_delta(inputs, matrices, rows, due)
+        return outputs
     library = _compiled(matrices)
     if library is None:
         if due is not None:

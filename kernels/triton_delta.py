@@ -3,7 +3,7 @@
 What ``kernels.gated_delta`` says, token by token: a program has some columns of one head's matrix
 in registers, takes them on by what the ring has for them, writes them back, and goes on with the
 step's tokens, whose matrices nobody writes. So a decode reads and writes each matrix once, and a
-step that begins where the matrix stands only reads it.
+step that begins where the matrix stands only reads it. Longer steps: ``triton_delta_chunks``.
 Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
 """
 
@@ -214,8 +214,8 @@ def gated_delta(
         return outputs
     slots = upload(rows.slots, device)
     rings, spans, strides = _of_due(due, matrices, slots)
-    sizes = _sizes(matrices, keys.shape[1])
-    launch(delta_few_kernel, (len(rows.slots), sizes["VALUE_HEADS"], _tiles(matrices)))(
+    sizes = sizes_of(matrices, keys.shape[1])
+    launch(delta_few_kernel, (len(rows.slots), sizes["VALUE_HEADS"], tiles_of(matrices)))(
         queries,
         keys,
         values,
@@ -258,9 +258,9 @@ def fold_rings(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
     """See ``kernels.gated_delta.fold_rings``."""
     if not len(spans.slots):
         return
-    sizes, device = _sizes(matrices, rings.keys.shape[3]), matrices.device
+    sizes, device = sizes_of(matrices, rings.keys.shape[3]), matrices.device
     layers = matrices.shape[1]
-    grid = len(spans.slots), layers * sizes["VALUE_HEADS"], _tiles(matrices)
+    grid = len(spans.slots), layers * sizes["VALUE_HEADS"], tiles_of(matrices)
     launch(delta_fold_kernel, grid)(
         matrices,
         upload(spans.slots, device),
@@ -275,7 +275,8 @@ def fold_rings(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
     )
 
 
-def _sizes(matrices: Tensor, key_heads: int) -> dict[str, Any]:
+def sizes_of(matrices: Tensor, key_heads: int) -> dict[str, Any]:
+    """Constants of a kernel for these matrices, [..., V, key_dim, value_dim]."""
     heads, key_dim, value_dim = matrices.shape[-3:]
     return {
         "KEY_HEADS": key_heads,
@@ -288,5 +289,6 @@ def _sizes(matrices: Tensor, key_heads: int) -> dict[str, Any]:
     }
 
 
-def _tiles(matrices: Tensor) -> int:
+def tiles_of(matrices: Tensor) -> int:
+    """How many programs share the columns of a head's matrix."""
     return int(triton.cdiv(matrices.shape[-1], COLUMNS_EACH))

@@ -8,6 +8,7 @@ from typing import Any
 
 import triton
 
+from kernels.gated_delta import CHUNK
 from kernels.paged_layout import MAX_DECODE_QUERIES
 from kernels.triton_attention import extend_kernel, extend_tiling
 from kernels.triton_coded import INPUTS_EACH as INPUTS_OF_CODES
@@ -22,6 +23,16 @@ from kernels.triton_decode import (
 from kernels.triton_delta import COLUMNS_EACH as COLUMNS_OF_MATRICES
 from kernels.triton_delta import WARPS as WARPS_OF_MATRICES
 from kernels.triton_delta import delta_few_kernel, delta_fold_kernel
+from kernels.triton_delta_chunks import (
+    CHUNK_STAGES,
+    CHUNK_WARPS,
+    TURNED_EACH,
+    WITHIN_WARPS,
+    block_of,
+    delta_chunks_kernel,
+    delta_turned_kernel,
+    delta_within_kernel,
+)
 from kernels.triton_elementwise import (
     COLUMNS_EACH,
     add_rms_norm_kernel,
@@ -197,6 +208,45 @@ def _recurrent() -> Iterator[Build]:
                 ),
                 constants=constants | {"CORRECTS": name != "mamba-2", "DUE": due},
                 num_warps=WARPS_OF_MATRICES,
+            )
+        for mixes in (True, False):
+            yield Build(
+                name=f"delta_chunks {name}{' mixes' if mixes else ''}",
+                kernel=delta_chunks_kernel,
+                types=_pointers("fp32", "queries", "keys", "values", "decays", "turned_keys")
+                | _pointers("fp32", "matrices")
+                | _pointers("i64", "slots", "begins", "firsts", "lows", "highs")
+                | _pointers("fp32", "seen")
+                | _pointers("i64", "handed_in", "handed_at", "handed_to")
+                | _pointers("fp32", "mixed", "corrected", "handed")
+                | {"matrix_stride": "i64"},
+                constants=sizes
+                | block_of(sizes["KEY_DIM"])
+                | {"BLOCK_V": COLUMNS_OF_MATRICES, "CHUNK": CHUNK}
+                | {"CORRECTS": name != "mamba-2" and not mixes, "MIXES": mixes},
+                num_warps=CHUNK_WARPS,
+                num_stages=CHUNK_STAGES,
+            )
+        yield Build(
+            name=f"delta_within {name}",
+            kernel=delta_within_kernel,
+            types=_pointers("fp32", "queries", "keys", "decays", "betas")
+            | _pointers("i64", "firsts", "lows", "highs")
+            | _pointers("fp32", "seen", "solved"),
+            constants={part: constants[part] for part in ("KEY_HEADS", "VALUE_HEADS", "KEY_DIM")}
+            | block_of(sizes["KEY_DIM"])
+            | {"CHUNK": CHUNK, "CORRECTS": name != "mamba-2"},
+            num_warps=WITHIN_WARPS,
+        )
+        if name != "mamba-2":
+            yield Build(
+                name=f"delta_turned {name}",
+                kernel=delta_turned_kernel,
+                types=_pointers("fp32", "keys", "values", "decays", "betas")
+                | _pointers("i64", "firsts", "lows", "highs")
+                | _pointers("fp32", "solved", "turned_keys", "turned_values"),
+                constants=sizes | {"BLOCK": TURNED_EACH, "CHUNK": CHUNK},
+                num_warps=WITHIN_WARPS,
             )
         yield Build(
             name=f"delta_fold {name}",

@@ -7,7 +7,6 @@ import torch
 from kernels.dispatch import triton_kernels
 from kernels.gated_delta import (
     DeltaDue,
-    DeltaInputs,
     DeltaRings,
     DeltaRows,
     DeltaSpans,
@@ -16,40 +15,12 @@ from kernels.gated_delta import (
     gated_delta,
     gated_delta_reference,
 )
-
-LIMIT = 1e-5
-RING, LAYERS, SLOTS = 8, 2, 5
-SHAPES = [(1, 1, 5, 7), (2, 4, 16, 40)]
-"""Heads of keys, of values, numbers of a key, of a value."""
+from tests.support.delta_steps import SHAPES, SLOTS, close, drawn
 
 
 @pytest.fixture(autouse=True)
 def _triton_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
-
-
-def drawn(
-    shape: tuple[int, int, int, int], tokens: int, *, corrects: bool, device: torch.device
-) -> tuple[DeltaInputs, torch.Tensor, DeltaRings]:
-    key_heads, heads, key_dim, value_dim = shape
-    generator = torch.Generator().manual_seed(tokens)
-
-    def normal(*size: int) -> torch.Tensor:
-        return torch.randn(*size, generator=generator).to(device)
-
-    inputs = DeltaInputs(
-        queries=normal(tokens, key_heads, key_dim) / key_dim,
-        keys=torch.nn.functional.normalize(normal(tokens, key_heads, key_dim), dim=-1),
-        values=normal(tokens, heads, value_dim),
-        decays=-normal(tokens, heads).abs(),
-        betas=normal(tokens, heads).sigmoid() if corrects else None,
-    )
-    rings = DeltaRings(
-        keys=normal(3, LAYERS, RING, key_heads, key_dim),
-        corrected=normal(3, LAYERS, RING, heads, value_dim),
-        decays=-normal(3, LAYERS, RING, heads).abs(),
-    )
-    return inputs, normal(SLOTS, LAYERS, heads, key_dim, value_dim), rings
 
 
 def spans(*counts: int) -> DeltaSpans:
@@ -59,10 +30,6 @@ def spans(*counts: int) -> DeltaSpans:
         committed=np.array([6, 40, 3][: len(counts)]),
         counts=np.array(counts),
     )
-
-
-def close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    return torch.allclose(found, wanted, rtol=LIMIT, atol=LIMIT)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

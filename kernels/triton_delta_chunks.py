@@ -1,0 +1,435 @@
+"""Prompts by the gated delta rule and by Mamba-2, chunk by chunk, in Triton.
+
+What ``kernels.gated_delta.gated_delta_chunked`` says, in three kernels. Two do what asks for no
+matrix, for all chunks of a step beside each other: what queries see of keys, the inverse of each
+chunk's triangular system, row by row (forward substitution: powers of a system whose keys are alike
+grow beyond single precision before they vanish), and keys and values times that. The third has some
+columns of one head's matrix in registers and goes from chunk to chunk with products alone, once for
+the corrected values and once for what queries find: both at a time want more registers than there
+are.
+
+A token lies in its chunk where its position does, whether the step begins there or before, so that
+a step cut at multiples of ``CHUNK`` has the bits of one that was not. Import this module only where
+Triton is to run; ``kernels.dispatch`` decides that.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.gated_delta import (
+    CHUNK,
+    DeltaDue,
+    DeltaInputs,
+    DeltaOutputs,
+    DeltaRows,
+    IntArray,
+    fold_layer,
+)
+from kernels.launching import launch
+from kernels.triton_delta import sizes_of, tiles_of
+from kernels.upload import upload
+
+LEAST: Final = 16
+"""The shortest side of a product of tiles."""
+PRECISION = tl.constexpr("tf32x3")
+"""Of products: three of halves of the numbers on matrix units, which is nearly float32's."""
+WITHIN_WARPS: Final = 8
+TURNED_EACH: Final = 64
+"""Numbers of keys and of values that a program multiplies by an inverse."""
+CHUNK_WARPS: Final = 4
+CHUNK_STAGES: Final = 1
+"""Loads ahead of the products would need the registers that matrices are in."""
+
+
+@triton.jit
+def _part(ptr, rows, here, k, KEY_DIM: tl.constexpr):
+    """Numbers ``k`` of the keys or queries of a chunk, one row each."""
+    wanted = here[:, None] & (k < KEY_DIM)[None, :]
+    return tl.load(ptr + rows[:, None] + k[None, :], mask=wanted, other=0.0)
+
+
+@triton.jit
+def _alike(
+    left_ptr,
+    right_ptr,
+    rows,
+    here,
+    KEY_DIM: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    """Products of each key or query of a chunk with each of another kind, or of the same."""
+    k = tl.arange(0, BLOCK_K)
+    left = _part(left_ptr, rows, here, k, KEY_DIM)
+    right = _part(right_ptr, rows, here, k, KEY_DIM)
+    alike = tl.dot(left, tl.trans(right), input_precision=PRECISION)
+    if SPLIT:
+        left = _part(left_ptr, rows, here, BLOCK_K + k, KEY_DIM)
+        right = _part(right_ptr, rows, here, BLOCK_K + k, KEY_DIM)
+        alike += tl.dot(left, tl.trans(right), input_precision=PRECISION)
+    return alike
+
+
+@triton.jit
+def _between(reach, here, apart):
+    """How much of each token of a chunk is left at each other: exp(reach_i - reach_j) where they
+    are ``here`` and as far ``apart`` as it counts, else 0."""
+    counts = apart & here[:, None] & here[None, :]
+    return tl.where(counts, tl.exp(tl.where(counts, reach[:, None] - reach[None, :], 0.0)), 0.0)
+
+
+@triton.jit
+def delta_within_kernel(
+    queries_ptr,
+    keys_ptr,
+    decays_ptr,
+    betas_ptr,
+    firsts_ptr,
+    lows_ptr,
+    highs_ptr,
+    seen_ptr,
+    solved_ptr,
+    KEY_HEADS: tl.constexpr,
+    VALUE_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SPLIT: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CORRECTS: tl.constexpr,
+):
+    """One chunk and head: how much each query sees of each key before it, exp(reach_i - reach_j)
+    q_i k_j, and the inverse of I + tril(beta_i exp(reach_i - reach_j) k_i k_j, -1).
+    Grid: (chunks, heads)."""
+    chunk, head = tl.program_id(0), tl.program_id(1)
+    key_head = head // (VALUE_HEADS // KEY_HEADS)
+    low, high = tl.load(lows_ptr + chunk), tl.load(highs_ptr + chunk)
+    r = tl.arange(0, CHUNK)
+    here = (r >= low) & (r < high)
+    tokens = tl.load(firsts_ptr + chunk) + r
+    rows = (tokens * KEY_HEADS + key_head) * KEY_DIM
+    of_head = tokens * VALUE_HEADS + head
+    reach = tl.cumsum(tl.load(decays_ptr + of_head, mask=here, other=0.0), 0)
+    place = (chunk.to(tl.int64) * VALUE_HEADS + head) * CHUNK * CHUNK
+    cells = place + r[:, None] * CHUNK + r[None, :]
+    seen = _alike(queries_ptr, keys_ptr, rows, here, KEY_DIM, BLOCK_K, SPLIT)
+    tl.store(seen_ptr + cells, seen * _between(reach, here, r[:, None] >= r[None, :]))
+    if CORRECTS:
+        betas = tl.load(betas_ptr + of_head, mask=here, other=0.0)
+        alike = _alike(keys_ptr, keys_ptr, rows, here, KEY_DIM, BLOCK_K, SPLIT)
+        system = betas[:, None] * _between(reach, here, r[:, None] > r[None, :]) * alike
+        inverse = tl.where(r[:, None] == r[None, :], 1.0, 0.0)
+        for row in range(low + 1, high):
+            chosen = (r == row)[:, None]
+            weights = tl.sum(tl.where(chosen, system, 0.0), 0)
+            taken = tl.sum(weights[:, None] * inverse, 0)
+            inverse = tl.where(chosen, inverse - taken[None, :], inverse)
+        tl.store(solved_ptr + cells, inverse)
+
+
+@triton.jit
+def delta_turned_kernel(
+    keys_ptr,
+    values_ptr,
+    decays_ptr,
+    betas_ptr,
+    firsts_ptr,
+    lows_ptr,
+    highs_ptr,
+    solved_ptr,
+    turned_keys_ptr,
+    turned_values_ptr,
+    KEY_HEADS: tl.constexpr,
+    VALUE_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """BLOCK numbers of a chunk's keys and values for one head, times the inverse: W and U of
+    u = U - W S, with which tokens correct a matrix S.
+    Grid: (chunks, heads, tiles of the longer of both)."""
+    chunk, head = tl.program_id(0), tl.program_id(1)
+    key_head = head // (VALUE_HEADS // KEY_HEADS)
+    low, high = tl.load(lows_ptr + chunk), tl.load(highs_ptr + chunk)
+    r = tl.arange(0, CHUNK)
+    n = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    here = (r >= low) & (r < high)
+    tokens = tl.load(firsts_ptr + chunk) + r
+    of_head = tokens * VALUE_HEADS + head
+    betas = tl.load(betas_ptr + of_head, mask=here, other=0.0)
+    reach = tl.cumsum(tl.load(decays_ptr + of_head, mask=here, other=0.0), 0)
+    place = (chunk.to(tl.int64) * VALUE_HEADS + head) * CHUNK * CHUNK
+    solved = tl.load(solved_ptr + place + r[:, None] * CHUNK + r[None, :])
+    keys = _part(keys_ptr, (tokens * KEY_HEADS + key_head) * KEY_DIM, here, n, KEY_DIM)
+    keys = tl.dot(solved, keys * (betas * tl.exp(reach))[:, None], input_precision=PRECISION)
+    cells = (of_head * KEY_DIM)[:, None] + n[None, :]
+    tl.store(turned_keys_ptr + cells, keys, mask=here[:, None] & (n < KEY_DIM)[None, :])
+    values = _part(values_ptr, of_head * VALUE_DIM, here, n, VALUE_DIM)
+    values = tl.dot(solved, values * betas[:, None], input_precision=PRECISION)
+    cells = (of_head * VALUE_DIM)[:, None] + n[None, :]
+    tl.store(turned_values_ptr + cells, values, mask=here[:, None] & (n < VALUE_DIM)[None, :])
+
+
+@triton.jit
+def _kept(found, decays, r, low, high):
+    """What tokens ``low`` to ``high`` of a chunk add to a matrix by its keys, and how much of it is
+    left. The last token's own is all of it, to the bit, however much the others have faded."""
+    chosen = (r >= low) & (r < high)
+    reach = tl.cumsum(tl.where(chosen, decays, 0.0), 0)
+    last = tl.sum(tl.where(r == high - 1, reach, 0.0), 0)
+    weights = tl.where(chosen, tl.exp(last - reach), 0.0)
+    return found * weights[:, None], tl.exp(last)
+
+
+@triton.jit
+def _columns(matrix_ptr, k, v, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr):
+    known = (k < KEY_DIM)[:, None] & (v < VALUE_DIM)[None, :]
+    return tl.load(matrix_ptr + k[:, None] * VALUE_DIM + v[None, :], mask=known, other=0.0)
+
+
+@triton.jit
+def _store(cells_ptr, k, v, state, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr):
+    known = (k < KEY_DIM)[:, None] & (v < VALUE_DIM)[None, :]
+    tl.store(cells_ptr + k[:, None] * VALUE_DIM + v[None, :], state, mask=known)
+
+
+@triton.jit
+def delta_chunks_kernel(
+    queries_ptr,
+    keys_ptr,
+    values_ptr,
+    decays_ptr,
+    turned_keys_ptr,
+    matrices_ptr,
+    slots_ptr,
+    begins_ptr,
+    firsts_ptr,
+    lows_ptr,
+    highs_ptr,
+    seen_ptr,
+    handed_in_ptr,
+    handed_at_ptr,
+    handed_to_ptr,
+    mixed_ptr,
+    corrected_ptr,
+    handed_ptr,
+    matrix_stride,
+    KEY_HEADS: tl.constexpr,
+    VALUE_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SPLIT: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CORRECTS: tl.constexpr,
+    MIXES: tl.constexpr,
+):
+    """One sequence, one head, BLOCK_V columns: corrected values and matrices that are handed out,
+    or, behind that, what queries find. Grid: (sequences, heads, tiles of columns)."""
+    sequence, head = tl.program_id(0), tl.program_id(1)
+    key_head = head // (VALUE_HEADS // KEY_HEADS)
+    k = tl.arange(0, BLOCK_K)
+    v = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
+    r = tl.arange(0, CHUNK)
+    place = tl.load(slots_ptr + sequence) * matrix_stride + head * KEY_DIM * VALUE_DIM
+    state = _columns(matrices_ptr + place, k, v, KEY_DIM, VALUE_DIM)
+    below = state
+    if SPLIT:
+        below = _columns(matrices_ptr + place, BLOCK_K + k, v, KEY_DIM, VALUE_DIM)
+    handed_in = tl.load(handed_in_ptr + sequence)
+    for chunk in range(tl.load(begins_ptr + sequence), tl.load(begins_ptr + sequence + 1)):
+        low, high = tl.load(lows_ptr + chunk), tl.load(highs_ptr + chunk)
+        here = (r >= low) & (r < high)
+        tokens = tl.load(firsts_ptr + chunk) + r
+        rows = (tokens * KEY_HEADS + key_head) * KEY_DIM
+        of_head = tokens * VALUE_HEADS + head
+        of_value = of_head[:, None] * VALUE_DIM + v[None, :]
+        value_here = here[:, None] & (v < VALUE_DIM)[None, :]
+        found = tl.load(values_ptr + of_value, mask=value_here, other=0.0)
+        decays = tl.load(decays_ptr + of_head, mask=here, other=0.0)
+        before = tl.exp(tl.cumsum(decays, 0))[:, None]
+        cells = (chunk * VALUE_HEADS + head) * CHUNK * CHUNK + r[:, None] * CHUNK + r[None, :]
+        if CORRECTS:
+            turned = _part(turned_keys_ptr, of_head * KEY_DIM, here, k, KEY_DIM)
+            found -= tl.dot(turned, state, input_precision=PRECISION)
+            if SPLIT:
+                turned = _part(turned_keys_ptr, of_head * KEY_DIM, here, BLOCK_K + k, KEY_DIM)
+                found -= tl.dot(turned, below, input_precision=PRECISION)
+        if MIXES:
+            queries = _part(queries_ptr, rows, here, k, KEY_DIM)
+            mixed = tl.dot(queries, state, input_precision=PRECISION)
+            if SPLIT:
+                queries = _part(queries_ptr, rows, here, BLOCK_K + k, KEY_DIM)
+                mixed += tl.dot(queries, below, input_precision=PRECISION)
+            mixed = mixed * before
+            mixed += tl.dot(tl.load(seen_ptr + cells), found, input_precision=PRECISION)
+            tl.store(mixed_ptr + of_value, mixed, mask=value_here)
+        else:
+            tl.store(corrected_ptr + of_value, found, mask=value_here)
+            if chunk == handed_in:
+                added, left = _kept(found, decays, r, low, tl.load(handed_at_ptr + sequence))
+                number = tl.load(handed_to_ptr + sequence) * VALUE_HEADS + head
+                out_ptr = handed_ptr + number * KEY_DIM * VALUE_DIM
+                columns = tl.trans(_part(keys_ptr, rows, here, k, KEY_DIM))
+                out = state * left + tl.dot(columns, added, input_precision=PRECISION)
+                _store(out_ptr, k, v, out, KEY_DIM, VALUE_DIM)
+                if SPLIT:
+                    columns = tl.trans(_part(keys_ptr, rows, here, BLOCK_K + k, KEY_DIM))
+                    out = below * left + tl.dot(columns, added, input_precision=PRECISION)
+                    _store(out_ptr, BLOCK_K + k, v, out, KEY_DIM, VALUE_DIM)
+        added, left = _kept(found, decays, r, low, high)
+        columns = tl.trans(_part(keys_ptr, rows, here, k, KEY_DIM))
+        state = state * left + tl.dot(columns, added, input_precision=PRECISION)
+        if SPLIT:
+            columns = tl.trans(_part(keys_ptr, rows, here, BLOCK_K + k, KEY_DIM))
+            below = below * left + tl.dot(columns, added, input_precision=PRECISION)
+
+
+class _Chunks:
+    """Chunks of a step's sequences, each sequence's behind each other.
+
+    ``begins`` [S + 1]: where each sequence's begin. Of each chunk [C]: ``firsts``, the step's row
+    that a token at its beginning would have, below 0 where the step begins inside; ``lows`` and
+    ``highs``, which of its tokens are of the step. Of each sequence [S]: ``handed_in``, the chunk
+    after whose token ``handed_at`` its matrix is handed out, -1 for none, and ``handed_to``, the
+    place of that. All int64.
+    """
+
+    def __init__(self, rows: DeltaRows) -> None:
+        starts, positions = rows.starts, rows.positions
+        counts = starts[1:] - starts[:-1]
+        of_first = positions // CHUNK
+        many = np.where(counts > 0, -(-(positions + counts) // CHUNK) - of_first, 0)
+        self.begins: IntArray = np.concatenate([[0], np.cumsum(many)])
+        owner = np.repeat(np.arange(len(counts)), many)
+        begin = (of_first[owner] + np.arange(len(owner)) - self.begins[owner]) * CHUNK
+        self.firsts: IntArray = starts[owner] + begin - positions[owner]
+        self.lows: IntArray = np.maximum(positions[owner] - begin, 0)
+        self.highs: IntArray = np.minimum((positions + counts)[owner] - begin, CHUNK)
+        self.handed_in: IntArray = np.full(len(counts), -1, dtype=np.int64)
+        self.handed_at: IntArray = np.zeros(len(counts), dtype=np.int64)
+        self.handed_to: IntArray = np.zeros(len(counts), dtype=np.int64)
+        for number, (sequence, place) in enumerate(rows.handed):
+            last = int(positions[sequence]) + place - 1
+            chunk = last // CHUNK - int(of_first[sequence])
+            self.handed_in[sequence] = self.begins[sequence] + chunk
+            self.handed_at[sequence] = last % CHUNK + 1
+            self.handed_to[sequence] = number
+
+
+def block_of(key_dim: int) -> dict[str, Any]:
+    """Constants of how many numbers of a key are looked at together: all, or one half and then the
+    other, so that what products take apart fits into registers."""
+    whole = max(LEAST, triton.next_power_of_2(key_dim))
+    split = whole >= 2 * LEAST
+    return {"BLOCK_K": whole // 2 if split else whole, "SPLIT": split}
+
+
+def gated_delta(
+    inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows, due: DeltaDue | None
+) -> DeltaOutputs:
+    """See ``kernels.gated_delta.gated_delta``; of any step, whatever it hands out."""
+    device, chunks = matrices.device, _Chunks(rows)
+    given = (inputs.queries, inputs.keys, inputs.values, inputs.decays)
+    queries, keys, values, decays = (each.contiguous() for each in given)
+    betas = decays if inputs.betas is None else inputs.betas.contiguous()
+    mixed, corrected = torch.empty_like(values), torch.empty_like(values)
+    handed = matrices.new_empty(len(rows.handed), *matrices.shape[1:])
+    outputs = DeltaOutputs(mixed=mixed, corrected=corrected, handed=handed)
+    if not len(rows.slots):
+        return outputs
+    if due is not None:
+        fold_layer(due)
+    slots = upload(rows.slots, device)
+    sizes = sizes_of(matrices, keys.shape[1])
+    sizes |= block_of(int(sizes["KEY_DIM"])) | {
+        "num_warps": CHUNK_WARPS,
+        "num_stages": CHUNK_STAGES,
+    }
+    firsts, lows, highs = (upload(e, device) for e in (chunks.firsts, chunks.lows, chunks.highs))
+    begins = upload(chunks.begins, device)
+    handing = [upload(e, device) for e in (chunks.handed_in, chunks.handed_at, chunks.handed_to)]
+    heads, corrects = int(sizes["VALUE_HEADS"]), inputs.betas is not None
+    seen = matrices.new_empty(len(chunks.lows), heads, CHUNK, CHUNK)
+    solved = torch.empty_like(seen) if corrects else seen
+    if len(chunks.lows):
+        launch(delta_within_kernel, (len(chunks.lows), heads))(
+            queries,
+            keys,
+            decays,
+            betas,
+            firsts,
+            lows,
+            highs,
+            seen,
+            solved,
+            KEY_HEADS=sizes["KEY_HEADS"],
+            VALUE_HEADS=heads,
+            KEY_DIM=sizes["KEY_DIM"],
+            BLOCK_K=sizes["BLOCK_K"],
+            SPLIT=sizes["SPLIT"],
+            CHUNK=CHUNK,
+            CORRECTS=corrects,
+            num_warps=WITHIN_WARPS,
+        )
+    turned_keys = decays
+    if corrects and len(chunks.lows):
+        turned_keys = matrices.new_empty(len(keys), heads, keys.shape[2])
+        turned_values = torch.empty_like(values)
+        longer = max(keys.shape[2], values.shape[2])
+        launch(delta_turned_kernel, (len(chunks.lows), heads, triton.cdiv(longer, TURNED_EACH)))(
+            keys,
+            values,
+            decays,
+            betas,
+            firsts,
+            lows,
+            highs,
+            solved,
+            turned_keys,
+            turned_values,
+            KEY_HEADS=sizes["KEY_HEADS"],
+            VALUE_HEADS=heads,
+            KEY_DIM=sizes["KEY_DIM"],
+            VALUE_DIM=sizes["VALUE_DIM"],
+            BLOCK=TURNED_EACH,
+            CHUNK=CHUNK,
+            num_warps=WITHIN_WARPS,
+        )
+        values = turned_values
+    through = launch(delta_chunks_kernel, (len(rows.slots), heads, tiles_of(matrices)))
+
+    def go(values: Tensor, *, mixes: bool) -> None:
+        through(
+            queries,
+            keys,
+            values,
+            decays,
+            turned_keys,
+            matrices,
+            slots,
+            begins,
+            firsts,
+            lows,
+            highs,
+            seen,
+            *handing,
+            mixed,
+            corrected,
+            handed,
+            matrices.stride(0),
+            CHUNK=CHUNK,
+            CORRECTS=corrects and not mixes,
+            MIXES=mixes,
+            **sizes,
+        )
+
+    go(values, mixes=False)
+    go(corrected, mixes=True)
+    return outputs
