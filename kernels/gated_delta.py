@@ -160,10 +160,9 @@ def gated_delta(
             the step begins.
     """
     gpu = triton_kernels("delta", matrices)
+    if gpu is not None and not gpu.takes(rows):
+        gpu = triton_kernels("delta_chunks", matrices)
     if gpu is not None:
-        if not gpu.takes(rows):
-            gpu = triton_kernels("delta_chunks", matrices)
-            assert gpu is not None
         outputs: DeltaOutputs = gpu.gated_delta(inputs, matrices, rows, due)
         return outputs
     library = _compiled(matrices)

@@ -334,92 +334,41 @@ def block_of(key_dim: int) -> dict[str, Any]:
 def gated_delta(
     inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows, due: DeltaDue | None
 ) -> DeltaOutputs:
-    """See ``kernels.gated_delta.gated_delta``; of any step, whatever it hands out."""
-    device, chunks = matrices.device, _Chunks(rows)
+    """See ``kernels.gated_delta.gated_delta``; of any step, whatever it hands out. Takes memory of
+    its own for as long: up to V * (8 * CHUNK + 4 * (key_dim + value_dim)) bytes a token."""
+    device, corrects = matrices.device, inputs.betas is not None
     given = (inputs.queries, inputs.keys, inputs.values, inputs.decays)
     queries, keys, values, decays = (each.contiguous() for each in given)
-    betas = decays if inputs.betas is None else inputs.betas.contiguous()
     mixed, corrected = torch.empty_like(values), torch.empty_like(values)
     handed = matrices.new_empty(len(rows.handed), *matrices.shape[1:])
     outputs = DeltaOutputs(mixed=mixed, corrected=corrected, handed=handed)
-    if not len(rows.slots):
-        return outputs
     if due is not None:
         fold_layer(due)
-    slots = upload(rows.slots, device)
-    sizes = sizes_of(matrices, keys.shape[1])
-    sizes |= block_of(int(sizes["KEY_DIM"])) | {
-        "num_warps": CHUNK_WARPS,
-        "num_stages": CHUNK_STAGES,
-    }
-    firsts, lows, highs = (upload(e, device) for e in (chunks.firsts, chunks.lows, chunks.highs))
-    begins = upload(chunks.begins, device)
-    handing = [upload(e, device) for e in (chunks.handed_in, chunks.handed_at, chunks.handed_to)]
-    heads, corrects = int(sizes["VALUE_HEADS"]), inputs.betas is not None
-    seen = matrices.new_empty(len(chunks.lows), heads, CHUNK, CHUNK)
-    solved = torch.empty_like(seen) if corrects else seen
-    if len(chunks.lows):
-        launch(delta_within_kernel, (len(chunks.lows), heads))(
-            queries,
-            keys,
-            decays,
-            betas,
-            firsts,
-            lows,
-            highs,
-            seen,
-            solved,
-            KEY_HEADS=sizes["KEY_HEADS"],
-            VALUE_HEADS=heads,
-            KEY_DIM=sizes["KEY_DIM"],
-            BLOCK_K=sizes["BLOCK_K"],
-            SPLIT=sizes["SPLIT"],
-            CHUNK=CHUNK,
-            CORRECTS=corrects,
-            num_warps=WITHIN_WARPS,
-        )
-    turned_keys = decays
-    if corrects and len(chunks.lows):
-        turned_keys = matrices.new_empty(len(keys), heads, keys.shape[2])
-        turned_values = torch.empty_like(values)
-        longer = max(keys.shape[2], values.shape[2])
-        launch(delta_turned_kernel, (len(chunks.lows), heads, triton.cdiv(longer, TURNED_EACH)))(
-            keys,
-            values,
-            decays,
-            betas,
-            firsts,
-            lows,
-            highs,
-            solved,
-            turned_keys,
-            turned_values,
-            KEY_HEADS=sizes["KEY_HEADS"],
-            VALUE_HEADS=heads,
-            KEY_DIM=sizes["KEY_DIM"],
-            VALUE_DIM=sizes["VALUE_DIM"],
-            BLOCK=TURNED_EACH,
-            CHUNK=CHUNK,
-            num_warps=WITHIN_WARPS,
-        )
-        values = turned_values
-    through = launch(delta_chunks_kernel, (len(rows.slots), heads, tiles_of(matrices)))
-
-    def go(values: Tensor, *, mixes: bool) -> None:
+    chunks = _Chunks(rows)
+    if not len(chunks.lows):
+        return outputs
+    placed = [upload(each, device) for each in (chunks.firsts, chunks.lows, chunks.highs)]
+    handing = (chunks.handed_in, chunks.handed_at, chunks.handed_to)
+    whose = [upload(each, device) for each in (rows.slots, chunks.begins, *handing)]
+    sizes = sizes_of(matrices, keys.shape[1]) | block_of(keys.shape[2])
+    seen, solved = _within(inputs, placed, sizes)
+    before, turned_keys = values, keys
+    if corrects:
+        turned_keys, before = _turned(inputs, placed, solved, sizes)
+    through = launch(delta_chunks_kernel, (len(rows.slots), values.shape[1], tiles_of(matrices)))
+    sizes |= {"num_warps": CHUNK_WARPS, "num_stages": CHUNK_STAGES}
+    for found, mixes in ((before, False), (corrected, True)):
         through(
             queries,
             keys,
-            values,
+            found,
             decays,
             turned_keys,
             matrices,
-            slots,
-            begins,
-            firsts,
-            lows,
-            highs,
+            *whose[:2],
+            *placed,
             seen,
-            *handing,
+            *whose[2:],
             mixed,
             corrected,
             handed,
@@ -429,7 +378,58 @@ def gated_delta(
             MIXES=mixes,
             **sizes,
         )
-
-    go(values, mixes=False)
-    go(corrected, mixes=True)
     return outputs
+
+
+def _within(
+    inputs: DeltaInputs, placed: list[Tensor], sizes: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """What queries see of keys, and each chunk's inverse: [C, V, CHUNK, CHUNK] both; where nothing
+    is corrected the second is never read."""
+    decays, corrects = inputs.decays.contiguous(), inputs.betas is not None
+    seen = decays.new_empty(len(placed[0]), decays.shape[1], CHUNK, CHUNK)
+    solved = torch.empty_like(seen) if corrects else seen
+    launch(delta_within_kernel, seen.shape[:2])(
+        inputs.queries.contiguous(),
+        inputs.keys.contiguous(),
+        decays,
+        decays if inputs.betas is None else inputs.betas.contiguous(),
+        *placed,
+        seen,
+        solved,
+        **_some(sizes, "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "BLOCK_K", "SPLIT"),
+        CHUNK=CHUNK,
+        CORRECTS=corrects,
+        num_warps=WITHIN_WARPS,
+    )
+    return seen, solved
+
+
+def _turned(
+    inputs: DeltaInputs, placed: list[Tensor], solved: Tensor, sizes: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """Keys [T, V, key_dim] and values [T, V, value_dim] by which tokens correct a matrix."""
+    assert inputs.betas is not None
+    keys, values = inputs.keys.contiguous(), inputs.values.contiguous()
+    turned_keys = keys.new_empty(*values.shape[:2], keys.shape[2])
+    turned_values = torch.empty_like(values)
+    tiles = triton.cdiv(max(keys.shape[2], values.shape[2]), TURNED_EACH)
+    launch(delta_turned_kernel, (*solved.shape[:2], tiles))(
+        keys,
+        values,
+        inputs.decays.contiguous(),
+        inputs.betas.contiguous(),
+        *placed,
+        solved,
+        turned_keys,
+        turned_values,
+        **_some(sizes, "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM"),
+        BLOCK=TURNED_EACH,
+        CHUNK=CHUNK,
+        num_warps=WITHIN_WARPS,
+    )
+    return turned_keys, turned_values
+
+
+def _some(sizes: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: sizes[name] for name in names}

@@ -18,13 +18,16 @@ from kernels.gated_delta import (
 )
 from tests.support.delta_steps import SHAPES, close, drawn
 
+HALVES = (1, 2, 40, 24)
+"""Keys so long that they are looked at in two halves, as those of models are."""
+
 
 @pytest.fixture(autouse=True)
 def _triton_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [*SHAPES, HALVES])
 @pytest.mark.parametrize("corrects", [True, False])
 @pytest.mark.parametrize("counts", [None, (0, 5, 1)])
 def test_a_prompt_agrees_with_the_reference(
@@ -65,11 +68,11 @@ def test_a_prompt_agrees_with_the_reference(
     assert torch.equal(matrices[:, 0], expected[:, 0])
 
 
+@pytest.mark.parametrize("shape", [SHAPES[1], HALVES])
 @pytest.mark.parametrize("corrects", [True, False])
 def test_a_prompt_cut_at_a_chunk_has_the_bits_of_the_whole(
-    corrects: bool, device: torch.device
+    corrects: bool, shape: tuple[int, int, int, int], device: torch.device
 ) -> None:
-    shape = SHAPES[1]
     inputs, matrices, _ = drawn(shape, 150, corrects=corrects, device=device)
 
     def play(low: int, high: int, before: torch.Tensor, hand: int) -> DeltaOutputs:
