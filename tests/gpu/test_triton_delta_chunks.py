@@ -1,5 +1,7 @@
 """Triton's prompts of the delta rule against the reference."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -16,10 +18,22 @@ from kernels.gated_delta import (
     gated_delta,
     gated_delta_reference,
 )
-from tests.support.delta_steps import SHAPES, close, drawn
+from tests.support.delta_steps import SHAPES, close
+from tests.support.delta_steps import drawn as drawn_for_steps
 
 HALVES = (1, 2, 40, 24)
 """Keys so long that they are looked at in two halves, as those of models are."""
+
+
+FORGETS = 0.02
+"""A chunk of a prompt leaves some of what was there before it: else nothing shows what is lost."""
+
+
+def drawn(
+    shape: tuple[int, int, int, int], tokens: int, *, corrects: bool, device: torch.device
+) -> tuple[DeltaInputs, torch.Tensor, DeltaRings]:
+    inputs, matrices, rings = drawn_for_steps(shape, tokens, corrects=corrects, device=device)
+    return replace(inputs, decays=inputs.decays * FORGETS), matrices, rings
 
 
 @pytest.fixture(autouse=True)
@@ -126,13 +140,7 @@ def test_where_nearly_all_is_forgotten_the_last_token_is_whole(
 ) -> None:
     """Sums of logarithms are so large there that their differences have few digits left."""
     inputs, matrices, _ = drawn(SHAPES[1], 100, corrects=corrects, device=device)
-    faded = DeltaInputs(
-        queries=inputs.queries,
-        keys=inputs.keys,
-        values=inputs.values,
-        decays=inputs.decays * 50,
-        betas=inputs.betas,
-    )
+    faded = replace(inputs, decays=inputs.decays * 50 / FORGETS)
     rows = DeltaRows(
         slots=np.array([0]),
         starts=np.array([0, 100]),
