@@ -175,9 +175,10 @@ class Quota:
     def _limits(self) -> dict[str, int | None]:
         policy = self._policy()
         limits = {"turns": policy.turns_per_minute, "tokens": policy.tokens_per_minute}
-        for kind in (kind for kind, limit in limits.items() if limit is None):
-            self._buckets.pop(kind, None)
-            self._stocks.pop(kind, None)
+        if self._buckets or self._stocks:
+            for kind in (kind for kind, limit in limits.items() if limit is None):
+                self._buckets.pop(kind, None)
+                self._stocks.pop(kind, None)
         return limits
 
     def _wait_s(self, kind: str, limit: int, least: float) -> float:

@@ -144,10 +144,8 @@ def encode_messages(messages: list[EngineMessage]) -> bytes:
             fields = {
                 name: getattr(message, name)
                 for name in GenerationRequest.__dataclass_fields__
-                if name not in ("new_tokens", "sampling", "grammar")
+                if name != "new_tokens"
             }
-            fields["sampling"] = asdict(message.sampling)
-            fields["grammar"] = None if message.grammar is None else asdict(message.grammar)
             rows.append(["generate", len(message.new_tokens), fields])
             arrays.append(message.new_tokens)
         elif isinstance(message, CancelRequest):

@@ -90,6 +90,8 @@ class Budget:
 
     def bounds(self) -> dict[str, int]:
         """The bounds that are set, by kind."""
+        if self is NO_BUDGET:
+            return {}
         return {kind: bound for kind in KINDS if (bound := getattr(self, kind)) is not None}
 
 

@@ -180,6 +180,7 @@ class TurnStats:
         brief = self.brief()
         if brief is None:
             return None
+        soft = self._beyond_soft()
         brief |= {
             "kv": {
                 "cached": usage.cached_tokens,
@@ -205,10 +206,10 @@ class TurnStats:
                 "session": dollars(self.ledger.cost),
                 "saved": dollars(self.ledger.prices.saved(usage)),
             },
-            "budget": self._budget(),
+            "budget": self._budget(soft),
             "warnings": [
                 *self.warnings,
-                *map(_SOFT.format, self._beyond_soft()),
+                *map(_SOFT.format, soft),
                 *map(_DROPPED.format, self.ledger.without_residency()),
             ],
         }
@@ -238,7 +239,7 @@ class TurnStats:
             causes |= {"first_sight": unseen - truncated} if unseen > truncated else {}
         return causes | {"truncated": truncated}
 
-    def _budget(self) -> Event:
+    def _budget(self, soft: list[str]) -> Event:
         """The rest of the session's budgets, and of the turn's own and those above where there are
         any: of several trees the least that one of them leaves."""
         ledger = self.ledger
@@ -253,7 +254,6 @@ class TurnStats:
             left = _left(*accounts)
             if left:
                 budget[scope] = left
-        soft = self._beyond_soft()
         return budget | {"soft": soft} if soft else budget
 
     def _policies(self, scope: str) -> tuple[Account, ...]:

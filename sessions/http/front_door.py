@@ -19,7 +19,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -236,7 +236,9 @@ class FrontDoor:
     def readable_by_page(self, request: HttpRequest) -> tuple[tuple[str, str], ...]:
         """Header fields that let the page which made the request read its answer; none where it
         may not, or no page made it."""
-        return () if self._refuse_foreign(request) else cross_origin.readable(request)
+        if "Origin" not in request.headers or self._refuse_foreign(request) is not None:
+            return ()
+        return cross_origin.readable(request)
 
     def client_of(self, peer: str, request: HttpRequest) -> str:
         """The address of the client behind ``peer``."""
@@ -352,6 +354,7 @@ def _split(origin: str) -> tuple[str, str] | None:
     return None if not name else (name, parts.netloc.lower())
 
 
+@lru_cache(maxsize=64)
 def is_loopback(name: str) -> bool:
     """Whether the host ``name`` (no port) can only be this machine."""
     if name == "localhost" or name.endswith(".localhost"):

@@ -109,6 +109,10 @@ class Connection:
         their client."""
         return len(self._jobs) + len(self._following)
 
+    @property
+    def _is_idle(self) -> bool:
+        return not self.num_active and not self._lanes.num_waiting
+
     def identify(self, key_name: str, http_request: str = "") -> None:
         """Its requests are those of an API key of that name, and came by that HTTP request."""
         self._running.key_name, self._running.http_request = key_name, http_request
@@ -340,9 +344,8 @@ class Connection:
     def _effects(self) -> Effects:
         """Everything that gathered, after taking up what may run now."""
         self._pump()
-        idle = not self.num_active and not self._lanes.num_waiting
         close = None
-        if idle and not self._closed and self._close_with is not None:
+        if self._close_with is not None and not self._closed and self._is_idle:
             close = self._close_with
             self._closed = True
             self._visible.close()

@@ -15,8 +15,9 @@ a value or an exception. What is ``asked`` says who answers, and with what:
 """
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from runtime.messages import EngineMessage
 from sessions.durable.ledger import TurnReport
@@ -116,8 +117,7 @@ class TurnEnded:
     """The turn's last event."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effects:
+class Effects(NamedTuple):
     """Orders for the caller after one call, in the order of the fields."""
 
     frames: tuple[bytes, ...] = ()
@@ -141,7 +141,7 @@ class Effects:
 
 @dataclass(slots=True)
 class Outbox:
-    """Effects as they gather during one call; the fields are those of ``Effects``."""
+    """Effects as they gather during one call; the fields are those of ``Effects`` but the last."""
 
     frames: list[bytes] = field(default_factory=list)
     requests: list[EngineMessage] = field(default_factory=list)
@@ -153,19 +153,11 @@ class Outbox:
 
     def collect(self, close: int | None) -> Effects:
         """The effects that gathered, in the order in which they came; nothing is left."""
-        taken = Effects(
-            frames=tuple(self.frames),
-            requests=tuple(self.requests),
-            withdrawn=tuple(self.withdrawn),
-            notes=tuple(self.notes),
-            questions=tuple(self.questions),
-            others=tuple(self.others),
-            ended=tuple(self.ended),
-            close=close,
-        )
-        for gathered in _GATHERED:
-            getattr(self, gathered).clear()
+        gathered = _LISTS(self)
+        taken = Effects._make((*map(tuple, gathered), close))
+        for each in gathered:
+            each.clear()
         return taken
 
 
-_GATHERED = tuple(each.name for each in fields(Outbox))
+_LISTS: Callable[[Outbox], tuple[list[Any], ...]] = attrgetter(*Effects._fields[:-1])

@@ -128,7 +128,7 @@ def default_limit(tokens: int) -> str:
 
 def _without_logprobs(item: Item) -> Item:
     """The output that the transcript keeps; log-probabilities are only for the client."""
-    if not isinstance(item, Message):
+    if not isinstance(item, Message) or not any(part.logprobs for part in item.content):
         return item
     parts = tuple(replace(part, logprobs=()) for part in item.content)
     return replace(item, content=parts)
