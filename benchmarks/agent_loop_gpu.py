@@ -11,6 +11,10 @@ with these models every answer would be foretold. The ways, a run each:
     half      room for .5 of it: 64 sessions
     defaults  as ample, both servers without options but for the room: 16 sessions
 
+``host_ms_per_step`` is what the host costs either engine: the time in which a turn was being
+answered and the card ran no kernel, over the engine's steps. The card's share is the driver's, in
+moments of a sixth of a second and more (``card_busy``), so that it says little of a short play.
+
 After each play a line of JSON has all figures so far, so that a run that is ended keeps them. A
 peer that does not start, ends, or answers wrongly loses its rows from there on, with the reason;
 ours stand. Exit codes are those of ``agent_loop``. ``--rehearse``: on this machine's CPU, tiny,
@@ -19,13 +23,11 @@ beside ``loop_stand_in`` unless a peer is given; no figure of it counts.
 
 import argparse
 import json
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -35,6 +37,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.card_busy import CardBusy, watched_card
+from benchmarks.loop_counters import OURS, PEER, Counters, counters, host_ms_per_step
 from benchmarks.loop_fleet import NO_DRAFTS, Fleet, OutOfTime
 from benchmarks.loop_model import successors, write_margin_model
 from benchmarks.loop_peers import PeerFailed, vllm_cuda_server
@@ -46,7 +50,6 @@ from runtime.model.hf_config import read_model_config
 from runtime.model.runner import available_cores
 
 BLOCK = 16
-OURS, PEER = "ours", "vllm"
 BEST: tuple[object, ...] = (
     *("--enable-prefix-caching", "--enable-chunked-prefill", "--async-scheduling"),
     *("--attention-backend", "FLASH_ATTN", "--attention-config", '{"flash_attn_version": 3}'),
@@ -56,11 +59,6 @@ BEST: tuple[object, ...] = (
 SPARE_BYTES = 6 << 30
 """Beside weights and KV, for each server: graphs, activations, what torch keeps."""
 _REASON = 2500
-COMPUTED = {
-    OURS: ("keepwarm_prefill_tokens_total", None),
-    PEER: ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"),
-}
-"""Counters of prompt tokens that were computed: the first less the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,14 +166,24 @@ def free_on_card() -> int:
     return int(ran.stdout)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a server did for a play."""
+
+    counted: Counters
+    busy: float | None
+    """The share of the time in which the card ran kernels; None: nobody said."""
+    host_ms_per_step: float | None
+
+
 @dataclass(slots=True, kw_only=True)
 class Rows:
     """What was played, and why what was not."""
 
     played: dict[str, dict[int, Played]] = field(default_factory=dict)
     """By run, SERVER/LOAD, and seed."""
-    computed: dict[str, list[float]] = field(default_factory=dict)
-    """Prompt tokens that a server computed, of each play."""
+    work: dict[str, list[Work]] = field(default_factory=dict)
+    """What servers did for it, of each play."""
     empty: dict[str, str] = field(default_factory=dict)
     """Runs that have no row, with the reason."""
     lost: str | None = None
@@ -197,14 +205,19 @@ class Rows:
         found: dict[str, Any] = dict(self.empty)
         for run, by_seed in self.played.items():
             names = next(iter(by_seed.values())).figures
-            found[run] = {
-                name: round(statistics.median(play.figures[name] for play in by_seed.values()), 4)
-                for name in names
-            } | {
-                "walls_s": [round(play.wall_s, 3) for play in by_seed.values()],
-                "digests": [play.digest for play in by_seed.values()],
-                "computed_tokens": self.computed.get(run),
-            }
+            found[run] = (
+                {
+                    name: round(
+                        statistics.median(play.figures[name] for play in by_seed.values()), 4
+                    )
+                    for name in names
+                }
+                | {
+                    "walls_s": [round(play.wall_s, 3) for play in by_seed.values()],
+                    "digests": [play.digest for play in by_seed.values()],
+                }
+                | _columns(self.work.get(run, ()))
+            )
         return found
 
     def bars(
@@ -229,6 +242,20 @@ class Rows:
         return bars, reasons
 
 
+def _columns(work: Sequence[Work]) -> dict[str, list[float | None]]:
+    """What was done, of each play."""
+    return {
+        "computed_tokens": [each.counted.computed_tokens for each in work],
+        "steps": [each.counted.steps for each in work],
+        "card_busy": [_rounded(each.busy) for each in work],
+        "host_ms_per_step": [_rounded(each.host_ms_per_step) for each in work],
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Both servers and what is played on them."""
@@ -238,6 +265,7 @@ class Comparison:
     rows: Rows
     foretold: Callable[[int], str]
     """The text of an answer of so many tokens."""
+    card: CardBusy = field(default_factory=CardBusy)
     told: Callable[[], None] = lambda: None
     """Called when ``rows`` has one play more."""
 
@@ -259,9 +287,10 @@ class Comparison:
         run, load = f"{server}/{name}", self.loads[name]
         try:
             at = self.fleet.server(server) if server == OURS else self.fleet.peer(server)
-            before = computed_tokens(at.url, server)
+            before, begun_s = counters(at.url, server), time.perf_counter()
             found = self.fleet.play(server, load, seed)
-            computed = computed_tokens(at.url, server) - before
+            busy = self.card.share(begun_s, time.perf_counter())
+            counted = counters(at.url, server).since(before)
         except (DataMissing, PeerFailed, OSError, ExceptionGroup) as error:
             if server == OURS or (why := _peers_fault(error)) is None:
                 raise
@@ -274,7 +303,13 @@ class Comparison:
                 return
             self.rows.wrong.append(f"{run}: {said}")
         self.rows.played.setdefault(run, {})[seed] = found
-        self.rows.computed.setdefault(run, []).append(computed)
+        self.rows.work.setdefault(run, []).append(
+            Work(
+                counted=counted,
+                busy=busy,
+                host_ms_per_step=host_ms_per_step(found, counted.steps, busy),
+            )
+        )
 
 
 def _peers_fault(error: Exception) -> str | None:
@@ -292,22 +327,6 @@ def unlike_answers(found: Played, load: Workload, seed: int, foretold: Callable[
         for session, plans in zip(found.sessions, plan_of(load, seed).sessions, strict=True)
         for turn, planned in zip(session, plans, strict=True)
     )
-
-
-def computed_tokens(url: str, server: str) -> float:
-    """Prompt tokens that a server has computed since it started, by its own counters."""
-    request = urllib.request.Request(
-        url.removesuffix("/v1") + "/metrics", headers={"Authorization": "Bearer operator-key"}
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        said = answer.read().decode()
-    more, less = COMPUTED[server]
-    return _total(said, more) - (_total(said, less) if less else 0.0)
-
-
-def _total(said: str, name: str) -> float:
-    values = re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", said, re.MULTILINE)
-    return sum(map(float, values))
 
 
 def run_on_gpu(given: argparse.Namespace) -> int:
@@ -366,6 +385,7 @@ def run_on_gpu(given: argparse.Namespace) -> int:
             loads=loads,
             rows=rows,
             foretold=partial(transcript.foretold, follows),
+            card=stack.enter_context(watched_card()),
             told=told,
         )
         figures["unfinished"] = comparison.measure(given.rounds)

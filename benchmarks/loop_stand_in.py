@@ -38,13 +38,14 @@ class StandIn:
         self._wrong_after = wrong_after
         self._answers = 0
         self._lock = threading.Lock()
-        self.prompt_tokens = 0
+        self.prompt_tokens = self.steps = 0
 
     def answer(self, prompt: Sequence[int], count: int) -> list[int]:
         """The next ``count`` tokens; or ends."""
         with self._lock:
             self._answers += 1
             self.prompt_tokens += len(prompt)
+            self.steps += count
             number = self._answers
         if self._dies_after is not None and number > self._dies_after:
             self._ends()
@@ -65,6 +66,7 @@ def handler_of(says: StandIn) -> type[BaseHTTPRequestHandler]:
             if self.path == "/metrics":
                 self.wfile.write(f"vllm:prefix_cache_queries_total {says.prompt_tokens}\n".encode())
                 self.wfile.write(b"vllm:prefix_cache_hits_total 0\n")
+                self.wfile.write(f"vllm:iteration_tokens_total_count {says.steps}\n".encode())
 
         def do_POST(self) -> None:
             asked: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -24,6 +24,8 @@ from benchmarks.agent_loop_gpu import (
     check_card,
     gpu_loads,
 )
+from benchmarks.card_busy import CardBusy
+from benchmarks.loop_counters import in_flight_s
 from benchmarks.loop_fleet import OutOfTime
 from benchmarks.loop_model import successors, write_margin_model
 from benchmarks.loop_peers import Peer, vllm_cuda_server
@@ -123,6 +125,10 @@ def test_equal_work_has_equal_digests_and_rows_of_both(folder: Path) -> None:
             sum(turn.prompt_tokens for session in played.sessions for turn in session)
             for played in rows.played[f"{PEER}/{load}"].values()
         ]
+        assert theirs["steps"] == [
+            sum(len(turn.token_s) for session in played.sessions for turn in session)
+            for played in rows.played[f"{PEER}/{load}"].values()
+        ]
     assert order[:4] == ["ours", PEER, PEER, "ours"]
     assert order[6:10] == [PEER, "ours", "ours", PEER]
     bars, reasons = rows.bars(list(LOADS))
@@ -184,6 +190,32 @@ def test_a_run_that_ends_at_its_limit_keeps_what_was_played(folder: Path, plays:
     assert not rows.empty
 
 
+def test_the_hosts_time_of_a_step_is_told_of_both_where_the_card_is_watched(folder: Path) -> None:
+    rows = Rows()
+    card = CardBusy()
+    transcript, follows = ChatTranscript(folder), successors(VOCAB)
+    with stand_in(StandIn(VOCAB)) as ours, stand_in(StandIn(VOCAB)) as theirs:
+        fleet: Any = StandIns(ours, theirs, folder)
+        playing = fleet.play
+
+        def play_watched(*given: Any) -> Played:
+            card.take(0.0)
+            return playing(*given)
+
+        fleet.play = play_watched
+        Comparison(
+            fleet=fleet,
+            loads={"s1": LOADS["s1"]},
+            rows=rows,
+            foretold=lambda count: transcript.foretold(follows, count),
+            card=card,
+        ).measure(1)
+    row, (play_of,) = rows.figures()[f"{PEER}/s1"], rows.played[f"{PEER}/s1"].values()
+    assert row["card_busy"] == [0]
+    all_idle = 1000 * in_flight_s(play_of) / row["steps"][0]
+    assert row["host_ms_per_step"] == [pytest.approx(all_idle, abs=1e-3)]
+
+
 def test_a_peer_that_does_not_start_says_why(folder: Path, tmp_path: Path) -> None:
     launch = [sys.executable, "-c", "raise SystemExit('no CUDA here')"]
     transcript = ChatTranscript(folder)
@@ -235,6 +267,9 @@ def test_a_rehearsal_plays_our_own_server_beside_the_stand_in(
     assert mine["digests"] == theirs["digests"]
     assert mine["prompt_tokens"] == theirs["prompt_tokens"]
     assert 0 < mine["computed_tokens"][0] < mine["prompt_tokens"]
+    assert min(mine["steps"][0], theirs["steps"][0]) > 0
+    card = torch.cuda.is_available()
+    assert card or mine["card_busy"] == mine["host_ms_per_step"] == [None]
 
 
 def test_agents_beside_the_peer_end_themselves_before_they_are_ended() -> None:
