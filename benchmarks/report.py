@@ -6,6 +6,7 @@ the bars have no value.
 
 import argparse
 import json
+import math
 import os
 import platform
 import sys
@@ -83,13 +84,14 @@ def report(
         "benchmark": benchmark,
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "machine": machine(),
-        "figures": figures,
+        "figures": _finite(figures),
         "bars": [
-            {"name": b.name, "value": b.value, "op": b.op, "bar": b.bar, "met": b.met} for b in bars
+            {"name": b.name, "value": _finite(b.value), "op": b.op, "bar": b.bar, "met": b.met}
+            for b in bars
         ],
     }
     if as_json:
-        print(json.dumps(answer))
+        print(json.dumps(answer, allow_nan=False))
     else:
         print(f"{benchmark}: {answer['machine']}, {answer['date']}")
         for name, figure in figures.items():
@@ -101,6 +103,17 @@ def report(
     if any(bar.met is None for bar in bars):
         return 2
     return 0 if all(bar.met for bar in bars) else 1
+
+
+def _finite(figure: Any) -> Any:
+    """A figure as JSON has it: null for one that is no number, or infinite."""
+    if isinstance(figure, float):
+        return figure if math.isfinite(figure) else None
+    if isinstance(figure, Mapping):
+        return {name: _finite(each) for name, each in figure.items()}
+    if isinstance(figure, list | tuple):
+        return [_finite(each) for each in figure]
+    return figure
 
 
 def report_missing(
