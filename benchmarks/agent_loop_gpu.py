@@ -23,6 +23,7 @@ beside ``loop_stand_in`` unless a peer is given; no figure of it counts.
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -204,20 +205,16 @@ class Rows:
         """Medians of each run, or the reason."""
         found: dict[str, Any] = dict(self.empty)
         for run, by_seed in self.played.items():
-            names = next(iter(by_seed.values())).figures
-            found[run] = (
-                {
-                    name: round(
-                        statistics.median(play.figures[name] for play in by_seed.values()), 4
-                    )
-                    for name in names
-                }
-                | {
-                    "walls_s": [round(play.wall_s, 3) for play in by_seed.values()],
-                    "digests": [play.digest for play in by_seed.values()],
-                }
-                | _columns(self.work.get(run, ()))
-            )
+            plays = list(by_seed.values())
+            medians = {
+                name: _rounded(statistics.median(play.figures[name] for play in plays))
+                for name in plays[0].figures
+            }
+            whole = {
+                "walls_s": [round(play.wall_s, 3) for play in plays],
+                "digests": [play.digest for play in plays],
+            }
+            found[run] = medians | whole | _columns(self.work.get(run, ()))
         return found
 
     def bars(
@@ -253,7 +250,7 @@ def _columns(work: Sequence[Work]) -> dict[str, list[float | None]]:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+    return None if value is None or not math.isfinite(value) else round(value, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -260,7 +260,9 @@ def test_a_rehearsal_plays_our_own_server_beside_the_stand_in(
 ) -> None:
     words = ["--device", "cuda", "--rehearse", "--way", "half", "--rounds", "1", "--json"]
     assert main(words) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    said = capsys.readouterr().out
+    assert "NaN" not in said
+    lines = [json.loads(line) for line in said.splitlines()]
     assert [line.get("partial", False) for line in lines] == [True, True, False]
     rows = lines[-1]["figures"]["rows"]
     mine, theirs = rows["ours/s64_half"], rows[f"{PEER}/s64_half"]
