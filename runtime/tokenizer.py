@@ -17,9 +17,9 @@ import codecs
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,9 @@ FormatOf = Callable[[Mapping[str, int]], ChatFormat]
 
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _METASPACE = "\u2581"
+_MOST_ID = (1 << 24) - 1
+"""No vocabulary is larger."""
+_MOST_SHOWN_CHARS = 80
 
 
 class TokenizerError(Exception):
@@ -54,7 +57,7 @@ class Tokenizer:
         text_encoder: TextEncoder,
         spelling_encoder: TextEncoder,
         token_bytes: Sequence[bytes | None],
-        specials: Mapping[str, int],
+        added: Mapping[str, int],
         vocab_size: int,
         end_of_turn_ids: Sequence[int],
         strips_first_space: bool,
@@ -63,8 +66,8 @@ class Tokenizer:
         self.text_encoder = text_encoder
         self._spelling_encoder = spelling_encoder
         self._token_bytes = tuple(token_bytes)
-        self._specials = dict(specials)
-        self._special_texts = {token: text for text, token in specials.items()}
+        self._specials = _with_rows(added, vocab_size)
+        self._special_texts = {token: text for text, token in self._specials.items()}
         self.vocab_size = vocab_size
         """Rows of the embedding, and so of the logits; ids the tokenizer does not define
         (see ``is_defined``) are padding of the matrix."""
@@ -73,6 +76,9 @@ class Tokenizer:
         self.end_of_turn_id = end_of_turn_ids[0]
         """The one of them that the chat format writes."""
         self.strips_first_space = strips_first_space
+        self.without_rows = added.keys() - self._specials.keys()
+        """Added tokens that the embedding has no row for, by their texts: the model can neither
+        read nor write one, and a text that spells one is text (Gemma 3 without images)."""
         digest = hashlib.sha256(source.encode())
         digest.update(f"{vocab_size} {end_of_turn_ids}".encode())
         self.fingerprint = digest.hexdigest()[:32]
@@ -107,28 +113,26 @@ class Tokenizer:
             raise TokenizerError(f"{path}: file not found")
         raw = _json_object(path, source)
         config = _read_json(folder / "config.json") or {}
-        specials = _added_tokens(raw, _read_json(folder / "tokenizer_config.json") or {})
-        if format_of is None and (named := model_type or config.get("model_type")) is not None:
-            format_of = functools.partial(_by_vocabulary, named)
+        added = _added_tokens(raw, folder)
+        named = model_type or config.get("model_type")
+        if format_of is None and named is not None:
+            format_of = functools.partial(_by_vocabulary, str(named))
         pieces = _vocabulary(raw, path)
-        top = max([*pieces.values(), *specials.values()])
-        rows = vocab_size if vocab_size is not None else _config_vocab_size(config)
-        if rows is not None and top >= rows:
-            raise TokenizerError(
-                f"{path}: token id {top} has no row in an embedding of {rows} tokens; "
-                "tokenizer and weights are of different models"
-            )
-        rows = rows if rows is not None else top + 1
-        encoder = _text_encoder(raw, frozenset(specials), path)
+        top = max([*pieces.values(), *added.values()], default=0)
+        stated = vocab_size if vocab_size is not None else _config_vocab_size(config, folder)
+        rows = stated if stated is not None else top + 1
+        specials = _with_rows(added, rows)
+        pieces = _checked_rows(pieces, rows, path, but=added.keys() - specials.keys())
+        encoder = _text_encoder(raw, frozenset(added), path)
         exact = without_prefix(raw)
         return cls(
             source=source.decode("utf-8"),
             text_encoder=encoder,
             spelling_encoder=encoder
             if exact == raw
-            else _text_encoder(exact, frozenset(specials), path),
+            else _text_encoder(exact, frozenset(added), path),
             token_bytes=_byte_table(raw, pieces, specials, rows, path),
-            specials=specials,
+            added=added,
             vocab_size=rows,
             end_of_turn_ids=_end_of_turn_ids(folder, config, specials, rows, format_of),
             strips_first_space=_strips_first_space(raw),
@@ -281,24 +285,84 @@ def _json_object(path: Path, text: bytes) -> dict[str, Any]:
     return value
 
 
-def _added_tokens(raw: dict[str, Any], config: dict[str, Any]) -> dict[str, int]:
+def _added_tokens(raw: dict[str, Any], folder: Path) -> dict[str, int]:
     """Added tokens of tokenizer.json, and those that only tokenizer_config.json lists."""
-    added = {token["content"]: int(token["id"]) for token in raw.get("added_tokens") or []}
-    for token_id, token in (config.get("added_tokens_decoder") or {}).items():
-        added.setdefault(token["content"], int(token_id))
+    path, other = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    listed = raw.get("added_tokens") or []
+    if not isinstance(listed, list):
+        raise TokenizerError(f"{path}: added_tokens is {_shown(listed)}, not a list")
+    added = dict(
+        _added_token(path, token, token.get("id") if isinstance(token, dict) else None)
+        for token in listed
+    )
+    told = (_read_json(other) or {}).get("added_tokens_decoder") or {}
+    if not isinstance(told, dict):
+        raise TokenizerError(f"{other}: added_tokens_decoder is {_shown(told)}, not an object")
+    for key, token in told.items():
+        number = int(key) if key.isdecimal() and len(key) <= len(str(_MOST_ID)) else key
+        added.setdefault(*_added_token(other, token, number))
     return added
+
+
+def _added_token(path: Path, token: object, token_id: object) -> tuple[str, int]:
+    text = token.get("content") if isinstance(token, dict) else None
+    if not isinstance(text, str) or not _is_id(token_id):
+        raise TokenizerError(
+            f"{path}: the added token {_shown(token)} with the id {_shown(token_id)} is not a text "
+            "(content) and a number"
+        )
+    return text, token_id
 
 
 def _vocabulary(raw: dict[str, Any], path: Path) -> dict[str, int]:
     model = raw.get("model") or {}
-    if model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), dict):
+    if not isinstance(model, dict):
+        raise TokenizerError(f"{path}: model is {_shown(model)}, not an object")
+    vocabulary = model.get("vocab")
+    if model.get("type", "BPE") != "BPE" or not isinstance(vocabulary, dict):
         raise TokenizerError(f"{path}: model type {model.get('type')!r}, only BPE is supported")
-    return {str(piece): int(token) for piece, token in model["vocab"].items()}
+    strange = next((piece for piece, token in vocabulary.items() if not _is_id(token)), None)
+    if strange is not None:
+        found = _shown(vocabulary[strange])
+        raise TokenizerError(f"{path}: the token {_shown(strange)} has the id {found}, no number")
+    return vocabulary
 
 
-def _config_vocab_size(config: dict[str, Any]) -> int | None:
-    size = config.get("vocab_size", (config.get("text_config") or {}).get("vocab_size"))
-    return None if size is None else int(size)
+def _with_rows(added: Mapping[str, int], rows: int) -> dict[str, int]:
+    return {text: token for text, token in added.items() if token < rows}
+
+
+def _checked_rows(
+    pieces: Mapping[str, int], rows: int, path: Path, *, but: Set[str]
+) -> dict[str, int]:
+    """The vocabulary without those tokens that may lack a row. Raises TokenizerError: others do."""
+    kept = {piece: token for piece, token in pieces.items() if piece not in but}
+    top = max(kept.values(), default=0)
+    if top >= rows:
+        raise TokenizerError(
+            f"{path}: token id {top} has no row in an embedding of {rows} tokens; "
+            "tokenizer and weights are of different models"
+        )
+    return kept
+
+
+def _is_id(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= _MOST_ID
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN_CHARS else text[:_MOST_SHOWN_CHARS] + "..."
+
+
+def _config_vocab_size(config: dict[str, Any], folder: Path) -> int | None:
+    text_part = config.get("text_config")
+    inner = text_part.get("vocab_size") if isinstance(text_part, dict) else None
+    size = config.get("vocab_size", inner)
+    if size is not None and not _is_id(size):
+        found = _shown(size)
+        raise TokenizerError(f"{folder / 'config.json'}: vocab_size is {found}, not a number")
+    return size
 
 
 def _text_encoder(raw: dict[str, Any], specials: frozenset[str], path: Path) -> TextEncoder:
@@ -376,7 +440,8 @@ def _end_of_turn_ids(
     format_of: FormatOf | None,
 ) -> list[int]:
     """The chat format's end-of-turn tokens, then generation_config.json's ``eos_token_id``,
-    else config.json's. The first is what a sequence is written with."""
+    else config.json's, of a wrapper its text part's. The first is what a sequence is written
+    with."""
     ids: list[int] = []
     if format_of is not None:
         try:
@@ -385,10 +450,13 @@ def _end_of_turn_ids(
             raise TokenizerError(f"{folder / 'config.json'}: {error}") from error
         ids += [specials[name] for name in chat_format.end_of_turn if name in specials]
     generation = _read_json(folder / "generation_config.json") or {}
-    for name, source in (("generation_config.json", generation), ("config.json", config)):
+    text_part = config.get("text_config")
+    inner = text_part if isinstance(text_part, dict) else {}
+    places = (("generation_config.json", generation), ("config.json", config))
+    for name, source in (*places, ("config.json", inner)):
         value = source.get("eos_token_id")
         values = [] if value is None else value if isinstance(value, list) else [value]
-        bad = [v for v in values if not isinstance(v, int) or not 0 <= v < vocab_size]
+        bad = [v for v in values if not _is_id(v) or v >= vocab_size]
         if bad:
             raise TokenizerError(f"{folder / name}: eos_token_id {bad[0]!r} is no token id")
         if values:

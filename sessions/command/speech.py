@@ -89,6 +89,7 @@ def speech_of(
         )
     except TokenizerError as error:
         raise OptionError(f"--model {error}") from error
+    _check_written(model, tokenizer, chat_template_of(folder) or "")
     (choice,) = choices
     return Speech(
         tokenizer=tokenizer,
@@ -97,6 +98,17 @@ def speech_of(
         how=choice.how,
         warning=choice.warning,
     )
+
+
+def _check_written(model: str, tokenizer: Tokenizer, template: str) -> None:
+    """Raises OptionError: the template writes a token that the model cannot read."""
+    unread = next((text for text in sorted(tokenizer.without_rows) if text in template), None)
+    if unread is not None:
+        raise OptionError(
+            f"--model {model}: the chat template writes {unread[:80]!r}, which has no row in an "
+            f"embedding of {tokenizer.vocab_size} tokens; tokenizer and weights are of different "
+            "models"
+        )
 
 
 def _chosen(

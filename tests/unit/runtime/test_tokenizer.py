@@ -246,6 +246,90 @@ def test_ids_of_the_embedding_alone_are_undefined_and_empty(tmp_path: Path) -> N
     assert tokenizer.token_bytes(top + 1) == b""
 
 
+def test_an_added_token_that_the_embedding_lacks_is_text(tmp_path: Path) -> None:
+    """Gemma 3's 1B: its tokenizer has a token for images, its embedding has no row for it."""
+    raw = byte_level_json()
+    rows = max(token["id"] for token in raw["added_tokens"]) + 1
+    folder = write_tokenizer(tmp_path / "own", raw)
+    own = Tokenizer.load(folder, vocab_size=rows, model_type="qwen3")
+    image = {**raw["added_tokens"][0], "id": rows, "content": "<image_soft_token>"}
+    for place in ("listed", "in the vocabulary too"):
+        more = json.loads(json.dumps(raw))
+        more["added_tokens"].append(image)
+        if place != "listed":
+            more["model"]["vocab"][image["content"]] = rows
+        found = Tokenizer.load(
+            write_tokenizer(tmp_path / place, more), vocab_size=rows, model_type="qwen3"
+        )
+        assert found.without_rows == {image["content"]}
+        assert found.specials == own.specials
+        segments = [Segment("a <image_soft_token> b")]
+        assert found.encode(segments).tolist() == own.encode(segments).tolist()
+        with pytest.raises(TokenizerError, match="no special token"):
+            found.encode([Segment(image["content"], special=True)])
+    wider = Tokenizer.load(tmp_path / "listed", vocab_size=rows + 1, model_type="qwen3")
+    assert not wider.without_rows
+    assert wider.special_id(image["content"]) == rows
+
+
+def test_the_text_part_of_a_wrapper_may_name_the_end_of_a_turn(tmp_path: Path) -> None:
+    raw = byte_level_json()
+    ids = {token["content"]: token["id"] for token in raw["added_tokens"]}
+    inner = {"eos_token_id": ids["<think>"], "vocab_size": 700}
+    config = {"model_type": "qwen3", "text_config": inner}
+    found = Tokenizer.load(write_tokenizer(tmp_path, raw, config=config))
+    named = Tokenizer.load(write_tokenizer(tmp_path / "b", raw), model_type="qwen3")
+    assert found.end_of_turn_ids == named.end_of_turn_ids | {ids["<think>"]}
+    assert found.vocab_size == 700
+
+
+STRANGE = [None, True, -1, 1.5, 10**30, 1 << 24, -(10**20), "", "x", [], [1], {}, {"a": 1}, [[]]]
+
+
+def places(value: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Paths to the parts of a JSON value, the first few of each."""
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    found = [(*at, key) for key in list(keys)[:12]]
+    inner = [path for path in found if isinstance(value[path[-1]], dict | list)]
+    return found + [path for key in inner for path in places(value[key[-1]], key)]
+
+
+def refusal_of(folder: Path) -> str | None:
+    try:
+        Tokenizer.load(folder).encode([Segment("hello world")])
+    except TokenizerError as error:
+        return str(error)
+    return None
+
+
+def test_spoiled_files_are_read_or_refused_by_name(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    seed = request.config.getoption("--seed")
+    draw = random.Random(seed)
+    raw = byte_level_json()
+    told = {"700": {"content": "<more>", "special": True}}
+    whole = {
+        "tokenizer.json": raw,
+        "tokenizer_config.json": {"added_tokens_decoder": told},
+        "generation_config.json": {"eos_token_id": [raw["added_tokens"][0]["id"]]},
+        "config.json": {"model_type": "qwen3", "text_config": {"vocab_size": 800}},
+    }
+    for case in range(150):
+        files = json.loads(json.dumps(whole))
+        name = draw.choice(list(files))
+        path = draw.choice(places(files[name]))
+        spoiled = files[name]
+        for key in path[:-1]:
+            spoiled = spoiled[key]
+        spoiled[path[-1]] = draw.choice(STRANGE)
+        for file, content in files.items():
+            (tmp_path / file).write_text(json.dumps(content))
+        said = refusal_of(tmp_path)
+        assert said is None or str(tmp_path) in said, (seed, case, name, path)
+        assert said is None or len(said) < 1000
+
+
 def without(raw: dict[str, Any], key: str) -> dict[str, Any]:
     return {k: v for k, v in raw.items() if k != key}
 

@@ -77,6 +77,22 @@ def test_a_refused_template_is_told_with_its_place_and_the_way_out(tmp_path: Pat
     assert (named.chat_format.name, named.how) == ("Hermes", "--chat-format names it")
 
 
+def test_a_template_may_not_write_a_token_that_the_embedding_lacks(tmp_path: Path) -> None:
+    """Beyond it may only be one that is never written."""
+    folder = tmp_path / "m"
+    shutil.copytree(DEFAULT_MODEL, folder)
+    rows = find_source(str(folder)).vocab_size
+    path = folder / "tokenizer.json"
+    raw = json.loads(path.read_text())
+    raw["added_tokens"].append({**raw["added_tokens"][0], "id": rows, "content": "<|image|>"})
+    path.write_text(json.dumps(raw))
+    assert speech(folder).tokenizer.without_rows == {"<|image|>"}
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text() + "{% if false %}<|image|>{% endif %}")
+    line = refusal(folder)
+    assert "the chat template writes '<|image|>', which has no row in an embedding" in line
+
+
 def test_a_format_that_is_named_goes_before_the_template_and_is_warned_of(tmp_path: Path) -> None:
     folder = default_model_with(tmp_path / "m", templates.QWEN3_CODER)
     named = speech(folder, chat_format="hermes")
