@@ -17,6 +17,9 @@ from runtime.model.schemes import Layout, Quantisation, Scheme
 _MOST_NAMES = 65_536
 """Most names in a list of modules."""
 _Read = Callable[[Fields], Quantisation]
+_PASSING_ORDERS = ("weight", "static")
+"""Orders in which inputs were looked at, and are not kept; others are (``group`` and its other
+names, ``dynamic`` and true)."""
 _GROUPS = (32, 64, 128)
 """Groups of integers; GPTQ and others have -1 for all inputs."""
 
@@ -168,8 +171,9 @@ def _compressed_scheme(group: Fields, form: object) -> Scheme | None:
     size = weights.get("group_size")
     default = "tensor" if size is None else "channel" if size == -1 else "group"
     strategy = weights.one_of("strategy", strategies, default)
-    if weights.get("actorder") == "group":
-        raise weights.error("actorder", "group", "null: inputs in an order of their own")
+    order = weights.get("actorder", False)
+    if order is not False and (not isinstance(order, str) or order.lower() not in _PASSING_ORDERS):
+        raise weights.error("actorder", order, "null or weight: inputs in an order of their own")
     return _with_groups(weights, layout, strategy)
 
 

@@ -289,7 +289,8 @@ def _packed(taken: _Taken) -> Codes:
     if taken.scheme.has_zeros:
         shape = (taken.words(outputs), groups)
         zeros = taken.tensor("weight_zero_point", (torch.int32,), shape)
-    taken.leave("weight_zero_point", "weight_g_idx")
+    _check_order(taken, "weight_g_idx", "actorder group", "actorder weight or null")
+    taken.leave("weight_zero_point")
     return code_layouts.packed_codes(words, scales, zeros, bits=taken.scheme.bits, inputs=inputs)
 
 
@@ -303,21 +304,29 @@ def _check_shape(taken: _Taken) -> None:
         raise taken.fault("weight_shape", f"says {stated}, config.json asks for {own}")
 
 
+def _check_order(taken: _Taken, part: str, setting: str, other: str) -> None:
+    """Inputs that are neighbours share a scale, where it is written which share one."""
+    if taken.there(part) is None:
+        return
+    inputs = taken.module.inputs
+    own = taken.tensor(part, (torch.int32, torch.int64), (inputs,))
+    in_order = torch.arange(inputs, device=own.device) // (inputs // taken.groups)
+    none_said = bool((own == -1).all())
+    if not none_said and not torch.equal(own.long(), in_order):
+        raise taken.fault(
+            part,
+            f"has inputs in an order of their own ({setting}), which is not read: quantise with "
+            f"{other}",
+        )
+
+
 def _gptq(taken: _Taken) -> Codes:
     outputs, inputs, groups = taken.module.outputs, taken.module.inputs, taken.groups
     rows, columns = taken.whole_words("inputs", inputs), taken.whole_words("outputs", outputs)
     words = taken.tensor("qweight", (torch.int32,), (rows, outputs))
     scales = taken.scales("scales", (groups, outputs))
     zeros = taken.tensor("qzeros", (torch.int32,), (groups, columns))
-    if taken.there("g_idx") is not None:
-        own = taken.tensor("g_idx", (torch.int32, torch.int64), (inputs,))
-        in_order = torch.arange(inputs, device=own.device) // (inputs // groups)
-        if not torch.equal(own.long(), in_order):
-            raise taken.fault(
-                "g_idx",
-                "has inputs in an order of their own (desc_act), which is not read: quantise with "
-                "desc_act false",
-            )
+    _check_order(taken, "g_idx", "desc_act", "desc_act false")
     first = taken.scheme.counts_zeros_from_one
     if first and taken.scheme.bits == 8 and bool((zeros.view(torch.uint8) == 255).any()):
         raise taken.fault("qzeros", "has a zero point of 256, which is beyond 8 bits: damaged?")

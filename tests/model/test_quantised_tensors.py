@@ -195,6 +195,26 @@ def test_damaged_numbers_are_told_by_file_and_tensor(
     assert len(text.splitlines()) == 1
 
 
+@pytest.mark.parametrize("order", ["in order", "not said", "of their own"])
+def test_inputs_in_an_order_of_their_own_are_told_whatever_the_settings_say(
+    order: str, tmp_path: Path
+) -> None:
+    """A compressed-tensors folder of ``actorder: group``, whose settings say nothing of it."""
+    numbers = write_folder(tmp_path, FORMATS["packed 4 group 32"], seed=7)
+    tensors = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight_g_idx"
+    inputs = numbers[name.removesuffix(".weight_g_idx")].shape[1]
+    groups = (torch.arange(inputs) // 32).int()
+    given = {"in order": groups, "not said": torch.full_like(groups, -1)}
+    tensors[name] = given.get(order, groups.flip(0).contiguous())
+    save_file(tensors, tmp_path / "model.safetensors")
+    if order == "of their own":
+        with pytest.raises(LoadError, match=rf"tensor '{name}' has inputs in an order"):
+            logits(tmp_path)
+    else:
+        assert differing(tmp_path, numbers) == []
+
+
 @pytest.mark.parametrize(
     ("form", "changes", "told"),
     [

@@ -115,7 +115,10 @@ WRONG: list[tuple[Any, str]] = [
     (groups("float-quantized", num_bits=8, type="float", strategy="block"), "block_structure"),
     (groups("float-quantized", num_bits=4, type="float", strategy="channel"), "num_bits is 4"),
     (groups("pack-quantized", num_bits=4, strategy="token"), "strategy is 'token'"),
-    (groups("pack-quantized", num_bits=4, strategy="channel", actorder="group"), "actorder"),
+    *(
+        (groups("pack-quantized", num_bits=4, strategy="channel", actorder=order), "actorder is")
+        for order in ("group", "GROUP", "dynamic", True, 1, [])
+    ),
     ({**groups("pack-quantized", num_bits=4), "transform_config": {"a": 1}}, "transform_config is"),
     ({**groups("pack-quantized", num_bits=4), "sparsity_config": {"a": 1}}, "sparsity_config is"),
     ({**groups("pack-quantized", num_bits=4), "ignore": ["re:(a+)+"]}, "ignore is"),
