@@ -48,6 +48,8 @@ _UNREAD = (
 """Tensors that no family's decoder computes with: other parts of a wrapper, predictions further
 ahead."""
 
+_ROWS_AT_ONCE = 4096
+"""Rows at once of matrices that are compared."""
 _IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _OF_EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
 
@@ -276,8 +278,10 @@ class FamilyWeights:
         """Look at what is left over; ``but``: a pattern of names that other ranks read.
 
         Raises:
-            LoadError: a tensor that this family is not known to have.
+            LoadError: a tensor that this family is not known to have, or a head that is not the
+                embedding where ``config.json`` says so.
         """
+        self._check_head()
         read = self._read | (self._quantised.read if self._quantised is not None else set())
         names = self._checkpoint.names()
         left = (name for name in names if name not in read and not fnmatchcase(name, but))
@@ -288,6 +292,28 @@ class FamilyWeights:
                 f"{self._config.model_type!r} computes with as config.json describes it; is that "
                 "the config.json of these weights?"
             )
+
+    def _check_head(self) -> None:
+        """A head that is kept beside the embedding has its numbers, where both are one."""
+        head = f"{self._head_prefix}lm_head.weight"
+        embedding = self._named(f"{self._names.embedding}.weight")
+        if not self._config.tie_embeddings or head not in self._checkpoint:
+            return
+        if self._same_numbers(self._checkpoint.stored(head), self._checkpoint.stored(embedding)):
+            return
+        raise LoadError(
+            f"{self._checkpoint.place(head)}: tensor {head!r} has other numbers than {embedding!r},"
+            " and tie_word_embeddings in config.json says that they are one: set it to false, or "
+            "leave the tensor out"
+        )
+
+    def _same_numbers(self, one: Tensor, other: Tensor) -> bool:
+        """Whether two matrices are the same in the model's dtype."""
+        if one.shape != other.shape:
+            return False
+        own = self._checkpoint.as_own
+        pairs = zip(torch.split(one, _ROWS_AT_ONCE), torch.split(other, _ROWS_AT_ONCE), strict=True)
+        return all(_equal(own(rows), own(more)) for rows, more in pairs)
 
     def left_as(self, name: str) -> str | None:
         """Among which tensors a name of the checkpoint's is knowingly left, as a pattern; None: it
@@ -304,6 +330,10 @@ class FamilyWeights:
         if further is None or not (behind and self._names.predicts_more):
             return None
         return f"{further[0]}*"
+
+
+def _equal(one: Matrix, other: Matrix) -> bool:
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
 
 
 def _text_prefix(checkpoint: NamedTensors, embedding: str) -> tuple[str, str]:

@@ -41,6 +41,15 @@ class Tensors:
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
 
+    def stored(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def place(self, name: str) -> Path:
+        return self.folder / name
+
+    def as_own(self, matrix: Tensor) -> Tensor:
+        return matrix.clone()
+
     def names(self) -> Sequence[str]:
         return list(self.tensors)
 
@@ -186,9 +195,38 @@ def test_a_tensor_that_nobody_computes_with_is_an_error(name: str) -> None:
         source.check_all_read()
 
 
-def test_a_head_is_left_where_the_embedding_is_one_and_so_are_layers_that_predict_more() -> None:
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize(
+    "prefixes",
+    [
+        ("model.", ""),
+        ("model.language_model.", ""),
+        ("language_model.model.", "language_model."),
+    ],
+)
+def test_a_head_is_left_where_the_embedding_is_one_and_has_its_numbers(
+    family: str, prefixes: tuple[str, str]
+) -> None:
+    names, tied = FAMILIES[family].names, config_of(Gated(size=4), tied=True)
+    numbers = torch.randn(5000, 3)
+    embedding = prefixes[0] + names.embedding.removeprefix("model.") + ".weight"
+    head = prefixes[1] + "lm_head.weight"
+
+    def check(own: Tensor, config: ModelConfig = tied) -> None:
+        source = weights(names, config, **{embedding: numbers, head: own})
+        source.tensor("model.embed_tokens.weight", tuple(numbers.shape))
+        source.check_all_read()
+
+    check(numbers.clone())
+    other = numbers.clone()
+    other[4999, 2] += 1
+    for own in (other, numbers[:, :2], numbers[:4096], numbers.T, torch.zeros(())):
+        with pytest.raises(LoadError, match=f"'{head}' has other numbers than '{embedding}'"):
+            check(own)
+
+
+def test_layers_that_predict_more_are_left() -> None:
     tied = config_of(Gated(size=4), tied=True)
-    weights(TensorNames(), tied, lm_head__weight=torch.zeros(1)).check_all_read()
     beyond = {"model__layers__1__eh_proj__weight": torch.zeros(1)}
     weights(FAMILIES["glm4_moe"].names, tied, **beyond).check_all_read()
     within = {"model__layers__0__eh_proj__weight": torch.zeros(1)}

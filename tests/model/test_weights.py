@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
+from safetensors.torch import load_file, save_file
 
 from runtime.messages import TokenArray
 from runtime.model import weights
@@ -112,6 +114,30 @@ def test_older_spellings_of_rope_mean_the_same(tmp_path: Path) -> None:
 def rope_spelled_old(config: dict[str, Any]) -> dict[str, Any]:
     rope = config.pop("rope_parameters")
     return {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
+
+
+def test_a_head_that_is_not_the_embedding_is_refused_until_the_config_says_so(
+    tmp_path: Path,
+) -> None:
+    """``transformers`` computes with such a head, whatever ``tie_word_embeddings`` says."""
+    folder = save(make_model("qwen2"), tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    embedding = tensors["model.embed_tokens.weight"]
+    torch.manual_seed(1)
+    tensors["lm_head.weight"] = torch.randn_like(embedding) / 10
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(LoadError, match=r"'lm_head.weight' has other numbers.*set it to false"):
+        load(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokens = prompt(50)
+    with torch.inference_mode():
+        expected = model(torch.from_numpy(tokens).long()[None]).logits[0]
+    edit_config(folder, lambda config: config.update(tie_word_embeddings=False))
+    assert (prefill(load(folder), tokens, 50) - expected).abs().max() < 1e-4
+
+    save_file({**tensors, "lm_head.weight": embedding.clone()}, folder / "model.safetensors")
+    edit_config(folder, lambda config: config.update(tie_word_embeddings=True))
+    load(folder)
 
 
 def edit_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
