@@ -90,6 +90,7 @@ def read_gguf_config(header: GgufHeader, max_context_tokens: int | None = None) 
     except ValueError as error:
         raise LoadError(f"{header.path}: {error}") from error
     fields.check_rest()
+    _check_heads(header, config)
     if ROPE_FACTORS in header.tensors:
         config = _with_rope_factors(header, config)
     kinds = {each.kind for each in header.tensors.values()}
@@ -160,7 +161,8 @@ def _values(header: GgufHeader, own: _Architecture) -> dict[str, Any]:
 
 
 def _scaling(given: Mapping[str, Any]) -> dict[str, Any]:
-    kind = given.get("rope.scaling.type", "none")
+    # As llama.cpp has it: a factor alone is that of linear scaling.
+    kind = given.get("rope.scaling.type", "linear" if "rope.scaling.factor" in given else "none")
     if kind == "none":
         return {}
     scaling = {"rope_type": kind, "factor": given.get("rope.scaling.factor")}
@@ -168,6 +170,18 @@ def _scaling(given: Mapping[str, Any]) -> dict[str, Any]:
         original = given["rope.scaling.original_context_length"]
         scaling["original_max_position_embeddings"] = original
     return scaling
+
+
+def _check_heads(header: GgufHeader, config: ModelConfig) -> None:
+    """Heads are rotated whole, and those of values have the size of those of keys."""
+    for name in ("rope.dimension_count", "attention.value_length"):
+        whole = f"{header.metadata['general.architecture']}.{name}"
+        found = header.metadata.get(whole, config.head_dim)
+        if found != config.head_dim:
+            raise LoadError(
+                f"{header.path}: metadata {whole} is {str(found)[:80]}, not {config.head_dim}, the "
+                "size of a head"
+            )
 
 
 def _with_rope_factors(header: GgufHeader, config: ModelConfig) -> ModelConfig:

@@ -72,6 +72,15 @@ def test_positions_are_stretched_as_the_metadata_says() -> None:
     assert found.max_context_tokens == 2048
 
 
+def test_a_factor_alone_stretches_positions_linearly() -> None:
+    """As llama.cpp reads it."""
+    rope = read_gguf_config(header(rope__scaling__factor=4.0)).layers[0].mixer.rope
+    assert rope is not None
+    assert (rope.kind, rope.factor) == ("linear", 4.0)
+    none = header(rope__scaling__factor=4.0, rope__scaling__type="none")
+    assert read_gguf_config(none) == read_gguf_config(header())
+
+
 def test_experts_are_described() -> None:
     found = read_gguf_config(
         header("qwen3moe", attention__key_length=16, expert_count=8, expert_used_count=2,
@@ -94,6 +103,9 @@ def test_experts_are_described() -> None:
         ({"expert_count": 4, "expert_used_count": 2}, "num_experts is 4"),
         ({"attention__head_count": [4, 4]}, "num_attention_heads is [4, 4]"),
         ({"rope__scaling__type": "magic"}, "rope_type is 'magic'"),
+        ({"rope__dimension_count": 8}, "llama.rope.dimension_count is 8, not 16"),
+        ({"rope__dimension_count": [16]}, "llama.rope.dimension_count is [16], not 16"),
+        ({"attention__value_length": 32}, "llama.attention.value_length is 32, not 16"),
         ({"tensors": {}}, "tensor 'token_embd.weight' is missing"),
     ],
 )
