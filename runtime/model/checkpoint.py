@@ -1,7 +1,8 @@
 """A Hugging Face folder's weights, in one safetensors file or sharded.
 
 ``model.safetensors.index.json`` names the shard of each tensor; without it there is one
-``model.safetensors``. Nothing else in the folder is read: no pickled weights, no code.
+``model.safetensors``. Both at once are two models, unless one names the other. Nothing else in the
+folder is read: no pickled weights, no code.
 """
 
 import math
@@ -132,6 +133,11 @@ def _open_files(folder: Path) -> dict[str, SafetensorsFile]:
     weight_map = read_json_object(index, unique=True).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise LoadError(f"{index}: field weight_map is not an object of names")
+    if SINGLE_NAME not in weight_map.values() and (folder / SINGLE_NAME).exists():
+        raise LoadError(
+            f"{folder}: {SINGLE_NAME} is there, and is no shard that {INDEX_NAME} names: one of "
+            "them is of other weights; take it away"
+        )
     shards: dict[str, SafetensorsFile] = {}
     files = {}
     for name, shard in weight_map.items():

@@ -82,6 +82,17 @@ def test_a_tensor_that_two_shards_have_is_refused(tmp_path: Path) -> None:
         Checkpoint(tmp_path, torch.float32, CPU)
 
 
+def test_a_whole_file_beside_shards_of_other_weights_is_refused(tmp_path: Path) -> None:
+    """A merged model, saved into the folder of the old one."""
+    folder = sharded(tmp_path)
+    save_file({"a": torch.ones(2)}, folder / "model.safetensors")
+    with pytest.raises(LoadError, match=r"model.safetensors is there, and is no shard"):
+        Checkpoint(folder, torch.float32, CPU)
+    index = {"weight_map": {"a": "model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert list(Checkpoint(folder, torch.float32, CPU).names()) == ["a"]
+
+
 def test_an_index_that_names_a_tensor_twice_is_refused(tmp_path: Path) -> None:
     twice = '{"weight_map": {"a": "one.safetensors", "a": "two.safetensors"}}'
     (sharded(tmp_path) / INDEX_NAME).write_text(twice)
