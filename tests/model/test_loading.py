@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 
 from runtime.config import EngineConfig
@@ -105,13 +104,16 @@ def test_a_model_that_cannot_be_served_is_one_error_that_names_it(model: str) ->
         load_engine(EngineConfig(model=model, device="cpu", threads=1))
 
 
-def test_a_damaged_file_that_nobody_has_thought_of_is_one_line_as_well(tmp_path: Path) -> None:
+def test_a_damaged_file_that_nobody_has_thought_of_is_one_line_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for file in DEFAULT_MODEL.iterdir():
         (tmp_path / file.name).symlink_to(file)
-    tokenizer = tmp_path / "tokenizer.json"
-    tokenizer.unlink()
-    damaged = orjson.loads((DEFAULT_MODEL / "tokenizer.json").read_bytes()) | {"added_tokens": 5}
-    tokenizer.write_bytes(orjson.dumps(damaged))
+
+    def load(folder: Path, **_: object) -> None:
+        raise TypeError(f"{folder}: 'int' object is not iterable")
+
+    monkeypatch.setattr("runtime.process.loading.Tokenizer.load", load)
     with pytest.raises(
         EngineLoadError, match=r"cannot be loaded: TypeError in \S+, line \d+: "
     ) as e:
