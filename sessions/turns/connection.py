@@ -33,6 +33,8 @@ from tools_api.requests import CreateRequest
 
 log = logging.getLogger(__name__)
 
+ANSWERED = 1000
+"""All the events that were asked for over HTTP have been told; there may have been none."""
 GOING_AWAY = 1001
 SERVICE_RESTART = 1012
 
@@ -134,6 +136,8 @@ class Connection:
         event = read.content
         if isinstance(event, ResumeTurn):
             self.enable_events()
+            if not self._is_socket and self._close_with is None:
+                self._close_with = ANSWERED
         if isinstance(event, CreateRequest | ResumeTurn | ApiError):
             refusal = None if isinstance(event, ApiError) else self._closing()
             if refusal is None:

@@ -111,7 +111,11 @@ class HttpTurn:
                 self._exchange.cut()
             else:
                 self._refuse(errors.internal_error())
-        if close is not None and not self._answer.done():
+        if close is None or self._answer.done():
+            return
+        if close == CloseCode.NORMAL_CLOSURE and self._asked.streamed:
+            self._finish(b"")  # whoever asked for the events behind one has all of them
+        else:
             self._refuse(_ended(close))
 
     def tick(self, now: float) -> None:

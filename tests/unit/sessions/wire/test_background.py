@@ -85,6 +85,29 @@ def test_its_events_are_streamed_from_any_number() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("beyond", [0, 1, 10**17])
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_stream_behind_its_last_event_is_empty_and_ends(beyond: int, *, runs: bool) -> None:
+    async def scenario(bench: HttpBench) -> None:
+        id_ = await begun(bench)
+        if not runs:
+            bench.engine.speak()
+            await bench.settle()
+            whole = bench.begin("GET", f"/v1/responses/{id_}?stream=true")
+            await bench.until(lambda: whole.over)
+        last = 1000 if runs else streamed(whole)[-1]["sequence_number"]
+        path = f"/v1/responses/{id_}?stream=true&starting_after={last + beyond}"
+        rest = bench.begin("GET", path)
+        await bench.settle()
+        assert rest.over is not runs
+        if runs:
+            bench.engine.speak()
+        await bench.until(lambda: rest.over)
+        assert streamed(rest) == []
+
+    run(scenario)
+
+
 def test_a_streamed_one_goes_on_when_its_client_leaves() -> None:
     async def scenario(bench: HttpBench) -> None:
         exchange = bench.begin("POST", "/v1/responses", ASKED | {"stream": True})
