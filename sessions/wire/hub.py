@@ -323,7 +323,7 @@ class Hub:
         self._quiet = asyncio.Event()
         if self.journal is not None:
             self.journal.drain()
-        self._run([(link, link.connection.drain) for link in self._links.values()])
+        self._run([(link, link.connection.drain) for link in self._all_links()])
         try:
             await asyncio.wait_for(self._quiet.wait(), timeout_s)
         except TimeoutError:

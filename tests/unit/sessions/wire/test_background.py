@@ -154,6 +154,21 @@ def test_one_that_failed_is_shown_as_it_failed() -> None:
     play(lambda: HttpBench(SpeakingEngine(holds=True), pause=_no_pause), scenario)
 
 
+def test_one_that_outlasts_the_drain_time_ends_with_the_server() -> None:
+    """Not as if the engine had died, which operators would look into."""
+
+    async def scenario(bench: HttpBench) -> None:
+        id_ = await begun(bench)
+        bench.engine.piece(bench.engine.waiting.popleft(), "Hel")
+        await bench.settle()
+        await bench.hub.drain(0.01)
+        await bench.settle()
+        response = (await shown(bench, id_))[1]
+        assert (response["status"], response["keepwarm"]["reason"]) == ("failed", "shutting_down")
+
+    run(scenario)
+
+
 async def _no_pause(_: float) -> None:
     return None
 
