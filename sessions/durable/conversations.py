@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sessions.durable.item_ids import (
-    Place,
     known_items,
-    listed_id,
+    listed_ids,
     own_items,
     place_of,
     prefix_of,
@@ -127,16 +126,15 @@ def without_item(
 def all_items(conversation: Conversation, head: Entry | None) -> tuple[Item, ...]:
     """The items, the oldest first, each with the id that it is listed under. ``head``: the entry of
     its head."""
-    if conversation.head_id is None or head is None:
-        return conversation.items
-    entries = reversed(list(chain(head)))
+    known = conversation.head_id is not None and head is not None
+    entries = reversed(list(chain(head if known else None)))
     said = [item for entry in entries for item in known_items(own_items(entry))]
-    places = (Place(conversation.head_id, number) for number in range(len(said)))
-    listed = [
-        item if item.id is not None else replace(item, id=listed_id(item, place))
-        for item, place in zip(said, places, strict=True)
-    ]
-    return (*listed, *conversation.items)
+    whole = (*said, *conversation.items)
+    ids = listed_ids(whole, conversation.head_id or "")
+    return tuple(
+        item if item.id == id_ else replace(item, id=id_)
+        for item, id_ in zip(whole, ids, strict=True)
+    )
 
 
 def item_of(items: Sequence[Item], item_id: str) -> Item | None:
@@ -150,15 +148,19 @@ def _place_of(items: Sequence[Item], item_id: str) -> int | None:
     return next((number for number in numbers if items[number].id == item_id), None)
 
 
-def identified(items: Sequence[Item], new_id: Callable[[str], str]) -> tuple[Item, ...]:
-    """The items, each with an id: that of a client, unless it could be one of the places that items
-    without ids are listed under, or a new one."""
-    return tuple(
-        item
-        if item.id is not None and place_of(item.id) is None
-        else replace(item, id=new_id(prefix_of(item)))
-        for item in items
-    )
+def identified(
+    items: Sequence[Item], new_id: Callable[[str], str], before: Sequence[Item] = ()
+) -> tuple[Item, ...]:
+    """The items, each with an id of its own: that of a client, unless it could be one of the places
+    that items without ids are listed under, or one before has it, or a new one. ``before``: the
+    items that they stand behind."""
+    ids, found = {item.id for item in before}, list[Item]()
+    for item in items:
+        if not item.id or item.id in ids or place_of(item.id) is not None:
+            item = replace(item, id=new_id(prefix_of(item)))
+        ids.add(item.id)
+        found.append(item)
+    return tuple(found)
 
 
 class ConversationTable:

@@ -77,10 +77,20 @@ def prefix_of(item: Item) -> str:
     return _PREFIXES[item.type]
 
 
-def listed_id(item: Item, place: Place) -> str:
-    """The id under which an item is listed."""
-    if item.id is not None:
-        return item.id
+def listed_ids(items: Sequence[Item], response_id: str) -> list[str]:
+    """The ids under which items are listed that a response's model read, the oldest first; each is
+    another. Of several items that a client gave one id the newest has it, as for a reference."""
+    newer, listed = set[str](), list[str]()
+    for number in range(len(items) - 1, -1, -1):
+        own = items[number].id
+        if not own or own in newer:
+            own = _place_id(items[number], Place(response_id, number))
+        newer.add(own)
+        listed.append(own)
+    return listed[::-1]
+
+
+def _place_id(item: Item, place: Place) -> str:
     return f"{prefix_of(item)}_{place.number}_{place.response_id.partition('_')[2]}"
 
 
@@ -94,10 +104,10 @@ def place_of(id_: str) -> Place | None:
 
 def item_at(items: list[Item], place: Place, id_: str) -> Item | None:
     """The item of ``read_items`` that is listed under ``id_`` at that place."""
-    if place.number >= len(items):
+    if place.number >= len(items) or _place_id(items[place.number], place) != id_:
         return None
-    item = items[place.number]
-    return item if item.id is None and listed_id(item, place) == id_ else None
+    item, newer = items[place.number], items[place.number + 1 :]
+    return item if not item.id or any(other.id == item.id for other in newer) else None
 
 
 class ItemIndex:

@@ -45,7 +45,7 @@ def conversing(
     Raises:
         ApiError: calls and outputs of what was added and of the input do not fit together.
     """
-    own = identified(request.input, new_id)
+    own = identified(request.input, new_id, conversation.items)
     added = len(conversation.items)
     ordered = in_call_order(
         (*conversation.items, *own),

@@ -10,6 +10,7 @@ others have changed meanwhile.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from urllib.parse import unquote
 
 from sessions.durable.conversations import (
     Conversation,
@@ -126,7 +127,7 @@ class HttpConversations:
         return json_response(item_list(items, after=after, limit=limit))
 
     async def _show_item(self, call: Call) -> HttpResponse:
-        id_, _, item_id = call.argument.partition("/")
+        id_, item_id = _named(call)
         item = item_of(await self._items(call, id_), item_id)
         if item is None:
             raise errors.no_such_conversation_item(item_id)
@@ -134,17 +135,18 @@ class HttpConversations:
 
     async def _add(self, call: Call) -> HttpResponse:
         items, _ = await self._body(ADDED_ITEMS, call)
-        limits = self._service.limits
-        await self._change(
-            call,
-            call.argument,
-            lambda found, _: with_added(found, items, limits),
-            reads_head=False,
-        )
-        return json_response(item_list(items))
+        limits, new_id, added = self._service.limits, self._service.new_id, items
+
+        def behind(found: Conversation, _: Entry | None) -> Conversation:
+            nonlocal added
+            added = identified(items, new_id, found.items)
+            return with_added(found, added, limits)
+
+        await self._change(call, call.argument, behind, reads_head=False)
+        return json_response(item_list(added))
 
     async def _take_out(self, call: Call) -> HttpResponse:
-        id_, _, item_id = call.argument.partition("/")
+        id_, item_id = _named(call)
         limits = self._service.limits
 
         def without(found: Conversation, head: Entry | None) -> Conversation:
@@ -188,6 +190,13 @@ class HttpConversations:
                 return changed
             await asyncio.sleep(0)
         raise errors.conversation_locked()
+
+
+def _named(call: Call) -> tuple[str, str]:
+    """The ids of the conversation and of the item in a path; the second may be a client's, with
+    characters that a path has only as escapes."""
+    id_, _, item_id = call.argument.partition("/")
+    return id_, unquote(item_id)
 
 
 def _shown(conversation: Conversation) -> HttpResponse:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from sessions.durable.item_ids import Place, listed_id, read_items
+from sessions.durable.item_ids import listed_ids, read_items
 from sessions.durable.response_table import StoredResponse
 from sessions.durable.store import Store
 from sessions.durable.tenant import Tenant
@@ -154,10 +154,9 @@ class StoredResponses:
 def _input_items(stored: StoredResponse) -> list[dict[str, Any]]:
     """The items of a response's input, with a status and an id each, by which a later request may
     refer to it."""
-    return [
-        item_object(item) | {"id": listed_id(item, Place(stored.id, number))}
-        for number, item in enumerate(read_items(stored.entry))
-    ]
+    items = read_items(stored.entry)
+    ids = listed_ids(items, stored.id)
+    return [item_object(item) | {"id": id_} for item, id_ in zip(items, ids, strict=True)]
 
 
 def asked_again(call: Call) -> ResumeTurn | None:

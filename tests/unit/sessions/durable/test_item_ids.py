@@ -10,7 +10,7 @@ from sessions.durable.item_ids import (
     Place,
     item_at,
     item_with_id,
-    listed_id,
+    listed_ids,
     own_items,
     place_of,
     read_items,
@@ -41,9 +41,9 @@ def said(text: str, id_: str | None) -> Entry:
 @pytest.mark.parametrize("item", KINDS, ids=lambda item: item.type)
 def test_an_item_without_an_id_is_found_by_the_one_it_is_listed_under(item: Item) -> None:
     place = Place("resp_0f_1", 7)
-    id_ = listed_id(item, place)
-    assert place_of(id_) == place
     items = [item] * 8
+    id_ = listed_ids(items, "resp_0f_1")[7]
+    assert place_of(id_) == place
     assert item_at(items, place, id_) is item
     assert item_at(items[:7], place, id_) is None
     others = [other for other in KINDS if other.type != item.type]
@@ -53,8 +53,23 @@ def test_an_item_without_an_id_is_found_by_the_one_it_is_listed_under(item: Item
 def test_an_item_with_an_id_is_listed_under_that_alone() -> None:
     item = said("a", "mine").output_items[0]
     place = Place("resp_1", 0)
-    assert listed_id(item, place) == "mine"
+    assert listed_ids([item], "resp_1") == ["mine"]
     assert item_at([item], place, "msg_0_1") is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_items_are_listed_under_ids_of_their_own_however_clients_named_them(seed: int) -> None:
+    rng = random.Random(seed)
+    items = [replace(rng.choice(KINDS), id=rng.choice(["a", "b", "", None])) for _ in range(30)]
+    ids = listed_ids(items, "resp_1")
+    assert len(set(ids)) == 30
+    for number, (item, id_) in enumerate(zip(items, ids, strict=True)):
+        place = place_of(id_)
+        if place is None:
+            assert item is item_with_id(items, id_), "the one that a reference finds"
+        else:
+            assert place == Place("resp_1", number)
+            assert item_at(items, place, id_) is item
 
 
 @pytest.mark.parametrize("id_", ["msg_12", "msg_x_1", "other_1_1", "msg_1_", "", "fc_²_1"])

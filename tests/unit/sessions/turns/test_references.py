@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runtime.messages import GenerationRequest
-from sessions.durable.item_ids import Place, listed_id, read_items
+from sessions.durable.item_ids import listed_ids, read_items
 from sessions.durable.transcript import Entry
 from sessions.journal.journal import Journal
 from sessions.journal.sqlite import SqliteJournal
@@ -158,7 +158,7 @@ def test_every_item_that_is_listed_can_be_named(lasting: JournalRig, restarted: 
     more = [{"type": "function_call_output", "call_id": called["call_id"], "output": "2"}]
     second = client.turn(previous_response_id=first["id"], input=more, tools=TOOLS)
     items = read_items(entry_of(lasting, second["id"]))
-    ids = [listed_id(item, Place(second["id"], n)) for n, item in enumerate(items)]
+    ids = listed_ids(items, second["id"])
     assert ids[1:3] == ["mine", "rs_mine"]
     assert ids[4] == called["id"]
     if restarted:
@@ -189,12 +189,11 @@ def test_an_item_of_another_tenant_is_as_unknown_as_none(
     lasting: JournalRig, restarted: bool
 ) -> None:
     first = lasting.connect("acme").turn("hello" + END, input=[user("a")])
-    place = Place(first["id"], 0)
-    (item,) = read_items(entry_of(lasting, first["id"]))
+    (listed,) = listed_ids(read_items(entry_of(lasting, first["id"])), first["id"])
     if restarted:
         lasting.restart()
     other = lasting.connect("umbrella")
-    for id_ in (first["output"][0]["id"], listed_id(item, place)):
+    for id_ in (first["output"][0]["id"], listed):
         error = refused(other, input=[reference(id_), user("b")])
         assert error["code"] == "item_not_found"
         own = lasting.connect("acme")

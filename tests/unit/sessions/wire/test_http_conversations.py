@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from openai.types.conversations import (
@@ -80,7 +81,7 @@ async def items(bench: HttpBench, id_: str) -> list[dict[str, Any]]:
         found += page["data"]
         if not page["has_more"]:
             return found
-        after = f"&after={page['last_id']}"
+        after = f"&after={quote(page['last_id'], safe='')}"
 
 
 async def texts(bench: HttpBench, id_: str) -> list[str]:
@@ -173,6 +174,31 @@ def test_an_item_is_taken_out_and_the_next_turn_does_not_read_it(
         for method in ("GET", "DELETE"):
             status, error = await bench.ask(method, path)
             assert (status, error["error"]["code"]) == (404, "item_not_found")
+
+    run(scenario, at(tmp_path, journal))
+
+
+@KEPT
+def test_an_item_is_found_whatever_its_client_called_it(tmp_path: Path, journal: bool) -> None:
+    names = ["a/b", "ü 1", "100%25", "x:y+z", "?#&=", "", "..", "same", "same"]
+
+    async def scenario(bench: HttpBench) -> None:
+        id_ = await made(bench, items=[user("one", id="same")])
+        more = {"items": [user(str(n), id=name) for n, name in enumerate(names)]}
+        added = (await bench.ask("POST", f"{PATH}/{id_}/items", more))[1]
+        assert (await items(bench, id_))[1:] == added["data"]
+        await turn(bench, id_, input=[user("and", id="same")])
+        await bench.ask("POST", f"{PATH}/{id_}/items", {"items": [user("last", id="a/b")]})
+        left = await items(bench, id_)
+        assert len({item["id"] for item in left}) == len(left)
+        while left:
+            path = f"{PATH}/{id_}/items/{quote(left[0]['id'], safe='')}"
+            assert await bench.ask("GET", path) == (200, left[0])
+            assert (await bench.ask("DELETE", path))[0] == 200
+            del left[0]
+            now = await items(bench, id_)
+            assert [said(item) for item in now] == [said(item) for item in left]
+            left = now
 
     run(scenario, at(tmp_path, journal))
 

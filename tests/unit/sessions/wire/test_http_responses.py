@@ -224,10 +224,13 @@ def test_what_a_search_found_is_listed_where_the_model_read_it() -> None:
     play(lambda: HubBench(engine, in_thread=at_once), scenario)
 
 
-def test_a_list_is_read_page_by_page() -> None:
+@pytest.mark.parametrize("name", [None, "__fake_id__"])
+def test_a_list_is_read_page_by_page(name: str | None) -> None:
+    """Also where a client has given all items one id: the next page begins behind the last."""
+
     async def scenario(bench: HubBench, stored: StoredResponses) -> None:
         number = MAX_LISTED + 5
-        said = [{"role": "user", "content": f"{n}"} for n in range(number)]
+        said = [{"role": "user", "content": f"{n}", "id": name} for n in range(number)]
         id_ = (await Client(bench).turn(input=said))["id"]
         assert len((await body_of(stored.input_items, id_))["data"]) == LISTED
         found, after = [], ""
@@ -235,6 +238,7 @@ def test_a_list_is_read_page_by_page() -> None:
             page = await body_of(stored.input_items, id_, f"/?order=asc&limit=40{after}")
             found += [item["content"][0]["text"] for item in page["data"]]
             after = f"&after={page['last_id']}"
+            assert len(found) <= number
             if not page["has_more"]:
                 break
         assert found == [f"{n}" for n in range(number)]
