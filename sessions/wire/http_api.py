@@ -9,6 +9,7 @@ requests here, so that a history that is resent is found.
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from typing import TypeVar
 
 from sessions.durable.store import ConnectionStore
@@ -26,7 +27,7 @@ from sessions.wire.http_counts import count_tokens
 from sessions.wire.http_dialects import DIALECTS, Body, ReadBody, Served, read_body
 from sessions.wire.http_pages import Models
 from sessions.wire.http_responses import StoredResponses, asked_again
-from sessions.wire.http_turn import Asked, HttpTurn
+from sessions.wire.http_turn import EVENT_STREAM, Asked, HttpTurn
 from sessions.wire.hub import Connect, Hub
 from sessions.wire.journal_desk import JournalDesk
 from sessions.wire.read_process import ReaderLost
@@ -201,6 +202,10 @@ class HttpApi:
         asked = asked_again(call)
         if asked is None:
             return await self._stored.show_stored(call)
+        if call.request.method == "HEAD":  # has no body, and takes nobody's events
+            await self._stored.show_stored(call)
+            return HttpResponse(status=HTTPStatus.OK, content_type=EVENT_STREAM, body=b"")
+        self._stored.deny_taking(call)
         turn = self._turn(call)
         again = Asked(
             dialect=RESPONSES,

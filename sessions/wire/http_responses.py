@@ -5,6 +5,7 @@ was never stored, is not found, and a client cannot tell which. What is only in 
 fetched first. Knows no socket.
 """
 
+from http import HTTPStatus
 from typing import Any
 
 import orjson
@@ -14,7 +15,7 @@ from sessions.durable.response_table import StoredResponse
 from sessions.durable.store import Store
 from sessions.durable.tenant import Tenant
 from sessions.http.exchange import Call
-from sessions.http.message import HttpResponse, json_response
+from sessions.http.message import HttpResponse, http_error, json_response
 from sessions.journal.errors import JournalError
 from sessions.turns.following import to_be_asked
 from sessions.turns.recollection import journal_error
@@ -28,6 +29,10 @@ from tools_api.events import ResumeTurn, encode, parse_resume, response_of
 MAX_LISTED = 100
 LISTED = 20
 """Items of a page, if the client does not say how many."""
+_TAKES_EVENTS = (
+    "This key is read-only, and the response runs: its events go to one client. "
+    "Ask without 'stream' until it has ended."
+)
 
 
 class StoredResponses:
@@ -113,6 +118,13 @@ class StoredResponses:
         if ended is None or not orjson.loads(ended)["background"]:
             raise errors.response_not_found(call.argument)
         return json_response(ended)
+
+    def deny_taking(self, call: Call) -> None:
+        """Whoever follows a turn that runs gets its events instead of others, and may end it by
+        leaving: that is not for keys that only look. Raises ApiError."""
+        tenant = call.principal.tenant
+        if call.principal.read_only and self._hub.running(tenant, call.argument) is not None:
+            raise http_error(HTTPStatus.FORBIDDEN, _TAKES_EVENTS)
 
     def _deny_running(self, call: Call) -> None:
         """Also one whose end waits for the journal: it would be kept after it was deleted."""

@@ -11,7 +11,7 @@ import orjson
 from sessions.durable.tenant import Tenant
 from sessions.http.front_door import FrontDoor, OriginPolicy
 from sessions.journal.sqlite import SqliteJournal
-from sessions.tenants import Tenants
+from sessions.tenants import Principal, Tenants
 from sessions.turns.connection import Connection
 from sessions.wire.errands import LongWork
 from sessions.wire.http_api import HttpApi
@@ -77,9 +77,17 @@ class HttpBench(HubBench):
         return Connection(connection_id=connection_id, tenant=tenant, service=self.service)
 
     def begin(
-        self, method: str, target: str, body: Any = None, *, tenant: str = "acme", **headers: str
+        self,
+        method: str,
+        target: str,
+        body: Any = None,
+        *,
+        tenant: str = "acme",
+        principal: Principal | None = None,
+        **headers: str,
     ) -> KeptExchange:
-        """A request that has been let in, and is answered when it is."""
+        """A request that has been let in, and is answered when it is. ``principal``: who asks, if
+        it is not a key of the tenant's that may do all."""
         route, argument = self.door.find(target.partition("?")[0])
         assert route is not None, target
         exchange = KeptExchange()
@@ -93,7 +101,9 @@ class HttpBench(HubBench):
             exchange=exchange,
             **headers,
         )
-        return exchange.play(route.calls[method](call))
+        if principal is not None:
+            call = replace(call, principal=principal)
+        return exchange.play(route.calls["GET" if method == "HEAD" else method](call))
 
     async def ask(
         self, method: str, target: str, body: Any = None, *, tenant: str = "acme", **headers: str

@@ -10,6 +10,7 @@ from openai.types.responses import Response
 
 from runtime.messages import CancelRequest
 from sessions.journal.sqlite import SqliteJournal
+from sessions.tenants import Principal, Role
 from tests.support.fake_engine import play
 from tests.support.http_bench import HttpBench, streamed
 from tests.support.journals import reservation
@@ -81,6 +82,48 @@ def test_its_events_are_streamed_from_any_number() -> None:
         numbers = [event["sequence_number"] for event in (*seen, *streamed(rest))]
         assert numbers == list(range(len(numbers)))
         assert streamed(rest)[-1]["type"] == "response.completed"
+
+    run(scenario)
+
+
+def test_a_key_that_only_looks_takes_nobodys_events() -> None:
+    async def scenario(bench: HttpBench) -> None:
+        agent = bench.begin("POST", "/v1/responses", {"model": "m", "input": "hi", "stream": True})
+        await bench.settle()
+        path = f"/v1/responses/{streamed(agent)[0]['response']['id']}"
+        looks = Principal(tenant="acme", role=Role.READ_ONLY)
+        denied = bench.begin("GET", f"{path}?stream=true", principal=looks)
+        await bench.until(lambda: denied.over)
+        assert denied.status == 403
+        shown = bench.begin("GET", path, principal=looks)
+        await bench.until(lambda: shown.over)
+        assert shown.status == 200
+        bench.engine.speak()
+        await bench.until(lambda: agent.over)
+        assert streamed(agent)[-1]["type"] == "response.completed"
+        ended = bench.begin("GET", f"{path}?stream=true", principal=looks)
+        await bench.until(lambda: ended.over)
+        assert streamed(ended) == streamed(agent)
+
+    run(scenario)
+
+
+def test_the_head_of_its_stream_has_no_body_and_takes_no_events() -> None:
+    async def scenario(bench: HttpBench) -> None:
+        id_ = await begun(bench)
+        stream = bench.begin("GET", f"/v1/responses/{id_}?stream=true")
+        await bench.settle()
+        head = bench.begin("HEAD", f"/v1/responses/{id_}?stream=true")
+        await bench.until(lambda: head.over)
+        answer = head.answered
+        assert answer is not None
+        assert (answer.status, answer.content_type, answer.body) == (200, "text/event-stream", b"")
+        unknown = bench.begin("HEAD", "/v1/responses/resp_none?stream=true")
+        await bench.until(lambda: unknown.over)
+        assert unknown.status == 404
+        bench.engine.speak()
+        await bench.until(lambda: stream.over)
+        assert streamed(stream)[-1]["type"] == "response.completed"
 
     run(scenario)
 
