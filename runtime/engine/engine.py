@@ -18,7 +18,7 @@ from runtime.engine.draft_controller import DraftController
 from runtime.engine.emission import NOTHING_TAKEN, Emission, Settlement, Taken
 from runtime.engine.kv_memory import KVMemory
 from runtime.engine.open_requests import OpenRequests
-from runtime.engine.step_computation import Outlook, StepComputation
+from runtime.engine.step_computation import Logits, Outlook, StepComputation
 from runtime.heap_free import heap_free_bytes
 from runtime.messages import (
     CachePicture,
@@ -235,12 +235,14 @@ class Engine:
                 if grammar is not None and grammar.forced_tokens(chunk.sequence.remaining):
                     chunk.forced = (0,)
 
-    def _run(self, chunks: list[Chunk], decodes: Decodes) -> None:
+    def _run(self, chunks: list[Chunk], decodes: Decodes, logits: Logits | None = None) -> None:
         """Compute the chunks of a step, those of ``decodes`` first, and let each sequence take
-        what was drawn for it: those that just emit it all at once, the others one by one."""
-        sampled = self._compute(chunks)
+        what was drawn for it: those that just emit it all at once, the others one by one.
+        ``logits`` where they are known already."""
+        logits = self._forward(chunks) if logits is None else logits
+        sampled = None if logits is None else self._draw(chunks, logits)
         if sampled is None:
-            self._after_failure(chunks, decodes.only(()))
+            self._after_failure(chunks, decodes.only(()), logits)
             return
         self._failed_steps = 0
         plain = self.emission.take_plain(decodes, sampled)
@@ -259,16 +261,19 @@ class Engine:
             if taken is not None:
                 self._conclude(chunk.sequence, chunk.num_drafted, taken)
 
-    def _compute(self, chunks: list[Chunk]) -> Sampled | None:
-        """One forward pass and a draw for each row; None if it failed. While a device computes, the
-        host works on background tasks and makes masks."""
+    def _forward(self, chunks: list[Chunk]) -> Logits | None:
+        """The logits of one forward pass; None if it failed."""
         try:
-            logits = self.computation.forward(chunks)
+            return self.computation.forward(chunks)
         except RunnerBroken as broken:
             raise EngineBroken(str(broken)) from broken
         except Exception:
             log.exception("step failed sequences=%d", len(chunks))
             return None
+
+    def _draw(self, chunks: list[Chunk], logits: Logits) -> Sampled | None:
+        """A draw for each row; None if it failed. While a device computes, the host works on
+        background tasks and makes masks."""
         self._resume_background()
         try:
             return self.computation.draw(chunks, logits, lambda: self._outlook(len(chunks)))
@@ -286,9 +291,13 @@ class Engine:
             num_running=len(self._queues.running),
         )
 
-    def _after_failure(self, chunks: list[Chunk], no_decodes: Decodes) -> None:
-        """Nothing was taken of a failed step: what it wrote is written again. Each of its sequences
-        is computed by itself, so that one cannot end the others; one that fails alone is ended.
+    def _after_failure(
+        self, chunks: list[Chunk], no_decodes: Decodes, logits: Logits | None
+    ) -> None:
+        """Nothing was taken of a failed step. Each of its sequences is computed by itself, so that
+        one cannot end the others; one that fails alone is ended. Where it was the draw that failed,
+        each is drawn by itself from its ``logits``: what recurrent layers keep of a sequence has
+        gone on, and cannot go back behind a long chunk. Else what was written is written again.
 
         Raises:
             EngineBroken: so many steps in a row failed that it is hardly for what they computed.
@@ -296,9 +305,10 @@ class Engine:
         if len(chunks) == 1:
             self._failed_steps += 1
             self._requests.fail(chunks[0].sequence)
-        for chunk in chunks if len(chunks) > 1 else ():
+        apart = self.computation.apart(chunks, logits)
+        for chunk, part in zip(chunks, apart, strict=True) if len(chunks) > 1 else ():
             if self._runs(chunk.sequence):
-                self._run([chunk], no_decodes)
+                self._run([chunk], no_decodes, part)
         self.check()
         if self._failed_steps >= MOST_FAILED_STEPS:
             raise EngineBroken(f"{self._failed_steps} steps in a row failed")

@@ -152,6 +152,11 @@ class Lookahead:
         second = self._runner.run([step_input(chunk) for chunk in others])
         return self._picked(torch.cat((first, second)), _merged(chunks, indices, len(used)))
 
+    @property
+    def has_begun(self) -> bool:
+        """A step is under way that nothing has been used of yet."""
+        return self._begun is not None
+
     def since_last_asked(self) -> Outcomes:
         """How steps have turned out since this was asked last."""
         total, told = self.outcomes, self._told

@@ -21,6 +21,9 @@ from runtime.model.sampler import Drawing, Sampled
 from runtime.scheduling.block_allocation import allocate_ahead
 from runtime.scheduling.step_plan import Chunk
 
+Logits = Tensor
+"""[rows, vocabulary], for those who only hand them on."""
+
 _NOTHING_SAMPLED = Sampled(
     tokens=np.empty(0, dtype=np.int32), finite=np.empty(0, dtype=np.bool_), logprobs=()
 )
@@ -100,6 +103,15 @@ class StepComputation:
         if batch is not None:
             self._memory.settle(batch.block_tables)
             lookahead.start(batch, drawing)
+
+    def apart(self, chunks: Many[Chunk], logits: Logits | None) -> list[Logits | None]:
+        """The logits of each chunk of a step whose draw failed, None where they have to be computed
+        again. Copies: the next step may take the place of the others, or has done so."""
+        begun = self.lookahead is not None and self.lookahead.has_begun
+        if logits is None or begun:
+            return [None] * len(chunks)
+        ends = np.cumsum([len(chunk.row_offsets()) for chunk in chunks])
+        return [*logits.clone().tensor_split(ends[:-1].tolist())]
 
     def nothing_runs(self) -> None:
         """No sequence is left that a step could go on with."""

@@ -243,8 +243,13 @@ class Decoder:
             delta = delta * self._embedding_scale
         residual = torch.zeros_like(delta)
         delta, residual = self._run_layers(delta, residual, inputs, pool)
+        logits = self._logits(delta, residual, inputs)
         if inputs.states is not None:
-            inputs.states.done()
+            inputs.states.done()  # behind all that may fail for want of memory
+        return logits
+
+    def _logits(self, delta: Tensor, residual: Tensor, inputs: StepInputs) -> Tensor:
+        """[R, vocab] from the last layer's [T, hidden] and what is to be added to it."""
         rows = inputs.logit_rows
         if self._head is None:
             return delta.new_empty(len(rows), 0)

@@ -1,12 +1,14 @@
 """The engine loop on a float64 random model: answers, cache use, limits, failures."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from runtime.engine import step_computation
 from runtime.engine.engine import MOST_FAILED_STEPS, EngineBroken
 from runtime.messages import ENGINE_PARTS, ErrorKind, FinishReason, SamplingParams
 from runtime.model.batch import StepBatch
@@ -267,6 +269,41 @@ def test_a_step_that_fails_for_one_sequence_ends_that_one_alone(
     assert driver.results[good].tokens == alone.tokens
     monkeypatch.setattr(runner, "forward", forward)
     assert driver.turn(PROMPT, max_new_tokens=3).finish is FinishReason.LENGTH
+    driver.engine.check()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("where", ["layers", "head", "draw"])
+@pytest.mark.parametrize("model", ["qwen3-tiny", "lfm2-tiny", "qwen3.5-tiny"])
+def test_a_step_that_fails_for_all_together_ends_none(
+    model: str, where: str, *, ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where states of recurrent layers could not go back to where the step began."""
+    prompts = [[40 + number] * 50 for number in range(3)]
+    driver = EngineDriver.load(model=f"random:{model}", max_draft_tokens=0, looks_ahead=ahead)
+    alone = [driver.turn(prompt, tenant="other", max_new_tokens=4).tokens for prompt in prompts]
+    failed = []
+
+    def fails_once(work: Callable[..., Any]) -> Callable[..., Any]:
+        def failing(*arguments: Any) -> Any:
+            if not failed:
+                failed.append(work)
+                raise RuntimeError("planted")
+            return work(*arguments)
+
+        return failing
+
+    decoder = driver.runner.model.decoder
+    place, name = {
+        "layers": (decoder, "_run_layers"),
+        "head": (decoder, "_logits"),
+        "draw": (step_computation, "Drawing"),
+    }[where]
+    monkeypatch.setattr(place, name, fails_once(getattr(place, name)))
+    names = [driver.request(prompt, max_new_tokens=4) for prompt in prompts]
+    driver.run()
+    assert failed
+    assert [driver.results[name].tokens for name in names] == alone
     driver.engine.check()
 
 

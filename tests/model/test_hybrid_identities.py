@@ -61,6 +61,8 @@ NEEDED = {
     "state missing",
     "preempted",
     "decoded ahead",
+    "failed in its forward pass",
+    "failed in its draw",
     "restarted",
     "came back",
     "begun from host memory",

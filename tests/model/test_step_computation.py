@@ -82,3 +82,23 @@ def test_the_pool_hears_when_nothing_runs_any_more(monkeypatch: pytest.MonkeyPat
     driver.run()
     assert running
     assert not any(running)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_logits_are_told_apart_by_chunk_unless_the_next_step_may_have_taken_their_place(
+    *, begun: bool
+) -> None:
+    driver = EngineDriver.load(looks_ahead=True)
+    chunks = prefilled(driver)
+    chunks[1].samples = False
+    computation = driver.engine.computation
+    assert computation.lookahead is not None
+    computation.lookahead.always = True
+    logits = computation.forward(chunks)
+    if begun:
+        computation.draw(chunks, logits, lambda: Outlook(drafts=False, crowd=False, num_running=3))
+    apart = computation.apart(chunks, logits)
+    told = [None if part is None else part.tolist() for part in apart]
+    whole = logits.tolist()
+    assert told == ([None] * 3 if begun else [[whole[0]], [], [whole[1]]])
+    assert computation.apart(chunks, None) == [None] * 3

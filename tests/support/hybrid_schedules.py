@@ -6,6 +6,8 @@ token on, in one pass of ``reference``.
 
 import random
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from runtime.model.state_pool import state_bytes
 from runtime.offload.disk import slot_bytes
 from runtime.offload.state_file import state_slot_bytes
 from runtime.scheduling.draft import Draft
+from runtime.scheduling.step_plan import Chunk
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.executors import Later
 from tests.support.reference import ReferenceModel
@@ -167,6 +170,7 @@ class Schedule:
             self.below = below(rng, truth.model, self.settings["block_size"], folder / str(seed))
         self.left: list[tuple[str, list[int]]] = []
         """Tenants and transcripts of earlier processes."""
+        self._faults = random.Random(seed)
         self.driver = self._start()
         self.capacity = self.driver.engine.info.kv_capacity_tokens
         self.sessions: dict[str, list[int]] = {}
@@ -183,7 +187,35 @@ class Schedule:
         lookahead = driver.engine.computation.lookahead
         if lookahead is not None:
             lookahead.always = True
+        self._fail_at_times(driver)
         return driver
+
+    def _fail_at_times(self, driver: EngineDriver) -> None:
+        """Steps of several sequences fail now and then, as without memory for their logits: in
+        the forward pass when all layers are computed, or in the draw."""
+        computation, decoder = driver.engine.computation, driver.runner.model.decoder
+        forward, draw, logits = computation.forward, computation.draw, decoder._logits
+        fails = False
+
+        def maybe_fail(chunks: Sequence[Chunk], *rest: Any, step: Any, where: str) -> Any:
+            nonlocal fails
+            fails = len(chunks) > 1 and self._faults.random() < 0.02
+            self.counts[f"failed in its {where}"] += fails
+            if fails and where == "draw":
+                raise RuntimeError("planted")
+            return step(chunks, *rest)
+
+        def maybe_no_logits(*arguments: Any) -> torch.Tensor:
+            nonlocal fails
+            if fails:
+                fails = False
+                raise RuntimeError("planted")
+            return logits(*arguments)
+
+        planted: Any = computation
+        planted.forward = partial(maybe_fail, step=forward, where="forward pass")
+        planted.draw = partial(maybe_fail, step=draw, where="draw")
+        decoder._logits = maybe_no_logits  # type: ignore[method-assign]
 
     def _restart(self) -> None:
         """The engine ends and another one finds what it has left on the disk."""
