@@ -197,9 +197,17 @@ class OpenRequests:
     def forget_branch(self, message: ReleaseBranch) -> None:
         """Forget a branch: nothing will go on from it."""
         self._branches.release(message.branch_id)
-        self._cache.release_branch(message.branch_id)
+        self._forgotten(message.branch_id)
+
+    def _forgotten(self, branch_id: str) -> None:
+        """A branch has lost its tokens: its cache handle goes as well, and its index. A later
+        branch of that name has another handle, which vouches for nothing of waiting forks."""
+        self._cache.release_branch(branch_id)
         if self._drafter is not None:
-            self._drafter.close(message.branch_id)
+            self._drafter.close(branch_id)
+        for sequence in self._open.values():
+            if sequence.request.base_branch_id == branch_id:
+                sequence.vouched = 0
 
     def _rewinding(self, branch_id: str, kept: int) -> None:
         """A branch's tokens from ``kept`` on are about to be replaced: stop writing the tail
@@ -264,7 +272,7 @@ class OpenRequests:
         self._cache.tell_residency(request.branch_id)
         self._output_lengths.observe(request.branch_id, output_tokens=sequence.num_emitted)
         for branch_id in self._branches.overflow():
-            self._cache.release_branch(branch_id)
+            self._forgotten(branch_id)
 
     def fail(self, sequence: Sequence) -> None:
         """End a request whose step failed."""

@@ -272,6 +272,36 @@ def test_a_step_that_fails_for_one_sequence_ends_that_one_alone(
     driver.engine.check()
 
 
+@pytest.mark.parametrize("forgotten", ["released", "for want of room"])
+@pytest.mark.parametrize("model", ["qwen3-tiny", "lfm2-tiny"])
+def test_a_fork_that_waits_takes_nothing_of_a_later_branch_that_has_its_bases_name(
+    model: str, forgotten: str
+) -> None:
+    driver = EngineDriver.load(
+        model=f"random:{model}",
+        max_running=1,
+        max_draft_tokens=0,
+        session_tokens_bytes=1 << 20 if forgotten == "released" else 4096,
+    )
+    first, second = (list(range(start, start + 96)) for start in (40, 140))
+    alone = driver.turn([*first, 33], session="alone", tenant="other", max_new_tokens=6)
+    driver.release("alone")
+    driver.turn(first, session="base", max_new_tokens=1)
+    driver.request([60] * 20, session="long", max_new_tokens=4)
+    driver.step()
+    fork = driver.request([33], session="fork", base="base", offset=96, max_new_tokens=6)
+    if forgotten == "released":
+        driver.release("base")
+    else:
+        driver.cancel(driver.request([7] * 1000, session="another", max_new_tokens=1))
+    gone = driver.request([34], session="third", base="base", offset=96, max_new_tokens=1)
+    again = driver.request(second, session="base", max_new_tokens=1, priority=1)
+    driver.run()
+    assert driver.results[gone].finish is FinishReason.UNKNOWN_BASE
+    assert driver.results[again].finish is FinishReason.LENGTH
+    assert driver.results[fork].tokens == alone.tokens
+
+
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("where", ["layers", "head", "draw"])
 @pytest.mark.parametrize("model", ["qwen3-tiny", "lfm2-tiny", "qwen3.5-tiny"])
