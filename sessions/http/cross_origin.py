@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from http import HTTPStatus
 
-from sessions.http.message import REQUEST_ID, HttpRequest, HttpResponse
+from sessions.http.message import ANTHROPIC_REQUEST_ID, REQUEST_ID, HttpRequest, HttpResponse
 
 MAX_AGE_S = 600
 """How long a browser may remember the answer to a preflight."""
@@ -50,6 +50,9 @@ def readable(request: HttpRequest) -> tuple[tuple[str, str], ...]:
         return ()
     return (
         ("Access-Control-Allow-Origin", origin),
-        ("Access-Control-Expose-Headers", f"Retry-After, {REQUEST_ID}"),
+        (
+            "Access-Control-Expose-Headers",
+            f"Retry-After, {REQUEST_ID}, {ANTHROPIC_REQUEST_ID}",
+        ),
         ("Vary", "Origin"),
     )

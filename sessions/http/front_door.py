@@ -26,6 +26,8 @@ from urllib.parse import urlsplit
 from sessions.http import cross_origin
 from sessions.http.exchange import Handler
 from sessions.http.message import (
+    ANTHROPIC_REQUEST_ID,
+    REQUEST_ID,
     HttpRequest,
     HttpResponse,
     basic_password,
@@ -232,6 +234,12 @@ class FrontDoor:
     def id_of(self, request: HttpRequest | None) -> str:
         """The request's name in its answer and in the log; None: it could not be read."""
         return (None if request is None else request.id) or self._new_id()
+
+    def naming(self, request: HttpRequest | None, id: str) -> tuple[tuple[str, str], ...]:
+        """Header fields that tell a client what ``id_of`` its request is, where it reads them."""
+        if request is not None and ANTHROPIC_HEADER in request.headers:
+            return (REQUEST_ID, id), (ANTHROPIC_REQUEST_ID, id)
+        return ((REQUEST_ID, id),)
 
     def readable_by_page(self, request: HttpRequest) -> tuple[tuple[str, str], ...]:
         """Header fields that let the page which made the request read its answer; none where it

@@ -31,6 +31,8 @@ RETRY_AFTER_S = 1
 """The wait that a client is told which is turned away for now, where it is not known better."""
 REQUEST_ID = "X-Request-Id"
 """Names a request in its answer and in the log: the client's own word where it is fit for that."""
+ANTHROPIC_REQUEST_ID = "Request-Id"
+"""The same in an answer, as clients of Anthropic's API read it."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 """The characters that a header may hold; h11 lets more pass."""

@@ -407,7 +407,7 @@ class HttpConnection(asyncio.Protocol):
                 *(self._request.method, self._request.path, response.status, self._request_id),
             )
         self._metrics.http_answered(response.status)
-        named: tuple[tuple[str, str], ...] = ((REQUEST_ID, self._request_id),)
+        named = self._front_door.naming(self._request, self._request_id)
         if response.status != HTTPStatus.NO_CONTENT:  # a preflight has them
             named += self._for_page
         response = replace(response, headers=(*response.headers, *named))
@@ -420,7 +420,7 @@ class HttpConnection(asyncio.Protocol):
         self._head = self._framing.stream_head(
             content_type,
             last=self._last,
-            headers=((REQUEST_ID, self._request_id), *self._for_page),
+            headers=(*self._front_door.naming(self._request, self._request_id), *self._for_page),
         )
 
     def write(self, piece: bytes) -> None:

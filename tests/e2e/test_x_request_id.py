@@ -80,6 +80,28 @@ def test_every_answer_names_its_request() -> None:
     play(scenario, lambda: RunningServer(SpeakingEngine(), real=True))
 
 
+def test_clients_of_anthropic_read_it_under_their_own_name() -> None:
+    async def scenario(server: RunningServer) -> None:
+        own = re.compile(rb"\r\nRequest-Id: ([^\r]*)\r\n")
+        body = orjson.dumps(
+            {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]}
+        )
+        streamed = orjson.dumps(orjson.loads(body) | {"stream": True})
+        speaks = "anthropic-version: 2023-06-01\r\n"
+        for asked in (
+            request("/v1/messages", "POST", speaks, body),
+            request("/v1/messages", "POST", speaks, streamed),
+            request("/v1/messages", "POST", speaks, b"[]"),
+            request("/v1/models", more=speaks),
+            request("/v1/none", more=speaks),
+        ):
+            head = await answered(server, asked)
+            assert own.findall(head) == NAMED.findall(head) != []
+        assert own.findall(await answered(server, request("/v1/models"))) == []
+
+    play(scenario, lambda: RunningServer(SpeakingEngine(), real=True))
+
+
 @pytest.mark.parametrize("name", ["", "a b", "x" * 129, "é", "line\x0b", "a\r\nX-Request-Id: b"])
 def test_a_name_that_is_unfit_for_a_log_is_replaced(name: str) -> None:
     async def scenario(server: RunningServer) -> None:

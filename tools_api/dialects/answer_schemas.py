@@ -91,7 +91,8 @@ def _error() -> Schema:
 
 
 def _messages_error() -> Schema:
-    inner = _all({"type": TEXT, "message": TEXT})
+    told = {"type": TEXT, "message": TEXT}
+    inner = closed(told | {"details": _all({"error_code": TEXT})}, told)
     return _all({"type": {"const": "error"}, "error": inner})
 
 

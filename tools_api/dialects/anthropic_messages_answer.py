@@ -12,7 +12,7 @@ from typing import Any
 
 from tools_api import exact_json
 from tools_api.dialects import dialect_events
-from tools_api.dialects.anthropic_messages_request import CLEAR_USES, NAMES
+from tools_api.dialects.anthropic_messages_request import CLEAR_USES, NAMES, THREAD
 from tools_api.dialects.anthropic_messages_tools import SERVER_TOOLS
 from tools_api.dialects.dialect_events import retold
 from tools_api.errors import ApiError, told_lengths
@@ -47,14 +47,17 @@ def error_status(error: ApiError) -> int:
 
 def error_body(error: ApiError) -> dict[str, Any]:
     """An error in Anthropic's shape. Of a prompt that is too long it says what is published and no
-    more: clients read the numbers before they shorten the history and try again."""
+    more: clients read the numbers before they shorten the history and try again. Of a thread it has
+    the published code, upon which a tool runner goes on without one."""
     lengths = told_lengths(error)
     if lengths is None:
         message = NAMES.error(error).message
     else:
         message = f"prompt is too long: {lengths[0]} tokens > {lengths[1]} maximum"
     other = "invalid_request_error" if error.status < 500 else "api_error"
-    shown = {"type": _TYPES.get(error.status, other), "message": message}
+    shown: Block = {"type": _TYPES.get(error.status, other), "message": message}
+    if error.param == THREAD:
+        shown["details"] = {"error_code": "thread_unsupported_request"}
     return {"type": "error", "error": shown}
 
 

@@ -41,13 +41,15 @@ READ = (
 )  # fmt: skip
 WITHOUT_EFFECT = ("cache_control", "diagnostics")
 """Everything is cached; why a prompt was not is told in ``keepwarm``."""
+THREAD = "thread"
+"""A conversation that the server is to hold, so that requests bring what is new alone."""
 _KNOWN = frozenset({*SAME, *READ, *WITHOUT_EFFECT})
 _REFUSED = {
     "container": "nothing runs beside the model here",
     "fallbacks": "one model is served here",
     "inference_geo": "the server is where it is",
     "mcp_servers": "this server calls no other; list their tools in tools",
-    "thread": "send the messages themselves",
+    THREAD: "send the messages themselves",
 }
 _CLEAR_THINKING = "clear_thinking_20251015"
 """A context edit for which nothing is to be done: thinking of earlier turns is shown to a model

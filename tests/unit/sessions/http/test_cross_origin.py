@@ -32,7 +32,7 @@ def test_a_preflight_is_told_what_may_be_sent_and_has_no_body() -> None:
         "Access-Control-Allow-Origin": OURS,
         "Access-Control-Allow-Methods": "GET, POST",
         "Access-Control-Allow-Headers": names,
-        "Access-Control-Expose-Headers": "Retry-After, X-Request-Id",
+        "Access-Control-Expose-Headers": "Retry-After, X-Request-Id, Request-Id",
         "Access-Control-Max-Age": "600",
         "Cache-Control": "no-store",
         "Vary": "Origin",

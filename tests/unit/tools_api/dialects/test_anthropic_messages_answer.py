@@ -300,6 +300,12 @@ def test_an_error_names_the_field_as_it_is_called_here() -> None:
     assert "'tools[0].input_schema.not'" in error_body(error)["error"]["message"]
 
 
+def test_of_a_thread_the_error_has_the_code_upon_which_tool_runners_go_on_without() -> None:
+    error = error_body(errors.unsupported_parameter("thread", "send the messages"))["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["details"] == {"error_code": "thread_unsupported_request"}
+
+
 def test_a_prompt_that_is_too_long_is_said_so_that_clients_shorten_it() -> None:
     """In the published words and no others: Claude Code looks for the whole of them."""
     message = error_body(errors.context_length_exceeded(5000, 4096))["error"]["message"]
