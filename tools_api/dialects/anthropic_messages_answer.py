@@ -32,6 +32,9 @@ _TYPES = {
 }
 """Types of errors by status; any other is ``invalid_request_error`` below 500, else
 ``api_error``."""
+_SIGNATURE = "unsigned"
+"""The signature of all thinking. It proves nothing, and is read by nobody here: but of a block
+without one clients take it that it may not be sent back, and write it into the text or drop it."""
 _NOTHING_USED = {
     "input_tokens": 0,
     "cache_creation_input_tokens": 0,
@@ -167,8 +170,10 @@ class MessageWriter:
         return dialect_events.named(part)
 
     def _whole_block(self, item: Event) -> bytes:
-        """The block of a compaction or of a search, which comes at once."""
+        """The block of a compaction or of a search, which comes at once; the end of thinking."""
         match item["type"]:
+            case "reasoning":
+                start, delta = b"", {"type": "signature_delta", "signature": _SIGNATURE}
             case "compaction":
                 start, delta = b"", {"type": "compaction_delta"} | _compacted(item)
             case "tool_search_call":
@@ -214,8 +219,10 @@ class MessageWriter:
                 block |= _compacted(item)
             case "message":
                 block["text"] = "".join(part["text"] for part in item["content"])
-            case _ if self._thinking_shown:
-                block["thinking"] = "".join(part["text"] for part in item["content"])
+            case _:
+                block["signature"] = _SIGNATURE
+                if self._thinking_shown:
+                    block["thinking"] = "".join(part["text"] for part in item["content"])
         return block
 
     def _ending(self, response: Event) -> Block:

@@ -97,7 +97,7 @@ def test_a_message_has_a_block_for_every_item() -> None:
         "role": "assistant",
         "model": "default",
         "content": [
-            {"type": "thinking", "thinking": "let me think", "signature": ""},
+            {"type": "thinking", "thinking": "let me think", "signature": "unsigned"},
             {"type": "text", "text": "It is 21."},
             {
                 "type": "tool_use",
@@ -140,6 +140,11 @@ def test_a_stream_opens_fills_and_closes_one_block_after_another() -> None:
             "type": "content_block_delta",
             "index": 0,
             "delta": {"type": "thinking_delta", "thinking": " think"},
+        },
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "signature_delta", "signature": "unsigned"},
         },
         {"type": "content_block_stop", "index": 0},
         {
@@ -215,7 +220,7 @@ def test_a_warm_up_ends_at_its_limit() -> None:
 def test_thinking_that_is_not_wanted_is_an_empty_block() -> None:
     events = turn(*REASONING, *TEXT)
     thinking, text = whole(events, thinking_shown=False)["content"]
-    assert thinking == {"type": "thinking", "thinking": "", "signature": ""}
+    assert thinking == {"type": "thinking", "thinking": "", "signature": "unsigned"}
     assert text["text"] == "It is 21."
     assert joined(sent(events, thinking_shown=False))["content"] == [thinking, text]
 
