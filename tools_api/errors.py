@@ -387,10 +387,14 @@ def context_length_exceeded(
     max_tokens: int,
     advice: str = "shorten it or set truncation to 'auto'",
 ) -> ApiError:
-    """``input_tokens`` is the whole rendered context, or at least as many as it has."""
+    """``input_tokens`` is the whole rendered context, or at least as many as it has.
+
+    Begins in published words: some clients know it by these alone, and shorten the history.
+    """
     return ApiError(
-        f"The input is {input_tokens} tokens long, the model's context holds {max_tokens} "
-        f"with at least one to generate; {advice}.",
+        "Input tokens exceed the configured limit: this model's maximum context length is "
+        f"{max_tokens} tokens, with at least one to generate, and the input has {input_tokens}; "
+        f"{advice}.",
         code="context_length_exceeded",
         param="input",
     )
@@ -402,11 +406,14 @@ def told_lengths(error: ApiError) -> tuple[int, int] | None:
     told = _LENGTHS.match(error.message) if error.code == "context_length_exceeded" else None
     if told is None:
         return None
-    input_tokens, holds = int(told[1]), int(told[2])
+    holds, input_tokens = int(told[1]), int(told[2])
     return input_tokens, min(holds, input_tokens - 1)
 
 
-_LENGTHS = re.compile(r"The input is (\d+) tokens long, the model's context holds (\d+) ")
+_LENGTHS = re.compile(
+    r"Input tokens exceed [a-z ]+: this model's maximum context length is (\d+) tokens, "
+    r"with at least one to generate, and the input has (\d+);"
+)
 """How ``context_length_exceeded`` begins."""
 
 

@@ -137,7 +137,9 @@ async def test_a_run_of_any_kind_is_too_long_or_cut(length: int, server: ChildSe
             where = f"{kind}, {api}, {place}: {str(answer.body)[:300]}"
             assert answer.status == 400, where
             assert code_of(answer) in (TOO_LONG, *REFUSED), where
-            assert re.search("context holds|prompt is too long", answer.error["message"]), where
+            assert re.search(
+                "maximum context length|prompt is too long", answer.error["message"]
+            ), where
             asked = body(api, "tool output", text) | {"truncation": "auto"}
             answer = await clients.ask(api, written(asked, rng))
             assert answer.status == 200, f"{kind}, {api}: {str(answer.body)[:300]}"

@@ -113,3 +113,21 @@ def test_client_text_in_a_message_is_cut() -> None:
 )
 def test_types_are_called_as_in_json(value: Any, name: str) -> None:
     assert errors.type_name(value) == name
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("Input tokens exceed the configured limit", "this model's maximum context length is"),
+        *("8 tokens", "has 9;", "leave some out."),
+    ],
+)
+def test_a_context_that_is_too_long_is_said_in_words_by_which_clients_know_it(words: str) -> None:
+    """``langchain-openai`` looks for the first ones, ``litellm`` for either."""
+    assert words in errors.context_length_exceeded(9, 8, "leave some out").message
+
+
+def test_the_lengths_of_a_context_that_is_too_long_can_be_read_from_the_error() -> None:
+    assert errors.told_lengths(errors.context_length_exceeded(9, 8)) == (9, 8)
+    assert errors.told_lengths(errors.context_length_exceeded(8, 8)) == (8, 7)
+    assert errors.told_lengths(errors.unsplittable_input()) is None

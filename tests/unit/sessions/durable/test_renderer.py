@@ -82,7 +82,7 @@ def test_a_text_that_cannot_be_tokenised_is_too_long_for_the_context() -> None:
 def test_a_text_that_cannot_fit_is_refused_or_counted_before_it_is_tokenised(char: str) -> None:
     renderer = renderer_of(Unsplittable.load(DEFAULT), 4096)
     long = items(said("user", " " + char * 1_000_000))
-    with pytest.raises(ApiError, match="context holds 4096") as caught:
+    with pytest.raises(ApiError, match="context length is 4096") as caught:
         renderer.input(long, Tail.START, generate=True, options=OPTIONS, most=4096)
     assert caught.value.code == "context_length_exceeded"
     assert renderer.count(long, OPTIONS) > 4096
