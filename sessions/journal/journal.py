@@ -218,6 +218,13 @@ class Journal(Protocol):
         """Rows that brought an item of that id and can be named, the newest first."""
         ...
 
+    def deleted(
+        self, tenant: str, response_ids: Sequence[str], item_ids: Sequence[str]
+    ) -> frozenset[str]:
+        """Those of these responses that were deleted, and of these items that no response brought
+        which can be named."""
+        ...
+
     def chain(
         self, tenant: str, response_id: str, known: Callable[[str], bool] = lambda _: False
     ) -> list[StoredTurn]:

@@ -51,6 +51,13 @@ FROM turn WHERE tenant = ? AND response_id IN
 """Rows, and 1 for each that the table ``name`` has at the same place. (A value is looked for row by
 row; what is joined a planner may read whole.)"""
 
+_STANDING_ITEMS = """
+SELECT DISTINCT digest FROM item WHERE item.tenant = ?
+AND EXISTS (SELECT 1 FROM turn WHERE turn.tenant = item.tenant
+            AND turn.response_id = item.response_id AND turn.hidden = 0)
+AND digest IN
+"""
+
 
 class SqlJournal(SqlTables):
     """``sessions.journal.journal.Journal`` over a database."""
@@ -315,6 +322,23 @@ class SqlJournal(SqlTables):
             turns = [self._turn_row(cursor, tenant, response_id) for (response_id,) in found]
         read = [rows.read_turn(row) for row in turns if row is not None]
         return [turn for turn in read if turn.continuable]
+
+    def deleted(
+        self, tenant: str, response_ids: Sequence[str], item_ids: Sequence[str]
+    ) -> frozenset[str]:
+        """See ``Journal``."""
+        found = set[str]()
+        items = {rows.item_digest(id_): id_ for id_ in item_ids}
+        with self.reading() as cursor:
+            for ids in slices(response_ids):
+                sql = "SELECT response_id FROM turn WHERE tenant = ? AND hidden = 1 "
+                sql += f"AND response_id IN ({marks(len(ids))})"
+                found.update(id_ for (id_,) in cursor.execute(sql, (tenant, *ids)).fetchall())
+            for digests in slices(list(items)):
+                sql = f"{_STANDING_ITEMS} ({marks(len(digests))})"
+                for (digest,) in cursor.execute(sql, (tenant, *digests)).fetchall():
+                    items.pop(bytes(digest), None)
+        return frozenset(found | set(items.values()))
 
     def chain(
         self, tenant: str, response_id: str, known: Callable[[str], bool] = lambda _: False

@@ -50,6 +50,7 @@ class Memory:
         self._ask = ask
         self._claims = claims
         self._lasts = service.commits is not None
+        self._has_others = service.commits is not None and service.commits.has_others
 
     async def session(self, name: str, *, with_head: bool = False) -> Session:
         """The session of that name, claimed, or made if nobody knows it."""
@@ -65,6 +66,10 @@ class Memory:
     async def response(self, response_id: str, *, goes_on: bool = False) -> StoredResponse | None:
         """The response of that id. ``goes_on``: the turn will run in its session."""
         found = self.visible.response(response_id)
+        if found is not None and self._has_others and not found.private:
+            if (await self._ask(Wanted(known=(response_id,)))).deleted:
+                self.visible.tenant.delete_response(response_id)
+            found = self.visible.response(response_id)
         if found is None and self._lasts:
             await self._ask(Wanted(responses=[response_id], owns_first=goes_on and self._claims))
             found = self.visible.response(response_id)
@@ -105,7 +110,10 @@ class Memory:
             recalled = await self._ask(Wanted(head_of=name)) if self._lasts else Recalled()
             id_ = recalled.head_id
             return None if id_ is None else self.visible.response(id_)
-        if self.visible.lacks_head(session) and session.head_id is not None:
+        found = self.visible.head(session)
+        if found is not None and self._has_others:
+            await self.response(found.id)  # which may have been deleted
+        elif self.visible.lacks_head(session) and session.head_id is not None:
             await self.response(session.head_id)
         return self.visible.head(session)
 
@@ -133,6 +141,12 @@ class Memory:
         limits = self._service.limits
         refuse_many_lists(request.references, limits)
         found, recalled = remembered(request.references, self.visible), Recalled()
+        shared = found.items.keys() - found.own
+        if self._has_others and shared:
+            listed = {found.listed[id_] for id_ in shared & found.listed.keys()}
+            items = tuple(shared - found.listed.keys())
+            known = Wanted(known=tuple(listed), known_items=items)
+            found.forget((await self._ask(known)).deleted)
         if found.missing and self._lasts:
             recalled = await self._ask(Wanted(item_ids=tuple(found.missing)))
         return with_stored(request, found, recalled.items, limits)

@@ -108,6 +108,8 @@ class Recalling:
             return Recalled(draws=ownership.draw(tenant, wanted.draws))
         if wanted.conversation is not None:
             return Recalled(conversation=journal.conversation(tenant, wanted.conversation))
+        if wanted.known or wanted.known_items:
+            return Recalled(deleted=journal.deleted(tenant, wanted.known, wanted.known_items))
         if wanted.item_ids:
             most = self._max_item_bytes
             return Recalled(items=self._loader.items(tenant, wanted.item_ids, most))

@@ -7,7 +7,7 @@ Always true: a request that comes out has no references, and reads to whatever l
 if its client had sent the items; one that holds what only some may see is for those alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -30,8 +30,22 @@ class ReferencedItems:
     items: dict[str, Item] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     """Ids that memory does not know, each once."""
-    private: bool = False
-    """Whether one of the items is not for the whole tenant."""
+    listed: dict[str, str] = field(default_factory=dict)
+    """Ids that are made of a place in what a response read, and that response."""
+    own: set[str] = field(default_factory=set)
+    """Ids of items that are not for the whole tenant."""
+
+    @property
+    def private(self) -> bool:
+        """Whether one of the items is not for the whole tenant."""
+        return bool(self.own)
+
+    def forget(self, deleted: Set[str]) -> None:
+        """Miss what was deleted: items by their ids, and those listed by that of a response."""
+        gone = [id_ for id_ in self.items if self.listed.get(id_, id_) in deleted]
+        for id_ in gone:
+            del self.items[id_]
+        self.missing += gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +71,13 @@ def remembered(references: Sequence[ItemReference], visible: ConnectionStore) ->
                     listed[place.response_id] = read_items(response.entry)
                 item = item_at(listed[place.response_id], place, id_)
                 private = response.private
+                found.listed[id_] = place.response_id
         if item is None:
             found.missing.append(id_)
         else:
             found.items[id_] = item
-            found.private |= private
+            if private:
+                found.own.add(id_)
     return found
 
 

@@ -48,6 +48,11 @@ class Wanted:
     """Draws on limits that other servers draw on too; nothing else is wanted then."""
     conversation: str | None = None
     """A conversation that is to go on; nothing else is wanted then."""
+    known: tuple[str, ...] = ()
+    """Responses in memory that may have been deleted at another server; nothing but
+    ``known_items`` is wanted then."""
+    known_items: tuple[str, ...] = ()
+    """The ids of items in memory that may have been deleted with their responses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,3 +79,5 @@ class Recalled:
     """A request id whose turn no other server starts until it is freed."""
     conversation: Conversation | None = None
     """The one that is to go on, if it is there."""
+    deleted: frozenset[str] = frozenset()
+    """The ids of ``known`` and ``known_items`` that can be named no more."""

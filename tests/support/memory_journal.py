@@ -234,6 +234,12 @@ class MemoryJournal:
         ]
         return holders[::-1][:most]
 
+    def deleted(
+        self, tenant: str, response_ids: Sequence[str], item_ids: Sequence[str]
+    ) -> frozenset[str]:
+        gone = set(response_ids) & self._tenant(tenant).hidden
+        return frozenset(gone | {i for i in item_ids if not self.turns_with_item(tenant, i, 1)})
+
     def chain(
         self, tenant: str, response_id: str, known: Callable[[str], bool] = lambda _: False
     ) -> list[StoredTurn]:

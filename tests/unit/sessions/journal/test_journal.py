@@ -299,6 +299,24 @@ def test_an_item_is_found_by_its_id_the_newest_first(journal: Journal) -> None:
     assert item == first.entry.output_items[0]
 
 
+def test_responses_and_items_that_were_deleted_are_told_from_those_that_stand(
+    journal: Journal,
+) -> None:
+    twin = record("r2", answer="new", item_id="i", session="other", created_s=1001.0)
+    turns = [record("r1", answer="old", item_id="i"), twin, record("r3", item_id="j")]
+    journal.append([*turns, record("r3", tenant="u", item_id="j")])
+    ids, items = ["r1", "r2", "r3", "none"], ["i", "j", "none"]
+    assert journal.deleted("t", ids, items) == {"none"}
+    journal.hide("t", "r2")
+    assert journal.deleted("t", ids, items) == {"r2", "none"}, "another one brought it"
+    journal.hide("t", "r3")
+    assert journal.deleted("t", ids, ["j"]) == {"r2", "r3", "j"}
+    assert journal.deleted("t", ["r1"], ["i"]) == frozenset()
+    assert journal.deleted("u", ids, ["j"]) == frozenset()
+    many = [f"m{n}" for n in range(999)]
+    assert journal.deleted("t", [*many, "r3"], many) == {"r3", *many}
+
+
 def test_an_item_of_another_tokenizer_is_unknown_unless_it_is_taken_over(journal: Journal) -> None:
     journal.append([record("r1", item_id="i")])
     assert Loader(journal, fingerprint=b"g").items("t", ["i"], 10_000) == {}

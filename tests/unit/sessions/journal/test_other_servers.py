@@ -316,6 +316,36 @@ def test_a_session_is_claimed_that_was_remembered_by_a_response_alone(pair: Pair
     assert third["keepwarm"]["turn"] == 3
 
 
+@pytest.mark.parametrize("named", ["response", "in a fork", "head", "item", "place"])
+def test_what_another_server_deleted_is_not_gone_on_from_here(pair: Pair, named: str) -> None:
+    client = pair.here.connect()
+    first = client.turn("one" + END, input="a", keepwarm={"session": "s"})
+    second = client.turn("two" + END, input="b", keepwarm={"session": "s"})
+    own = {"keepwarm": {"session": "fork"}}
+    item = {"type": "item_reference", "id": second["output"][0]["id"]}
+    place = {"type": "item_reference", "id": f"msg_0_{second['id'].removeprefix('resp_')}"}
+    request: dict[str, Any] = {
+        "response": {"previous_response_id": second["id"]},
+        "in a fork": {"previous_response_id": second["id"]} | own,
+        "head": {"keepwarm": {"session": "s"}},
+        "item": {"input": [item, {"role": "user", "content": "c"}]} | own,
+        "place": {"input": [place, {"role": "user", "content": "c"}]} | own,
+    }[named]
+    request = {"input": "c"} | request
+    trial = pair.here.connect().turn("try" + END, **request | own, store=False)
+    assert trial["status"] == "completed"
+    assert pair.there.journal.hide("acme", second["id"])
+    if named == "head":
+        assert client.turn("six" + END, **request)["previous_response_id"] is None
+    else:
+        client.create(**request)
+        assert code(client.last) in ("previous_response_not_found", "item_not_found")
+    pair.here.connect().turn("six" + END, input="d", previous_response_id=first["id"])
+    session = pair.here.journal.session("acme", "s")
+    assert session is not None
+    assert_books_agree(session, pair.here.journal.session_turns("acme", "s"))
+
+
 def test_the_end_of_a_turn_that_runs_at_another_server_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
