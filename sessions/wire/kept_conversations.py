@@ -4,6 +4,7 @@ Always true: what is said to be written is on the disk, if there is a journal.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from sessions.durable.conversations import Conversation
@@ -16,6 +17,24 @@ from sessions.wire.journal_desk import JournalDesk
 from tools_api import errors
 
 Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class _Put:
+    """A change that may be made again where the journal's answer did not come: it is there then."""
+
+    tenant: str
+    conversation: Conversation
+    version: int | None
+    tried: bool = False
+
+    def __call__(self, journal: Journal) -> bool:
+        before, self.tried = self.tried, True
+        if journal.put_conversation(self.tenant, self.conversation, version=self.version):
+            return True
+        return before and journal.conversation(self.tenant, self.conversation.id) == (
+            self.conversation
+        )
 
 
 class KeptConversations:
@@ -35,10 +54,7 @@ class KeptConversations:
         one that is there."""
         if self._journal is None:
             return tenant.conversations.put(conversation, version=version)
-        return await self._ask(
-            tenant,
-            lambda journal: journal.put_conversation(tenant.name, conversation, version=version),
-        )
+        return await self._ask(tenant, _Put(tenant.name, conversation, version))
 
     async def delete(self, tenant: Tenant, id_: str) -> bool:
         """Delete a conversation; False: there is none of that id."""

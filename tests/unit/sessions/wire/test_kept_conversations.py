@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from sessions.durable.conversations import Conversation
+from sessions.durable.conversations import Conversation, with_added
 from sessions.journal.errors import JournalDamaged, JournalUnavailable
 from sessions.wire.kept_conversations import KeptConversations
 from tests.support.fake_engine import play
 from tests.support.http_bench import HttpBench
 from tools_api.errors import ApiError
+from tools_api.item_reading import parse_items
+from tools_api.limits import Limits
 
 ONE = Conversation(id="conv_1", created_s=1)
 
@@ -35,6 +37,33 @@ def test_it_is_kept_in_one_place_and_changed_from_its_version(
         await bench.close()
 
     play(lambda: HttpBench(path=tmp_path / "j" if journal else None), scenario)
+
+
+def test_a_change_whose_answer_did_not_come_is_made_once(tmp_path: Path) -> None:
+    async def scenario(bench: HttpBench) -> None:
+        assert bench.desk is not None
+        journal, tenant = bench.journal, bench.service.store.tenant("t")
+        assert journal is not None
+        put, kept, lost = journal.put_conversation, KeptConversations(bench.desk), [True]
+
+        def written(*given: Any, **options: Any) -> bool:
+            done = put(*given, **options)
+            lost.append(done)
+            if len(lost) % 2 == 0:
+                raise JournalUnavailable("the connection ended behind the commit")
+            return done
+
+        journal.put_conversation = written  # type: ignore[method-assign]
+        assert await kept.put(tenant, ONE, version=None)
+        added = with_added(ONE, parse_items([{"role": "user", "content": "a"}]), Limits())
+        assert await kept.put(tenant, added, version=ONE.version)
+        assert lost == [True, True, False, True, False]
+        assert await kept.get(tenant, ONE.id) == added
+        other = ONE.changed(metadata={"by": "another"})
+        assert not await kept.put(tenant, other, version=ONE.version)
+        await bench.close()
+
+    play(lambda: HttpBench(path=tmp_path / "j"), scenario)
 
 
 def test_what_was_said_in_it_and_is_forgotten_is_not_found() -> None:
