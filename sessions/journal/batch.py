@@ -255,7 +255,7 @@ class Batch:
         """``charged_ms``: when its accounts got it, where that is not when it ended."""
         for name in (session_account(record.session), *record.accounts):
             self._charge((record.tenant, name), record)
-        options = record.options or session.options
+        options = record.options_after(session.options)
         if options != session.options or not session.head_seq:
             session = listing.describe(self._tables, self._cursor, session, options)
         spent = self._charged[record.tenant, session_account(record.session)]

@@ -91,7 +91,8 @@ class TurnRecord:
     terminal: bytes = b""
     """The terminal event, as the client is sent it."""
     options: bytes = b""
-    """Options that the session keeps from now on (``SessionRecord.options``); empty: as before."""
+    """Options that the session keeps from now on (``SessionRecord.options``); empty: none where it
+    is a turn, else as before."""
     private: bool = False
     """Whether the turn can be asked for by its request id alone (``store: false``)."""
     conversation: ConversationRead | None = None
@@ -107,6 +108,10 @@ class TurnRecord:
     def is_turn(self) -> bool:
         """Or what a session's KV was charged while nobody did anything in it, or a summary cost."""
         return self.status not in NO_TURNS
+
+    def options_after(self, before: bytes) -> bytes:
+        """The options of the session, which had those of ``before``, once this is written."""
+        return self.options if self.options or self.is_turn else before
 
     @property
     def holds(self) -> bool:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from sessions.durable.account import NO_BUDGET
 from sessions.durable.ledger import dollars
 from sessions.durable.response_table import StoredResponse
 from sessions.durable.session import Session
@@ -158,8 +159,8 @@ class Recollection:
         ledger.tree.spent = ledger.tree.spent.most(tree.spent)  # below it turns may have run
         options = options_kept(record.options)
         accounts = {"session": ledger.account, "tree": ledger.tree}
-        for scope, bounds in options.budgets.items():
-            accounts[scope].budget, accounts[scope].soft = bounds
+        for scope, bounded in accounts.items():
+            bounded.budget, bounded.soft = options.budgets.get(scope, (NO_BUDGET, NO_BUDGET))
         session.outlives_sockets, session.labels = options.outlives_sockets, options.labels
         if options.parent is not None:
             session.parent = tenant.session(options.parent)

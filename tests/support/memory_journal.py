@@ -139,7 +139,7 @@ class MemoryJournal:
             updated_s=max(session.updated_s, record.created_s)
             if record.is_turn or not session.updated_s
             else session.updated_s,
-            options=record.options or session.options,
+            options=record.options_after(session.options),
             account=tenant.accounts[name],
         )
 

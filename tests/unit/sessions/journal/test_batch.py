@@ -17,7 +17,13 @@ from sessions.journal.encoding import decode_turn
 from sessions.journal.errors import JournalDamaged, JournalParentGone, JournalUnavailable
 from sessions.journal.journal import Journal
 from sessions.journal.ownership import DEAD_MS, Ownership, SystemWaiter
-from sessions.journal.records import SERVER_DIED, TurnRecord, session_account, tree_account
+from sessions.journal.records import (
+    RESIDENCY,
+    SERVER_DIED,
+    TurnRecord,
+    session_account,
+    tree_account,
+)
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.tables import SqlTables
 from sessions.journal.writer import BUSY_S, FEW, GATHER_S, JournalWriter, Ticket, Verdict
@@ -93,6 +99,25 @@ def test_what_a_dead_server_left_becomes_a_failed_turn_once(journal: Journal) ->
     assert journal.turn("t", "r1") is None, "there is nothing to continue"
     assert journal.ended_turn("t", "r1") is not None
     assert len(journal.session_turns("t", "s")) == 2
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_options_that_a_turn_takes_back_are_gone(journal: Journal, fails: bool) -> None:
+    told = b'{"session":[{"output":9},{}],"labels":{"a":"b"}}'
+    first = replace(record("r1"), options=told)
+    journal.append([first, replace(record("kv"), status=RESIDENCY)])
+    assert options_of(journal) == told, "what is no turn says nothing of them"
+    last = record("r2", said=not fails)
+    journal.append([last])
+    assert options_of(journal) == b""
+    journal.append([replace(record("r3"), options=told), record("r4")])
+    assert options_of(journal) == b""
+
+
+def options_of(journal: Journal) -> bytes:
+    session = journal.session("t", "s")
+    assert session is not None
+    return session.options
 
 
 def test_a_request_that_ended_meanwhile_keeps_its_id(journal: Journal) -> None:
