@@ -157,9 +157,9 @@ class Tenant:
 
     def adopt(self, name: str, fill: Callable[[Session], None], *, claimed: bool) -> None:
         """Take a session in that has fallen out, unless it is here; ``fill`` makes it what it
-        was. One that is here and was not ``claimed`` becomes what it is now that it is."""
+        was. One that is here and is not claimed becomes what it is now."""
         known = self.known_session(name)
-        if known is None or (claimed and not known.claimed):
+        if known is None or not known.claimed:
             session = self.session(name)
             session.claimed = claimed
             fill(session)

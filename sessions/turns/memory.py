@@ -14,7 +14,7 @@ from itertools import accumulate
 from sessions.durable.account import NOTHING, Account, Amount
 from sessions.durable.conversations import Conversation
 from sessions.durable.response_table import StoredResponse
-from sessions.durable.session import Session
+from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
 from sessions.durable.transcript import ROOT_DIGEST, by_model, roll
 from sessions.durable.turn_logs import EventLog
@@ -59,9 +59,27 @@ class Memory:
         return self.visible.session(name)
 
     async def know(self, name: str) -> None:
-        """Have in memory a session that others are a part of."""
-        if self._lasts and self.visible.known_session(name) is None:
+        """Have in memory a session that others are a part of, as it is now: what another server has
+        may have got other budgets there."""
+        known = self.visible.known_session(name)
+        if self._lasts and (known is None or not known.claimed):
             await self._ask(Wanted(parent=name))
+
+    async def know_above(self, session: Session) -> None:
+        """Have in memory, as they are now, the sessions that this one is a part of."""
+        if not self._has_others or session.parent is None:
+            return
+        if all(map(self._is_ours, session.parents())):
+            return
+        await self._ask(Wanted(parent=session.parent.name))
+        for above in session.parents():
+            known = self.visible.known_session(above.name)
+            if known is not None and known is not above:
+                tree, now = above.ledger.tree, known.ledger.tree
+                tree.budget, tree.soft = now.budget, now.soft
+
+    def _is_ours(self, session: Session) -> bool:
+        return session.claimed and session.state is not SessionState.CLOSED
 
     async def response(self, response_id: str, *, goes_on: bool = False) -> StoredResponse | None:
         """The response of that id. ``goes_on``: the turn will run in its session."""

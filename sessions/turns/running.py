@@ -263,6 +263,9 @@ class Running:
             if plan.grammar is not None:
                 await self._try_grammar(job, plan.request, plan.grammar)
             await self._may_begin(job)
+            known = self._visible.known_session(plan.session)
+            if known is not None and options.parent_session is None:
+                await memory.know_above(known)
             if self._lost(plan, session):
                 return False
             return await self._with_shares(job, memory, plan, session, ticket)

@@ -256,6 +256,35 @@ def test_a_child_names_its_parent_again_that_has_moved_to_another_server(pair: P
     assert "is a part of 'root' already" in other.last["error"]["message"]
 
 
+@pytest.mark.parametrize("names_parent", [True, False])
+@pytest.mark.parametrize("was_here", [True, False])
+def test_a_budget_that_another_server_sets_anew_holds_for_children_here(
+    pair: Pair, was_here: bool, names_parent: bool
+) -> None:
+    child: dict[str, Any] = {"session": "child", "parent_session": "root"}
+    first = pair.here if was_here else pair.there
+
+    def root(rig: JournalRig, *output: int) -> None:
+        bounds = {"output": output[0]} if output else {}
+        budget = {"budget": {"scope": "tree"} | bounds}
+        turn = rig.connect().turn("one" + END, input="a", keepwarm={"session": "root"} | budget)
+        assert turn["status"] == "completed"
+
+    root(first, 8)
+    here = pair.here.connect()
+    here.turn("two" + END, input="b", keepwarm=child)
+    here.create(input="c", keepwarm=child)
+    assert here.response["keepwarm"]["reason"] == "budget_exhausted"
+    named = child if names_parent else {"session": "child"}
+    lets_go(first, "root")
+    for total, left in ((100, 100 - 4 * 4), (24, 0), (200, 200 - 8 * 4)):
+        root(pair.there, total)
+        again = here.turn("six" + END, input="d", keepwarm=named)
+        assert again["keepwarm"]["budget"]["tree"]["output"] == left
+    root(pair.there)
+    assert "tree" not in here.turn("ten" + END, input="e", keepwarm=named)["keepwarm"]["budget"]
+
+
 @pytest.mark.parametrize("by_name", [True, False])
 def test_a_session_that_was_only_read_as_a_parent_is_claimed_for_a_turn_in_it(
     pair: Pair, by_name: bool
