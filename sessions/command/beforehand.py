@@ -14,12 +14,14 @@ from pathlib import Path
 
 from runtime.config import EngineConfig
 from runtime.model.hub_models import PREFIX, HubName, is_hub_name
+from sessions.command.compaction_key import seal_for
 from sessions.command.journal_options import fingerprint, open_journal
 from sessions.command.options import ServeOptions
 from sessions.command.preflight import fault_of_context, fault_of_model, known_source
 from sessions.command.prices import check_budgets
 from sessions.command.settings import OptionError
 from sessions.command.speech import Speech, Tokenised, speech_of
+from sessions.durable.compaction import Seal
 from sessions.durable.ledger import PriceTable
 from sessions.journal.journal import Journal
 
@@ -35,6 +37,8 @@ class Beforehand:
     """A digest of everything that decides the token ids of items."""
     journal: Journal | None
     prices: PriceTable
+    seal: Seal
+    """Signs compaction items."""
 
 
 def at_once(options: ServeOptions, cleanup: contextlib.AsyncExitStack) -> Beforehand | None:
@@ -46,10 +50,12 @@ def at_once(options: ServeOptions, cleanup: contextlib.AsyncExitStack) -> Before
 def prepared(
     options: ServeOptions, of: Tokenised, cleanup: contextlib.AsyncExitStack
 ) -> Beforehand:
-    """Look up prices, read the tokenizer and open the journal, which ``cleanup`` closes.
+    """Look up prices, read the tokenizer and the key of compaction items, and open the journal,
+    which ``cleanup`` closes.
 
     Raises:
-        OptionError: nothing can be said to the model, or nobody knows what it costs.
+        OptionError: nothing can be said to the model, nobody knows what it costs, or the key is
+            none.
         JournalError: the journal cannot be opened.
     """
     prices = prices_of(options)
@@ -68,7 +74,8 @@ def prepared(
     journal = open_journal(options.journal, made_of)
     if journal is not None:
         cleanup.callback(journal.close)
-    return Beforehand(speech=speech, fingerprint=made_of, journal=journal, prices=prices)
+    seal = seal_for(options.journal, made_of, names_of(options)[0])
+    return Beforehand(speech=speech, fingerprint=made_of, journal=journal, prices=prices, seal=seal)
 
 
 def loaded_first(

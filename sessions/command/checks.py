@@ -22,6 +22,7 @@ from typing import Any
 from runtime.config import EngineConfig
 from runtime.machine_files import cache_folder
 from runtime.model.config import LoadError
+from sessions.command.compaction_key import seal_for
 from sessions.command.finding import Finding
 from sessions.command.journal_options import (
     JournalOptions,
@@ -62,6 +63,7 @@ def findings(options: ServeOptions, environment: Mapping[str, str]) -> Iterator[
         wanted = options.engine.disk_kv_bytes // _MIB
         yield folder("KV on disk", Path(options.engine.disk_kv_folder), wanted)
     yield from journal(options)
+    yield from key_of_items(options.journal)
     yield from device(options.engine)
 
 
@@ -185,6 +187,21 @@ def _way_out(error: JournalError, path: str) -> str:
     if isinstance(error, JournalOtherVersion):
         return "serve it with the keepwarm that made it, or keep sessions elsewhere: --journal FILE"
     return f"--journal FILE keeps sessions elsewhere, --journal {MEMORY} nowhere"
+
+
+def key_of_items(options: JournalOptions) -> Iterator[Finding]:
+    """Whether the file that signs compaction items is a key, if one is named. A pipe is left for
+    the server to read."""
+    if options.compaction_key is None or Path(options.compaction_key).is_fifo():
+        return
+    what = "compaction key"
+    try:
+        seal_for(options, b"", "")
+    except OptionError as error:
+        advice = "head -c 32 /dev/urandom makes a key; without the option the server makes one"
+        yield Finding(what=what, verdict="fault", found=str(error), advice=advice)
+    else:
+        yield Finding(what=what, verdict="ok", found=options.compaction_key)
 
 
 def _limit(number: int) -> str:

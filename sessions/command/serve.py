@@ -28,7 +28,6 @@ from runtime.process.engine_process import EngineProcess, EngineStartError, engi
 from runtime.tokenizer import TokenizerError
 from sessions.command.beforehand import Beforehand, at_once, loaded_first, names_of, place
 from sessions.command.cluster_options import join
-from sessions.command.compaction_key import seal_for
 from sessions.command.journal_options import with_journal
 from sessions.command.options import ServeOptions
 from sessions.command.prices import check_budgets
@@ -434,7 +433,7 @@ def _served_model(options: ServeOptions, info: EngineInfo, before: Beforehand) -
         tokenizer=speech.tokenizer,
         chat_format=speech.chat_format,
         max_context_tokens=info.max_context_tokens,
-        seal=seal_for(options.journal, before.fingerprint, name),
+        seal=before.seal,
     )
 
 

@@ -69,7 +69,8 @@ async def test_how_a_template_was_judged_and_what_it_cannot_say_are_lines_of_the
         with caplog.at_level(logging.INFO):
             async with contextlib.AsyncExitStack() as cleanup:
                 at_once(options(model=str(folder), startup_profile_folder=""), cleanup)
-        warned = [record for record in caplog.records if record.levelno == logging.WARNING]
+        warned = [each for each in caplog.records if each.name == "sessions.command.beforehand"]
+        warned = [record for record in warned if record.levelno == logging.WARNING]
         assert len(warned) == warnings
         assert "chat format=" in caplog.text
     assert "requests with tools are refused: it lists tools" in caplog.text
@@ -125,3 +126,13 @@ def test_a_model_is_called_by_its_source_and_by_the_name_it_is_given(tmp_path: P
     assert not prices_of(options(model_name="m", prices=str(prices))).free
     with pytest.raises(PriceError, match="no prices of the model default"):
         prices_of(options(prices=str(prices)))
+
+
+async def test_a_key_of_compaction_items_that_is_none_is_told_before_weights_are_loaded(
+    tmp_path: Path,
+) -> None:
+    given = options(journal=str(tmp_path / "j"), compaction_key=str(tmp_path / "missing"))
+    async with contextlib.AsyncExitStack() as cleanup:
+        with pytest.raises(OptionError, match=r"--compaction-key .*missing: No such file"):
+            at_once(given, cleanup)
+    SqliteJournal(tmp_path / "j", fingerprint=b"").close()  # nobody has it any more

@@ -1,5 +1,6 @@
 """What a machine lacks is found, and comes with what to do about it."""
 
+import os
 import resource
 import socket
 from pathlib import Path
@@ -13,6 +14,7 @@ from sessions.command.checks import (
     findings,
     folder,
     journal,
+    key_of_items,
     open_files,
     port,
     read_device,
@@ -135,3 +137,16 @@ def test_the_users_own_journal_needs_a_folder_that_can_be_made(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
     nowhere = read_serve_options(values, {"XDG_STATE_HOME": "/proc/nowhere"})
     assert [verdict(finding) for finding in journal(nowhere)] == ["fault"]
+
+
+def test_a_key_of_compaction_items_has_to_be_one(tmp_path: Path) -> None:
+    assert list(key_of_items(options().journal)) == []
+    file = tmp_path / "key"
+    for content, expected in ((b"k" * 32, "ok"), (b"short", "fault")):
+        file.write_bytes(content)
+        (finding,) = key_of_items(options(compaction_key=str(file)).journal)
+        assert verdict(finding) == expected
+        assert str(file) in finding.found
+    file.unlink()
+    os.mkfifo(file)  # what is in it can be read once, by the server
+    assert list(key_of_items(options(compaction_key=str(file)).journal)) == []
