@@ -22,7 +22,7 @@ from keepwarm.commands.cluster_settings import (
 from keepwarm.commands.parameters import Given, settings_command
 from keepwarm.commands.registry import values_of, warn_of_strays
 from keepwarm.commands.serve_words import facts_of, forwarded, read_words
-from sessions.command.settings import OptionError, Values
+from sessions.command.settings import OptionError, Values, fault_of_file
 from sessions.journal.errors import JournalError
 from sessions.journal.places import in_postgres, state_folder
 
@@ -74,8 +74,8 @@ def balance(given: Given) -> int:
 
         certificate: Path | None = values["tls_certificate"]
         name = _name(values)
-        if certificate is not None and not certificate.is_file():
-            raise OptionError(f"{values.label('tls_certificate')} {certificate}: no such file")
+        if certificate is not None and (fault := fault_of_file(certificate)):
+            raise OptionError(f"{values.label('tls_certificate')} {certificate}: {fault}")
         options = BalanceOptions(
             journal=_journal(values),
             cluster=name,

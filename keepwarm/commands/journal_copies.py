@@ -15,7 +15,14 @@ from urllib.parse import urlsplit
 import click
 import orjson
 
-from keepwarm.commands.journal_place import AS_JSON, JOURNAL, beside_servers, one_place, refusals
+from keepwarm.commands.journal_place import (
+    AS_JSON,
+    JOURNAL,
+    beside_servers,
+    one_place,
+    refusals,
+    there,
+)
 from sessions.durable.ledger import dollars
 from sessions.journal.backup import BackedUp, back_up
 from sessions.journal.backup import restore as put_back
@@ -48,7 +55,7 @@ def restore(source: Path, journal: str | None, replace: bool, as_json: bool) -> 
             f"pg_restore --no-owner --dbname={_shown(journal)} {shlex.quote(str(source))}; "
             "'keepwarm sessions copy' takes a file there"
         )
-    target = one_place(None) if journal is None else Path(journal)
+    target = Path(journal).expanduser() if journal else one_place(None)
     assert isinstance(target, Path)
     aside = time.strftime(".replaced-%Y%m%dT%H%M%SZ", time.gmtime()) if replace else None
     with refusals():
@@ -71,9 +78,7 @@ def _read_alone(place: str) -> Iterator[SqlJournal]:
         with closing(beside_servers(place)) as journal:
             yield _sql(journal)
         return
-    path = Path(place)
-    if not path.is_file():
-        raise click.ClickException(f"{place}: no such file")
+    path = there(place)
     with left_alone(path, "copy"), closing(SqliteView(path)) as view:
         view.refuse_other_version()
         yield view
@@ -86,7 +91,7 @@ def _made(place: str) -> Iterator[SqlJournal]:
         with closing(open_postgres(place, fingerprint=b"", owner="")) as opened:
             yield _sql(opened)
         return
-    path = Path(place)
+    path = Path(place).expanduser()
     if path.exists():
         raise click.ClickException(f"{place} exists: name another file")
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from sessions.command.settings import fault_of_file
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
 from sessions.journal.places import in_postgres, open_postgres, state_folder
@@ -32,14 +33,20 @@ def places(journal: str | None) -> Sequence[Path | str]:
     """Files, or the address of a database in PostgreSQL."""
     if journal is not None and in_postgres(journal):
         return [journal]
-    if journal is not None:
-        if not Path(journal).is_file():
-            raise click.ClickException(f"{journal}: no such file")
-        return [Path(journal)]
+    if journal:
+        return [there(journal)]
     found = sorted(state_folder(os.environ).glob("journal-*.sqlite3"))
     if not found:
         raise click.ClickException("there is no journal yet; --journal names another file")
     return found
+
+
+def there(file: str) -> Path:
+    """The path of a journal's file, as a server would take it; it is an error if there is none."""
+    path = Path(file).expanduser()
+    if fault := fault_of_file(path):
+        raise click.ClickException(f"{file}: {fault}")
+    return path
 
 
 def one_place(journal: str | None) -> Path | str:

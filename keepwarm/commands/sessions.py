@@ -16,7 +16,14 @@ import click
 import orjson
 
 from keepwarm.commands.journal_copies import COPIES
-from keepwarm.commands.journal_place import AS_JSON, JOURNAL, beside_servers, places, refusals
+from keepwarm.commands.journal_place import (
+    AS_JSON,
+    JOURNAL,
+    beside_servers,
+    places,
+    refusals,
+    there,
+)
 from keepwarm.top.feed import printable
 from sessions.durable.budgets import HeldBudget
 from sessions.durable.ledger import block_seconds, dollars
@@ -120,10 +127,10 @@ def vacuum(journal: str | None) -> int:
     return 0
 
 
-def recover(source: Path, target: Path) -> int:
+def recover(source: str, target: Path) -> int:
     """Save what is whole of a damaged journal; returns the exit status: 1 if not all was."""
     with refusals():
-        report = recover_file(source, target)
+        report = recover_file(there(source), target)
     for line in report.lost:
         click.echo(f"lost: {line}", err=True)
     click.echo(f"{target}: {report.turns} turns of {report.sessions} sessions")
@@ -337,9 +344,7 @@ COMMAND = click.Group(
             "recover",
             callback=recover,
             params=[
-                click.Argument(
-                    ["source"], type=click.Path(path_type=Path, exists=True, dir_okay=False)
-                ),
+                click.Argument(["source"]),
                 click.Argument(["target"], type=click.Path(path_type=Path)),
             ],
             help="Save what is whole of a damaged journal into a new file, and name the rest.",

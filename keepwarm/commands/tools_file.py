@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from keepwarm import Tool
-from sessions.command.settings import OptionError
+from sessions.command.settings import OptionError, fault_of_file
 
 _WAY = "; put @tool (from keepwarm import tool) on a function"
 
@@ -24,8 +24,8 @@ def tools_of(path: Path, label: str = "--tools") -> list[Tool]:
     Raises:
         OptionError: there is no such file, it raises, it has no tool, or two of one name.
     """
-    if not path.is_file():
-        raise OptionError(f"{label} {path}: no such file")
+    if fault := fault_of_file(path):
+        raise OptionError(f"{label} {path}: {fault}")
     try:
         return _tools_in(_run(path))
     except OptionError as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 import xxhash
 
 from runtime.folder_files import TOKENIZER, UnfitFile, read_within
-from sessions.command.settings import OptionError, Values
+from sessions.command.settings import OptionError, Values, fault_of_folder
 from sessions.command.speech import Tokenised
 from sessions.ground import JOURNAL
 from sessions.journal.adoption import Loader
@@ -85,8 +85,8 @@ def read_journal_options(values: Values, environment: Mapping[str, str]) -> Jour
             "server that has its own to itself is of no use without"
         )
     rescue = values["journal_rescue_folder"]
-    if rescue and not Path(rescue).expanduser().is_dir():
-        raise OptionError(f"{values.label('journal_rescue_folder')} {rescue} is no folder")
+    if rescue and (fault := fault_of_folder(Path(rescue).expanduser())):
+        raise OptionError(f"{values.label('journal_rescue_folder')} {rescue}: {fault}")
     return JournalOptions(
         place=place,
         shared=values["journal_shared"],

@@ -19,13 +19,16 @@ def known_source(model: str) -> ModelSource | None:
     which is the loader's to do.
 
     Raises:
-        LoadError: it cannot be served.
+        LoadError: it cannot be served, or not be looked at.
     """
     folder = folder_of(model)
-    config = None if folder is None else folder / "config.json"
-    if config is not None and config.exists() and not config.is_file():
-        return None
-    return find_source(model)
+    try:
+        config = None if folder is None else folder / "config.json"
+        if config is not None and config.exists() and not config.is_file():
+            return None
+        return find_source(model)
+    except OSError as error:
+        raise LoadError(f"{error.filename or folder}: {error.strerror}") from error
 
 
 def fault_of_model(model: str) -> str | None:

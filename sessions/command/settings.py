@@ -118,6 +118,27 @@ class Values(Mapping[str, Any]):
         return self._found[name].label
 
 
+# Paths
+
+
+def fault_of_file(path: Path) -> str | None:
+    """Why a path names no file that can be read, in words that go behind it; None: it does."""
+    try:
+        if path.is_dir():
+            return "a folder, and no file"
+        return None if path.is_file() else "no such file"
+    except OSError as error:
+        return error.strerror
+
+
+def fault_of_folder(path: Path) -> str | None:
+    """Why a path names no folder, in words that go behind it; None: it does."""
+    try:
+        return None if path.is_dir() else "no folder"
+    except OSError as error:
+        return error.strerror
+
+
 # The file
 
 
@@ -126,13 +147,13 @@ def config_path(typed: str | None, environment: Mapping[str, str]) -> Path | Non
     An empty name is none.
 
     Raises:
-        OptionError: a file that was named is not there.
+        OptionError: a file that was named is not there, or one cannot be looked for.
     """
     for label, text in (("--config", typed), (CONFIG_VARIABLE, environment.get(CONFIG_VARIABLE))):
         if text is not None:
             path = Path(os.path.expanduser(text))
-            if text and not path.is_file():
-                raise OptionError(f"{label} {text}: no such file")
+            if text and (fault := fault_of_file(path)):
+                raise OptionError(f"{label} {text}: {fault}")
             return path if text else None
     home = environment.get("XDG_CONFIG_HOME") or os.path.join(
         environment.get("HOME") or str(Path.home()), ".config"
@@ -199,6 +220,9 @@ def _from_toml(setting: Setting, value: Any, label: str) -> Any:
     }
     if not fits[setting.kind]:
         raise OptionError(f"{label} is {value!r}, not {_KINDS[setting.kind]}")
+    texts = value if isinstance(value, list) else [value]
+    if any(isinstance(text, str) and "\0" in text for text in texts):  # which no path has
+        raise OptionError(f"{label} {value!r} has a null character")
     return checked(setting, value, label)
 
 

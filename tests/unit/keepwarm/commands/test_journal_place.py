@@ -32,3 +32,21 @@ def test_a_file_has_to_be_there_and_a_database_need_not() -> None:
     with pytest.raises(click.ClickException, match="none: no such file"):
         places("none")
     assert places("postgresql://host/x") == ["postgresql://host/x"]
+
+
+def test_a_file_is_found_where_a_server_of_the_same_name_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell leaves the ``~`` in ``--journal=~/j`` as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "j").touch()
+    assert one_place("~/j") == tmp_path / "j"
+    with pytest.raises(click.ClickException, match="~/k: no such file"):
+        places("~/k")
+
+
+def test_what_is_no_file_is_told_as_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(click.ClickException, match=f"{tmp_path}: a folder, and no file"):
+        places(str(tmp_path))
+    with pytest.raises(click.ClickException, match=r"x+: "):
+        places("x" * 300)

@@ -64,5 +64,9 @@ def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, text: str, complaint:
 def test_it_has_to_be_there_and_be_python(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no such file"):
         tools_of(tmp_path / "absent.py")
+    with pytest.raises(OptionError, match=f"--tools {tmp_path}: a folder"):
+        tools_of(tmp_path)
+    with pytest.raises(OptionError, match=r"--tools x+"):
+        tools_of(Path("x" * 300))  # which the system does not look for
     with pytest.raises(OptionError, match="a Python file is needed"):
         tools_of(write(tmp_path, HEAD + ONE, "tools.txt"))

@@ -69,6 +69,13 @@ def test_an_address_that_is_no_journals_is_refused_by_name() -> None:
     assert read(journal="~/x").place == str(Path.home() / "x")
 
 
+@pytest.mark.parametrize("name", ["/nowhere/x", "x" * 300])
+def test_a_rescue_folder_that_is_none_is_told_with_the_options_name(name: str) -> None:
+    """The system does not look for the second name."""
+    with pytest.raises(OptionError, match=f"--journal-rescue-folder {name}: "):
+        read(journal_rescue_folder=name)
+
+
 def test_a_state_folder_that_cannot_be_made_is_said_in_a_line() -> None:
     options = read(XDG_STATE_HOME="/proc/nowhere")
     with pytest.raises(JournalUnavailable, match=r"/keepwarm cannot be made: .*:memory"):

@@ -46,6 +46,12 @@ def test_a_fault_is_told(tmp_path: Path) -> None:
     assert "model_type" in str(fault_of_model(folder(tmp_path, model_type="gpt9")))
 
 
+@pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}.gguf", f"{'x' * 300}/model"])
+def test_a_folder_that_cannot_be_looked_at_is_a_fault(name: str) -> None:
+    """As one in a folder of somebody else's: such names are longer than the system's may be."""
+    assert str(fault_of_model(name)).startswith("x" * 300)
+
+
 def test_no_torch_is_needed_for_it() -> None:
     program = (
         "import sys; from sessions.command.preflight import fault_of_model\n"

@@ -83,6 +83,10 @@ def test_what_is_not_there_is_said_in_a_line(
 ) -> None:
     status, _, err = ran(capsys, "list", "--journal", str(tmp_path / "none"))
     assert (status, err.count("\n")) == (1, 1)
+    for source in ("none", "x" * 300):  # the system does not look for the second name
+        status, _, err = ran(capsys, "recover", source, str(tmp_path / "new"))
+        assert (status, err.count("\n")) == (1, 1)
+        assert err.startswith(f"keepwarm: error: {source}: ")
     looking = {"list", "show", "delete", "vacuum", "recover"}
     assert set(COMMAND.commands) == looking | {"backup", "restore", "copy"}
     SqliteJournal(tmp_path / "j", fingerprint=b"").close()

@@ -28,6 +28,8 @@ SETTINGS = (
     Setting(name="quiet", kind="switch", default=False, help="h"),
 )
 VARIABLES = [setting.variable for settings in COMMANDS.values() for setting in settings]
+KINDS = {setting.name: setting.kind for setting in COMMANDS["serve"] if not setting.choices}
+TEXTS = ("text", "path", "list")
 KNOWN = {"serve": SETTINGS, "chat": (Setting(name="url", prefix="CHAT_", help="h"),)}
 
 
@@ -164,6 +166,23 @@ def test_a_file_that_was_named_has_to_be_there(label: str) -> None:
     typed = "/nowhere/x" if label == "--config" else None
     with pytest.raises(OptionError, match=f"{label} /nowhere/x: no such file"):
         config_path(typed, {CONFIG_VARIABLE: "/nowhere/x"})
+
+
+def test_a_file_that_was_named_and_cannot_be_looked_for_is_told_with_the_options_name(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(OptionError, match=f"--config {tmp_path}: a folder, and no file"):
+        config_path(str(tmp_path), {})
+    with pytest.raises(OptionError, match=f"{CONFIG_VARIABLE} x+: "):
+        config_path(None, {CONFIG_VARIABLE: "x" * 300})  # longer than any name
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind in TEXTS])
+def test_no_text_of_a_file_has_a_null_character(name: str, tmp_path: Path) -> None:
+    value = r'"a\u0000b"'
+    path = write(tmp_path, f"[serve]\n{name} = {f'[{value}]' if KINDS[name] == 'list' else value}")
+    with pytest.raises(OptionError, match=rf"config\.toml: serve\.{name} .* null character"):
+        read_config(path, COMMANDS)
 
 
 @pytest.mark.parametrize(
