@@ -15,6 +15,7 @@ _EXTRAS = {"top": "cli", "chat": "cli", "keys": "cli", "config": "cli"}
 """The extra that a command needs where it is not ``server``."""
 _OF_JOURNALS = ("numpy", "xxhash")
 """Packages with which a journal is read, beside those of the extra ``cli``."""
+_INTERRUPTED = 130
 _OURS = {"cluster", "kernels", "radix_cache", "runtime", "sessions", "tools_api"}
 
 
@@ -26,6 +27,8 @@ def main(words: Sequence[str] | None = None) -> int:
         if typed and words[:1] == ["serve"]:
             _begin_server()
         return load()(words)
+    except KeyboardInterrupt:  # while the command's modules are loaded
+        return _INTERRUPTED
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in _OURS:
             raise

@@ -7,6 +7,7 @@ status is 2 where what was typed is at fault and 1 where it is not.
 """
 
 import re
+import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -58,8 +59,8 @@ def main(words: Sequence[str] | None = None) -> int:
         error.show()
         return 2
     except click.UsageError as error:
-        path = "keepwarm" if error.ctx is None else error.ctx.command_path
-        message = error.format_message().rstrip(".") + _meant(error)
+        path = _typed(words) if error.ctx is None else error.ctx.command_path
+        message = " ".join(error.format_message().split()).rstrip(".") + _meant(error)
         end = "" if message.endswith("?") else "."
         _complain(f"{message}{end} See '{path} --help'.")
         return 2
@@ -76,6 +77,20 @@ def main(words: Sequence[str] | None = None) -> int:
         _complain(f"{error.strerror or error}{where}")
         return 1
     return int(status or 0)
+
+
+def _typed(words: Sequence[str] | None) -> str:
+    """The command that was typed, with its group: an option that lacks its value does not say."""
+    command: click.Command = _group()
+    path = "keepwarm"
+    for word in sys.argv[1:] if words is None else words:
+        if not isinstance(command, click.Group):
+            break
+        found = command.get_command(click.Context(command), word)
+        if found is None:
+            break
+        command, path = found, f"{path} {word}"
+    return path
 
 
 def _meant(error: click.UsageError) -> str:

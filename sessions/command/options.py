@@ -179,11 +179,13 @@ def _price_file(values: Values) -> PriceFile | None:
 
 
 def _price_table(text: str, label: str) -> PriceTable:
-    prices = dict.fromkeys(_PRICES.values(), 0.0)
+    prices: dict[str, float] = {}
     for part in text.split(",") if text else ():
         name, _, number = part.partition("=")
         if name.strip() not in _PRICES:
             raise OptionError(f"{label}: {part!r} is not one of input=D, cached=D, output=D")
+        if _PRICES[name.strip()] in prices:
+            raise OptionError(f"{label}: {name.strip()} has two prices")
         try:
             dollars = float(number)
         except ValueError:
@@ -191,7 +193,7 @@ def _price_table(text: str, label: str) -> PriceTable:
         if not 0 <= dollars <= 1_000_000:
             raise OptionError(f"{label}: {part!r} is not a number of dollars")
         prices[_PRICES[name.strip()]] = dollars
-    return PriceTable.per_million(**prices)
+    return PriceTable.per_million(**(dict.fromkeys(_PRICES.values(), 0.0) | prices))
 
 
 def _collector(url: str | None, label: str) -> str | None:

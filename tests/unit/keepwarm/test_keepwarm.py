@@ -97,6 +97,16 @@ def test_the_command_tells_its_version() -> None:
     assert result.stdout == f"keepwarm {keepwarm.__version__}\n"
 
 
+@pytest.mark.parametrize("words", [["serve"], ["keys", "--help"], ["top"]])
+def test_whoever_interrupts_it_while_it_is_loaded_sees_no_traceback(words: list[str]) -> None:
+    result = python(
+        "import builtins, sys\nfrom keepwarm.__main__ import main\n"
+        "def interrupted(*_): raise KeyboardInterrupt\n"
+        f"builtins.__import__ = interrupted; sys.exit(main({words!r}))"
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize("missing", ["click", "numpy", "prometheus_client"])
 def test_without_the_server_the_command_says_in_one_line_what_to_install(missing: str) -> None:
     result = python(

@@ -62,7 +62,10 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     [
         (["serv"], "No such command 'serv'"),
         (["serve", "--prot", "1"], "No such option '--prot'"),
-        (["serve", "--port"], "Option '--port' requires an argument"),
+        (["serve", "--port"], "'--port' requires an argument. See 'keepwarm serve --help'."),
+        (["keys", "new", "--role"], "requires an argument. See 'keepwarm keys new --help'."),
+        (["serve", "--journal-shared=x"], "not take a value. See 'keepwarm serve --help'."),
+        (["clients"], "Choose from: codex, claude-code"),
         (["serve", "--port", "x"], "--port 'x' is not a whole number"),
         (["serve", "--config", "/nowhere/x"], "--config /nowhere/x: no such file"),
         (["serve", "stray"], "Got unexpected extra argument (stray). See 'keepwarm serve --help'."),

@@ -88,6 +88,7 @@ def test_sizes_are_given_in_mib() -> None:
         (["--price", "input=x"], "--price: 'input=x' is not a number"),
         (["--price", "input=-1"], "--price: 'input=-1' is not a number"),
         (["--price", "output=nan"], "--price: 'output=nan' is not a number"),
+        (["--price", "input=1,output=2,input=3"], "--price: input has two prices"),
         (["--price", "in=1"], "--price: 'in=1' is not one of"),
         (["--api-key", "short"], "a key must be 8 or more"),
         (["--tenants-file", "/nowhere/keys"], "/nowhere/keys: cannot read it: No such file"),
