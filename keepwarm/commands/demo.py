@@ -1,5 +1,9 @@
 """``keepwarm demo``: the example agent against a server of its own."""
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
 from keepwarm import ApiError, ConnectionLost
@@ -22,7 +26,8 @@ def run(given: Given) -> int:
     if options["url"]:
         options["url"] = base_url(values)
     try:
-        run_demo(**options)
+        with _told_to_stop():
+            run_demo(**options)
     except ServerDidNotStart as error:
         told = [line for line in str(error).splitlines() if "keepwarm: error: " in line]
         reason = told[-1].partition(": error: ")[2] if told else str(error)
@@ -30,6 +35,30 @@ def run(given: Given) -> int:
     except (ApiError, ConnectionLost, TookTooLong) as error:
         raise click.ClickException(str(error)) from error
     return 0
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[None]:
+    """SIGTERM ends what runs here as Ctrl-C does: no server is left behind."""
+
+    told = False
+
+    def end(number: int, _: object) -> None:
+        nonlocal told
+        told = True
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started behind a shell's "&"
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if told:
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 COMMAND = settings_command("demo", DEMO_SETTINGS, run, help=HELP)

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import io
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -310,6 +311,36 @@ def test_a_demo_that_takes_too_long_is_ended_and_says_so(
     assert (status, err) == (
         *(1, "keepwarm: error: the demo took longer than 1 s; --limit-seconds gives it more\n"),
     )
+
+
+STOPPED = """
+import asyncio, contextlib, os, signal, sys
+from keepwarm.commands.main import main
+from keepwarm.demo import play
+from keepwarm.demo.child_server import ChildServer
+
+@contextlib.contextmanager
+def child_server(*_, **__):
+    try:
+        yield ChildServer(url="http://127.0.0.1:1/v1", ready_line="ready", process=None)
+    finally:
+        print("its server has ended")
+
+async def stopped(*_, **__):
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(30)
+
+play.child_server, play.play = child_server, stopped
+sys.exit(main(["demo"]))
+"""
+
+
+def test_a_demo_that_is_told_to_stop_leaves_no_server_behind() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", STOPPED], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGTERM, "")
+    assert "its server has ended" in ended.stdout
 
 
 def test_a_demo_without_its_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
