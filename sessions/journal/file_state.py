@@ -130,6 +130,12 @@ def _takes_nothing(folder: Path) -> bool:
     return bool(disk.f_flag & os.ST_RDONLY) or not disk.f_bavail
 
 
+def taken_bytes(path: Path) -> int:
+    """Bytes that a journal takes on the disk: its file and the log of what is not there yet."""
+    log = Path(f"{path}-wal")
+    return path.stat().st_size + (log.stat().st_size if log.exists() else 0)
+
+
 def read_only(path: Path) -> sqlite3.Connection:
     """A connection to a file that may not be written, nor anything beside it.
 

@@ -39,6 +39,7 @@ from sessions.journal.file_state import (
     file_beside,
     read_only,
     said,
+    taken_bytes,
     unopened,
 )
 from sessions.journal.files import DiskReserve, JournalFiles
@@ -446,14 +447,14 @@ class SqliteJournal(SqlJournal):
         return retention.expire(self, round(before_s * 1000))
 
     def vacuum(self) -> int:
-        """Leave nothing of what was deleted in the file and its log; returns how many bytes the
-        file has shrunk by. Others wait while SQLite copies it, in one transaction of its own."""
-        before = self.path.stat().st_size
+        """Leave nothing of what was deleted in the file and its log; returns how many bytes they
+        have shrunk by. Others wait while SQLite copies it, in one transaction of its own."""
+        before = taken_bytes(self.path)
         retention.sweep_headers(self)
         with self.write_lock, said(self.path):
             self._connection().execute("VACUUM")
             self._empty_log("emptied")
-        return before - self.path.stat().st_size
+        return before - taken_bytes(self.path)
 
     def close(self) -> None:
         """See ``Journal``."""

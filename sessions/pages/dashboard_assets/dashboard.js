@@ -125,7 +125,7 @@ function money(totals, server) {
   byId("hit").dataset.output = totals.output_tokens;
   byId("saved").dataset.cost = totals.cost;
   const failed = totals.failed ? `, ${count(totals.failed)} failed` : "";
-  const turns = `${many(totals.turns, "turn")} ended${failed}`;
+  const turns = `${many(totals.turns, "turn")} since the start${failed}`;
   if (!server.priced) {
     put(byId("saved-title"), "Tokens not computed again");
     put(byId("saved"), count(totals.cached_tokens));

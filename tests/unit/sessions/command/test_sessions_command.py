@@ -78,6 +78,20 @@ def test_deleting_and_vacuuming_go_beside_a_server(
     again.close()
 
 
+def test_a_vacuum_counts_the_log_of_what_is_not_in_the_file_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "j"
+    journal = SqliteJournal(path, fingerprint=b"f")
+    before = path.stat().st_size
+    for number in range(40):
+        journal.append([record(f"r{number}", answer="long " * 200)])
+    status, out, _ = ran(capsys, "vacuum", "--journal", str(path))
+    assert path.stat().st_size > before
+    assert (status, int(out.split()[-3]) >= 0) == (0, True)
+    journal.close()
+
+
 def test_what_is_not_there_is_said_in_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
