@@ -6,6 +6,7 @@ beside the steps is waited for where an order touches it.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -46,36 +47,43 @@ class StateMemory:
         self._pool = pool
         self.transfer = transfer
         self._settle_blocks = settle
+        self._due: deque[StateOrder] = deque()
+        self._spoiled: list[tuple[Tier, int]] = []
 
     def carry_out(self, orders: Iterable[StateOrder]) -> list[tuple[Tier, int]]:
-        """Returns the slots whose states were to be kept and are not finite."""
-        spoiled = []
-        for order in orders:
-            if isinstance(order, StateMove):
-                self._move(order)
-                continue
-            if isinstance(order, SaveBelow):
-                if not self._save_below(order):
-                    spoiled.append(_spoiled(Tier.HOST, order.target))
-                continue
-            if order.tail_block is not None:
-                self._settle_blocks(_ids(order.tail_block))
-            if isinstance(order, BeginState):
-                self._begin(order)
-                continue
-            if isinstance(order, SaveState):
-                slot = order.target
-                self._settle(slot)
-                whole = self._states.save(order.slot, target=slot, position=order.position)
-            else:
-                slot = order.slot
-                self._settle(slot)
-                whole = self._states.end(slot, position=order.position)
-            if order.tail_block is not None:
-                self._tails.copy_block(self._pool, order.tail_block, slot)
-            if not whole:
-                spoiled.append(_spoiled(Tier.DEVICE, slot))
-        return spoiled
+        """Returns the slots whose states were to be kept and are not finite. An order that fails
+        comes first the next time, and those behind it after it: none is left out."""
+        self._due += orders
+        while self._due:
+            spoiled = self._carry_out(self._due[0])
+            self._due.popleft()
+            if spoiled is not None:
+                self._spoiled.append(spoiled)
+        told, self._spoiled = self._spoiled, []
+        return told
+
+    def _carry_out(self, order: StateOrder) -> tuple[Tier, int] | None:
+        if isinstance(order, StateMove):
+            self._move(order)
+            return None
+        if isinstance(order, SaveBelow):
+            return None if self._save_below(order) else _spoiled(Tier.HOST, order.target)
+        if order.tail_block is not None:
+            self._settle_blocks(_ids(order.tail_block))
+        if isinstance(order, BeginState):
+            self._begin(order)
+            return None
+        if isinstance(order, SaveState):
+            slot = order.target
+            self._settle(slot)
+            whole = self._states.save(order.slot, target=slot, position=order.position)
+        else:
+            slot = order.slot
+            self._settle(slot)
+            whole = self._states.end(slot, position=order.position)
+        if order.tail_block is not None:
+            self._tails.copy_block(self._pool, order.tail_block, slot)
+        return None if whole else _spoiled(Tier.DEVICE, slot)
 
     def _begin(self, order: BeginState) -> None:
         self._settle(order.slot)

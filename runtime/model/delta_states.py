@@ -47,17 +47,22 @@ class DeltaStates:
         )
         self._factors = DeltaRings(keys=keys, corrected=corrected, decays=decays)
         self._due: list[DeltaDue] = []
+        self._behind: DeltaSpans | None = None
 
     def catch_up(self) -> None:
         """Bring the matrices of layers that a step did not reach where it was to begin. Before
         anything else is done with a slot."""
-        for due in self._due:
-            fold_layer(due)
-        self._due.clear()
+        if self._behind is not None:
+            fold_rings(self._matrices, self._factors, self._behind)
+            self._behind = None
+        while self._due:  # one that fails is due still, and no other comes twice
+            fold_layer(self._due[-1])
+            self._due.pop()
 
     def commit(self, spans: DeltaSpans) -> None:
-        """Take matrices of all layers on."""
-        fold_rings(self._matrices, self._factors, spans)
+        """Take matrices of all layers on; where that fails, the next ``catch_up`` does."""
+        self._behind = spans
+        self.catch_up()
 
     def step(
         self,

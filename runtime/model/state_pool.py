@@ -163,7 +163,6 @@ class StatePool:
             raise ValueError("a sequence goes on from a state, and has no slot with one")
         self._catch_up()
         spans = self._spans(slots, positions)
-        self._move_windows(slots[runs], positions[runs])
         rows = ConvRows(
             slots=upload(np.where(runs, slots, self.num_slots), self._device),
             starts=query_starts,
@@ -177,7 +176,8 @@ class StatePool:
         tokens = firsts[:, None] + np.arange(-before, 0)
         kept = self._kept(slots, committed, ends, query_starts, counts)
         moved = upload(slots[long], self._device)
-        deltas = None
+        self._move_windows(slots[runs], positions[runs])
+        deltas = None  # from here on matrices are due to be where the windows are
         if self._deltas is not None:
             places = zip(
                 np.flatnonzero(long).tolist(), (committed - positions)[long].tolist(), strict=True
@@ -230,9 +230,9 @@ class StatePool:
     def commit(self, slots: IntArray, positions: IntArray) -> None:
         """Bring states to ``positions``, from what they are and the inputs behind."""
         lacking = self._spans(slots, positions)
+        self._move_windows(slots, positions)
         if self._deltas is not None and lacking.counts.any():
             self._deltas.commit(lacking)
-        self._move_windows(slots, positions)
 
     def _spans(self, slots: IntArray, positions: IntArray) -> DeltaSpans:
         """What states lack to ``positions``; those without a slot nothing.
@@ -327,10 +327,11 @@ class StateStep:
     def done(self) -> None:
         """All layers have kept theirs: the states move on. Without this a step that failed leaves
         every state where it was."""
-        if self.moved:
-            count, layers = len(self.moved_slots), len(self.moved)
-            new = torch.stack(self.moved).view(layers, count, -1, self.states.shape[-1])
-            self.states[self.moved_slots] = new.transpose(0, 1)
+        new = torch.stack(self.moved) if self.moved else None
         if self.deltas is not None:
             self.deltas.done()
+        if new is not None:
+            count, layers = len(self.moved_slots), len(self.moved)
+            windows = new.view(layers, count, -1, self.states.shape[-1])
+            self.states[self.moved_slots] = windows.transpose(0, 1)
         self.settle()

@@ -1,5 +1,9 @@
 """Matrices in slots: taken on by what rings hold, compiled and in torch, whoever else runs."""
 
+import itertools
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +14,7 @@ from kernels.gated_delta import (
     DeltaSpans,
     gated_delta_reference,
 )
+from runtime.model import delta_states
 from runtime.model.batch import IntArray
 from runtime.model.config import GatedDelta
 from runtime.model.delta_states import DeltaStates, delta_bytes, factor_bytes
@@ -61,10 +66,27 @@ def part_of_a_step(
         assert (mixed - expected).norm() / expected.norm() < LIMITS[mixed.dtype]
 
 
-@pytest.mark.parametrize("lacks", ["all at once", "in a step", "in a step that fails"])
+def fails_at(call: int, work: Callable[..., Any]) -> Callable[..., Any]:
+    calls = itertools.count(1)
+
+    def failing(*arguments: Any) -> Any:
+        if next(calls) == call:
+            raise RuntimeError("planted")
+        return work(*arguments)
+
+    return failing
+
+
+@pytest.mark.parametrize(
+    "lacks",
+    ["all at once", "in a step", "in a step that fails", "after a failure", "after another"],
+)
 @pytest.mark.parametrize("dtype", LIMITS)
 def test_sequences_are_taken_to_any_token_of_their_rings(
-    dtype: torch.dtype, lacks: str, request: pytest.FixtureRequest
+    dtype: torch.dtype,
+    lacks: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two sequences, each at a place of its ring and in a slot of its own."""
     seed = request.config.getoption("--seed")
@@ -86,6 +108,17 @@ def test_sequences_are_taken_to_any_token_of_their_rings(
     behind = spans(slots, rings, committed, 19, RING)
     if lacks == "all at once":
         states.commit(behind)
+    elif lacks == "after a failure":
+        monkeypatch.setattr(delta_states, "fold_rings", fails_at(1, delta_states.fold_rings))
+        with pytest.raises(RuntimeError, match="planted"):
+            states.commit(behind)
+        states.catch_up()
+    elif lacks == "after another":
+        part_of_a_step(states, slots, behind, seed, layers=0)
+        monkeypatch.setattr(delta_states, "fold_layer", fails_at(2, delta_states.fold_layer))
+        with pytest.raises(RuntimeError, match="planted"):
+            states.catch_up()
+        states.catch_up()
     else:
         part_of_a_step(states, slots, behind, seed, layers=LAYERS if lacks == "in a step" else 1)
         states.catch_up()

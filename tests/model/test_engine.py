@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from runtime.engine import step_computation
 from runtime.engine.engine import MOST_FAILED_STEPS, EngineBroken
 from runtime.messages import ENGINE_PARTS, ErrorKind, FinishReason, SamplingParams
+from runtime.model import state_pool
 from runtime.model.batch import StepBatch
 from runtime.scheduling.costs import StepCosts, StepWork
 from tests.support.engine_driver import STEP_S, EngineDriver
@@ -270,6 +272,35 @@ def test_a_step_that_fails_for_one_sequence_ends_that_one_alone(
     monkeypatch.setattr(runner, "forward", forward)
     assert driver.turn(PROMPT, max_new_tokens=3).finish is FinishReason.LENGTH
     driver.engine.check()
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("model", ["lfm2-tiny", "qwen3.5-tiny"])
+def test_wherever_a_step_fails_that_moves_states_they_are_where_tokens_are(
+    model: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``steps`` of three sequences, and then each call in turn that wants memory fails once."""
+    driver = EngineDriver.load(model=f"random:{model}", max_draft_tokens=0)
+    prompts = [[40 + number] * 50 for number in range(3)]
+    alone = [driver.turn(prompt, tenant="other", max_new_tokens=6).tokens for prompt in prompts]
+    for call in range(10):
+        names = [driver.request(p, tenant=f"{call}", max_new_tokens=6) for p in prompts]
+        for _ in range(steps):
+            driver.step()
+        calls = itertools.count()
+
+        def failing(*arguments: Any, work: Any, **more: Any) -> Any:
+            if next(calls) == call:  # noqa: B023
+                raise RuntimeError("planted")
+            return work(*arguments, **more)
+
+        with monkeypatch.context() as planted:
+            states = driver.runner.states
+            for place, name in ((state_pool, "upload"), (torch, "stack"), (states, "begin")):
+                planted.setattr(place, name, partial(failing, work=getattr(place, name)))
+            driver.run()
+        assert [driver.results[name].tokens for name in names] == alone, call
+        driver.engine.check()
 
 
 @pytest.mark.parametrize("forgotten", ["released", "for want of room"])

@@ -63,6 +63,7 @@ NEEDED = {
     "decoded ahead",
     "failed in its forward pass",
     "failed in its draw",
+    "failed in an order",
     "restarted",
     "came back",
     "begun from host memory",

@@ -51,6 +51,38 @@ def test_orders_are_carried_out_one_after_the_other_tails_included() -> None:
     assert (blocks.blocks[:, :, 3] == 7.0).all()
 
 
+@pytest.mark.parametrize("fails", ["begin", "save", "end"])
+def test_an_order_that_fails_is_carried_out_before_those_behind_it(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the orders before it what was not finite is told as well."""
+    states = StatePool(CONFIG, num_slots=4, num_rings=2, dtype=torch.float32, device=CPU)
+    memory = StateMemory(states, pool(4), pool(8))
+    memory.carry_out(
+        [BeginState(slot=slot, source=None, position=0, tail_block=None) for slot in (0, 1)]
+    )
+    written(states, 0, 0, torch.nan)
+    written(states, 1, 0, 5.0)
+    work = getattr(states, fails)
+
+    def failing(*arguments: object, **more: object) -> object:
+        monkeypatch.setattr(states, fails, work)
+        raise RuntimeError("planted")
+
+    orders = [
+        EndState(slot=0, position=1, tail_block=None),
+        SaveState(slot=1, target=2, position=1, tail_block=None),
+        BeginState(slot=3, source=2, position=1, tail_block=None),
+    ]
+    monkeypatch.setattr(states, fails, failing)
+    with pytest.raises(RuntimeError, match="planted"):
+        memory.carry_out(orders)
+    last = EndState(slot=3, position=1, tail_block=None)
+    assert memory.carry_out([last]) == [(Tier.DEVICE, 0)]
+    assert (states.windows[3][:, -1] == 5.0).all()
+    assert memory.carry_out([]) == []
+
+
 @pytest.mark.parametrize("finite", [True, False])
 def test_a_running_state_goes_below_as_it_is_at_that_token(finite: bool) -> None:
     """Before the next step takes it on; a copy that is not finite is told by its own slot."""

@@ -192,14 +192,14 @@ class Schedule:
 
     def _fail_at_times(self, driver: EngineDriver) -> None:
         """Steps of several sequences fail now and then, as without memory for their logits: in
-        the forward pass when all layers are computed, or in the draw."""
+        an order for states, in the forward pass when all layers are computed, or in the draw."""
         computation, decoder = driver.engine.computation, driver.runner.model.decoder
         forward, draw, logits = computation.forward, computation.draw, decoder._logits
         fails = False
 
         def maybe_fail(chunks: Sequence[Chunk], *rest: Any, step: Any, where: str) -> Any:
             nonlocal fails
-            fails = len(chunks) > 1 and self._faults.random() < 0.02
+            fails = len(chunks) > 1 and self._faults.random() < 0.04
             self.counts[f"failed in its {where}"] += fails
             if fails and where == "draw":
                 raise RuntimeError("planted")
@@ -212,6 +212,17 @@ class Schedule:
                 raise RuntimeError("planted")
             return logits(*arguments)
 
+        def maybe_no_order(*arguments: Any, order: Any, **more: Any) -> Any:
+            nonlocal fails
+            if fails and self._faults.random() < 0.5:
+                fails = False
+                self.counts["failed in an order"] += 1
+                raise RuntimeError("planted")
+            return order(*arguments, **more)
+
+        states: Any = driver.runner.states
+        states.begin = partial(maybe_no_order, order=states.begin)
+        states.end = partial(maybe_no_order, order=states.end)
         planted: Any = computation
         planted.forward = partial(maybe_fail, step=forward, where="forward pass")
         planted.draw = partial(maybe_fail, step=draw, where="draw")
