@@ -352,7 +352,11 @@ async def _ending(process: subprocess.Popen[bytes], died: EngineDied) -> str:
 
 def _readable(connection: socket.socket, wait_s: float | None) -> bool:
     """Whether a read would return at once (data, or the end); None waits until it does."""
-    return bool(select.select([connection], [], [], wait_s)[0])
+    # ``select`` knows descriptors below 1,024; this one's number is from the server, which has one
+    # for each of its clients.
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    return bool(waiting.poll(None if wait_s is None else 1000 * wait_s))
 
 
 def readable_or_quiet(

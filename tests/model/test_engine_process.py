@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -196,6 +197,22 @@ async def _stop_and_restart() -> None:
 
 
 @pytest.mark.tail
+@pytest.mark.samples(1)
+def test_an_engine_can_be_replaced_while_thousands_of_clients_are_there() -> None:
+    """Its socket has the lowest number that is free in this process, and keeps it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1500:
+        pytest.skip("so many descriptors cannot be had here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1500), hard))
+    clients = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        asyncio.run(_kill_and_restart())
+    finally:
+        for client in clients:
+            os.close(client)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_an_engine_that_stands_still_is_killed_and_a_fresh_one_takes_over() -> None:
     asyncio.run(_stop_and_restart())
 
