@@ -24,6 +24,7 @@ class Occupancy:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._owner: object = None
         self._stream: weakref.ref[object] | None = None
 
@@ -41,6 +42,7 @@ class Occupancy:
         Raises:
             RuntimeError: its present owner waits for the caller.
         """
+        self._renew()
         caller = CALLER.get() or asyncio.current_task()
         if id(self) in _INSIDE.get():
             raise RuntimeError(
@@ -56,6 +58,15 @@ class Occupancy:
                 yield
             finally:
                 self._owner = self._stream = None
+
+    def _renew(self) -> None:
+        """Begin anew in a further event loop: a lock is of the loop in which somebody waited, and
+        nobody waits in one that does not run."""
+        loop = asyncio.get_running_loop()
+        if loop is self._loop or (self._loop is not None and self._loop.is_running()):
+            return
+        self._loop, self._lock = loop, asyncio.Lock()
+        self._owner = self._stream = None
 
     def stream(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
         """``events`` as a stream that has the session from its first event to its last."""

@@ -408,3 +408,15 @@ def test_what_comes_behind_a_cut_is_asked_for_ahead(
         client.session(**options).respond("a")
     sent = server.requests[0].get("keepwarm", {}).get("compaction", {})
     assert sent.get("ahead") is ahead
+
+
+def test_a_session_outlives_an_event_loop_in_which_somebody_waited_for_it() -> None:
+    async def both() -> list[str]:
+        async with asyncio.timeout(10):
+            answers = await asyncio.gather(session.respond("a"), session.respond("b"))
+        return [answer.text for answer in answers]
+
+    with FakeServer(Echo()) as server:
+        session = AsyncClient(server.url).session()
+        found = [asyncio.run(both()) for _ in range(3)]
+    assert found == [["echo 1", "echo 2"], ["echo 3", "echo 4"], ["echo 5", "echo 6"]]
