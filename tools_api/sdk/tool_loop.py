@@ -60,7 +60,7 @@ from tools_api.sdk.options import (
     wire_items,
 )
 from tools_api.sdk.schemas import json_format, read_json
-from tools_api.sdk.tool_output import cut, faults
+from tools_api.sdk.tool_output import faults, shortened
 from tools_api.sdk.tool_runner import (
     INTERRUPTED,
     Equipment,
@@ -389,8 +389,12 @@ class Run:
     def _shorten_owed(self) -> None:
         """Outputs that the context has no room for are cut once more, since they go with every
         further input: it may be shorter, and the session is to be of use."""
-        for item in self._chain.owed:
-            item["output"], _ = cut(str(item["output"]), _LAST_RESORT_BYTES)
+        self._chain.owed = [
+            {**item, "output": shortened(item["output"], _LAST_RESORT_BYTES)}
+            if "output" in item
+            else item
+            for item in self._chain.owed
+        ]
 
     def _drop(self) -> None:
         """Forget the present turn's tools; what still runs is cancelled."""

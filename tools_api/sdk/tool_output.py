@@ -4,6 +4,9 @@ Always true: whatever a tool returns becomes text of at most so many bytes of UT
 something was left out the text says how much.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
@@ -76,3 +79,18 @@ def _whole_keys(value: object) -> object:
 
 def _json(value: object) -> str:
     return dumps(value).decode()
+
+
+def shortened(output: Any, max_bytes: int) -> Any:
+    """A call's output on the wire with its text cut to ``max_bytes``, or each text of its parts;
+    what else there is stays."""
+    if isinstance(output, str):
+        return cut(output, max_bytes)[0]
+    if not isinstance(output, Sequence):
+        return output
+    return [
+        {**part, "text": cut(part["text"], max_bytes)[0]}
+        if isinstance(part, Mapping) and isinstance(part.get("text"), str)
+        else part
+        for part in output
+    ]

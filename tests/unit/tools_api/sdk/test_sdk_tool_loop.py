@@ -10,6 +10,8 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
+from keepwarm.testing import ScriptedServer, refuse
+from keepwarm.testing import call as call_of
 from tests.support.fake_server import Close, FakeServer, call, message, refusal, turn
 from tools_api.items import FunctionCall, FunctionCallOutput
 from tools_api.sdk.answers import TextDelta, ToolStarted, Warned
@@ -586,3 +588,33 @@ def test_an_output_that_the_context_has_no_room_for_does_not_strand_the_session(
         assert len(caught.value.result.calls) == 1
         assert session.run("and now?").text == "fine"
     assert "bytes left out" in server.requests[-1]["input"][0]["output"]
+
+
+async def test_whatever_waits_for_a_context_that_has_no_room_stays_what_it_is() -> None:
+    """Outputs are texts or lists of parts, and what was said while tools ran is no output."""
+    short = {"type": "input_text", "text": "short"}
+    long = [{"type": "input_text", "text": "x" * 5000}, short]
+
+    @tool
+    async def look() -> str:
+        await session.steer("quickly")
+        return "y" * 5000
+
+    server = ScriptedServer(
+        [[call_of("ask"), call_of("look")], refuse("context_length_exceeded"), "fine"]
+    )
+    raw = {"type": "function", "name": "ask", "parameters": {"type": "object"}}
+    async with server.async_client() as client:
+        session = client.session(tools=[look, raw])
+        (waiting,) = (await session.run("go")).waiting
+        output = {"type": "function_call_output", "call_id": waiting.call_id, "output": long}
+        session.owe([output])
+        with pytest.raises(Refused) as caught:
+            await session.run()
+        assert caught.value.code == "context_length_exceeded"
+        assert (await session.run("shorter")).text == "fine"
+    said, own, asked, _ = server.requests[-1]["input"]
+    assert (said["content"], asked["output"][1]) == ("quickly", short)
+    cut_texts = [own["output"], asked["output"][0]["text"]]
+    assert all(len(text) < 1000 and "left out" in text for text in cut_texts)
+    assert output["output"] is long
