@@ -328,9 +328,14 @@ class Connection:
     async def _attempt(self, turn: Turn) -> TurnEvents:
         lanes, lane = await self._take_lane()
         try:
-            lanes.post(turn.frame(lane.name, lanes))
+            frame = turn.frame(lane.name, lanes)
+        except BaseException:
+            lanes.free(lane)
+            raise
+        try:
+            lanes.post(frame)
             turn.steers.post = lanes.post
-            turn.cancel = lambda: lanes.post(turn.cancel_frame(lane.name))
+            turn.on_its_way(lambda: lanes.post(turn.cancel_frame(lane.name)))
             while not turn.over:
                 async with asyncio.timeout(self._endpoint.event_timeout_s):
                     found = await lane.events.get()

@@ -10,6 +10,7 @@ free again only after the turn's last event.
 
 import asyncio
 import heapq
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +19,7 @@ from websockets.frames import Close, CloseCode
 
 from tools_api.exact_json import loads
 from tools_api.sdk.transport import ClientSocket
-from tools_api.sdk.turn import Turn, answers_cancel, ends_turn
+from tools_api.sdk.turn import Turn, answers_cancel, ends_steered, ends_turn
 
 NUM_LANES = 16
 """Turns that run at once on a connection; a further one waits here for a lane."""
@@ -69,11 +70,16 @@ class Lanes:
         after its last event."""
         if self.closed:
             return
-        if turn.over or lane.ended:
+        if turn.over or (lane.ended and not turn.goes_on):
             self._release(lane)
         else:
             self._abandoned.add(lane.name)
             self.post(turn.cancel_frame(lane.name))
+
+    def free(self, lane: Lane) -> None:
+        """Hand back a lane in which nothing was asked."""
+        if not self.closed:
+            self._release(lane)
 
     def post(self, frame: str) -> None:
         """Send a frame behind all others; a task that is cancelled meanwhile changes nothing."""
@@ -143,8 +149,14 @@ class Lanes:
         for lane in lanes:
             lane.answered = True
             # A turn that was steered goes on with another response.
-            lane.ended = ends_turn(event) or (lane.ended and event["type"] != "response.created")
+            came_back, was_ended = lane.ended and _hands_back(event), lane.ended
+            lane.ended = ends_turn(event) or (was_ended and event["type"] != "response.created")
             if lane.name not in self._abandoned:
                 lane.events.put_nowait(event)
-            elif lane.ended:
+            elif came_back or (ends_turn(event) and not ends_steered(event)):
                 self._release(lane)
+
+
+def _hands_back(event: Mapping[str, Any]) -> bool:
+    """What was said and accepted is heard by no further response."""
+    return event["type"] == "response.steer.failed" and event["steer"].get("id") is not None

@@ -38,6 +38,11 @@ class Steers:
         """The server has still to say something of one."""
         return bool(self._sent)
 
+    @property
+    def may_be_heard(self) -> bool:
+        """Another response may have taken the place of the one that is known."""
+        return bool(self._sent or self._accepted)
+
     def say(self, items: Items, response_id: str | None) -> None:
         """Say something to the response, or to the turn's first one if it has no id yet."""
         if response_id is None:

@@ -78,6 +78,7 @@ class Turn:
     """The server has sent the last event of this turn."""
     response: Response | None = None
     """How it ended, if it did not fail."""
+    _to_be_cancelled = False
 
     def __init__(
         self,
@@ -133,6 +134,11 @@ class Turn:
         return "".join(self._text)
 
     @property
+    def goes_on(self) -> bool:
+        """A response of it has ended, and the server makes the next one."""
+        return self._before is not None
+
+    @property
     def request(self) -> Mapping[str, Any]:
         """The request, without the fields that make it run once."""
         return self._request
@@ -167,17 +173,24 @@ class Turn:
     def cancel_frame(self, stream_id: str | None = None) -> str:
         """The frame that ends the turn on the server, in the lane that ``frame`` was sent in."""
         cancel = {"type": "response.cancel"}
-        if self._cancel_id is not None:
+        if self._cancel_id is not None and not self.steers.may_be_heard:
             cancel["response_id"] = self._cancel_id
         if stream_id is not None:
             cancel["stream_id"] = stream_id
         return dumps(cancel).decode()
 
     def ask_to_cancel(self) -> None:
-        """Have the server end the turn, if it is there; it then ends ``incomplete``."""
+        """Have the server end the turn, as soon as it is there; it then ends ``incomplete``."""
+        self._to_be_cancelled = True
         cancel, self.cancel = self.cancel, None
         if cancel is not None:
             cancel()
+
+    def on_its_way(self, cancel: Callable[[], None]) -> None:
+        """The turn was sent, once more perhaps; ``cancel`` ends it there."""
+        self.cancel = cancel
+        if self._to_be_cancelled:
+            self.ask_to_cancel()
 
     def steer(self, items: list[dict[str, Any]]) -> None:
         """Say something to the turn while it runs; what nobody hears is for the next one."""
@@ -202,6 +215,8 @@ class Turn:
             return list(self._settle())
         found: list[StreamEvent] = []
         if kind == "response.created":
+            if self._ended is not None:  # what is not answered yet came too late for it
+                found += self._settle(answered=True)
             found += self._begin(event["response"]["id"])
         number = event.get("sequence_number")
         if number is not None and number <= self._last_number and kind not in _TERMINAL:
@@ -254,13 +269,13 @@ class Turn:
                     return (item,)
         return ()
 
-    def _settle(self) -> Iterable[StreamEvent]:
-        """End the turn, once all that was said to it is answered."""
+    def _settle(self, *, answered: bool = False) -> Iterable[StreamEvent]:
+        """End the turn, once all that was said to it is answered, or its next response begins."""
         if self._before is not None and self.steers.came_back:
             self._chain.owed += self.steers.take_unheard()
             self.over, self.response = True, self._before
             return (self._before,)
-        if self._ended is None or self.steers.unanswered:
+        if self._ended is None or (self.steers.unanswered and not answered):
             return ()
         ended, self._ended = self._ended, None
         self.over = True
@@ -293,6 +308,7 @@ class Turn:
         lost it is asked for."""
         self.over = self.started = False
         self._before, self._response_id, self._items = response, None, heard
+        self._cancel_id = None
         self._request = self._chain.request(heard, self._options)
         self._request_id = self._new_request_id()
         self._last_number, self._first_output_at = -1, None
@@ -392,6 +408,12 @@ def answers_cancel(event: Mapping[str, Any]) -> bool:
 def ends_turn(event: Mapping[str, Any]) -> bool:
     """The last event of a turn."""
     return event["type"] in _TERMINAL and not answers_cancel(event)
+
+
+def ends_steered(event: Mapping[str, Any]) -> bool:
+    """The last event of a response in whose place another one comes."""
+    details = event.get("response", {}).get("incomplete_details") or {}
+    return bool(details.get("reason") == "steered")
 
 
 def _call_started(item: Mapping[str, Any]) -> Iterable[StreamEvent]:

@@ -1,5 +1,6 @@
 """Servers that are lost, restart, are overloaded, or know nothing of our extension."""
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ from websockets.exceptions import InvalidMessage, InvalidStatus
 from websockets.http11 import Response
 
 from keepwarm.scripted.socket import ScriptedSocket
-from keepwarm.testing import ScriptedServer
+from keepwarm.testing import ScriptedServer, hold
 from tests.support.fake_server import Close, FakeServer, message, refusal, turn
 from tools_api.errors import ApiError, rate_limited
 from tools_api.sdk.answers import StreamEvent, TextDelta, TurnRestarted
@@ -19,6 +20,7 @@ from tools_api.sdk.chain import Chain
 from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.connection import Connection, Endpoint
 from tools_api.sdk.failures import ConnectionLost
+from tools_api.sdk.lanes import NUM_LANES
 from tools_api.sdk.sync_client import Client
 from tools_api.sdk.turn import Turn
 
@@ -283,3 +285,56 @@ def test_a_key_with_a_line_break_is_refused_and_not_shown() -> None:
     with pytest.raises(ValueError, match="a line break at its end") as told:
         Endpoint("http://h/v1", api_key="a-secret\n")
     assert "a-secret" not in str(told.value)
+
+
+async def test_turns_that_cannot_be_written_down_leave_their_lanes_to_others() -> None:
+    def unknown(request: dict[str, Any]) -> list[dict[str, Any]]:
+        return [refusal(request, "response_not_found", 404)]
+
+    with FakeServer(lambda request: turn(request, [message("fine")]), unknown) as server:
+        async with AsyncClient(server.url) as client, asyncio.timeout(10):
+            session = client.session()
+            for _ in range(NUM_LANES + 1):
+                with pytest.raises(TypeError, match="JSON"):
+                    await session.respond("hi", metadata={"of": object()})
+            assert (await session.respond("hi")).text == "fine"
+
+
+class Gated(ScriptedServer):
+    """Whoever opens a socket waits for ``there``."""
+
+    def __init__(self, script: Any) -> None:
+        super().__init__(script)
+        self.there, self.tries = asyncio.Event(), 0
+
+    async def open(
+        self, url: str, headers: dict[str, str], *, open_timeout_s: float
+    ) -> ScriptedSocket:
+        self.tries += 1
+        await self.there.wait()
+        return await super().open(url, headers, open_timeout_s=open_timeout_s)
+
+
+@pytest.mark.parametrize("sent", [False, True], ids=["before it is sent", "then lost"])
+@pytest.mark.parametrize("method", ["respond", "run"])
+async def test_a_turn_that_is_cancelled_without_a_socket_is_cancelled_on_the_next(
+    sent: bool, method: str
+) -> None:
+    server = Gated([hold("One two"), "fine"])
+    async with server.async_client() as client, asyncio.timeout(20):
+        session = client.session()
+        playing = asyncio.create_task(getattr(session, method)("go"))
+        if sent:
+            server.there.set()
+            while not server.requests:
+                await asyncio.sleep(0.001)
+            server.there.clear()
+            server.cut()
+        while server.tries < 1 + sent:
+            await asyncio.sleep(0.001)
+        session.cancel()
+        server.there.set()
+        ended = await playing
+        status = "cancelled" if method == "run" else "incomplete"
+        assert (ended.status, ended.text) == (status, "One two")
+        assert (await session.respond("more")).text == "fine"

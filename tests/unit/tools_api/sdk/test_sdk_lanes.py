@@ -8,7 +8,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.support.fake_server import FakeServer, message, refusal, turn
-from tools_api.sdk.answers import TextDelta
+from tools_api.sdk.answers import TextDelta, TurnSteered
 from tools_api.sdk.chain import Chain
 from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.lanes import NUM_LANES, Lane, Lanes
@@ -161,3 +161,45 @@ async def test_a_server_that_does_not_know_the_response_leaves_nobody_waiting() 
             await quiet
             texts = [[item["content"] for item in session._chain.owed] for session in (one, other)]
     assert texts == [[], ["rather this"]]
+
+
+@pytest.mark.parametrize("way", ["before", "between", "handed back"])
+async def test_a_turn_that_was_steered_and_left_has_its_lane_until_nothing_comes_of_it(
+    way: str,
+) -> None:
+    """Left before the response that it has steered has ended, or before the next one begins."""
+
+    def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+        if request["type"] == "response.create":
+            told = turn(request, [message("ok")], id=f"resp_{len(server.requests)}")
+            return told[:3] if len(server.requests) == 1 else told
+        return [accepted, *([] if way == "before" else ended)]
+
+    def rest(request: dict[str, Any]) -> list[dict[str, Any]]:
+        if way == "handed back":
+            return [told | {"type": "response.steer.failed", "steer": {"id": "steer_1"}}]
+        told_next = turn(request, [], id="resp_x", status="incomplete", keepwarm=cancelled)
+        return [*(ended if way == "before" else []), *told_next]
+
+    told = {"stream_id": "lane-0", "sequence_number": 9}
+    steer = {"id": "steer_1", "previous_response_id": "resp_1"}
+    accepted = told | {"type": "response.steer.accepted", "steer": steer}
+    cancelled, why = {"reason": "cancelled"}, {"reason": "steered"}
+    ended = turn(told, [], status="incomplete", incomplete_details=why)[-1:]
+    with FakeServer(answer, on_cancel=rest) as server:
+        async with AsyncClient(server.url) as client:
+            session = client.session()
+            events = session.stream_turn("go")
+            async for event in events:
+                if isinstance(event, TurnSteered):
+                    break
+                if event == TextDelta(text="o"):
+                    session.steer("rather this")
+                    if way == "before":
+                        break
+            await events.aclose()
+            assert [(await client.session().respond("x")).text for _ in range(2)] == ["ok", "ok"]
+    assert server.cancels == [{"type": "response.cancel", "stream_id": "lane-0"}]
+    assert [r["stream_id"] for r in server.requests if r["type"] == "response.create"] == [
+        *("lane-0", "lane-1", "lane-0")
+    ]

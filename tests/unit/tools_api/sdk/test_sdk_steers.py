@@ -8,7 +8,7 @@ import pytest
 from runtime.messages import FinishReason
 from tests.support.sessions_rig import END, Client, Event, Rig, call, spelled, token_ids, tool
 from tools_api.items import Call, Message
-from tools_api.sdk.answers import Response, StreamEvent, TurnSteered
+from tools_api.sdk.answers import Response, StreamEvent, TextDelta, TurnSteered
 from tools_api.sdk.chain import Chain
 from tools_api.sdk.failures import ConnectionLost, TurnFailed
 from tools_api.sdk.options import TurnOptions, wire_items
@@ -26,6 +26,10 @@ class Played:
         self.chain = Chain(defaults=TurnOptions(tools=TOOLS, **defaults))
         self.events: list[StreamEvent] = []
         self.turn: Turn | None = None
+        self.runs = False
+        """The server writes a response."""
+        self.late: list[str] | None = None
+        """Frames on their way to the server, where they take a while."""
 
     def begin(self, input: Any) -> Turn:
         self.turn = Turn(self.chain, input, {})
@@ -38,11 +42,21 @@ class Played:
         self.read(self.client.send_raw(turn.frame("lane-0", self.client)))
 
     def post(self, frame: str) -> None:
-        self.read(self.client.send_raw(frame))
+        if self.late is None:
+            self.read(self.client.send_raw(frame))
+        else:
+            self.late.append(frame)
+
+    def arrive(self) -> None:
+        late, self.late = self.late or [], []
+        for frame in late:
+            self.read(self.client.send_raw(frame))
 
     def read(self, events: list[Event]) -> None:
         assert self.turn is not None
         for event in events:
+            if event["type"].startswith("response.") and "response" in event:
+                self.runs = event["response"]["status"] == "in_progress"
             if not self.turn.over:
                 self.events += self.turn.receive(event)
 
@@ -164,6 +178,23 @@ def test_a_next_response_that_cannot_begin_leaves_it_to_the_next_turn() -> None:
     assert played.chain.owed == wire_items("faster")
 
 
+def test_what_the_server_gets_behind_the_next_response_leaves_both_responses_whole() -> None:
+    played = Played()
+    turn = played.begin("hi")
+    played.emit("One")
+    played.steer("faster")
+    played.late = []
+    played.steer("no, slower")
+    played.emit(" two." + END)
+    played.arrive()
+    played.emit("Sure." + END)
+    kinds = [type(event).__name__ for event in played.events if not isinstance(event, TextDelta)]
+    assert (kinds, turn.text) == (["TurnSteered", "Response"], "Sure.")
+    assert played.said() == played.read_by_server() == ["hi", "faster"]
+    assert played.chain.owed == wire_items("no, slower")
+    assert (played.chain.stats.turns, played.chain.stats.restarts) == (2, 0)
+
+
 def test_a_turn_that_fails_leaves_it_to_the_next_one() -> None:
     played = Played()
     played.begin("hi")
@@ -193,10 +224,12 @@ def test_a_lost_socket_loses_nothing_that_was_said() -> None:
 OUTPUTS = ("Yes it is." + END, call("look") + END, "I look. " + call("look") + END)
 
 
+@pytest.mark.parametrize("slow", [False, True], ids=["at once", "slow"])
 @pytest.mark.parametrize("seed", range(8))
-def test_whenever_something_is_said_client_and_server_have_it_once(seed: int) -> None:
+def test_whenever_something_is_said_client_and_server_have_it_once(seed: int, slow: bool) -> None:
     rng = random.Random(seed)
     played = Played(keepwarm={"steer": rng.choice(("item", "now"))})
+    played.late = [] if slow else None
     texts: list[str] = []
     next_input: Any = "text 0"
     for number in range(1, 12):
@@ -210,11 +243,14 @@ def test_whenever_something_is_said_client_and_server_have_it_once(seed: int) ->
             if rng.random() < 0.15:
                 texts.append(f"said {number} {len(texts)}")
                 played.steer(texts[-1])
-                if turn.over:
-                    break
-                if played.rig.engine.last is not request:
-                    left = token_ids(rng.choice(OUTPUTS))
-            left = _step(played, rng, left)
+            if played.late and (not played.runs or rng.random() < 0.2):
+                played.arrive()
+            if turn.over:
+                break
+            if played.rig.engine.last is not request:
+                left = token_ids(rng.choice(OUTPUTS))
+            if played.runs:
+                left = _step(played, rng, left)
         calls = [item for item in played.response.output if isinstance(item, Call)]
         next_input = [
             {"type": "function_call_output", "call_id": c.call_id, "output": "o"}
