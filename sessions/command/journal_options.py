@@ -197,18 +197,18 @@ def with_journal(
     """
     if journal is None:
         return service, None
-    commits, store, renderer = Commits(journal), service.store, service.model.renderer
-    loader = Loader(journal, fingerprint=of, retokenise=renderer if options.retokenise else None)
-    recollection = Recollection(journal=journal, loader=loader, store=store, commits=commits)
+    commits, store = Commits(journal), service.store
+    service = replace(service, commits=commits, wall_clock=store.journal_clock)
     store.lasts()
     rescue = Rescue(journal, options.rescue_folder) if isinstance(journal, SqliteJournal) else None
     desk = JournalDesk(
         journal,
-        recollection,
+        _recollection(journal, options, of, service, commits),
         store,
         keep_s=options.keep_s,
         ground=service.ground,
         rescue=None if rescue is None else rescue.save,
+        wall_clock=service.wall_clock,
     )
     if standing is not None:
         standing.quotas = service.store.quotas
@@ -230,13 +230,26 @@ def with_journal(
             desk.not_opened(str(error))
     if options.ready_without:
         service.ground.left_out = frozenset({JOURNAL})
-    return replace(service, commits=commits), desk
+    return service, desk
+
+
+def _recollection(
+    journal: Journal, options: JournalOptions, of: bytes, service: Service, commits: Commits
+) -> Recollection:
+    renderer = service.model.renderer if options.retokenise else None
+    return Recollection(
+        journal=journal,
+        loader=Loader(journal, fingerprint=of, retokenise=renderer),
+        store=service.store,
+        commits=commits,
+        wall_clock=service.wall_clock,
+    )
 
 
 def _spent(journal: Journal, service: Service) -> Callable[[], None]:
     """Read what the operator's budgets have left; what is returned has the service know it."""
     tenants, policies = journal.accounts_named(TENANT_ACCOUNT), journal.accounts_of_policies()
-    offset_s = journal.clock_s() - service.wall_clock()
+    offset_s = journal.clock_s() - service.store.wall_clock()
 
     return partial(
         service.store.load_spent,

@@ -87,9 +87,18 @@ class Store:
                 quota=self.quotas.for_tenant(name),
                 tables=self._tables,
                 logs=self.logs,
-                journal_clock=lambda: self.wall_clock() + self._clock_offset_s,
+                journal_clock=self.journal_clock,
             )
         return tenant
+
+    def journal_clock(self) -> float:
+        """Seconds since the epoch by the clock that the servers of a journal have in common;
+        without a journal by this machine's."""
+        return self.wall_clock() + self._clock_offset_s
+
+    def journal_shows(self, now_s: float) -> None:
+        """The journal's clock was looked at just now."""
+        self._clock_offset_s = now_s - self.wall_clock()
 
     def lasts(self) -> None:
         """There is a journal: what is dropped here comes back, and a session keeps the name of its

@@ -92,6 +92,8 @@ class Heard:
     """Nobody new is sent to this server."""
     num_ready: int = 1
     """Servers of its cluster that serve."""
+    now_ms: int = field(default=0, compare=False)
+    """What the journal's clock showed, in milliseconds since the epoch."""
 
 
 def bell_of(cluster: str) -> str:

@@ -210,11 +210,11 @@ class Ownership:
             now_ms = self.now_ms(cursor)
             told_ms = members.beat(cursor, journal.owner, now_ms, presence)
             if presence is None:
-                return Heard()
+                return Heard(now_ms=now_ms)
             if changed:
                 journal.tell(cursor, members.bell_of(presence.cluster))
             ready = members.count_ready(cursor, presence.cluster, now_ms - DEAD_MS)
-            return Heard(told=told_ms > 0, num_ready=ready)
+            return Heard(told=told_ms > 0, num_ready=ready, now_ms=now_ms)
 
     def join(self, presence: Presence) -> None:
         """See ``Owner``."""

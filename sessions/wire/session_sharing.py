@@ -105,6 +105,7 @@ class SessionSharing:
         ownership, standing, loop = self._ownership, self.standing, asyncio.get_running_loop()
         beat = ownership.beat if standing is None else standing.beating(ownership)
         heard = await loop.run_in_executor(self._keeper, beat)
+        self._store.journal_shows(heard.now_ms / 1000)
         if standing is not None:
             standing.heard(heard)
 

@@ -20,9 +20,9 @@ from tests.support.entries import entry
 PRICE = PriceTable(input_uncached=3_000, input_cached=300, output=15_000)
 
 
-def over(journal: Journal, service: Service) -> tuple[Service, JournalDesk]:
+def over(journal: Journal, service: Service, *, keep_s: float = 1e9) -> tuple[Service, JournalDesk]:
     """A service whose turns are kept in a journal, and the desk that writes and reads it. The
-    journal's fingerprint is ``b"f"``; it expires nothing."""
+    journal's fingerprint is ``b"f"``; it expires nothing unless ``keep_s`` says so."""
     commits = Commits(journal)
     store = service.store
     store.lasts()
@@ -33,7 +33,7 @@ def over(journal: Journal, service: Service) -> tuple[Service, JournalDesk]:
         commits=commits,
         wall_clock=service.wall_clock,
     )
-    desk = JournalDesk(journal, recollection, store, keep_s=1e9)
+    desk = JournalDesk(journal, recollection, store, keep_s=keep_s, wall_clock=service.wall_clock)
     if desk.sharing is not None:
         commits.awake = desk.sharing.awake
     return replace(service, commits=commits), desk

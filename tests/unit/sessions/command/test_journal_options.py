@@ -1,5 +1,6 @@
 """Where the journal is, said by options, the environment or nobody."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,15 @@ from sessions.command.journal_options import (
     look_at_journal,
     open_journal,
     read_journal_options,
+    with_journal,
 )
 from sessions.command.serve_settings import JOURNAL_SETTINGS
 from sessions.command.settings import OptionError, Value, Values
 from sessions.journal.errors import JournalUnavailable
+from tests.support.clock import FakeClock
 from tests.support.fake_engine import INFO
+from tests.support.sessions_rig import make_service
+from tests.support.timed_journal import TimedJournal
 
 
 def read(**given: Any) -> JournalOptions:
@@ -92,3 +97,21 @@ def test_to_look_is_to_see_what_would_be_opened_and_to_make_nothing(tmp_path: Pa
     seen = look_at_journal(options, b"")
     assert seen is not None
     assert seen.sessions == 0
+
+
+@pytest.mark.parametrize("behind_s", [-4e6, 0.0, 4e6])
+def test_a_server_with_a_journal_tells_the_time_by_its_clock(
+    tmp_path: Path, behind_s: float
+) -> None:
+    async def scenario() -> None:
+        before = make_service(FakeClock(1000.0))
+        now_s = before.wall_clock() + behind_s
+        journal = TimedJournal(tmp_path / "j", lambda: round(now_s * 1000), fingerprint=b"f")
+        service, desk = with_journal(journal, read(), b"f", before)
+        assert desk is not None
+        assert service.wall_clock() == pytest.approx(now_s, abs=0.001)
+        before.store.journal_shows(now_s + 60)
+        assert service.wall_clock() == pytest.approx(now_s + 60, abs=0.001)
+        await desk.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -17,6 +17,7 @@ from sessions.durable.tenant import Tenant
 from sessions.journal import ownership, shares
 from sessions.journal.errors import JournalBusy, JournalUnavailable
 from sessions.journal.journal import Journal
+from sessions.journal.members import Heard
 from sessions.journal.ownership import Ownership
 from sessions.journal.records import session_account, tree_account
 from sessions.journal.samples import HOUR_S, Sample
@@ -42,6 +43,7 @@ from tests.support.journals import over, record, reservation
 from tests.support.reading import inline_reading
 from tests.support.sessions_rig import make_service
 from tests.support.speaking_engine import SpeakingEngine
+from tests.support.timed_journal import TimedJournal
 
 
 class Bench:
@@ -325,6 +327,41 @@ def test_upkeep_goes_on_after_whatever_once_went_wrong(
     assert len(calls) >= 2
 
 
+@pytest.mark.parametrize("ahead_days", [-400, 0, 400])
+def test_what_is_old_is_so_by_the_journals_clock_and_not_by_this_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_days: int
+) -> None:
+    """One server with a wrong clock would take the history of all."""
+    monkeypatch.setattr(journal_desk, "EXPIRE_EVERY_S", 0.0)
+    day_s, now_s, rounds = 86_400.0, 1_800_000_000.0, list[float]()
+
+    async def scenario() -> None:
+        journal = TimedJournal(tmp_path / "j", lambda: round(now_s * 1000), fingerprint=b"f")
+        journal.append(
+            [
+                record("old", session="old", created_s=now_s - 31 * day_s),
+                record("new", session="new", created_s=now_s - 29 * day_s),
+            ]
+        )
+        expire = journal.expire
+
+        def counted(before_s: float) -> int:
+            rounds.append(before_s)
+            return expire(before_s)
+
+        journal.expire = counted  # type: ignore[method-assign]
+        service = make_service(FakeClock(1000.0))
+        service.store.wall_clock = lambda: now_s + ahead_days * day_s
+        service = replace(service, wall_clock=service.store.wall_clock)
+        _, desk = over(journal, service, keep_s=30 * day_s)
+        desk.start(lambda _: None, no_samples, lambda _: None)
+        await until(lambda: len(rounds) > 1)
+        assert [row.name for row in journal.sessions()] == ["new"]
+        await desk.close()
+
+    run(scenario)
+
+
 def sharing_of(bench: Bench) -> SessionSharing:
     assert bench.desk.sharing is not None
     return bench.desk.sharing
@@ -336,9 +373,9 @@ def busy_upkeep(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     beats: list[None] = []
     beat = Ownership.beat
 
-    def counted(ownership: Ownership) -> None:
-        beat(ownership)
+    def counted(ownership: Ownership) -> Heard:
         beats.append(None)
+        return beat(ownership)
 
     monkeypatch.setattr(Ownership, "beat", counted)
     monkeypatch.setattr(session_sharing, "POLL_S", 0.0)

@@ -37,6 +37,31 @@ def test_a_session_in_use_is_kept_until_its_turn_has_ended(tmp_path: Path) -> No
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
+def test_each_heartbeat_tells_the_journals_clock(tmp_path: Path) -> None:
+    """This machine's may be wrong, and may jump: turns are written by the one that is common."""
+
+    async def scenario() -> None:
+        told, machine = FakeClock(1_800_000_000.0), FakeClock(5.0)
+        journal = TimedJournal(
+            tmp_path / "j", lambda: round(told() * 1000), fingerprint=b"f", owner="a", shared=True
+        )
+        service = make_service(FakeClock(1000.0))
+        service.store.wall_clock = machine
+        service, desk = over(journal, service)
+        assert isinstance(desk.sharing, SessionSharing)
+        living = asyncio.create_task(desk.sharing.live(lambda _: None))
+        for jump_s in (0.0, 4e9, -3e9):
+            machine.advance(jump_s)
+            told.advance(7.0)
+            async with asyncio.timeout(20):
+                while abs(service.store.journal_clock() - told()) > 0.001:
+                    await asyncio.sleep(0.01)
+        living.cancel()
+        await desk.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
 @pytest.mark.parametrize(
     ("error", "level"),
     [
