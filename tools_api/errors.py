@@ -421,8 +421,8 @@ def unsplittable_input() -> ApiError:
     """A text that fits the context, perhaps: nobody can tokenise it. Rather than its size it says
     what is wrong, by the code that agents shorten their context for."""
     return ApiError(
-        "The input has a run of characters of one kind that is too long for the model's tokenizer; "
-        "shorten it or set truncation to 'auto'.",
+        "Input tokens exceed the configured limit: the input has a run of characters of one kind "
+        "that is too long for the model's tokenizer; shorten it or set truncation to 'auto'.",
         code="context_length_exceeded",
         param="input",
     )

@@ -131,3 +131,7 @@ def test_the_lengths_of_a_context_that_is_too_long_can_be_read_from_the_error() 
     assert errors.told_lengths(errors.context_length_exceeded(9, 8)) == (9, 8)
     assert errors.told_lengths(errors.context_length_exceeded(8, 8)) == (8, 7)
     assert errors.told_lengths(errors.unsplittable_input()) is None
+
+
+def test_a_text_that_cannot_be_tokenised_is_said_in_words_by_which_clients_know_it() -> None:
+    assert "Input tokens exceed the configured limit" in errors.unsplittable_input().message
