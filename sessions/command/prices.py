@@ -93,18 +93,24 @@ def read_price_file(path: Path) -> PriceFile:
 
 
 def check_budgets(policies: Mapping[str, TenantPolicy], prices: PriceTable) -> None:
-    """Refuse a tenant's budget of money where nothing costs it any.
+    """Refuse a budget of money where nothing costs any: a tenant's, of whatever time, or a key's.
 
     Raises:
-        PriceError: some tenant has one.
+        PriceError: some tenant or key has one.
     """
     for tenant, policy in policies.items():
         terms = TenantTerms(partial(policies.__getitem__, tenant), prices)
-        if terms.prices.free and policy.budget.cost is not None:
-            raise PriceError(
-                f"tenants {tenant}: a budget of money needs prices; set --prices or --price, or "
-                "the tenant's own"
-            )
+        if not terms.prices.free:
+            continue
+        places = {f"tenants {tenant}": (policy.budget, *(each.bounds for each in policy.periods))}
+        for name, own in policy.keys.items():
+            places[f"key {name}"] = tuple(each.bounds for each in own)
+        for place, budgets in places.items():
+            if any(bounds.cost is not None for bounds in budgets):
+                raise PriceError(
+                    f"{place}: a budget of money needs prices; set --prices or --price, or "
+                    "the tenant's own"
+                )
 
 
 def nano_per_million(number: object) -> int:

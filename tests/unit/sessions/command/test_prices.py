@@ -8,7 +8,7 @@ import pytest
 from sessions.command.prices import PriceError, check_budgets, read_price_file
 from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
-from sessions.tenants import TenantPolicy, TokenPrices
+from sessions.tenants import BudgetTerms, TenantPolicy, TokenPrices
 from tests.support.architecture import ROOT
 from tools_api.requests import Bounds
 
@@ -60,6 +60,16 @@ def test_a_tenants_budget_of_money_needs_prices() -> None:
     with pytest.raises(PriceError, match=r"^tenants acme: a budget of money needs prices"):
         check_budgets(policies, PriceTable())
     check_budgets(policies, PriceTable(output=1))
+    month = BudgetTerms(bounds=Bounds(cost=1.0), every="month")
+    output = BudgetTerms(bounds=Bounds(output=1), every="day")
+    for refused, place in (
+        (TenantPolicy(periods=(output, month)), "tenants acme"),
+        (TenantPolicy(keys={"fine": (output,), "ci": (output, month)}), "key ci"),
+    ):
+        with pytest.raises(PriceError, match=f"^{place}: a budget of money needs prices"):
+            check_budgets({"acme": refused}, PriceTable())
+        check_budgets({"acme": refused}, PriceTable(output=1))
+    check_budgets({"acme": TenantPolicy(periods=(output,))}, PriceTable())
     own = TokenPrices(input_uncached=1, input_cached=0, output=2)
     check_budgets({"acme": TenantPolicy(budget=Bounds(cost=1.0), prices=own)}, PriceTable())
     free = TenantPolicy(
