@@ -172,7 +172,7 @@ def read_tenants_file(path: Path) -> TenantsFile:
         text = _text(path)
         try:
             document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise KeyFileError(f"not TOML: {error}") from None
         return _read(document)
     except KeyFileError as error:

@@ -84,7 +84,7 @@ def read_price_file(path: Path) -> PriceFile:
         raise PriceError(f"{path} cannot be read: {error.reason}") from error
     except UnicodeDecodeError:
         raise PriceError(f"{path} cannot be read: not UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise PriceError(f"{path} cannot be read: not TOML: {error}") from None
     try:
         return PriceFile(path=path, tables=_tables(document))

@@ -198,7 +198,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise OptionError(f"{path}: cannot read it: {error.strerror}") from error
     except UnicodeDecodeError:
         raise OptionError(f"{path}: not TOML: not UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise OptionError(f"{path}: not TOML: {error}") from None
 
 

@@ -114,6 +114,8 @@ def test_a_key_without_a_role_is_its_tenants(tmp_path: Path) -> None:
         (ROW + PRICED.replace("1}", "1e-10}"), "tenants acme prices: a price is finer than"),
         (ROW + "[tenants.acem]\n", "tenants acem: no key belongs to a tenant of that name"),
         ("[[keys]\n", "not TOML: "),
+        (f"x = {'9' * 5_000}\n", "not TOML: "),
+        (f"x = {'[' * 5_000}\n", "not TOML: "),
         ("name = \n", "not TOML: "),
         (b"\xff\xfe", "cannot read it: not UTF-8"),
     ],

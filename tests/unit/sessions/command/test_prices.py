@@ -113,6 +113,8 @@ def test_a_price_at_the_limit_is_taken(tmp_path: Path, number: str) -> None:
         (GOOD.replace("0.1", '"1"'), "models.m.cached is not a number"),
         (GOOD.replace("0.1", "0.0000000001"), "models.m.cached is finer than"),
         ("[models.m\n", "cannot be read"),
+        (f"x = {'9' * 5_000}\n", "cannot be read"),
+        (f"x = {'[' * 5_000}\n", "cannot be read"),
     ],
 )
 def test_a_bad_entry_is_named(tmp_path: Path, text: str, reason: str) -> None:

@@ -126,6 +126,8 @@ def test_a_bad_text_is_told_with_the_place_it_stands_in(
         ("[serve]\nmode = 'c'", "serve.mode 'c' is not one of a, b"),
         ("[serve]\nallow_origin = 'x'", "serve.allow_origin is 'x', not a list of texts"),
         ("[serve\n", "not TOML: "),
+        (f"x = {'9' * 5_000}\n", "not TOML: "),
+        (f"x = {'[' * 5_000}\n", "not TOML: "),
     ],
 )
 def test_a_file_is_refused_by_the_key_that_is_wrong(
