@@ -4,14 +4,20 @@ A key is shown once, when it is made; a file holds its digest alone.
 """
 
 import contextlib
+import os
 import secrets
+import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from sessions.tenants import ApiKey, KeyFileError, Role
 from sessions.tenants_file import TenantsFile, key_row, read_tenants_file
+
+if sys.platform != "win32":
+    import fcntl
 
 KEY_BYTES = 32
 """Random bytes of a key: too many to be guessed, so that a plain digest hides it."""
@@ -77,22 +83,56 @@ def _read(file: Path) -> TenantsFile:
 
 
 def _append(file: Path, row: str) -> None:
-    """Put a row behind what is in the file, if the file is good with it."""
-    draft = file.with_name(file.name + ".new")
+    """Put a row behind what is in the file, if the file is good with it. Who may read it stays."""
     try:
-        before = file.read_text(encoding="utf-8") if file.exists() else ""
-        draft.write_text(f"{before}\n{row}" if before else row, encoding="utf-8")
-        read_tenants_file(draft)
-        draft.replace(file)
+        place = Path(os.path.realpath(file))  # a link stays one
+        with _alone_in(place.parent):
+            _append_to(place, row)
     except KeyFileError as error:
-        raise click.ClickException(str(error).replace(str(draft), str(file), 1)) from error
+        raise click.ClickException(f"{file}: {error}") from error
     except OSError as error:
         raise click.ClickException(f"{file}: cannot be changed: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise click.ClickException(f"{file}: cannot read it: not UTF-8") from error
+
+
+def _append_to(place: Path, row: str) -> None:
+    draft = place.with_name(place.name + ".new")
+    try:
+        before = place.read_text(encoding="utf-8") if place.exists() else ""
+        draft.write_text(f"{before}\n{row}" if before else row, encoding="utf-8")
+        try:
+            read_tenants_file(draft)
+        except KeyFileError as error:
+            raise KeyFileError(str(error).removeprefix(f"{draft}: ")) from None
+        if place.exists():
+            _keep_readers(place.stat(), draft)
+        draft.replace(place)
     finally:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def _keep_readers(found: os.stat_result, draft: Path) -> None:
+    """Give the draft the owner, group and mode of the file that it is to replace."""
+    own = draft.stat()
+    if (own.st_uid, own.st_gid) != (found.st_uid, found.st_gid):
+        os.chown(draft, found.st_uid, found.st_gid)
+    draft.chmod(stat.S_IMODE(found.st_mode))
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Only one command at a time changes files of the folder: none takes out another's row."""
+    if sys.platform == "win32":
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 COMMAND = click.Group(

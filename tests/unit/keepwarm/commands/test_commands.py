@@ -5,10 +5,13 @@ import errno
 import io
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -224,6 +227,33 @@ def test_a_key_can_go_straight_into_a_file_that_stays_good(
     assert (status, out) == (1, "")
     assert f"{file}: key 3: the name 'a' stands in the file twice" in err
     assert file.read_text() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_row_changes_neither_who_may_read_a_file_nor_what_a_link_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, link = tmp_path / "tenants.toml", tmp_path / "link.toml"
+    link.symlink_to(file.name)
+    for number, mode in enumerate((0o640, 0o600, 0o664)):
+        words = ("keys", "new", "--name", f"k{number}", "--tenant", "t", "--append", str(link))
+        assert told(capsys, *words)[0] == 0
+        file.chmod(mode)
+        words = ("keys", "new", "--name", f"m{number}", "--tenant", "t", "--append", str(link))
+        assert told(capsys, *words)[0] == 0
+        assert stat.S_IMODE(file.stat().st_mode) == mode
+    assert link.is_symlink()
+    assert len(read_tenants_file(file).keys) == 6
+
+
+def test_keys_made_at_the_same_time_all_stand_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "tenants.toml"
+    names = [f"k{number}" for number in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        made = partial(keys.new, tenant="t", role="tenant", append=file)
+        assert set(pool.map(made, names)) == {0}
+    found = {key.principal.key_name for key in read_tenants_file(file).keys}
+    assert found == set(names)
     assert list(tmp_path.iterdir()) == [file]
 
 
