@@ -29,7 +29,7 @@ from keepwarm import (
 )
 from keepwarm.commands.chat_settings import CHAT_SETTINGS
 from keepwarm.commands.parameters import Given, settings_command
-from keepwarm.commands.registry import base_url, values_of, warn_of_strays
+from keepwarm.commands.registry import base_url, key_of, values_of, warn_of_strays
 from keepwarm.commands.screen import Screen, printable
 from keepwarm.commands.tools_file import tools_of
 from sessions.command.settings import OptionError, Values
@@ -126,7 +126,7 @@ def run(given: Given) -> int:
     name = session_name(values, resume, state)
     tools = [] if values["tools"] is None else tools_of(values["tools"], values.label("tools"))
     defaults: Any = {key: values[key] for key in ("instructions", "model") if values[key]}
-    url, key = base_url(values), values["api_key"]
+    url, key = base_url(values), key_of(values)
     with Client(url, api_key=key, sockets="session") as client:
         session = client.session(name=name, approve=_approve, tools=tools, **defaults)
         _remember(state, name)

@@ -4,6 +4,7 @@ What a client cannot know by itself, the served model's name and its window, is 
 No key is printed: each configuration says where the client finds it.
 """
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -17,7 +18,7 @@ import click
 
 from keepwarm.commands.chat_settings import CHAT_SETTINGS
 from keepwarm.commands.parameters import Given, settings_command
-from keepwarm.commands.registry import base_url, values_of
+from keepwarm.commands.registry import base_url, key_of, values_of
 from tools_api.sdk.environment import KEY_VARIABLE
 
 TIMEOUT_S = 10.0
@@ -75,10 +76,10 @@ def served(url: str, key: str | None) -> ServedWindow:
         error.close()
         why = "; give it a key with --api-key" if error.code in (401, 403) else ""
         raise NoServer(f"{url}/models answers HTTP {error.code}{why}") from error
-    except OSError as error:
-        reason = getattr(error, "reason", None) or error
+    except (OSError, http.client.HTTPException) as error:
+        reason = str(getattr(error, "reason", None) or error).strip()
         raise NoServer(f"{url} does not answer: {reason}") from error
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise NoServer(f"{url}/models says nothing of a model and its window") from error
 
 
@@ -161,7 +162,7 @@ def run(given: Given) -> int:
     url = base_url(values)
     scheme = urlsplit(url).scheme
     plain = _PLAIN.get(scheme, scheme) + url[len(scheme) :]
-    found = served(plain.rstrip("/"), values["api_key"])
+    found = served(plain.rstrip("/"), key_of(values))
     click.echo(CONFIGURED[given.arguments["client"]](found))
     return 0
 

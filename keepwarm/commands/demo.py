@@ -8,7 +8,7 @@ import click
 
 from keepwarm import ApiError, ConnectionLost
 from keepwarm.commands.parameters import Given, settings_command
-from keepwarm.commands.registry import base_url, values_of, warn_of_strays
+from keepwarm.commands.registry import base_url, key_of, values_of, warn_of_strays
 from keepwarm.demo.child_server import ServerDidNotStart
 from keepwarm.demo.play import TookTooLong, run_demo
 from keepwarm.demo.settings import DEMO_SETTINGS
@@ -24,7 +24,7 @@ def run(given: Given) -> int:
     values = values_of("demo", given)
     options = dict(values)
     if options["url"]:
-        options["url"] = base_url(values)
+        options |= {"url": base_url(values), "api_key": key_of(values)}
     try:
         with _told_to_stop():
             run_demo(**options)

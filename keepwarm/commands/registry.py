@@ -19,7 +19,7 @@ from sessions.command.settings import (
     resolve,
     stray_variables,
 )
-from tools_api.sdk.environment import with_path
+from tools_api.sdk.environment import check_key, with_path
 
 SCHEMES = ("http", "https", "ws", "wss")
 SETTINGS: dict[str, tuple[Setting, ...]] = {
@@ -68,3 +68,17 @@ def base_url(values: Values) -> str:
     if not whole:
         raise OptionError(f"{values.label('url')} {url!r} is not of the form http://host:port")
     return with_path(url)
+
+
+def key_of(values: Values) -> str | None:
+    """The key to send; None: none was given.
+
+    Raises:
+        OptionError: it is none that a server can have.
+    """
+    key: str | None = values["api_key"]
+    try:
+        check_key(key, values.label("api_key"))
+    except ValueError as error:
+        raise OptionError(str(error)) from error
+    return key

@@ -12,6 +12,7 @@ from typing import NoReturn
 from keepwarm.top.app import Top
 from keepwarm.top.cluster_app import ClusterTop
 from keepwarm.top.feed import Feed
+from tools_api.sdk.environment import check_key
 
 URL_VARIABLE = "KEEPWARM_URL"
 KEY_VARIABLE = "KEEPWARM_API_KEY"
@@ -58,8 +59,13 @@ def top(words: Sequence[str], environment: Mapping[str, str]) -> Top | ClusterTo
     if not 0.1 <= arguments.every <= 3600:
         options.error(f"--every {arguments.every:g} is not in 0.1..3600")
     url = arguments.url or environment.get(URL_VARIABLE) or DEFAULT_URL
+    key = arguments.api_key or environment.get(KEY_VARIABLE) or None
     try:
-        feed = Feed(url, arguments.api_key or environment.get(KEY_VARIABLE) or None)
+        check_key(key, "--api-key" if arguments.api_key else KEY_VARIABLE)
+    except ValueError as error:
+        options.error(str(error))
+    try:
+        feed = Feed(url, key)
     except ValueError as error:
         options.error(f"--url: {error}")
     if arguments.cluster:

@@ -24,7 +24,7 @@ from tools_api.items import Item
 from tools_api.sdk.agent_spans import begin_turn, response_attributes
 from tools_api.sdk.answers import StreamEvent
 from tools_api.sdk.backoff import Retries
-from tools_api.sdk.environment import KEY_VARIABLE
+from tools_api.sdk.environment import KEY_VARIABLE, check_key
 from tools_api.sdk.failures import ConnectionLost, Refused, TurnFailed
 from tools_api.sdk.lanes import Lane, Lanes
 from tools_api.sdk.transcript import items_of
@@ -61,7 +61,7 @@ class Endpoint:
             label, key_label: how whoever gave address and key knows them.
 
         Raises:
-            ValueError: it is no address.
+            ValueError: it is no address, or what is given as a key is none.
         """
         self._label = label
         scheme, separator, rest = base_url.partition("://")
@@ -78,9 +78,7 @@ class Endpoint:
         self._http_place = f"{plain}://{place.rstrip('/')}"
         self._base_url = base_url.rstrip("/")
         self._usual_url = f"{scheme}://{rest.partition('/')[0]}/v1"
-        if api_key is not None and not api_key.isprintable():
-            said = "has characters that no key has: a line break at its end?"
-            raise ValueError(f"{key_label} {said}")
+        check_key(api_key, key_label)
         self.headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self.open_timeout_s = open_timeout_s
         self.event_timeout_s = event_timeout_s

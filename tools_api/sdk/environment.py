@@ -45,6 +45,18 @@ def key_of(api_key: str | None, environment: Mapping[str, str] = os.environ) -> 
     return (environment.get(KEY_VARIABLE) if api_key is None else api_key) or None
 
 
+def check_key(api_key: str | None, label: str) -> None:
+    """Refuse what no server can have as a key, and no header can carry.
+
+    Raises:
+        ValueError: it has other characters than a key; the message has the label and no key.
+    """
+    if api_key is None or (api_key.isascii() and api_key.isprintable()):
+        return
+    at_end = ": a line break at its end?" if api_key != api_key.rstrip() else ""
+    raise ValueError(f"{label} has characters that no key has{at_end}")
+
+
 def with_path(url: str) -> str:
     """An address with its path, which may be left out."""
     parts = urlsplit(url)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import threading
 import tomllib
@@ -114,6 +115,8 @@ def test_the_command_asks_the_server_and_prints_no_key(
         (b"no JSON", 200, "says nothing"),
         (b'{"data": []}', 200, "says nothing"),
         (b'{"data": [{"id": "default"}]}', 200, "says nothing"),
+        (b'{"data": [{"id": "default", "max_model_len": 1e999}]}', 200, "says nothing"),
+        (b"[" * 200_000, 200, "says nothing"),
     ],
 )
 def test_a_server_that_says_no_window_is_told_in_a_line(
@@ -123,6 +126,44 @@ def test_a_server_that_says_no_window_is_told_in_a_line(
         served(f"{url}/v1", None)
     assert told in caught.value.message
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\x15\x03\x01\x00\x02\x02\x46",
+        b"SSH-2.0-x\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n",
+    ],
+)
+def test_what_speaks_no_http_is_told_in_a_line(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def once() -> None:
+            peer, _ = listening.accept()
+            with peer:
+                peer.recv(1 << 16)
+                peer.sendall(answer)
+
+        thread = threading.Thread(target=once)
+        thread.start()
+        with pytest.raises(NoServer, match="does not answer: ") as caught:
+            served(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", None)
+        thread.join()
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("command", [["clients", "codex"], ["chat"], ["demo"]])
+@pytest.mark.parametrize("key", ["secret\n", "s\N{EURO SIGN}cret"])
+def test_what_can_be_no_key_is_told_with_the_options_name(
+    command: list[str], key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--url", "http://127.0.0.1:1", "--api-key", key]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("keepwarm: error: --api-key has characters that no key has")
+    assert "cret" not in error
 
 
 def test_where_nobody_is_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:

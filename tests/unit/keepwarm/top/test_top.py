@@ -236,6 +236,22 @@ def test_options_that_make_no_sense_end_with_status_2(
     assert line.endswith("See 'keepwarm top --help'.")
 
 
+@pytest.mark.parametrize("key", ["secret\n", "s\N{EURO SIGN}cret"])
+def test_what_can_be_no_key_is_told_by_where_it_stands(
+    key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, told, place in (
+        (["--api-key", key], {}, "--api-key"),
+        ([], {"KEEPWARM_API_KEY": key}, "KEEPWARM_API_KEY"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            top(words, told)
+        assert ended.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"keepwarm top: error: {place} has characters that no key has")
+        assert "cret" not in line
+
+
 # Budgets
 
 

@@ -338,3 +338,12 @@ async def test_a_turn_that_is_cancelled_without_a_socket_is_cancelled_on_the_nex
         status = "cancelled" if method == "run" else "incomplete"
         assert (ended.status, ended.text) == (status, "One two")
         assert (await session.respond("more")).text == "fine"
+
+
+@pytest.mark.parametrize(
+    "key", ["\N{EURO SIGN}-secret", "a-s\N{LATIN SMALL LETTER E WITH ACUTE}cret"]
+)
+def test_a_key_that_no_header_carries_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(ValueError, match=r"characters that no key has$") as told:
+        Endpoint("http://h/v1", api_key=key)
+    assert "cret" not in str(told.value)
