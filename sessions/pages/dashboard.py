@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from runtime.messages import EngineInfo, StepStats
-from sessions.durable.ledger import TurnReport, TurnUsage, dollars
+from sessions.durable.ledger import TurnReport, TurnUsage, Unsettled, dollars
 from sessions.durable.miss_reasons import MissReason
 from sessions.durable.store import Store
 from sessions.ground import Ground
@@ -62,6 +62,11 @@ class Totals:
             self.budget_ends[report.out_of_budget] += 1
         for miss in report.misses:
             self.missed[miss.reason] += miss.tokens
+
+    def settle(self, unsettled: Unsettled) -> None:
+        """Count what KV was charged after its session's last turn."""
+        self.usage = self.usage + TurnUsage(residency=unsettled.block_us)
+        self.cost += unsettled.cost
 
     def merge(self, other: "Totals") -> None:
         """Count what ``other`` has counted."""
@@ -159,6 +164,11 @@ class Dashboard(Watcher):
         self._turns[report.tenant].append((next(self._numbers), now, report))
         self.log.add(report, now)
         self.history.turn_finished(report, now)
+
+    def residency_settled(self, tenant: str, unsettled: Unsettled) -> None:
+        """Take what KV was charged into totals and curves."""
+        self._totals[tenant].settle(unsettled)
+        self.history.cost_settled(tenant, unsettled.cost, self._clock())
 
     def error_sent(self, tenant: str, code: str | None) -> None:
         """An ``error`` event went to a client of the tenant; ``code`` is one of ours."""

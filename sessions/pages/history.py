@@ -68,16 +68,13 @@ class History:
 
     def turn_finished(self, report: TurnReport, now: float) -> None:
         """Count a turn for its tenant."""
-        levels = self._tenants.get(report.tenant)
-        if levels is None:
-            levels = self._tenants[report.tenant] = _turn_levels()
-        self._tenants.move_to_end(report.tenant)
-        while len(self._tenants) > MAX_TENANTS:
-            self._tenants.popitem(last=False)
-        for buckets in levels.values():
-            buckets.at(now).add(report)
-        if self.recorder is not None:
-            self.recorder.turn_finished(report)
+        for bucket in self._turns_now(report.tenant, now):
+            bucket.add(report)
+
+    def cost_settled(self, tenant: str, cost: int, now: float) -> None:
+        """Count nano-dollars that a tenant was charged beside its turns."""
+        for bucket in self._turns_now(tenant, now):
+            bucket.cost += cost
 
     def steps_finished(self, stats: StepStats, now: float) -> None:
         """Take in how far the engine's predictions were off."""
@@ -104,6 +101,19 @@ class History:
         }
         for bucket in self._machine_now(now):
             bucket.sample(values)
+
+    def _turns_now(self, tenant: str, now: float) -> Iterator[TurnBucket]:
+        """Where what a tenant's turns do now is counted."""
+        levels = self._tenants.get(tenant)
+        if levels is None:
+            levels = self._tenants[tenant] = _turn_levels()
+        self._tenants.move_to_end(tenant)
+        while len(self._tenants) > MAX_TENANTS:
+            self._tenants.popitem(last=False)
+        for buckets in levels.values():
+            yield buckets.at(now)
+        if self.recorder is not None:
+            yield from self.recorder.turns_now(tenant)
 
     def _machine_now(self, now: float) -> Iterator[MachineBucket]:
         """Where what happens now is counted."""

@@ -30,11 +30,10 @@ class _Stretch:
     machine: MachineBucket = field(default_factory=MachineBucket)
     turns: dict[str, TurnBucket] = field(default_factory=lambda: {WHOLE: TurnBucket()})
 
-    def add(self, report: TurnReport) -> None:
-        self.turns[WHOLE].add(report)
-        if report.tenant not in self.turns and len(self.turns) > MOST_TENANTS:
-            return
-        self.turns.setdefault(report.tenant, TurnBucket()).add(report)
+    def buckets(self, tenant: str) -> Iterator[TurnBucket]:
+        yield self.turns[WHOLE]
+        if tenant in self.turns or len(self.turns) <= MOST_TENANTS:
+            yield self.turns.setdefault(tenant, TurnBucket())
 
     def samples(self) -> Iterator[Sample]:
         for tenant, bucket in self.turns.items():
@@ -58,8 +57,13 @@ class Recorder:
 
     def turn_finished(self, report: TurnReport) -> None:
         """Count a turn that has ended."""
-        self._minute.add(report)
-        self._hour.add(report)
+        for bucket in self.turns_now(report.tenant):
+            bucket.add(report)
+
+    def turns_now(self, tenant: str) -> Iterator[TurnBucket]:
+        """Where what the tenant's turns do is counted."""
+        yield from self._minute.buckets(tenant)
+        yield from self._hour.buckets(tenant)
 
     def machine_now(self) -> Iterator[MachineBucket]:
         """Where what the engine does is counted."""

@@ -5,7 +5,7 @@ Knows nothing of who tells. Always true: none takes long, and none changes what 
 """
 
 from runtime.messages import EngineInfo, StepStats
-from sessions.durable.ledger import TurnReport
+from sessions.durable.ledger import TurnReport, Unsettled
 
 
 class Watcher:
@@ -28,6 +28,9 @@ class Watcher:
 
     def turn_finished(self, report: TurnReport) -> None:
         """A turn has ended, and this is its report."""
+
+    def residency_settled(self, tenant: str, unsettled: Unsettled) -> None:
+        """The charge for a session's KV after its last turn was recorded."""
 
     def error_sent(self, tenant: str, code: str | None) -> None:
         """A client was told of an error."""

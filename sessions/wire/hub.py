@@ -274,7 +274,8 @@ class Hub:
         for session in sessions:
             unsettled = session.ledger.settle_residency()
             if unsettled.block_us:
-                self._metrics.residency_settled(session.tenant, unsettled)
+                for watcher in self._watchers:
+                    watcher.residency_settled(session.tenant, unsettled)
                 if self.journal is not None:
                     self.journal.settle(session, unsettled)
 

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from runtime.messages import StepStats
-from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage
+from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage, Unsettled
 from sessions.durable.miss_reasons import Miss, MissReason
 from sessions.durable.session_view import SessionView
 from sessions.durable.store import Store
@@ -112,6 +112,17 @@ def test_totals_add_up_over_turns() -> None:
         "cost": 2.0,
         "saved": 0.5,
     }
+
+
+def test_what_kv_is_charged_after_the_last_turn_is_in_totals_and_curves() -> None:
+    board = Board()
+    board.dashboard.turn_finished(REPORT)
+    before = board.shown()["totals"]
+    board.dashboard.residency_settled("acme", Unsettled(2_500_000, 750_000_000))
+    added = {"block_seconds": 2.5, "cost": before["cost"] + 0.75}
+    assert board.shown()["totals"] == before | added
+    (curve,) = board.dashboard.history.turns("hour", ["acme"], board.dashboard.now).values()
+    assert (curve.turns, curve.numbers()["cost"]) == (1, before["cost"] + 0.75)
 
 
 def test_a_tenant_sees_its_own_rows_and_nothing_of_the_machine() -> None:

@@ -583,6 +583,7 @@ def test_kv_beyond_a_budget_is_dropped_and_what_it_cost_is_counted() -> None:
         assert bench.value("kv_residency_drops_total") == 1
         assert bench.value("kv_residency_block_microseconds_total") == 2_500_000
         assert bench.value("cost_nanodollars_total") == 2_500
+        assert bench.hub.dashboard.totals({"acme"}).cost == 2_500, "as in the ledger"
 
     run(scenario)
 
