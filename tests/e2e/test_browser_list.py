@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from keepwarm.commands.main import main
 from keepwarm.demo.child_server import child_server
 from sessions.durable.ledger import dollars
 from sessions.journal.records import SessionRecord, options_kept
@@ -272,6 +273,16 @@ def test_the_list_goes_on_while_it_is_looked_at_and_follows_new_turns(
     assert page.evaluate("document.activeElement.textContent") == "job-07"
     page.goto("/dashboard" + session_address("acme", "job-07"))
     expect(page.locator("#session-name")).to_have_text("job-07")
+
+
+def test_a_session_that_a_command_deletes_leaves_the_list(desk: Desk, world: World) -> None:
+    in_thread(lambda: crowd(world.serving.url, ACME, {"goes-soon": 1}))
+    page = desk.open(ACME, "#sessions?q=goes-soon")
+    expect(page.locator('tr[data-session="goes-soon"]')).to_be_visible()
+    words = ["sessions", "delete", "--journal", str(world.journal), "--tenant", "acme"]
+    assert main([*words, "goes-soon"]) == 0
+    expect(page.locator("tr[data-session]")).to_have_count(0, timeout=30_000)
+    expect(page.locator("#view .empty")).to_contain_text("None of the sessions")
 
 
 def test_a_server_without_a_journal_lists_what_is_in_memory(

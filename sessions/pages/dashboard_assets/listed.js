@@ -3,6 +3,7 @@
 
 const NAMES = ["q", "state", "tenant", "budget", "failed", "several", "sort", "to"];
 const BETWEEN_MS = 2000;
+const SELDOM_MS = 10000; // what others do to the journal, commands and other servers, no stream tells
 
 // What an address asks for; `since` is a time before now, for pages on from the first it is fixed.
 export function asked(query, now = Date.now()) {
@@ -49,10 +50,21 @@ export class Listed {
     }, BETWEEN_MS);
   }
 
+  // Ask again after a while, whatever is heard.
+  later() {
+    clearTimeout(this.seldom);
+    if (this.stopped) return;
+    this.seldom = setTimeout(() => {
+      if (document.hidden || this.asking) this.later();
+      else this.ask();
+    }, SELDOM_MS);
+  }
+
   stop() {
     this.stopped = true;
     this.number += 1;
     clearTimeout(this.timer);
+    clearTimeout(this.seldom);
   }
 
   // What the address of a page has to say.
@@ -73,6 +85,7 @@ export class Listed {
     if (number !== this.number) return;
     this.asking = false;
     this.onPage(told);
+    this.later();
   }
 
   // The page, by way of those before it where no cursor of it is known.
