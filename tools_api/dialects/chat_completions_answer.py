@@ -195,13 +195,16 @@ def _finish_reason(response: Event) -> str:
 
 def _usage(response: Event) -> Chunk:
     usage = response["usage"]
-    read = usage["input_tokens_details"]["cached_tokens"]
+    read = usage["input_tokens_details"]
     reasoning = usage["output_tokens_details"]["reasoning_tokens"]
     return {
         "prompt_tokens": usage["input_tokens"],
         "completion_tokens": usage["output_tokens"],
         "total_tokens": usage["total_tokens"],
-        "prompt_tokens_details": {"cached_tokens": read},
+        "prompt_tokens_details": {
+            "cached_tokens": read["cached_tokens"],
+            "cache_write_tokens": read["cache_write_tokens"],
+        },
         "completion_tokens_details": {"reasoning_tokens": reasoning},
     }
 

@@ -32,7 +32,7 @@ USAGE = {
     "prompt_tokens": 100,
     "completion_tokens": 20,
     "total_tokens": 120,
-    "prompt_tokens_details": {"cached_tokens": 64},
+    "prompt_tokens_details": {"cached_tokens": 64, "cache_write_tokens": 36},
     "completion_tokens_details": {"reasoning_tokens": 5},
 }
 
