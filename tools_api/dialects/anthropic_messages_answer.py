@@ -52,10 +52,10 @@ def error_body(error: ApiError) -> dict[str, Any]:
     """An error in Anthropic's shape. Of a prompt that is too long it says what is published and no
     more: clients read the numbers before they shorten the history and try again. Of a thread it has
     the published code, upon which a tool runner goes on without one."""
-    lengths = told_lengths(error)
-    if lengths is None:
-        message = NAMES.error(error).message
-    else:
+    lengths, message = told_lengths(error), NAMES.error(error).message
+    if lengths is None and error.code == "context_length_exceeded":
+        message = f"prompt is too long: {message}"
+    elif lengths is not None:
         message = f"prompt is too long: {lengths[0]} tokens > {lengths[1]} maximum"
     other = "invalid_request_error" if error.status < 500 else "api_error"
     shown: Block = {"type": _TYPES.get(error.status, other), "message": message}

@@ -329,3 +329,8 @@ def test_an_error_in_a_stream_is_named() -> None:
     head, data = raw.removesuffix(b"\n\n").split(b"\n")
     assert head == b"event: error"
     assert json.loads(data.removeprefix(b"data: ")) == error_body(errors.overloaded("busy"))
+
+
+def test_a_prompt_that_cannot_be_tokenised_is_too_long_as_well() -> None:
+    error = errors.unsplittable_input()
+    assert error_body(error)["error"]["message"] == f"prompt is too long: {error.message}"
