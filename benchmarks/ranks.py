@@ -27,7 +27,7 @@ from runtime.config import EngineConfig
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.rank_link import RankLink
 from runtime.model.runner import ModelRunner, load_runner
-from runtime.process.rank_processes import start_rank_processes
+from runtime.process.rank_processes import new_meeting_folder, start_rank_processes
 from runtime.process.ranks import lead
 from runtime.process.step_channel import StepOrder, encode_step
 
@@ -56,7 +56,8 @@ def loaded(model: str, ranks: int, dtype: str, device: str) -> Iterator[ModelRun
         block_size=BLOCK,
         num_blocks=DECODES * -(-CONTEXT // BLOCK),
     )
-    processes = start_rank_processes(config, "text")
+    folder = new_meeting_folder() if ranks > 1 else None
+    processes = start_rank_processes(config, "text", folder)
     link: RankLink | None = None
     if processes is not None:
         link = lead(processes, config, lambda stage: None)

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Protocol, TypeVar, get_args
 
 from runtime.child_environment import child_environment
@@ -31,13 +33,13 @@ from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
 from runtime.messages import Beat, EngineInfo, EngineMessage, Loading, StepOutput
 from runtime.model.config import LoadError
-from runtime.process import frames
+from runtime.process import frames, rank_frames
 from runtime.process.core_choice import LOOK_S, RESTS_AFTER_S, CoreChoice
 from runtime.process.ending import LAST_WORDS
 from runtime.process.frame_socket import receive_frame
-from runtime.process.rank_processes import RankProcesses, check_ranks, start_rank_processes
+from runtime.process.rank_frames import RankStart
+from runtime.process.rank_processes import new_meeting_folder, other_ranks, where_ranks_meet
 from runtime.process.watchdog import (
-    READING_FOLDER,
     LoadPulse,
     LoadWatch,
     Pulse,
@@ -115,6 +117,8 @@ class EngineProcess:
         self._clock = clock
         self._command = command or engine_command()
         self._process: subprocess.Popen[bytes] | None = None
+        self._meeting: Path | None = None
+        """Where the child's ranks meet, if it has any."""
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._ready = False
@@ -182,6 +186,8 @@ class EngineProcess:
             # Its own process group: an interrupt at the terminal reaches the front end only,
             # which then lets running sequences finish.
             try:
+                if self._config.tensor_parallel > 1:
+                    self._meeting = new_meeting_folder()
                 process = subprocess.Popen(
                     command,
                     pass_fds=[theirs.fileno()],
@@ -191,11 +197,21 @@ class EngineProcess:
                 )
             except OSError as error:
                 ours.close()
+                self._forget_meeting()
                 raise EngineStartError(f"the engine process cannot be started: {error}") from error
         self._process = process
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
         self._writer.write(frames.encode_config(self._config))
+        if self._meeting is not None:
+            start = RankStart(rank=0, folder=str(self._meeting))
+            self._writer.write(rank_frames.encode(start))
         return process
+
+    def _forget_meeting(self) -> None:
+        """Delete what ranks that were killed on their way left; others have done so themselves."""
+        folder, self._meeting = self._meeting, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
     async def _until_ready(self, watch: LoadWatch) -> EngineInfo | str:
         """The child's last message of its start: its facts, or why it cannot start."""
@@ -269,6 +285,7 @@ class EngineProcess:
         process.kill()
         if not await _has_ended(process):
             log.error("engine cannot be killed, its disk or device hangs pid=%d", process.pid)
+        self._forget_meeting()
 
     async def _choose_cores(self, process_id: int) -> None:
         """Keep this process off the core of the engine's main thread while that works; an engine
@@ -380,23 +397,6 @@ def readable_or_quiet(
     return True
 
 
-def _other_ranks(
-    config: EngineConfig, enters: Callable[[str], None], log_format: LogFormat
-) -> RankProcesses | None:
-    """The other ranks, started before this one loads torch; None where there are none.
-
-    Raises:
-        LoadError: the model cannot be cut so, or a process cannot be started.
-    """
-    if config.tensor_parallel > 1:
-        enters(READING_FOLDER)
-        check_ranks(config)
-    try:
-        return start_rank_processes(config, log_format)
-    except OSError as error:
-        raise LoadError(f"another rank cannot be started: {error}") from error
-
-
 def serve(connection: socket.socket, log_format: LogFormat = "text") -> None:
     """Load the configured model and run steps until the peer closes the socket."""
     sending = threading.Lock()
@@ -406,12 +406,13 @@ def serve(connection: socket.socket, log_format: LogFormat = "text") -> None:
             connection.sendall(frame)
 
     config = frames.decode_config(*receive_frame(connection))
+    folder = where_ranks_meet(connection, config)
     load_pulse = LoadPulse(
         lambda loading: send(frames.encode_loading(loading)),
         load_period_s(config.load_hung_after_s, config.load_limit_s),
     )
     try:
-        others = _other_ranks(config, load_pulse.enters, log_format)
+        others = other_ranks(config, load_pulse.enters, log_format, folder)
         load_pulse.enters("importing torch")
         with importing():
             from runtime.engine.engine import EngineBroken

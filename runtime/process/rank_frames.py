@@ -14,7 +14,7 @@ from runtime.process.frames import FrameError, decode_object, encode_object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStart:
-    """To another rank, behind the configuration: which it is, and where it meets the others."""
+    """To a rank, behind the configuration: which it is, and where it meets the others."""
 
     rank: int
     folder: str

@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +22,13 @@ from runtime.child_environment import child_environment
 from runtime.config import EngineConfig
 from runtime.importing import child_words
 from runtime.log_lines import LogFormat
+from runtime.model.config import LoadError
 from runtime.model.partition import Partition, check_can_be_cut
 from runtime.model.sources import find_source
 from runtime.process import frames, rank_frames
+from runtime.process.frame_socket import receive_frame
 from runtime.process.rank_frames import RankRoom, RankStart
+from runtime.process.watchdog import READING_FOLDER
 
 SAYS_S = 3.0
 """Seconds for the news of a rank's end, where its silence was noticed first."""
@@ -101,16 +104,66 @@ def partition_of(config: EngineConfig, rank: int) -> Partition:
     return Partition(ranks=config.tensor_parallel, rank=rank, whole_experts=config.expert_parallel)
 
 
-def start_rank_processes(config: EngineConfig, log_format: LogFormat) -> RankProcesses | None:
+def new_meeting_folder() -> Path:
+    """A folder for ranks to meet in, for whoever outlives them to make: ranks that are killed
+    before they have met leave it. Raises OSError: there is no place for it."""
+    return Path(tempfile.mkdtemp(prefix="keepwarm-ranks-"))
+
+
+def where_ranks_meet(connection: socket.socket, config: EngineConfig) -> Path | None:
+    """The folder that whoever started rank 0 names behind the configuration; None: that has one
+    rank.
+
+    Raises:
+        FrameError: something else is said.
+        EOFError: nobody is there any more.
+    """
+    if config.tensor_parallel == 1:
+        return None
+    start = rank_frames.decode(*receive_frame(connection))
+    if not isinstance(start, RankStart) or start.rank != 0:
+        raise frames.FrameError(f"{type(start).__name__} where rank 0 is told its folder")
+    return Path(start.folder)
+
+
+def other_ranks(
+    config: EngineConfig,
+    enters: Callable[[str], None],
+    log_format: LogFormat,
+    folder: Path | None,
+) -> RankProcesses | None:
+    """The other ranks, started before this one loads torch; None where there are none.
+
+    Args:
+        enters: is told which stage of loading comes next.
+        folder: where they are to meet.
+
+    Raises:
+        LoadError: the model cannot be cut so, or a process cannot be started.
+    """
+    if config.tensor_parallel > 1:
+        enters(READING_FOLDER)
+        check_ranks(config)
+    try:
+        return start_rank_processes(config, log_format, folder)
+    except OSError as error:
+        raise LoadError(f"another rank cannot be started: {error}") from error
+
+
+def start_rank_processes(
+    config: EngineConfig, log_format: LogFormat, folder: Path | None
+) -> RankProcesses | None:
     """Start the other ranks, if ``config`` has any. To be called in the main thread, with which
     they end.
+
+    Args:
+        folder: where they are to meet; None: ``config`` has no others.
 
     Raises:
         OSError: a process cannot be started.
     """
-    if config.tensor_parallel == 1:
+    if folder is None:
         return None
-    folder = Path(tempfile.mkdtemp(prefix="keepwarm-ranks-"))
     ranks = range(1, config.tensor_parallel)
     return RankProcesses([_started(config, rank, folder, log_format) for rank in ranks], folder)
 

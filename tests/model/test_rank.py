@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -40,6 +41,7 @@ ONE = EngineConfig(
 )
 TWO = replace(ONE, tensor_parallel=2)
 TOLD_S = 5.0
+LOADS_S = 60.0
 NOTHING = np.empty(0, dtype=np.int64)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at Linux's processes")
@@ -82,8 +84,8 @@ def lives(process_id: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-async def until(come: Callable[[], bool]) -> None:
-    async with asyncio.timeout(TOLD_S):
+async def until(come: Callable[[], bool], within_s: float = TOLD_S) -> None:
+    async with asyncio.timeout(within_s):
         while not come():
             await asyncio.sleep(0.01)
 
@@ -102,6 +104,7 @@ async def started(config: EngineConfig) -> AsyncIterator[EngineProcess]:
 def meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where ranks make the folders that they meet in."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # which remembers the place
     return tmp_path
 
 
@@ -198,6 +201,48 @@ def test_a_model_that_cannot_be_cut_is_refused_in_one_line(meeting: Path) -> Non
         "what can be had: 2, 4"
     )
     assert not list(meeting.iterdir())
+
+
+def _has_others(process_id: int) -> bool:
+    return any("runtime.process.rank" in _words(child) for child in others_of(process_id))
+
+
+def _words(process_id: int) -> list[str]:
+    return Path(f"/proc/{process_id}/cmdline").read_text().split("\0")
+
+
+async def _given_up(meeting: Path) -> None:
+    """A start that is given up while its ranks are on their way to each other."""
+    engine = EngineProcess(TWO)
+    starting = asyncio.create_task(engine.start())
+    await until(lambda: engine.process_id is not None and _has_others(engine.process_id), LOADS_S)
+    assert engine.process_id is not None
+    (other,) = others_of(engine.process_id)
+    assert list(meeting.iterdir())
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    await engine.stop()
+    assert not list(meeting.iterdir())
+    await until(lambda: not lives(other), LOADS_S)  # it notices once it has imported torch
+
+
+def test_a_start_that_is_given_up_leaves_neither_rank_nor_folder(meeting: Path) -> None:
+    asyncio.run(_given_up(meeting))
+
+
+async def _dies_on_its_way(meeting: Path) -> None:
+    engine = EngineProcess(TWO)
+    starting = asyncio.create_task(engine.start())
+    await until(lambda: engine.process_id is not None and _has_others(engine.process_id), LOADS_S)
+    assert engine.process_id is not None
+    os.kill(engine.process_id, signal.SIGKILL)
+    with pytest.raises(EngineStartError, match="killed by SIGKILL"):
+        await starting
+    assert not list(meeting.iterdir())
+
+
+def test_a_leading_rank_that_is_killed_while_it_loads_leaves_no_folder(meeting: Path) -> None:
+    asyncio.run(_dies_on_its_way(meeting))
 
 
 @pytest.mark.tail

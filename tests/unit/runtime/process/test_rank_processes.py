@@ -9,12 +9,16 @@ import pytest
 
 from runtime.config import EngineConfig
 from runtime.model.config import LoadError
+from runtime.process import rank_frames
+from runtime.process.frames import FrameError
+from runtime.process.rank_frames import RankMet, RankStart
 from runtime.process.rank_processes import (
     Peer,
     RankProcesses,
     check_ranks,
     partition_of,
     start_rank_processes,
+    where_ranks_meet,
 )
 
 
@@ -24,7 +28,7 @@ def config_of(model: str, ranks: int, *, whole_experts: bool = False) -> EngineC
 
 def test_one_rank_has_no_further_process() -> None:
     check_ranks(config_of("random:lfm2-tiny", 1))  # a model that could not be cut
-    assert start_rank_processes(config_of("random:qwen3-tiny", 1), "text") is None
+    assert start_rank_processes(config_of("random:qwen3-tiny", 1), "text", None) is None
 
 
 @pytest.mark.parametrize(
@@ -41,6 +45,24 @@ def test_what_cannot_be_cut_is_known_before_a_process_is_started(
 ) -> None:
     with pytest.raises(LoadError, match=said):
         check_ranks(config)
+
+
+def test_rank_0_is_told_its_folder_and_nothing_else() -> None:
+    config, ours = config_of("random:qwen3-tiny", 2), EngineConfig()
+    for message, said in (
+        (RankStart(rank=0, folder="/there"), None),
+        (RankStart(rank=1, folder="/there"), "RankStart where rank 0 is told"),
+        (RankMet(), "RankMet where rank 0 is told"),
+    ):
+        server, engine = socketpair()
+        with server, engine:
+            server.sendall(rank_frames.encode(message))
+            if said is None:
+                assert where_ranks_meet(engine, config) == Path("/there")
+            else:
+                with pytest.raises(FrameError, match=said):
+                    where_ranks_meet(engine, config)
+            assert where_ranks_meet(engine, ours) is None
 
 
 def test_a_ranks_place_is_as_the_configuration_says() -> None:
