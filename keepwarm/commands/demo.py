@@ -46,11 +46,13 @@ def _told_to_stop() -> Iterator[None]:
     def end(number: int, _: object) -> None:
         nonlocal told
         told = True
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started behind a shell's "&"
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.raise_signal(signal.SIGINT)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before, interrupt = signal.signal(signal.SIGTERM, end), signal.getsignal(signal.SIGINT)
+    if (
+        interrupt is signal.SIG_IGN
+    ):  # started behind a shell's "&": the event loop would leave it so
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
@@ -59,6 +61,7 @@ def _told_to_stop() -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, interrupt)
 
 
 COMMAND = settings_command("demo", DEMO_SETTINGS, run, help=HELP)

@@ -365,9 +365,12 @@ sys.exit(main(["demo"]))
 """
 
 
-def test_a_demo_that_is_told_to_stop_leaves_no_server_behind() -> None:
+@pytest.mark.parametrize("ignored", [False, True], ids=["alone", "behind a shell's &"])
+def test_a_demo_that_is_told_to_stop_leaves_no_server_behind(*, ignored: bool) -> None:
+    how = "SIG_IGN" if ignored else "default_int_handler"
+    program = f"import signal\nsignal.signal(signal.SIGINT, signal.{how})\n{STOPPED}"
     ended = subprocess.run(
-        [sys.executable, "-c", STOPPED], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGTERM, "")
     assert "its server has ended" in ended.stdout
