@@ -20,7 +20,7 @@ from sessions.durable.turn_logs import EventLog
 from sessions.durable.weights import request_bytes
 from sessions.turns.effects import Effects, Outbox, TurnCancel
 from sessions.turns.following import Following
-from sessions.turns.jobs import EarlyEnd, Job, Jobs, shutting_down
+from sessions.turns.jobs import EarlyEnd, EndedEarly, Job, Jobs, shutting_down
 from sessions.turns.lanes import Lane, Lanes, Waiting, place
 from sessions.turns.reading import Read, read_frame
 from sessions.turns.running import Running
@@ -304,10 +304,12 @@ class Connection:
     # Ended early
 
     def _end_early(self, job: Job, way: EarlyEnd) -> None:
-        """End a request where it waits. One whose turn has ended waits for its record, and one
-        that only follows a turn goes with its client."""
+        """End a request where it waits. One whose turn has ended waits for its record, also where
+        that is a summary's, and one that only follows a turn goes with its client."""
         if job.ending is None and (job.creates or way is EarlyEnd.CLIENT_GONE):
             self._jobs.end_early(job, way)
+        elif job.summed_up and way is not EarlyEnd.ENGINE_LOST:  # which computes nothing for it
+            job.early = job.early or EndedEarly(way)
 
     def _give_way(self, job: Job) -> None:
         """A newer request bears this one's id: it gets the turn, or what comes of it."""

@@ -102,7 +102,7 @@ class Job:
     noted: Amount = NOTHING
     """The amount that the journal was told the turn may consume."""
     ending: Ending | None = None
-    """How the turn ended; from then on nothing ends the request earlier."""
+    """How the turn ended; from then on nothing ends the request earlier, but for ``summed_up``."""
     early: EndedEarly | None = None
     """The way in which it was ended while its context was summed up: the turn itself is to end
     so."""
@@ -125,6 +125,12 @@ class Job:
     def followed(self) -> Turn | None:
         """The turn that a client follows, once it has started."""
         return self.main or self.turn
+
+    @property
+    def summed_up(self) -> bool:
+        """Whether a summary has ended and waits for its record: what it is for is still to come."""
+        turn = self.turn
+        return self.ending is not None and turn is not None and turn.plan.sums_up is not None
 
     @property
     def creates(self) -> bool:

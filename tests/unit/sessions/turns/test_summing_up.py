@@ -1,7 +1,11 @@
 """A summary is a turn of its own that no client sees, and that is paid for once."""
 
+import pytest
+
+from tests.support.journal_rig import JournalRig
+from tests.support.memory_journal import MemoryJournal
 from tests.support.recast_loops import G, connect, loop, play, result, sums_up, threshold
-from tests.support.sessions_rig import END
+from tests.support.sessions_rig import END, Client
 
 
 def test_a_summary_is_charged_once_and_is_no_turn() -> None:
@@ -33,3 +37,57 @@ def test_a_turn_that_is_cancelled_while_it_is_summed_up_ends_so() -> None:
     )
     _, read = play(rig, client, END, previous_response_id=done[-1][0]["id"], input=[answer])
     assert "the task" in read
+
+
+def due(rig: JournalRig, client: Client) -> str:
+    """Have a turn's summary written, and its record wait for the journal; returns the session."""
+    last = loop(rig, client, 2)[-1][0]
+    answer = result(last["output"][-1]["call_id"])
+    follows = {"previous_response_id": last["id"], "input": [answer]}
+    client.create(tools=[G], context_management=threshold(1200), **follows)
+    assert sums_up(rig)
+    rig.hold = True
+    rig.reply("a summary" + END)
+    assert len(rig.held) == 1
+    session = last["keepwarm"]["session"]
+    assert isinstance(session, str)
+    return session
+
+
+@pytest.mark.parametrize("way", ["cancel", "by its id", "drain", "gone"])
+def test_a_turn_that_is_ended_while_its_summary_is_recorded_ends_so(way: str) -> None:
+    rig = JournalRig(MemoryJournal(), max_context_tokens=8000)
+    client = rig.connect()
+    name, asked = due(rig, client), len(rig.engine.requests)
+    if way == "cancel":
+        client.send(type="response.cancel")
+    elif way == "by its id":
+        created = next(e for e in reversed(client.events) if e["type"] == "response.created")
+        client.send(type="response.cancel", response_id=created["response"]["id"])
+    elif way == "drain":
+        rig.carry(client, client.connection.drain())
+        rig.carry(client, client.connection.engine_died())
+    else:
+        client.disconnect()
+    rig.hold = False
+    while rig.held:
+        rig.commit()
+    assert len(rig.engine.requests) == asked, "nothing is computed for it any more"
+    assert client.connection.held == []
+    session = rig.store.tenant("acme").session(name)
+    assert session.ledger.account.held == type(session.ledger.account.held)()
+    if way != "gone":
+        reason = "shutting_down" if way == "drain" else "cancelled"
+        assert client.response["keepwarm"]["reason"] == reason
+
+
+def test_a_turn_whose_engine_dies_while_its_summary_is_recorded_goes_on() -> None:
+    rig = JournalRig(MemoryJournal(), max_context_tokens=8000)
+    client = rig.connect()
+    due(rig, client)
+    rig.kill_engine()
+    rig.hold = False
+    rig.commit()
+    rig.reply("ok" + END)
+    assert client.response["status"] == "completed"
+    assert "context" in client.response["keepwarm"]
