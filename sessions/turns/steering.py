@@ -39,6 +39,8 @@ from tools_api.requests import CreateRequest
 
 MOST_ENDED = 64
 """Responses of a connection that are known after their end."""
+ANSWERED = "Its calls were answered meanwhile."
+OVERTAKEN = "Other responses have ended since, and nobody went on from this one."
 Stub = dict[str, Any]
 
 
@@ -190,8 +192,7 @@ class Steering:
         self._ended[response_id] = ended
         while len(self._ended) > MOST_ENDED:
             _, oldest = self._ended.popitem(last=False)
-            message = "Other responses have ended since, and nobody went on from this one."
-            self._hand_back(oldest.pending, oldest, "response_not_active", message)
+            self._hand_back(oldest.pending, oldest, "response_not_active", OVERTAKEN)
 
     def _succeed(
         self, job: Job, id_: str, submissions: tuple[Submission, ...], ended: _Ended
@@ -230,15 +231,21 @@ class Steering:
         ended = self._ended.get(job.request.previous_response_id or "")
         if ended is not None:
             late, ended.pending, ended.stubs = ended.pending, (), ()
-            message = "Its calls were answered meanwhile."
-            self._hand_back(late, ended, "response_not_active", message)
+            self._hand_back(late, ended, "response_not_active", ANSWERED)
 
     def not_begun(self, job: Job) -> None:
-        """The job's request was not begun: what it was to hear is pending as before."""
+        """The job's request was not begun: what it was to hear is pending as before, or comes back
+        where nobody is to go on from its target any more."""
         heard, job.heard = job.heard, ()
-        ended = self._ended.get(job.request.previous_response_id or "") if heard else None
-        if ended is not None:
+        if not heard or self._over:
+            return
+        ended = self._ended.get(job.request.previous_response_id or "")
+        if ended is not None and ended.stubs:
             ended.pending = heard + ended.pending
+            return
+        message = ANSWERED if ended is not None else OVERTAKEN
+        ended = ended or _Ended(stream_id=job.lane.stream_id, number=0, stubs=())
+        self._hand_back(heard, ended, "response_not_active", message)
 
     def refused(self, job: Job, message: str) -> None:
         """The response that the server makes itself was not begun."""

@@ -303,6 +303,36 @@ def test_what_nobody_goes_on_from_is_given_up_in_time(rig: Rig, client: Client) 
     assert [event["steer"]["id"] for event in failed] == [accepted["steer"]["id"]]
 
 
+@pytest.mark.parametrize("meanwhile", ["others have ended", "its calls were answered"])
+def test_what_a_refused_request_was_to_hear_comes_back_once(
+    rig: Rig, client: Client, meanwhile: str
+) -> None:
+    """Nothing goes on from its target any more once the request is refused."""
+    held = {"session": "busy"}
+    client.create(input="long", stream_id="busy", keepwarm=held)
+    writes = rig.engine.last
+    id_ = begin(client)
+    rig.emit("<tool_call>")
+    (accepted,) = steer(client, id_)
+    rig.emit('\n{"name": "look", "arguments": {}}\n</tool_call>')
+    (open_call,) = _open_calls(client)
+    output = {"type": "function_call_output", "call_id": open_call, "output": "seen"}
+    follows = {"previous_response_id": id_, "input": [output], "tools": TOOLS}
+    client.create(**follows, stream_id="waits", keepwarm=held)
+    if meanwhile == "others have ended":
+        for _ in range(64):
+            client.create(input="other")
+            rig.reply("ok" + END)
+    else:
+        client.create(**follows)
+        rig.reply("ok" + END)
+    client.send(type="response.cancel", stream_id="waits")
+    failed = [event for event in client.events if event["type"] == "response.steer.failed"]
+    assert [event["steer"]["id"] for event in failed] == [accepted["steer"]["id"]]
+    rig.reply("ok" + END, writes)
+    assert client.connection.held == []
+
+
 def test_a_client_that_leaves_leaves_nothing(rig: Rig, client: Client) -> None:
     id_ = begin(client)
     rig.emit("x")
