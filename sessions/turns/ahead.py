@@ -60,10 +60,15 @@ class Ahead:
         self._jobs = jobs
         self._summing_up = summing_up
         self._asking = asking
+        self._draining = False
+
+    def drain(self) -> None:
+        """Begin nothing any more: no turn comes to this server that would take it."""
+        self._draining = True
 
     def consider(self, job: Job, plan: TurnPlan, entry: Entry | None, session: Session) -> None:
         """Begin behind a turn that has ended with ``entry``, if that is to be."""
-        if entry is None:
+        if entry is None or self._draining:
             return
         known = prepared_for(session.ahead, entry)
         if known is None and not (

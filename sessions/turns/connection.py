@@ -214,7 +214,7 @@ class Connection:
         ``server_is_overloaded``, then the socket closes with 1012."""
         self._draining = True
         self._close_with = SERVICE_RESTART
-        self._running.steering.drain(shutting_down())
+        self._running.drain(shutting_down())
         for job in self._jobs:
             if job.turn is None or job.ahead:
                 self._end_early(job, EarlyEnd.DRAINING)

@@ -126,6 +126,11 @@ class Running:
         """The client asks for events of our own."""
         self._summing_up.vendor_events.wanted = True
 
+    def drain(self, why: ApiError) -> None:
+        """Begin nothing any more that the server begins itself behind a turn."""
+        self.steering.drain(why)
+        self._ahead.drain()
+
     # The life of a request, in its order
 
     async def live(self, job: Job) -> None:

@@ -230,6 +230,23 @@ def test_whatever_ends_it_nothing_is_held(way: str) -> None:
     assert client.response["status"] == "completed"
 
 
+def test_nothing_is_begun_behind_a_turn_that_ends_while_the_server_drains() -> None:
+    """Who comes next comes to another server, which would have it computed and paid again."""
+    before = Loop(store=True)
+    before.until(lambda: before.begun)
+    loop = Loop(store=True)
+    while len(loop.turns) < len(before.turns) - 1:
+        loop.go_on()
+    assert not loop.begun
+    loop.answer()
+    asked = len(loop.rig.engine.requests)
+    loop.rig.carry(loop.client, loop.client.connection.drain())
+    loop.rig.reply(call("g") + END)
+    assert loop.client.response["status"] == "completed"
+    assert len(loop.rig.engine.requests) == asked
+    assert loop.client.connection.num_active == 0
+
+
 def test_a_fork_from_before_the_cut_is_none_of_it() -> None:
     loop = Loop()
     loop.until(lambda: loop.begun)
