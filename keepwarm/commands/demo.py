@@ -49,9 +49,7 @@ def _told_to_stop() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
     before, interrupt = signal.signal(signal.SIGTERM, end), signal.getsignal(signal.SIGINT)
-    if (
-        interrupt is signal.SIG_IGN
-    ):  # started behind a shell's "&": the event loop would leave it so
+    if interrupt is signal.SIG_IGN:  # behind a shell's "&", where a loop would leave it so
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

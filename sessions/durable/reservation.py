@@ -71,9 +71,20 @@ class Reservation:
                  "_prompt", "ask_at", "granted", "held", "limit", "noted", "reasoning",
                  "top_up_at")  # fmt: skip
 
-    def __init__(self, needs: TurnNeeds, ledger: Ledger, *, is_turn: bool = True) -> None:
-        """``is_turn``: what it consumes counts as one of the session's turns."""
-        self._accounts = (*needs.own, *ledger.accounts)
+    def __init__(
+        self,
+        needs: TurnNeeds,
+        ledger: Ledger,
+        *,
+        accounts: tuple[Account, ...] | None = None,
+        is_turn: bool = True,
+    ) -> None:
+        """
+        Args:
+            accounts: beside its own those that it draws on; None: all of the ledger's.
+            is_turn: what it consumes counts as one of the session's turns.
+        """
+        self._accounts = (*needs.own, *(ledger.accounts if accounts is None else accounts))
         self._needs = needs
         self._ledger = ledger
         self._prices = ledger.prices

@@ -89,8 +89,8 @@ class TurnStats:
     """The client wants the object at all."""
     ledger: Ledger
     clock: TurnClock
-    own: tuple[Account, ...] = ()
-    """Accounts of this turn alone."""
+    accounts: tuple[Account, ...] = ()
+    """The accounts that the turn draws on: of this turn alone, of its session, above that."""
     start: SequenceStart | None = None
     forced: int = 0
     drafted: int = 0
@@ -242,28 +242,18 @@ class TurnStats:
     def _budget(self, soft: list[str]) -> Event:
         """The rest of the session's budgets, and of the turn's own and those above where there are
         any: of several trees the least that one of them leaves."""
-        ledger = self.ledger
-        budget: Event = {"left": _left(ledger.account), "exhausted": self.exhausted}
-        scopes = {
-            "turn": self.own,
-            "tree": (ledger.tree, *ledger.above[:-1]),
-            "tenant": (*ledger.above[-1:], *self._policies("tenant")),
-            "key": self._policies("key"),
-        }
-        for scope, accounts in scopes.items():
-            left = _left(*accounts)
+        budget: Event = {"left": _left(self.ledger.account), "exhausted": self.exhausted}
+        for scope in ("turn", "tree", "tenant", "key"):
+            left = _left(*(account for account in self.accounts if account.scope == scope))
             if left:
                 budget[scope] = left
         return budget | {"soft": soft} if soft else budget
-
-    def _policies(self, scope: str) -> tuple[Account, ...]:
-        return tuple(account for account in self.ledger.policies if account.scope == scope)
 
     def _beyond_soft(self) -> list[str]:
         """The soft limits that are reached, as ``session.output``."""
         reached = {
             f"{account.scope}.{kind}": None
-            for account in (*self.own, *self.ledger.accounts)
+            for account in self.accounts
             for kind in account.beyond_soft()
         }
         return list(reached)

@@ -66,8 +66,9 @@ class Ahead:
         """Begin nothing any more: no turn comes to this server that would take it."""
         self._draining = True
 
-    def consider(self, job: Job, plan: TurnPlan, entry: Entry | None, session: Session) -> None:
+    def consider(self, job: Job, turn: Turn, entry: Entry | None, session: Session) -> None:
         """Begin behind a turn that has ended with ``entry``, if that is to be."""
+        plan = turn.plan
         if entry is None or self._draining:
             return
         known = prepared_for(session.ahead, entry)
@@ -79,7 +80,7 @@ class Ahead:
             return
         tokens = len(entry.header.ids) + entry.num_tokens
         due = soon_due(plan.request, tokens, self._service.model)
-        if due is None or not _pays(session, tokens, due, plan.request.max_output_tokens):
+        if due is None or not _pays(turn, session, tokens, due):
             return
         whole = _plan_behind(plan, entry, due, self._service.new_id("resp"))
         session.ahead = prepared = PreparedCut(entry=entry, under_way=True)
@@ -89,6 +90,7 @@ class Ahead:
             session=session,
             displaced=True,
             ahead=True,
+            accounts=turn.accounts,
             private=plan.private,
         )
         self._jobs.start(ahead, self._live(ahead, whole, prepared, session))
@@ -100,7 +102,9 @@ class Ahead:
         session.in_background += 1
         try:
             if commits is not None and commits.has_others:
-                job.shares = commits.shared.follow(session)
+                job.shares = commits.shared.follow_accounts(
+                    plan.tenant, plan.accounts, job.accounts[1:]
+                )
             await self._prepare(job, plan, prepared, session)
         except (EndedEarly, ApiError) as end:
             log.info("no context was recast ahead session=%s: %s", session.name, end)
@@ -145,7 +149,13 @@ class Ahead:
     ) -> tuple[str, Any]:
         """A turn that no client sees; returns its text and its report."""
         await self._take_shares(job, memory, plan, session)
-        job.turn = turn = Turn(plan, service=self._service, ledger=session.ledger, stream_id=None)
+        job.turn = turn = Turn(
+            plan,
+            service=self._service,
+            ledger=session.ledger,
+            stream_id=None,
+            accounts=job.accounts,
+        )
         ending = await self._summing_up.play(job, memory, turn)
         job.turn, job.ending, job.noted = None, None, NOTHING
         if ending.outcome.entry is not None:
@@ -159,14 +169,17 @@ class Ahead:
     ) -> None:
         """Have what it needs of accounts that other servers draw on too, if there is so much."""
         gives = bool(job.shares)
-        while gives and (lacking := Reservation(plan.needs(), session.ledger).lacking_to_start()):
+        while gives:
+            held = Reservation(plan.needs(), session.ledger, accounts=job.accounts)
+            if not (lacking := held.lacking_to_start()):
+                return
             gives = await memory.claim_shares(lacking)
 
 
-def _pays(session: Session, tokens: int, due: Due, wanted_output: int | None) -> bool:
+def _pays(turn: Turn, session: Session, tokens: int, due: Due) -> bool:
     """Whether summary, new prefix and a next turn are within what is left of all budgets, at the
     most that they may cost."""
-    said = min(wanted_output or GRANT_TOKENS, GRANT_TOKENS)
+    said = min(turn.plan.request.max_output_tokens or GRANT_TOKENS, GRANT_TOKENS)
     wanted = NOTHING
     for prompt, output in (
         (PromptTokens(uncached=GRANT_TOKENS, cached=tokens), most_summary_tokens(due)),
@@ -175,7 +188,7 @@ def _pays(session: Session, tokens: int, due: Due, wanted_output: int | None) ->
     ):
         cost = session.ledger.prices.most(prompt, output, output)
         wanted = wanted.plus(Amount(*prompt, output, output, cost))
-    return all(_has(account, wanted) for account in session.ledger.accounts)
+    return all(_has(account, wanted) for account in turn.accounts)
 
 
 def _has(account: Account, wanted: Amount) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.messages import SequenceOutput
-from sessions.durable.account import NOTHING, Amount
+from sessions.durable.account import NOTHING, Account, Amount
 from sessions.durable.session import Session
 from sessions.durable.turn_logs import EventLog
 from sessions.turns.commits import Ending
@@ -112,6 +112,8 @@ class Job:
     """The turn that a client follows, while ``turn`` sums up its context."""
     ahead: bool = False
     """No request of a client: a context is recast while the client's tools run."""
+    accounts: tuple[Account, ...] = ()
+    """``ahead`` alone: those on which the turn drew that has ended, beside one of its own."""
     private: bool = False
     """``ahead`` alone: nobody can continue it once the connection is gone."""
     steers: tuple[Submission, ...] = ()

@@ -414,7 +414,7 @@ class Running:
             self._asking.wake(session.end_turn(id_, service.clock(), open_calls=open_calls))
             self._tenant.used(session)
             service.store.running.remove(id_)
-        self._ahead.consider(job, turn.plan, ending.outcome.entry, session)
+        self._ahead.consider(job, turn, ending.outcome.entry, session)
 
     async def _record(self, job: Job, turn: Turn, ending: Ending) -> Ending:
         """Hold the terminal event until the turn's record is in the journal, if there is one;
@@ -479,16 +479,16 @@ class Running:
         service.store.pace.sequence_ended(service.clock())
         usage = outcome.report.usage
         self._tenant.quota.spend(usage.uncached_tokens + usage.output_tokens)
-        report = self._warned(outcome.report, job.session)
+        report = self._warned(outcome.report, turn)
         fields = report.log_fields()
         if self.http_request:
             fields["x_request_id"] = self.http_request
         log.info("turn finished", extra={"fields": fields})
         self._outbox.ended.append(TurnEnded(report=report, terminal=terminal))
 
-    def _warned(self, report: TurnReport, session: Session | None) -> TurnReport:
+    def _warned(self, report: TurnReport, turn: Turn) -> TurnReport:
         """Tell the operator of budgets that are nearly spent, each once."""
-        new = [] if session is None else newly_warned(session.ledger.accounts)
+        new = newly_warned(turn.accounts)
         for account, kind in new:
             fields = {
                 "tenant": report.tenant,

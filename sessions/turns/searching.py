@@ -88,6 +88,7 @@ class Searching:
             ledger=session.ledger,
             stream_id=job.lane.stream_id,
             events=turn.events,
+            accounts=turn.accounts,
         )
         job.turn = following
         if refusal is not None:

@@ -62,11 +62,18 @@ class SharedAccounts:
     def follow(self, session: Session) -> Bounded:
         """A turn of the session begins: of its bounded accounts it spends what this server is
         given. To be followed by ``done``."""
+        names, accounts = account_names(session), above_own(session.ledger)
+        return self.follow_accounts(session.tenant, names, accounts)
+
+    def follow_accounts(
+        self, tenant: str, names: Sequence[str], accounts: Sequence[Account]
+    ) -> Bounded:
+        """As ``follow``: of what draws on these accounts, which have these names."""
         bounded = []
-        for name, account in zip(account_names(session), above_own(session.ledger), strict=True):
+        for name, account in zip(names, accounts, strict=True):
             kinds = tuple(kind for kind in account.budget.bounds() if kind != "residency")
             if kinds:
-                key = (session.tenant, name)
+                key = (tenant, name)
                 use = self._uses.setdefault(key, _Use())
                 use.turns += 1
                 if account not in use.accounts:

@@ -16,7 +16,6 @@ from typing import Any
 from sessions.durable.account import NOTHING
 from sessions.durable.session import Session
 from sessions.durable.store import ConnectionStore
-from sessions.journal.records import account_names
 from sessions.turns.asking import Asking
 from sessions.turns.commits import Ending
 from sessions.turns.compacting import Recasting
@@ -95,7 +94,11 @@ class SummingUp:
         cost: dict[str, Any] = {}
         if recasting.summary is not None:
             summary = Turn(
-                recasting.summary, service=self._service, ledger=session.ledger, stream_id=None
+                replace(recasting.summary, accounts=first.plan.accounts),
+                service=self._service,
+                ledger=session.ledger,
+                stream_id=None,
+                accounts=first.accounts,
             )
             job.turn = summary
             ending = await self.play(job, memory, summary)
@@ -121,7 +124,7 @@ class SummingUp:
             plan,
             number=first.plan.number,
             keys=first.plan.keys,
-            accounts=account_names(session),
+            accounts=first.plan.accounts,
         )
         return Turn(
             plan,
@@ -129,6 +132,7 @@ class SummingUp:
             ledger=session.ledger,
             stream_id=job.lane.stream_id,
             events=first.events,
+            accounts=first.accounts,
         )
 
     async def _record_summary(self, job: Job, turn: Turn, ending: Ending) -> Ending:

@@ -84,24 +84,22 @@ class Turn:
         ledger: Ledger,
         stream_id: str | None,
         events: ResponseEvents | None = None,
+        accounts: tuple[Account, ...] | None = None,
     ) -> None:
-        """``events``: of the response, where some of them were told before this plan was made."""
+        """
+        Args:
+            events: of the response, where some of them were told before this plan was made.
+            accounts: those that it draws on as another one's part; None: the session's of now.
+        """
         self.plan = plan
+        self.accounts = ledger.accounts if accounts is None else accounts
+        """The accounts that it draws on beside its own."""
         self._service = service
         self._ledger = ledger
         self._branches = service.store.branches
-        request, sampling, begun = plan.request, plan.sampling(), plan.begun
+        request, begun = plan.request, plan.begun
         self.events = events or _events(plan, service, stream_id)
-        self._reader = OutputReader(
-            tokenizer=service.model.tokenizer,
-            chat_format=service.model.chat_format,
-            thinking=plan.options.thinking,
-            calls=bool(request.tool_choice.callable(request.tools)),
-            stops=sampling.stop,
-            plain=frozenset(tool.name for tool in request.tools if tool.plain),
-            reasons_first=plan.grammar is not None and plan.grammar.reasons_first,
-            tools=request.tools,
-        )
+        self._reader = _reader(plan, service)
         self._clock = TurnClock(arrival_s=plan.arrival_s) if begun is None else begun.clock
         needs = plan.needs()
         self._stats = TurnStats(
@@ -110,7 +108,7 @@ class Turn:
             shown=request.keepwarm.stats,
             ledger=ledger,
             clock=self._clock,
-            own=needs.own,
+            accounts=(*needs.own, *self.accounts),
             cut=plan.cut,
             warnings=plan.warnings,
             context=None if plan.recast is None else plan.recast.report,
@@ -121,7 +119,9 @@ class Turn:
         self._told_before = len(self.events.items) if begun is None else begun.told
         """Items of the output that this part of the turn does not say."""
         self._attempts, self._branch_id = 0, ""
-        self._reservation = Reservation(needs, ledger, is_turn=plan.sums_up is None)
+        self._reservation = Reservation(
+            needs, ledger, accounts=self.accounts, is_turn=plan.sums_up is None
+        )
         self._claim: Claim | None = None
         self._queue_reported = begun is not None
         self._noted = (NOTHING, NOTHING)
@@ -593,6 +593,20 @@ class Turn:
         ends = self._service.model.tokenizer.end_of_turn_ids
         closed = bool(tokens) and tokens[-1] in ends
         return entry_of(self.plan, self.events.items[self._told_before :], tokens, closed=closed)
+
+
+def _reader(plan: TurnPlan, service: Service) -> OutputReader:
+    request = plan.request
+    return OutputReader(
+        tokenizer=service.model.tokenizer,
+        chat_format=service.model.chat_format,
+        thinking=plan.options.thinking,
+        calls=bool(request.tool_choice.callable(request.tools)),
+        stops=plan.sampling().stop,
+        plain=frozenset(tool.name for tool in request.tools if tool.plain),
+        reasons_first=plan.grammar is not None and plan.grammar.reasons_first,
+        tools=request.tools,
+    )
 
 
 def _events(plan: TurnPlan, service: Service, stream_id: str | None) -> ResponseEvents:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sessions.tenants import Tenants
 from sessions.turns.summaries import INSTRUCTION
 from tests.support.sessions_rig import END, Client, Rig, call, spelled, tool
 
@@ -9,8 +10,8 @@ G = tool("g")
 LONG = "x" * 600
 
 
-def connect(max_context_tokens: int = 8000) -> tuple[Rig, Client]:
-    rig = Rig(max_context_tokens=max_context_tokens)
+def connect(max_context_tokens: int = 8000, tenants: Tenants | None = None) -> tuple[Rig, Client]:
+    rig = Rig(max_context_tokens=max_context_tokens, tenants=tenants)
     return rig, rig.connect()
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from sessions.tenants import Tenants
+from tests.support.keyed_turns import connect_as, spent_by, two_keys
 from tests.support.recast_loops import G, connect, play, prompt, result, sums_up, threshold
 from tests.support.sessions_rig import END, Client, Rig, call
 
@@ -26,9 +28,18 @@ def compute_ahead(rig: Rig, summary: str = "a summary") -> int:
 class Loop:
     """A tool loop whose turns are played one by one."""
 
-    def __init__(self, *, keepwarm: Any = AHEAD, output: str = SHORT, **fields: Any) -> None:
+    def __init__(
+        self,
+        *,
+        keepwarm: Any = AHEAD,
+        output: str = SHORT,
+        tenants: Tenants | None = None,
+        key: str = "",
+        **fields: Any,
+    ) -> None:
         """``output``: of each call."""
-        self.rig, self.client = connect()
+        self.rig, self.client = connect(tenants=tenants)
+        self.client.connection.identify(key)
         self._output = output
         self._fields = FIELDS | {"keepwarm": keepwarm} | fields
         self.turns = [self._turn(input="the task")]
@@ -115,6 +126,21 @@ def test_it_is_done_once_a_cut_and_charged_once() -> None:
     assert spent.output == sum(report.usage.output_tokens for report in reports)
     assert spent.input_uncached == sum(report.usage.uncached_tokens for report in reports)
     assert session.ledger.account.held == type(spent)()
+
+
+def test_it_is_charged_to_the_key_of_the_turn_before_it() -> None:
+    loop = Loop(tenants=two_keys(), key="ci")
+    loop.until(lambda: loop.begun)
+    begun, web = loop.rig.engine.last, connect_as(loop.rig, "web")
+    answer = result(loop.turns[-1]["output"][-1]["call_id"])
+    other = web.turn("x" + END, previous_response_id=loop.turns[-1]["id"], input=[answer])
+    loop.rig.reply("a summary" + END, begun)
+    compute_ahead(loop.rig)
+    assert loop.rig.reports[-1].status == "compaction"
+    assert spent_by(loop.rig, "web") == other["usage"]["total_tokens"]
+    used = [report.usage for report in loop.rig.reports]
+    total = sum(usage.input_tokens + usage.output_tokens for usage in used)
+    assert spent_by(loop.rig, "ci") == total - other["usage"]["total_tokens"]
 
 
 def test_a_turn_that_comes_sooner_waits_if_it_is_due_and_only_then() -> None:

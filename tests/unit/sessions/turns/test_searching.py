@@ -1,6 +1,7 @@
 """Searches that the server runs within a turn: one response, one turn, one sum."""
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from runtime.grammar.refusal import GrammarRefused
 from runtime.messages import FinishReason
 from sessions.durable.item_ids import read_items
 from tests.support.journal_rig import JournalRig
+from tests.support.keyed_turns import KEYS, connect_as, spent_by, two_keys
 from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import END, Client, Rig, call, spelled, token_ids
 from tests.unit.tools_api.test_loaded_tools import ROOM, function, later, names_bound, user
@@ -113,6 +115,32 @@ def test_what_it_consumed_is_the_sum_of_its_parts(rig: Rig, client: Client) -> N
     kv = response["keepwarm"]["kv"]
     assert kv["written"] == uncached
     assert sum(kv["miss"].values()) <= uncached
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_key_pays_all_parts_of_its_turns_in_a_session_of_several(seed: int) -> None:
+    rng, rig = random.Random(seed), Rig(max_context_tokens=ROOM, tenants=two_keys())
+    first = connect_as(rig, "ci").turn("hi" + END, input="hi", tools=TOOLS)
+    used = {"ci": first["usage"]["total_tokens"], "web": 0}
+    running = {}
+    for _ in range(40):
+        if len(running) < 3:
+            key = rng.choice(KEYS)
+            client = connect_as(rig, key)
+            client.create(input="more", previous_response_id=first["id"], tools=TOOLS)
+            running[client] = (key, rig.engine.last)
+        client, (key, request) = rng.choice(list(running.items()))
+        rig.reply(asks() if rng.random() < 0.6 else "warm" + END, request)
+        running[client] = (key, rig.engine.last)
+        if client.last["type"] in ENDS:
+            assert client.response["keepwarm"]["session"] == first["keepwarm"]["session"]
+            used[key] += client.response["usage"]["total_tokens"]
+            del running[client]
+    for client, (key, request) in running.items():
+        rig.reply("ok" + END, request)
+        used[key] += client.response["usage"]["total_tokens"]
+    assert {key: spent_by(rig, key) for key in KEYS} == used
+    assert min(used.values()) > 0
 
 
 def test_a_search_that_finds_nothing_goes_on_too(rig: Rig, client: Client) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.journal_rig import JournalRig
 from tests.support.memory_journal import MemoryJournal
+from tests.support.keyed_turns import connect_as, spent_by, two_keys
 from tests.support.recast_loops import G, connect, loop, play, result, sums_up, threshold
 from tests.support.sessions_rig import END, Client
 
@@ -20,6 +21,29 @@ def test_a_summary_is_charged_once_and_is_no_turn() -> None:
     spent = sum(r.usage.input_tokens for r in rig.reports)
     assert session.ledger.usage.input_tokens == spent
     assert session.ledger.account.spent.output == sum(r.usage.output_tokens for r in rig.reports)
+
+
+def test_summary_and_turn_are_charged_to_the_key_that_asked() -> None:
+    rig, client = connect(tenants=two_keys())
+    client.connection.identify("ci")
+    done = loop(rig, client, 2)
+    base = {"previous_response_id": done[-1][0]["id"], "tools": [G]}
+    answer = result(done[-1][0]["output"][-1]["call_id"])
+    web = connect_as(rig, "web")
+    client.create(**base, context_management=threshold(1200), input=[answer])
+    assert sums_up(rig)
+    summary = rig.engine.last
+    first = web.turn("x" + END, **base, input=[answer])["usage"]["total_tokens"]
+    rig.reply("a summary" + END, summary)
+    behind = rig.engine.last
+    second = web.turn("y" + END, **base, input=[answer])["usage"]["total_tokens"]
+    rig.reply("done" + END, behind)
+    assert client.response["keepwarm"]["context"]["summarised"]["turns"]
+    assert client.response["keepwarm"]["session"] == web.response["keepwarm"]["session"]
+    assert spent_by(rig, "web") == first + second
+    used = [report.usage for report in rig.reports]
+    total = sum(usage.input_tokens + usage.output_tokens for usage in used)
+    assert spent_by(rig, "ci") == total - first - second
 
 
 def test_a_turn_that_is_cancelled_while_it_is_summed_up_ends_so() -> None:
