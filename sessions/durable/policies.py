@@ -98,9 +98,10 @@ class PolicyAccount(Account):
         return [kind for kind, bound in bounds if getattr(self.spent, kind) >= warn_at * bound]
 
     def newly_beyond(self) -> list[str]:
-        """Kinds beyond the warning that were not told yet."""
-        new = [kind for kind in self.beyond_warning() if kind not in self._warned]
-        self._warned.update(new)
+        """Kinds beyond the warning that were not told yet, or are so again: a bound was raised."""
+        beyond = self.beyond_warning()
+        new = [kind for kind in beyond if kind not in self._warned]
+        self._warned = set(beyond)
         return new
 
 

@@ -113,5 +113,22 @@ def test_spending_is_told_once_for_each_kind() -> None:
     assert account.beyond_warning() == ["output", "cost"]
 
 
+def test_spending_is_told_again_where_a_bound_was_raised_meanwhile() -> None:
+    bounds = [10]
+    here = PolicyAccounts(
+        "t",
+        lambda _: [PolicyBudget(scope="key", budget=Budget(output=bounds[0]), warn_at=0.8)],
+        lambda: 0.0,
+    )
+    told = []
+    for spent in range(1, 41):
+        if spent == 10:
+            bounds[0] = 20
+        (account,) = here.for_key("k")
+        account.spend(Amount(output=1))
+        told += [spent for _ in newly_warned([account])]
+    assert told == [8, 16]
+
+
 def test_without_policies_nothing_is_drawn_on() -> None:
     assert PolicyAccounts("t", lambda _: (), lambda: 0.0).for_key("k") == ()
