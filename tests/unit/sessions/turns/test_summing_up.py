@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support.journal_rig import JournalRig
-from tests.support.memory_journal import MemoryJournal
 from tests.support.keyed_turns import connect_as, spent_by, two_keys
+from tests.support.memory_journal import MemoryJournal
 from tests.support.recast_loops import G, connect, loop, play, result, sums_up, threshold
 from tests.support.sessions_rig import END, Client
 
