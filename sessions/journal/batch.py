@@ -22,7 +22,13 @@ from sessions.durable.reservation import amount_of
 from sessions.journal import conversations, listing, request_ids, rows, shares
 from sessions.journal.encoding import decode_reservation, encode_reservation
 from sessions.journal.errors import JournalParentGone
-from sessions.journal.records import SpendTotal, TurnRecord, session_account
+from sessions.journal.records import (
+    RESIDENCY,
+    SpendTotal,
+    TurnRecord,
+    session_account,
+    tree_account,
+)
 from sessions.journal.rows import Row, SessionRow
 from sessions.journal.tables import FIRST_EPOCH, Cursor, SqlTables, check_account, marks, slices
 from sessions.journal.usage import HourlyUsage
@@ -197,9 +203,21 @@ class Batch:
             self._reserved[record.tenant, record.response_id] = None
             self._left.add((record.tenant, record.session))
             return False
+        if record.status == RESIDENCY and not session.head_seq:
+            self._charge_above(record)
+            return True
         conversations.move(self._tables, self._cursor, record)
         self.insert(session, record)
         return True
+
+    def _charge_above(self, record: TurnRecord) -> None:
+        """Charge the KV of a session that has been deleted meanwhile to those above it; of itself
+        nothing comes back."""
+        own = session_account(record.session), tree_account(record.session)
+        for name in record.accounts:
+            if name not in own:
+                self._charge((record.tenant, name), record)
+        self._usage.add(record, round(record.created_s * 1000))
 
     def _draw(self, record: TurnRecord) -> bool:
         """Take what the turn has spent from this server's shares, unless one of them is too
@@ -326,7 +344,7 @@ class Batch:
 
 def _updated_ms(session: SessionRow, record: TurnRecord) -> int:
     """When the session's last turn ended, with this record of it; what is no turn's is no sign of
-    life, unless nothing else is known of the session."""
+    life, unless nothing else is known of the session, as where a summary was asked for alone."""
     created_ms = round(record.created_s * 1000)
     if record.is_turn or not session.updated_ms:
         return max(session.updated_ms, created_ms)

@@ -265,6 +265,31 @@ def test_kv_that_is_charged_between_turns_is_a_row_and_no_turn(journal: Journal)
         assert_books_agree(lost, rows)
 
 
+def test_kv_of_a_session_that_was_deleted_is_charged_above_it_and_brings_nothing_back(
+    journal: Journal,
+) -> None:
+    own = (tree_account("s"), "tenant")
+    first = replace(record("r1"), accounts=own)
+    usage = TurnUsage(residency=50)
+    kv = replace(
+        record("kv_1", said=False), status=RESIDENCY, usage=usage, cost=7, links=(), accounts=own
+    )
+    journal.append([first])
+    journal.delete_session("t", "s")
+    before = journal.account("t", "tenant")
+    assert journal.append([kv]) == [True]
+    assert journal.session("t", "s") is None
+    assert journal.session_turns("t", "s") == []
+    assert journal.account("t", session_account("s")).cost == 0
+    assert journal.account("t", tree_account("s")).cost == 0
+    assert journal.account("t", "tenant").cost == before.cost + 7
+    again = record("r2")
+    assert journal.append([again]) == [True]
+    session = journal.session("t", "s")
+    assert session is not None
+    assert session.account.cost == again.cost
+
+
 def test_a_record_that_is_written_twice_is_charged_once(journal: Journal) -> None:
     turn = record("r1")
     assert journal.append([turn]) == [True]
@@ -799,5 +824,5 @@ def test_keeping_the_books_of_a_session_is_no_activity_of_it(journal: Journal) -
     journal.append([record("late", session="second", said=False, created_s=500.0)])
     journal.append([kv("kv_2", "unknown", 50.0), kv("kv_3", "unknown", 60.0)])
     found = {each.name: each.updated_s for each in journal.sessions("t")}
-    assert found == {"second": 500.0, "third": 102.0, "first": 100.0, "unknown": 50.0}
-    assert list(found) == ["second", "third", "first", "unknown"]
+    assert found == {"second": 500.0, "third": 102.0, "first": 100.0}
+    assert list(found) == ["second", "third", "first"]
