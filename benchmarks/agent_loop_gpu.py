@@ -326,6 +326,24 @@ def unlike_answers(found: Played, load: Workload, seed: int, foretold: Callable[
     )
 
 
+def _written(model: Path, name: str, room: Room, *, on_card: bool) -> dict[str, Any]:
+    """Write the model into a folder, where both servers fit the card; returns figures of both.
+
+    Raises:
+        DataMissing: there is no card, or too little memory on it.
+    """
+    figures: dict[str, Any] = {}
+    if on_card:
+        check_card(1, free_on_card)
+        figures["card"] = torch.cuda.get_device_name()
+    device = torch.device("cuda" if on_card else "cpu")
+    figures["parameters"] = write_margin_model(model, name, device=device)
+    if on_card:
+        torch.cuda.empty_cache()
+        check_card(room.card_bytes(model), free_on_card)
+    return figures
+
+
 def run_on_gpu(given: argparse.Namespace) -> int:
     """Measure a way and print; the servers have ended in any case.
 
@@ -344,14 +362,8 @@ def run_on_gpu(given: argparse.Namespace) -> int:
     rows = Rows()
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = Path(temporary)
-        if not given.rehearse:
-            check_card(1, free_on_card)
-            figures["card"] = torch.cuda.get_device_name()
         model = folder / model_name.replace(":", "-")
-        figures["parameters"] = write_margin_model(model, model_name, device=torch.device(device))
-        if device == "cuda":
-            torch.cuda.empty_cache()
-            check_card(room.card_bytes(model), free_on_card)
+        figures |= _written(model, model_name, room, on_card=not given.rehearse)
         transcript = ChatTranscript(model)
         fleet = Fleet(
             stack=stack,

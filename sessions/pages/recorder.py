@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from sessions.durable.ledger import TurnReport
 from sessions.journal.samples import HOUR_S, MINUTE_S, Sample
 from sessions.pages.buckets import MachineBucket, TurnBucket
 
@@ -54,11 +53,6 @@ class Recorder:
         now = wall_clock()
         self._minute = _Stretch(MINUTE_S, int(now // MINUTE_S))
         self._hour = _Stretch(HOUR_S, int(now // HOUR_S))
-
-    def turn_finished(self, report: TurnReport) -> None:
-        """Count a turn that has ended."""
-        for bucket in self.turns_now(report.tenant):
-            bucket.add(report)
 
     def turns_now(self, tenant: str) -> Iterator[TurnBucket]:
         """Where what the tenant's turns do is counted."""

@@ -11,6 +11,7 @@ from sessions.pages.recorder import WHOLE, Recorder
 from tests.support.clock import FakeClock
 from tests.support.memory_journal import MemoryJournal
 from tests.unit.sessions.pages.test_dashboard import REPORT
+from tests.unit.sessions.pages.test_recorder import count_turn
 
 NOW = 10_000 * MINUTE_S
 
@@ -22,7 +23,7 @@ def recorder_at(minute: int) -> Recorder:
 def journal_with(turns: int, *, minute: int = NOW // MINUTE_S) -> MemoryJournal:
     journal, recorder = MemoryJournal(), recorder_at(minute)
     for _ in range(turns):
-        recorder.turn_finished(REPORT)
+        count_turn(recorder, REPORT)
     journal.keep_samples(recorder.so_far())
     return journal
 
@@ -30,7 +31,7 @@ def journal_with(turns: int, *, minute: int = NOW // MINUTE_S) -> MemoryJournal:
 def test_a_minute_is_spread_over_the_buckets_of_the_hour() -> None:
     recorder = recorder_at(5)
     for _ in range(7):
-        recorder.turn_finished(REPORT)
+        count_turn(recorder, REPORT)
     minute = [each for each in recorder.so_far() if each.width_s == MINUTE_S]
     hour = added_up([each for each in minute if each.tenant == WHOLE], LEVELS["hour"], NOW)
     assert {at: bucket.turns for at, bucket in hour.turns.items()} == {
@@ -42,7 +43,7 @@ def test_a_minute_is_spread_over_the_buckets_of_the_hour() -> None:
 
 def test_what_a_server_had_of_this_minute_is_not_spread_over_what_is_to_come() -> None:
     recorder = recorder_at(5)
-    recorder.turn_finished(REPORT)
+    count_turn(recorder, REPORT)
     minute = [
         each for each in recorder.so_far() if (each.width_s, each.tenant) == (MINUTE_S, WHOLE)
     ]
@@ -91,7 +92,7 @@ def test_it_is_read_once_a_minute_and_only_when_somebody_looks() -> None:
         assert (await seen("other"), reads) == (0, 2)
         recorder = recorder_at(NOW // MINUTE_S)
         for _ in range(5):
-            recorder.turn_finished(replace(REPORT, tenant="other"))
+            count_turn(recorder, replace(REPORT, tenant="other"))
         journal.keep_samples(recorder.so_far())
         assert (await seen(), reads) == (1, 2)
         clock.advance(READ_EVERY_S)
