@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-# No test's server writes into the folder of whoever runs the tests.
+# No test's server writes into the folder of whoever runs the tests, or reads their settings.
 os.environ["KEEPWARM_JOURNAL"] = ":memory:"
+os.environ["XDG_CONFIG_HOME"] = "/nowhere"
+KEPT_VARIABLES = ("KEEPWARM_JOURNAL", "KEEPWARM_KERNELS", "KEEPWARM_NATIVE")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,6 +34,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if "slow" in item.keywords:
                 item.add_marker(skip)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Servers and clients of tests see no setting of whoever runs the tests, nor the variables of
+    tests (CONTRIBUTING.md): test modules have read those by now, where they are imported."""
+    for name in [each for each in os.environ if each.startswith("KEEPWARM_")]:
+        if name not in KEPT_VARIABLES:
+            del os.environ[name]
 
 
 def leave_to_the_tail(items: list[pytest.Item]) -> None:

@@ -16,7 +16,6 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +131,7 @@ def newer_id_unnoticed(case: Case) -> None:
     rig.clock.advance(0.001)
     case.others.append(newer)
     effects = newer.connection.receive(json.dumps(case.asked()))
-    rig.carry(newer, replace(effects, others=()))
+    rig.carry(newer, effects._replace(others=()))
     if rig.stopped is not None:
         rig.answer()
     rig.carry(newer, Effects(others=effects.others))

@@ -18,12 +18,13 @@ from tests.clients.environments import NotToBeHad, large_binary
 from tests.clients.playing import kept
 from tests.clients.steering import ANSWER, SAID, Body, Passed, steered_messages, steered_responses
 
+LEFT_OUT = os.environ.get("KEEPWARM_ALL_CLIENTS") == "0"
 USER = ("Is anything planned?", "And now?", "Once more, please.")
 
 
 def binary(package: str, name: str) -> Path:
     """Its program; where it cannot be had its test is skipped."""
-    if os.environ.get("KEEPWARM_ALL_CLIENTS") == "0":
+    if LEFT_OUT:
         pytest.skip(f"`{package}` (npm): KEEPWARM_ALL_CLIENTS=0 leaves it out")
     try:
         return large_binary(package, name)

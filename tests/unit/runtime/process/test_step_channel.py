@@ -22,6 +22,8 @@ from runtime.process.step_channel import (
 )
 from tests.support.step_orders import LIMITS, order_of, random_batch, reader, spoil
 
+HOSTILE_STEPS = int(os.environ.get("KEEPWARM_HOSTILE_STEPS", "3000"))
+HOSTILE_SEED = int(os.environ.get("KEEPWARM_HOSTILE_SEED", "0"))
 BUCKET = Bucket(sequences=4, tokens=8, logits=8, decode_width=8, chunk=0, shared=True)
 
 
@@ -147,10 +149,8 @@ def test_what_no_step_can_be_is_refused(data: bytes, said: str) -> None:
 
 def test_messages_spoilt_at_random_are_refused_or_stay_within_the_pool() -> None:
     """``KEEPWARM_HOSTILE_STEPS``: so many instead of 3,000."""
-    count = int(os.environ.get("KEEPWARM_HOSTILE_STEPS", "3000"))
-    seed = int(os.environ.get("KEEPWARM_HOSTILE_SEED", "0"))
-    rng, refused = random.Random(seed), 0
-    for _ in range(count):
+    rng, refused = random.Random(HOSTILE_SEED), 0
+    for _ in range(HOSTILE_STEPS):
         data = bytearray(encode_step(order_of(random_batch(rng))))
         spoil(rng, data)
         try:
@@ -160,7 +160,7 @@ def test_messages_spoilt_at_random_are_refused_or_stay_within_the_pool() -> None
             continue
         if isinstance(order, StepOrder):
             _check_harmless(order.batch)
-    assert refused > count // 3, f"seed {seed}"
+    assert refused > HOSTILE_STEPS // 3, f"seed {HOSTILE_SEED}"
 
 
 def _check_harmless(batch: StepBatch) -> None:
