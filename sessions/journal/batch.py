@@ -23,7 +23,6 @@ from sessions.journal import conversations, listing, request_ids, rows, shares
 from sessions.journal.encoding import decode_reservation, encode_reservation
 from sessions.journal.errors import JournalParentGone
 from sessions.journal.records import (
-    RESIDENCY,
     SpendTotal,
     TurnRecord,
     session_account,
@@ -203,7 +202,7 @@ class Batch:
             self._reserved[record.tenant, record.response_id] = None
             self._left.add((record.tenant, record.session))
             return False
-        if record.status == RESIDENCY and not session.head_seq:
+        if record.follows_turns and not session.head_seq:
             self._charge_above(record)
             return True
         conversations.move(self._tables, self._cursor, record)
@@ -344,7 +343,7 @@ class Batch:
 
 def _updated_ms(session: SessionRow, record: TurnRecord) -> int:
     """When the session's last turn ended, with this record of it; what is no turn's is no sign of
-    life, unless nothing else is known of the session, as where a summary was asked for alone."""
+    life, unless nothing else is known of the session, as where a first turn was refused."""
     created_ms = round(record.created_s * 1000)
     if record.is_turn or not session.updated_ms:
         return max(session.updated_ms, created_ms)

@@ -93,6 +93,8 @@ class TurnRecord:
     options: bytes = b""
     """Options that the session keeps from now on (``SessionRecord.options``); empty: none where it
     is a turn, else as before."""
+    follows_turns: bool = False
+    """Of KV: the session had turns in the journal. Where it has none there it has been deleted."""
     private: bool = False
     """Whether the turn can be asked for by its request id alone (``store: false``)."""
     conversation: ConversationRead | None = None

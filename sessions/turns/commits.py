@@ -221,6 +221,7 @@ def residency_record(
         accounts=account_names(session),
         created_s=created_s,
         epoch=session.epoch,
+        follows_turns=session.ledger.turns > 0,
         keys=session.keys,
     )
 

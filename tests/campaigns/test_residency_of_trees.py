@@ -92,7 +92,7 @@ class World:
         settled, cost = reservation.settle(usage)
         session.end_turn(response_id, 0.0)
         record = residency_record(session, NOTHING_UNSETTLED, record_id=response_id, created_s=0.0)
-        self.write(replace(record, status="failed", usage=settled, cost=cost))
+        self.write(replace(record, status="failed", usage=settled, cost=cost, follows_turns=False))
 
     def tell(self) -> None:
         if not self.branches:

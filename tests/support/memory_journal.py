@@ -13,7 +13,6 @@ from sessions.journal.encoding import HeaderCache, decode_links, encode_turn, li
 from sessions.journal.errors import JournalDamaged, JournalParentGone
 from sessions.journal.listing import ListAsked, ListedSession, ListPlace
 from sessions.journal.records import (
-    RESIDENCY,
     SessionRecord,
     SpendTotal,
     StoredTurn,
@@ -109,7 +108,7 @@ class MemoryJournal:
             self._headers[digest] = body
         session = tenant.sessions.get(record.session) or new_session(record.tenant, record.session)
         name = session_account(record.session)
-        if record.status == RESIDENCY and not session.head_seq:  # deleted meanwhile
+        if record.follows_turns and not session.head_seq:  # deleted meanwhile
             for above in {*record.accounts} - {name, tree_account(record.session)}:
                 tenant.accounts[above] = tenant.accounts.get(above, SpendTotal()).plus(record)
             return

@@ -272,7 +272,12 @@ def test_kv_of_a_session_that_was_deleted_is_charged_above_it_and_brings_nothing
     first = replace(record("r1"), accounts=own)
     usage = TurnUsage(residency=50)
     kv = replace(
-        record("kv_1", said=False), status=RESIDENCY, usage=usage, cost=7, links=(), accounts=own
+        record("kv_1", said=False),
+        status=RESIDENCY,
+        usage=usage,
+        cost=7,
+        accounts=own,
+        follows_turns=True,
     )
     journal.append([first])
     journal.delete_session("t", "s")
@@ -824,5 +829,5 @@ def test_keeping_the_books_of_a_session_is_no_activity_of_it(journal: Journal) -
     journal.append([record("late", session="second", said=False, created_s=500.0)])
     journal.append([kv("kv_2", "unknown", 50.0), kv("kv_3", "unknown", 60.0)])
     found = {each.name: each.updated_s for each in journal.sessions("t")}
-    assert found == {"second": 500.0, "third": 102.0, "first": 100.0}
-    assert list(found) == ["second", "third", "first"]
+    assert found == {"second": 500.0, "third": 102.0, "first": 100.0, "unknown": 50.0}
+    assert list(found) == ["second", "third", "first", "unknown"]
