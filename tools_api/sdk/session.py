@@ -358,8 +358,11 @@ class AsyncSession:
 
     def fork(self, *, name: str | None = None) -> "AsyncSession":
         """A second session that shares everything up to here, and its account unless it has a
-        ``name`` of its own."""
+        ``name`` of its own. Made while tools run, as inside one of them, it stands behind their
+        calls: the model is told of each what came out, or that it still runs."""
         chain = self._chain.fork()
+        if self._run is not None:
+            chain.owed += self._run.outputs_so_far()
         if name is not None:
             chain.set_keepwarm(session=name)
         return AsyncSession(self._connection, chain, self._equipment)

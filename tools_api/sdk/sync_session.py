@@ -215,7 +215,8 @@ class Session:
 
     def fork(self, *, name: str | None = None) -> "Session":
         """A second session that shares everything up to here, and its account unless it has a
-        ``name`` of its own."""
+        ``name`` of its own. Made while tools run, as inside one of them, it stands behind their
+        calls: the model is told of each what came out, or that it still runs."""
         return Session(self._portal, self._inner.fork(name=name))
 
     def rewind(self, *, turns: int = 1, to: str | None = None) -> None:

@@ -20,7 +20,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from tools_api.built_in_items import BuiltInCall
-from tools_api.items import Call, FunctionCall
+from tools_api.items import Call, FunctionCall, FunctionCallOutput
 from tools_api.sdk.agent_spans import AgentSpan, begin_agent, result_attributes
 from tools_api.sdk.answers import (
     AnyCall,
@@ -78,6 +78,7 @@ _CUT_SHORT = "not run: the turn was cut short"
 _TOO_MANY = "not run: the loop had played all the turns it may"
 _NOT_BEGUN = "not run: the run was ended before it"
 _NOT_READ = "the tool ran; the run was ended before its output was read"
+STILL_RUNS = "still running: this is a fork of the conversation, made while the tool runs"
 _LAST_RESORT_BYTES = 512
 """The size left to an output that did not fit into the context."""
 _GRACE_S = 1.0
@@ -189,6 +190,18 @@ class Run:
             self._chain.owed += items
         else:
             self._turn.steer(items)
+
+    def outputs_so_far(self) -> list[dict[str, Any]]:
+        """Outputs for a fork made while tools run: of a call that still runs, that it does."""
+        tasks = self._done.tasks
+        ended = {id_: task for id_, task in tasks.items() if task.done() and not task.cancelled()}
+        ended = {id_: task for id_, task in ended.items() if task.exception() is None}
+        answers: list[FunctionCallOutput] = []
+        for call in self._done.open:
+            task = ended.get(call.call_id)
+            output = STILL_RUNS if task is None else task.result().output
+            answers.append(FunctionCallOutput(call_id=call.call_id, output=output))
+        return wire_items(answers)
 
     async def events(self, input: Input) -> RunEvents:
         """Play the run; the LoopResult comes last.
@@ -352,12 +365,13 @@ class Run:
             if call.call_id not in self._done.tasks and not self._done.cancelled:
                 self._start(call)
                 yield ToolStarted(call=call)
-        while running := [task for task in self._done.tasks.values() if not task.done()]:
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for outcome in self._outcomes():
+        while True:
+            running = [task for task in self._done.tasks.values() if not task.done()]
+            for outcome in self._outcomes():  # of one that ended while others began, too
                 yield outcome
-        for outcome in self._outcomes():
-            yield outcome
+            if not running:
+                return
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
 
     def _outcomes(self) -> Iterator[ToolFinished | ToolFailed]:
         """Outcomes of calls since this was last asked."""

@@ -14,11 +14,13 @@ from keepwarm.testing import ScriptedServer, refuse
 from keepwarm.testing import call as call_of
 from tests.support.fake_server import Close, FakeServer, call, message, refusal, turn
 from tools_api.items import FunctionCall, FunctionCallOutput
-from tools_api.sdk.answers import TextDelta, ToolStarted, Warned
+from tools_api.sdk.answers import TextDelta, ToolFinished, ToolStarted, Warned
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.failures import ConnectionLost, OutputInvalid, Refused, TooManyTurns
 from tools_api.sdk.sync_client import Client
+from tools_api.sdk.sync_session import Session
+from tools_api.sdk.tool_loop import STILL_RUNS
 from tools_api.sdk.tool_making import tool
 from tools_api.sdk.tools import Tool
 
@@ -273,6 +275,36 @@ def test_a_fork_owes_what_its_parent_owed() -> None:
         session.respond("one")
         fork.respond("two")
     assert [len(request["input"]) for request in server.requests] == [1, 2, 2]
+
+
+def test_a_fork_inside_a_tool_is_told_what_ended_and_what_still_runs() -> None:
+    """What the error of a tool that calls its own session advises."""
+    rounds = [call("add", '{"a": 1, "b": 2}'), call("look", "{}", 2)]
+    server = server_of(rounds, [message("half")], [message("done")], [message("more")])
+    ended = threading.Event()
+    with server, Client(server.url) as client:
+        forks: list[Session] = []
+
+        @tool
+        def look() -> str:
+            with pytest.raises(RuntimeError, match=r"give it a fork\(\)"):
+                session.run("and now?")
+            assert ended.wait(10)
+            forks.append(session.fork())
+            return forks[0].run("and now?").text
+
+        session = client.session(tools=[add, look])
+        for event in session.stream("go"):
+            if isinstance(event, ToolFinished):
+                ended.set()
+        assert event.text == "done"
+        assert forks[0].run("on").text == "more"
+    inside, behind, after = server.requests[1:]
+    assert [each.get("output") for each in inside["input"]] == ["3", STILL_RUNS, None]
+    assert inside["previous_response_id"] == behind["previous_response_id"]
+    assert inside["keepwarm"]["fork"] is True
+    assert outputs(behind) == ["3", "half"]
+    assert len(after["input"]) == 1
 
 
 # Events and the order of things
