@@ -272,8 +272,8 @@ def test_a_file_that_no_row_can_be_put_into_is_said_in_a_line(
 @pytest.mark.parametrize("word", ["-h", "--help"])
 def test_help_may_be_asked_for_in_short(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words in ([], ["serve"], ["keys"], ["keys", "new"]):
-        status, out, _ = told(capsys, *words, word)
-        assert status == 0
+        status, out, err = told(capsys, *words, word)
+        assert status == 0, err
         assert out.startswith("Usage: keepwarm")
     assert told(capsys, "-V")[1] == told(capsys, "--version")[1]
 
