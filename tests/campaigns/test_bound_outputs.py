@@ -42,7 +42,7 @@ FORMAT_NAMES = (
 )
 LLAMA_SPECIALS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 _ROOM_FOR_A_CALL = 40
-TURNS = int(os.environ.get("KEEPWARM_BOUND_TURNS", "400"))
+TURNS = int(os.environ.get("KEEPWARM_BOUND_TURNS", "200"))
 CONNECTIONS = 8
 TOOLS = Path(__file__).parents[3] / "shared" / "schemas" / "tools.jsonl"
 _BEYOND_JSONSCHEMA = ("oneOf", "format", "pattern", "$ref", "not", "contains")
