@@ -60,6 +60,7 @@ class Lanes:
         """A free lane, the lowest first; None if the socket closed meanwhile."""
         await self._may_take.acquire()
         if self.closed:
+            self._may_take.release()  # and so does whoever waits behind this one
             return None
         lane = Lane(heapq.heappop(self._free))
         self._taken[lane.name] = lane
@@ -123,6 +124,7 @@ class Lanes:
             ValueError,
             TypeError,
             AttributeError,
+            LookupError,
         ):  # what came is no event: nothing can be made of more
             self._end(ConnectionClosedError(None, Close(CloseCode.PROTOCOL_ERROR, "not an event")))
             await self._socket.close(CloseCode.PROTOCOL_ERROR)
@@ -133,8 +135,7 @@ class Lanes:
         self._writer.cancel()
         for lane in self._taken.values():
             lane.events.put_nowait(closed)
-        for _ in range(NUM_LANES):
-            self._may_take.release()  # whoever waits here goes to the next socket
+        self._may_take.release()  # whoever waits here goes to the next socket
 
     def _dispatch(self, event: dict[str, Any]) -> None:
         if answers_cancel(event):

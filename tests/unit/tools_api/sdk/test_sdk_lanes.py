@@ -110,7 +110,7 @@ async def test_a_cancel_that_came_too_late_is_no_answer_to_the_next_turn() -> No
         await lanes.close()
 
 
-@pytest.mark.parametrize("waiting", [1, 3])
+@pytest.mark.parametrize("waiting", [1, 3, 3 * NUM_LANES])
 async def test_whoever_waits_for_a_lane_learns_that_the_socket_closed(waiting: int) -> None:
     with FakeServer(lambda request: []) as server:
         lanes = await open_lanes(server)
@@ -119,10 +119,10 @@ async def test_whoever_waits_for_a_lane_learns_that_the_socket_closed(waiting: i
         tasks = [asyncio.ensure_future(lanes.take()) for _ in range(waiting)]
         await asyncio.sleep(0)
         await lanes.close()
-        assert await asyncio.gather(*tasks) == [None] * waiting
+        assert await asyncio.wait_for(asyncio.gather(*tasks), 10) == [None] * waiting
 
 
-@pytest.mark.parametrize("said", [["an array"], "text", 3])
+@pytest.mark.parametrize("said", [["an array"], "text", 3, {}, {"message": "Forbidden"}])
 async def test_a_socket_that_says_what_is_no_event_counts_as_lost_at_once(said: Any) -> None:
     with FakeServer(lambda _: [said]) as server:
         lanes = await open_lanes(server)
