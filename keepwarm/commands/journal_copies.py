@@ -80,7 +80,6 @@ def _read_alone(place: str) -> Iterator[SqlJournal]:
         return
     path = there(place)
     with left_alone(path, "copy"), closing(SqliteView(path)) as view:
-        view.refuse_other_version()
         yield view
 
 

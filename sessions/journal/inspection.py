@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 
-from sessions.journal.errors import JournalDamaged, JournalInUse
+from sessions.journal.errors import JournalAbsent, JournalDamaged, JournalInUse
 from sessions.journal.file_state import (
     file_beside,
     first_row,
-    has_tables,
     lost,
     unusable,
 )
@@ -68,7 +67,11 @@ def look_at(
                 os.close(os.open(file, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
         raise unusable(path, error.strerror) from error
-    with closing(SqliteView(path)) as view:
+    try:
+        view = SqliteView(path)
+    except JournalAbsent:
+        return None
+    with closing(view):
         return _look_through(view, path, mark, clock, clock() + look_s)
 
 
@@ -102,10 +105,8 @@ def _refuse_unmakeable(path: Path, mark: Mark | None) -> None:
 
 def _look_through(
     view: SqliteView, path: Path, mark: Mark | None, clock: Callable[[], float], until_s: float
-) -> Seen | None:
+) -> Seen:
     with view.reading() as cursor:
-        if not has_tables(cursor, path, mark):
-            return None
         first_row(cursor, path, mark)
         whole = True
         view.interrupt_if(lambda: clock() > until_s, every=_STEPS)

@@ -23,6 +23,7 @@ from sessions.journal.encoding import decode_links, decode_turn, link_items
 from sessions.journal.errors import (
     JournalDamaged,
     JournalError,
+    other_version,
 )
 from sessions.journal.file_state import left_alone
 from sessions.journal.listing import missing_part, write_found_by
@@ -36,7 +37,7 @@ from sessions.journal.records import (
 )
 from sessions.journal.rows import Row, SessionRow
 from sessions.journal.sqlite import SqliteJournal
-from sessions.journal.tables import marks
+from sessions.journal.tables import VERSION, marks
 from sessions.journal.usage import COUNTS, HOURS, LABELLED
 
 _USAGE = {
@@ -78,6 +79,7 @@ def recover(source: Path, target: Path) -> Recovered:
 
     Raises:
         JournalInUse: a server has the journal.
+        JournalOtherVersion: its rows are not those that this program reads.
         JournalError: there is nothing to read, or ``target`` exists.
     """
     if target.exists():
@@ -91,10 +93,12 @@ def recover(source: Path, target: Path) -> Recovered:
                     shutil.copy(f"{source}{suffix}", f"{copy}{suffix}")
         try:
             connection = sqlite3.connect(copy)
-            connection.execute("PRAGMA user_version")
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
         except sqlite3.Error as error:
             raise JournalDamaged(f"{source}: {error}; nothing can be read") from error
         with contextlib.closing(connection):
+            if version not in (0, VERSION):
+                raise other_version(str(source), version, VERSION)
             _count_commits(connection, Path(f"{copy}.mark"), report)
             return save(connection, target, report)
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from keepwarm.commands.sessions import COMMAND
 from sessions.journal.errors import JournalParentGone
 from sessions.journal.records import RESIDENCY
 from sessions.journal.sqlite import SqliteJournal
+from sessions.journal.tables import VERSION
 from sessions.journal.view import SqliteView
 from tests.support.journals import record, reservation
 
@@ -107,6 +110,38 @@ def test_what_is_not_there_is_said_in_a_line(
     view = SqliteView(tmp_path / "j")
     assert view.sessions() == []
     view.close()
+
+
+@pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 1])
+def test_a_journal_of_another_version_is_refused_by_name_by_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], version: int
+) -> None:
+    path = tmp_path / "j"
+    SqliteJournal(path, fingerprint=b"").close()
+    with closing(sqlite3.connect(path)) as database:
+        if version == 1:  # which had less
+            database.execute("DROP TABLE conversation")
+            database.execute("DROP TABLE session")
+        database.execute(f"PRAGMA user_version={version}")
+    before, new = path.read_bytes(), str(tmp_path / "new")
+    session = ("--tenant", "t", "s")
+    commands = {
+        "list": (),
+        "show": session,
+        "delete": session,
+        "vacuum": (),
+        "backup": (new,),
+    }
+    asked = [(name, *more, "--journal", str(path)) for name, more in commands.items()]
+    asked += [("recover", str(path), new), ("copy", str(path), new)]
+    asked += [("restore", str(path), "--journal", new)]
+    assert {name for name, *_ in asked} == set(COMMAND.commands)
+    for command in asked:
+        status, out, err = ran(capsys, *command)
+        assert (status, out) == (1, ""), command
+        assert f"{path} has tables of version {version}, and this program reads" in err, command
+        assert not Path(new).exists()
+    assert path.read_bytes() == before
 
 
 LEAD = b'{"tree":[{"output":100,"cost":2000000000},{}]}'
