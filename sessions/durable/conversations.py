@@ -26,6 +26,8 @@ from tools_api import errors
 from tools_api.items import Item
 from tools_api.limits import Limits
 
+MOST_CHANGES = 64
+"""Of so many a conversation keeps the marks: more are not made while one is asked for again."""
 _ROW_BYTES = 512
 """Size of a conversation without items, roughly."""
 
@@ -47,10 +49,17 @@ class Conversation:
     """How often something was taken out that a turn may be reading."""
     version: int = 1
     """The version, one more with each change."""
+    changes: tuple[str, ...] = field(default=(), compare=False)
+    """Marks of its last changes by clients, the newest last: by its own one that was made is known
+    whose answer was lost."""
 
     def changed(self, metadata: Mapping[str, str]) -> "Conversation":
         """The conversation with other metadata."""
         return replace(self, metadata=metadata, version=self.version + 1)
+
+    def marked(self, mark: str) -> "Conversation":
+        """The conversation as that change leaves it."""
+        return replace(self, changes=(*self.changes, mark)[-MOST_CHANGES:])
 
     @property
     def size_bytes(self) -> int:

@@ -32,6 +32,7 @@ def columns(tenant: str, conversation: Conversation, now_ms: int) -> Row:
         "created": conversation.created_s,
         "metadata": dict(conversation.metadata),
         "items": [item.to_wire() for item in conversation.items],
+        "changes": list(conversation.changes),
     }
     return rows.sealed(
         (
@@ -59,6 +60,7 @@ def decode(row: Row) -> Conversation:
             items=parse_items(told["items"], "items"),
             edits=edits,
             version=version,
+            changes=tuple(told.get("changes", ())),
         )
     except (KeyError, TypeError, ValueError, zlib.error, ApiError) as error:
         raise JournalDamaged(f"the journal's conversation {id_} cannot be read: {error}") from error

@@ -3,8 +3,9 @@
 Always true: what is said to be written is on the disk, if there is a journal.
 """
 
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sessions.durable.conversations import Conversation
@@ -21,20 +22,36 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class _Put:
-    """A change that may be made again where the journal's answer did not come: it is there then."""
+    """A change that may be made again where the journal's answer did not come: one that is there
+    has left its mark, whatever others have changed since."""
 
     tenant: str
     conversation: Conversation
     version: int | None
+    mark: str = field(default_factory=lambda: secrets.token_hex(6))
     tried: bool = False
 
     def __call__(self, journal: Journal) -> bool:
         before, self.tried = self.tried, True
-        if journal.put_conversation(self.tenant, self.conversation, version=self.version):
+        marked = self.conversation.marked(self.mark)
+        if journal.put_conversation(self.tenant, marked, version=self.version):
             return True
-        return before and journal.conversation(self.tenant, self.conversation.id) == (
-            self.conversation
-        )
+        found = journal.conversation(self.tenant, self.conversation.id) if before else None
+        return found is not None and self.mark in found.changes
+
+
+@dataclass(slots=True)
+class _Removal:
+    """A conversation taken out, again where the journal's answer did not come; False: it was not
+    there when that was asked first."""
+
+    tenant: str
+    id: str
+    found: bool = False
+
+    def __call__(self, journal: Journal) -> bool:
+        self.found = self.found or journal.conversation(self.tenant, self.id) is not None
+        return journal.delete_conversation(self.tenant, self.id) or self.found
 
 
 class KeptConversations:
@@ -60,9 +77,7 @@ class KeptConversations:
         """Delete a conversation; False: there is none of that id."""
         if self._journal is None:
             return tenant.conversations.delete(id_)
-        return await self._ask(
-            tenant, lambda journal: journal.delete_conversation(tenant.name, id_)
-        )
+        return await self._ask(tenant, _Removal(tenant.name, id_))
 
     async def head(self, tenant: Tenant, conversation: Conversation) -> Entry | None:
         """The entry of its head, if it has one; in memory then.

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from sessions.durable.conversations import Conversation, with_added
+from sessions.durable.conversations import (
+    MOST_CHANGES,
+    Conversation,
+    moved,
+    read_of,
+    with_added,
+)
+from sessions.journal.conversations import columns, decode
 from sessions.journal.errors import JournalDamaged, JournalUnavailable
 from sessions.wire.kept_conversations import KeptConversations
 from tests.support.fake_engine import play
@@ -16,6 +23,7 @@ from tools_api.errors import ApiError
 from tools_api.item_reading import parse_items
 from tools_api.limits import Limits
 
+PATH = "/v1/conversations"
 ONE = Conversation(id="conv_1", created_s=1)
 
 
@@ -64,6 +72,93 @@ def test_a_change_whose_answer_did_not_come_is_made_once(tmp_path: Path) -> None
         await bench.close()
 
     play(lambda: HttpBench(path=tmp_path / "j"), scenario)
+
+
+class Losing:
+    """Has the answer to the first call of a journal's method lost, behind its commit, and
+    something happen before it is called again."""
+
+    def __init__(self, journal: Any, method: str, between: Callable[[], object]) -> None:
+        self._call, self._between = getattr(journal, method), between
+        self.calls = 0
+        setattr(journal, method, self)
+
+    def __call__(self, *given: Any, **options: Any) -> bool:
+        done: bool = self._call(*given, **options)
+        self.calls += 1
+        if self.calls == 1:
+            self._between()
+            raise JournalUnavailable("the connection ended behind the commit")
+        return done
+
+
+def changed_elsewhere(journal: Any, id_: str, times: int) -> None:
+    """As by another server."""
+    for number in range(times):
+        found = journal.conversation("acme", id_)
+        other = found.changed({"n": str(number)}).marked(f"other {number}")
+        assert journal.put_conversation("acme", other, version=found.version)
+
+
+@pytest.mark.parametrize("times", [1, 7])
+@pytest.mark.parametrize("change", ["add", "take out", "metadata"])
+def test_it_is_made_once_whoever_else_changed_the_conversation_meanwhile(
+    tmp_path: Path, change: str, times: int
+) -> None:
+    async def scenario(bench: HttpBench) -> None:
+        journal: Any = bench.journal
+        item = {"type": "message", "role": "user", "content": "a"}
+        _, made = await bench.ask("POST", PATH, {"items": [item | {"id": "msg_a"}]})
+        one = f"{PATH}/{made['id']}"
+        put = journal.put_conversation
+
+        def between() -> None:
+            losing, journal.put_conversation = journal.put_conversation, put
+            changed_elsewhere(journal, made["id"], times)
+            journal.put_conversation = losing
+
+        losing = Losing(journal, "put_conversation", between)
+        if change == "add":
+            status, _ = await bench.ask("POST", f"{one}/items", {"items": [item | {"id": "b"}]})
+        elif change == "take out":
+            status, _ = await bench.ask("DELETE", f"{one}/items/msg_a")
+        else:
+            status, _ = await bench.ask("POST", one, {"metadata": {"n": "mine"}})
+        assert (status, losing.calls) == (200, 2)
+        found = journal.conversation("acme", made["id"])
+        wanted = {"add": ["msg_a", "b"], "take out": [], "metadata": ["msg_a"]}[change]
+        assert [each.id for each in found.items] == wanted
+        assert found.metadata == {"n": str(times - 1)}, "who came later has the last word"
+        await bench.close()
+
+    play(lambda: HttpBench(path=tmp_path / "j"), scenario)
+
+
+def test_what_is_deleted_was_there_though_the_answer_did_not_come(tmp_path: Path) -> None:
+    async def scenario(bench: HttpBench) -> None:
+        _, made = await bench.ask("POST", PATH, {})
+        losing = Losing(bench.journal, "delete_conversation", lambda: None)
+        status, told = await bench.ask("DELETE", f"{PATH}/{made['id']}")
+        assert (status, told.get("deleted"), losing.calls) == (200, True, 2)
+        status, _ = await bench.ask("DELETE", f"{PATH}/{made['id']}")
+        assert status == 404
+        losing.calls = 0
+        status, _ = await bench.ask("DELETE", f"{PATH}/{made['id']}0")
+        assert (status, losing.calls) == (404, 2), "it never was"
+        await bench.close()
+
+    play(lambda: HttpBench(path=tmp_path / "j"), scenario)
+
+
+def test_the_mark_of_a_change_outlives_many_others_and_a_turn() -> None:
+    changed = ONE.marked("mine")
+    for number in range(MOST_CHANGES - 1):
+        changed = changed.changed({}).marked(str(number))
+    after = moved(changed, read_of(changed), "resp_1")
+    assert after is not None
+    assert decode(columns("t", after, 1)).changes == after.changes
+    assert "mine" in after.changes
+    assert len(after.marked("more").changes) == MOST_CHANGES
 
 
 def test_what_was_said_in_it_and_is_forgotten_is_not_found() -> None:
