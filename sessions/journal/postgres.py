@@ -10,12 +10,15 @@ that was made anew is used only where the same journal is behind the address.
 """
 
 import contextlib
+import os
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from sessions.journal import retention
 from sessions.journal.bell import CHANNEL, Bell
@@ -30,15 +33,38 @@ from sessions.journal.errors import (
 from sessions.journal.ownership import Ownership
 from sessions.journal.records import SessionRecord, TurnRecord
 from sessions.journal.sql import SqlJournal
-from sessions.journal.tables import VERSION, Cursor, statements
+from sessions.journal.tables import NAMES, VERSION, Cursor, statements
 
 STATEMENT_MS = 5000
 IDLE_IN_TRANSACTION_MS = 5000
 CONNECT_S = 5
+LOST_HOST = {
+    "tcp_user_timeout": 5000,
+    "keepalives_idle": 4,
+    "keepalives_interval": 1,
+    "keepalives_count": 5,
+}
+"""Milliseconds, seconds and a number: a host that is gone without a word is given up after so long,
+where the address does not say otherwise. Without them the system waits for a quarter of an hour."""
+_RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]
+_WRITTEN = [name for name in NAMES if name != "journal"]
+_LACKING = """
+SELECT kind, name FROM unnest(?::text[]) AS name, unnest(?::text[]) AS kind
+WHERE has_table_privilege(to_regclass(name), kind) IS NOT TRUE LIMIT 1
+"""
+"""A right that this user lacks, and the table; of one that is not there it has none."""
 _TRANSACTION_STATE = "25"
 """Class of errors: the transaction was ended for having been idle, e.g. where this server was
 stopped inside it, or may only read, as on a server that is not the first one any more."""
+_LATER = (psycopg.OperationalError, psycopg.errors.InsufficientPrivilege)
+"""Errors that end without a change here: a right is granted again."""
+_BUSY = re.compile(
+    "starting up|shutting down|recovery mode|not yet accepting|too many|connection slots"
+)
+"""The words of a server that takes nobody more just now."""
 _SCHEMA_LOCK = 0x6B770001
+_IN_NO_TEXT = "\x01"
+"""A character that no text of a row has, as NUL is: names are printable."""
 
 
 class _Cursor:
@@ -56,6 +82,17 @@ class _Cursor:
 
     def fetchall(self) -> list[Any]:
         return self._cursor.fetchall()
+
+
+class _ReadingCursor(_Cursor):
+    """One that finds nothing by a text that no row can have, instead of refusing it."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> "_Cursor":
+        sought = (
+            each.replace("\0", _IN_NO_TEXT) if isinstance(each, str) else each
+            for each in parameters
+        )
+        return super().execute(sql, list(sought))
 
 
 class PostgresJournal(SqlJournal):
@@ -116,6 +153,11 @@ class PostgresJournal(SqlJournal):
             if only_read:
                 raise JournalUnavailable("PostgreSQL: it can only be read")
             self._refuse_another(cursor)
+            lacking = cursor.execute(_LACKING, (_WRITTEN, _RIGHTS)).fetchone()
+            if lacking is not None:
+                raise JournalUnavailable(
+                    "PostgreSQL: this user may not {} in the table {!r}".format(*lacking)
+                )
 
     def _refuse_another(self, cursor: Cursor) -> None:
         try:
@@ -135,6 +177,7 @@ class PostgresJournal(SqlJournal):
             if found is None and self._beside:
                 raise _absent(cursor)
             if found is None:
+                _refuse_encoding(cursor)
                 for statement in statements("BYTEA"):
                     cursor.execute(statement)
                 cursor.execute(
@@ -214,7 +257,7 @@ class PostgresJournal(SqlJournal):
             try:
                 with connection.cursor() as cursor:
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                    yield _Cursor(cursor)
+                    yield _ReadingCursor(cursor)
             finally:
                 with contextlib.suppress(psycopg.Error):
                     connection.rollback()
@@ -227,8 +270,7 @@ class PostgresJournal(SqlJournal):
         except psycopg.errors.UniqueViolation as error:
             raise JournalUnavailable(f"PostgreSQL: {_first_line(error)}") from error
         except psycopg.Error as error:
-            later = (error.sqlstate or "").startswith(_TRANSACTION_STATE)
-            if later or isinstance(error, psycopg.OperationalError):
+            if isinstance(error, _LATER) or (error.sqlstate or "").startswith(_TRANSACTION_STATE):
                 self._throw_away()
                 raise JournalUnavailable(f"PostgreSQL: {_first_line(error)}") from error
             raise JournalError(f"PostgreSQL: {_first_line(error)}") from error
@@ -297,13 +339,27 @@ class PostgresJournal(SqlJournal):
 
 
 def connected(address: str) -> psycopg.Connection[Any]:
-    """A connection on which nothing waits for ever."""
-    return psycopg.connect(
-        address,
-        connect_timeout=CONNECT_S,
-        options=f"-c statement_timeout={STATEMENT_MS} -c synchronous_commit=on "
+    """A connection on which nothing waits for ever. What the address says stays as it is, e.g. the
+    schema in its ``options``, but for these limits and the encoding."""
+    asked = conninfo_to_dict(address)
+    options = (
+        str(asked.get("options") or os.environ.get("PGOPTIONS", "")),
+        f"-c statement_timeout={STATEMENT_MS} -c synchronous_commit=on",
         f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
     )
+    given: dict[str, Any] = {**LOST_HOST, **asked, "options": " ".join(filter(None, options))}
+    given |= {"connect_timeout": CONNECT_S, "client_encoding": "utf8"}
+    return psycopg.connect(**given)
+
+
+def _refuse_encoding(cursor: Cursor) -> None:
+    """Raise JournalError where the database cannot hold every text."""
+    (encoding,) = cursor.execute("SELECT current_setting('server_encoding')").fetchone()
+    if encoding != "UTF8":
+        raise JournalError(
+            f"the database in PostgreSQL has the encoding {encoding}, and a journal needs UTF8: "
+            "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+        )
 
 
 def _absent(cursor: Cursor) -> JournalUnavailable:
@@ -320,7 +376,9 @@ def _silent(error: JournalError) -> bool:
     """Nobody answered at the address; who answers and refuses does so tomorrow."""
     said = str(error)
     if "FATAL" in said:
-        return "starting up" in said or "shutting down" in said
+        return _BUSY.search(said) is not None
+    if isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):
+        return False
     return (
         isinstance(error, JournalUnavailable) and "resolve" not in said and "translate" not in said
     )

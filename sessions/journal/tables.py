@@ -8,6 +8,7 @@ Always true: a session's rows and its ``gone`` are together ``head_seq``; its ep
 
 import abc
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -116,6 +117,8 @@ CREATE TABLE draw (
     at_ms BIGINT NOT NULL, PRIMARY KEY (cluster, tenant, kind));
 CREATE TABLE journal (id BIGINT PRIMARY KEY, identity {blob} NOT NULL, commits BIGINT NOT NULL);
 """
+NAMES = tuple(re.findall(r"CREATE TABLE (\w+)", SCHEMA))
+"""Names of the tables."""
 _SUMS = (
     "turns BIGINT NOT NULL, failed BIGINT NOT NULL, calls BIGINT NOT NULL, "
     "input_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL, output_tokens BIGINT NOT NULL, "

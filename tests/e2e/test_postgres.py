@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,10 +20,15 @@ from sessions.command.settings import resolve
 from sessions.durable.account import Amount, Budget
 from sessions.durable.conversations import moved, read_of
 from sessions.journal.bell import CHANNEL
-from sessions.journal.errors import JournalOtherVersion, JournalParentGone, JournalUnavailable
+from sessions.journal.errors import (
+    JournalError,
+    JournalOtherVersion,
+    JournalParentGone,
+    JournalUnavailable,
+)
 from sessions.journal.inspection import Seen
 from sessions.journal.ownership import DEAD_MS, Ownership
-from sessions.journal.postgres import PostgresJournal
+from sessions.journal.postgres import STATEMENT_MS, PostgresJournal, connected
 from sessions.journal.samples import MINUTE_S, Sample
 from sessions.journal.shares import Want
 from sessions.journal.tables import FIRST_EPOCH, VERSION
@@ -227,6 +233,76 @@ def test_an_address_nobody_listens_at_is_said_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(JournalUnavailable) as refused:
         opened_as(f"postgresql:///x?host={tmp_path}", "a")
     assert "\n" not in str(refused.value)
+
+
+def test_what_the_address_says_of_the_schema_and_the_network_stays(address: str) -> None:
+    kept: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("psycopg.connect", lambda **given: kept.update(given))
+        connected("postgresql://me:p%40%3A%2F@db,other/x?keepalives_idle=60")
+    assert (kept["host"], kept["password"], kept["keepalives_idle"]) == ("db,other", "p@:/", "60")
+    assert kept["tcp_user_timeout"] <= STATEMENT_MS, "a host that is gone is given up"
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA mine")
+        there = f"{address}&options=-csearch_path%3Dmine%20-cstatement_timeout%3D0"
+        opened_as(there, "a").close()
+        schemas = "SELECT DISTINCT schemaname FROM pg_tables WHERE tablename = 'journal'"
+        assert connection.execute(schemas.encode()).fetchall() == [("mine",)]
+        with connected(there) as other:
+            assert other.execute("SHOW statement_timeout").fetchone() == ("5s",)
+
+
+def test_a_database_that_cannot_hold_every_text_gets_no_tables(server: str) -> None:
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE l ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    with pytest.raises(JournalError, match="encoding LATIN1, and a journal needs UTF8"):
+        opened_as(server.replace("/postgres?", "/l?"), "a")
+    with psycopg.connect(server.replace("/postgres?", "/l?")) as connection:
+        assert connection.execute("SELECT to_regclass('journal')").fetchone() == (None,)
+
+
+def test_every_text_is_kept_whatever_encoding_the_environment_names(address: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PGCLIENTENCODING", "LATIN1")
+        journal = opened_as(address, "a")
+    assert journal.append([record("r1", session="\u65e5")]) == [True]
+    assert journal.session("t", "\u65e5") is not None
+    journal.close()
+
+
+def test_a_user_who_may_not_write_is_told_before_a_turn_is(address: str) -> None:
+    opened_as(address, "a").close()
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("CREATE ROLE reader LOGIN")
+        connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+        journal = opened_as(address.replace("user=keepwarm", "user=reader"), "b")
+        with pytest.raises(JournalUnavailable, match="this user may not INSERT in the table"):
+            journal.look()
+        with pytest.raises(JournalUnavailable, match="permission denied"):
+            journal.append([record("r1")])
+        right = "INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public"
+        connection.execute(f"GRANT {right} TO reader".encode())
+        journal.look()
+        assert journal.append([record("r1")]) == [True]
+        connection.execute("DROP TABLE curve")
+        with pytest.raises(JournalUnavailable, match="in the table 'curve'"):
+            journal.look()
+        journal.close()
+
+
+def test_a_database_that_takes_nobody_more_is_asked_again_after_the_start(address: str) -> None:
+    opened_as(address, "a").close()
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("CREATE ROLE few LOGIN CONNECTION LIMIT 0")
+        connection.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO few")
+        few = address.replace("user=keepwarm", "user=few")
+        with pytest.raises(JournalUnavailable, match="too many connections"):
+            opened_as(few, "b")
+        journal = PostgresJournal(few, fingerprint=b"f", owner="b", patient=True)
+        connection.execute("ALTER ROLE few CONNECTION LIMIT 5")
+        journal.look()
+        assert journal.append([record("r1")]) == [True]
+        journal.close()
 
 
 def looked(address: str) -> Seen | None:

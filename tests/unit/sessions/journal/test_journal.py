@@ -23,6 +23,7 @@ from sessions.journal.errors import (
     JournalError,
 )
 from sessions.journal.journal import Journal
+from sessions.journal.listing import ListAsked
 from sessions.journal.mark import MarkFile, read_mark
 from sessions.journal.ownership import DEAD_MS, Ownership
 from sessions.journal.records import RESIDENCY, TurnRecord, session_account, tree_account
@@ -90,6 +91,21 @@ def test_what_was_said_comes_back_whatever_characters_it_has(journal: Journal) -
     session = journal.session("t", "s")
     assert session is not None
     assert session.options == turn.options
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\0", "r1\0"])
+def test_by_a_name_that_no_row_can_have_nothing_is_found(journal: SqlJournal, name: str) -> None:
+    journal.append([record("r1")])
+    for tenant in ("t", name):
+        assert journal.session(tenant, name) is None
+        assert journal.turn(tenant, name) is None
+        assert journal.last_turns(tenant, name, 5) == (0, [])
+        assert journal.session_tree(tenant, name, 5) == []
+        assert journal.conversation(tenant, name) is None
+        assert journal.turns_with_item(tenant, name, 5) == []
+        assert journal.chain(tenant, name) == []
+        assert journal.listed(ListAsked(tenant=tenant, search=name), None, 5)[0] == []
+    assert journal.usage_labels(name) == []
 
 
 def test_only_what_is_not_in_memory_is_read(journal: Journal) -> None:
