@@ -51,6 +51,7 @@ _READ_ONLY = (
     "This key is read-only: it shows sessions and responses, and starts, changes and ends nothing. "
     "Take one with the role 'tenant' ('keepwarm keys new' makes it)."
 )
+_NOT_DECODED = "Bodies are read as they come; send it without Content-Encoding."
 _LONGEST_ROUTE = 5
 """Most parts between slashes that a route has."""
 ANTHROPIC_HEADER = "anthropic-version"
@@ -229,6 +230,9 @@ class FrontDoor:
         if request.has_body and not request.is_json:
             error = http_error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The body has to be JSON.")
             return refusal(error, words)
+        if request.has_body and request.is_coded:
+            error = http_error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, _NOT_DECODED)
+            return refusal(error, words, (("Accept-Encoding", "identity"),))
         return Admission(route=route, principal=principal, argument=argument, handler=handler)
 
     def id_of(self, request: HttpRequest | None) -> str:

@@ -1,8 +1,8 @@
 """HTTP messages, apart from how they travel: a request that has been read, a whole answer.
 
 No socket, no path, no key. A request head comes from h11, which has checked its form; what is
-checked here is what we ask for beyond that: HTTP/1.1, a path as target, few headers, and that
-only POST has a body.
+checked here is what we ask for beyond that: HTTP/1.1, a path or URL as target, few headers, and
+that only POST has a body.
 """
 
 import base64
@@ -36,6 +36,7 @@ ANTHROPIC_REQUEST_ID = "Request-Id"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 """The characters that a header may hold; h11 lets more pass."""
+_URL = re.compile(r"https?://(?P<host>[^/?#@]+)(?P<path>[/?].*)?", re.IGNORECASE)
 _NOT_KEPT = ("Cache-Control", "no-store")
 _FOR_NOW = frozenset({429, 503})
 
@@ -81,6 +82,18 @@ class HttpRequest:
         values = self.headers.get_all(name)
         return values[0] if len(values) == 1 else None
 
+    def one_value(self, name: str) -> str | None:
+        """The header's value, None if absent.
+
+        Raises:
+            ApiError: it was sent more than once, with values that differ.
+        """
+        values = set(self.headers.get_all(name))
+        if len(values) > 1:
+            why = f"The header {name} has more than one value."
+            raise http_error(HTTPStatus.BAD_REQUEST, why)
+        return next(iter(values), None)
+
     @property
     def id(self) -> str | None:
         """The name that the client gave the request, None without one that is fit for a log."""
@@ -96,6 +109,12 @@ class HttpRequest:
     def body_bytes(self) -> int:
         """Announced length of the body; 0 if there is none, or it comes in chunks."""
         return int(self.header("Content-Length") or 0)
+
+    @property
+    def is_coded(self) -> bool:
+        """The body is announced as compressed, or changed in another way (RFC 9110 section 8.4)."""
+        codings = ",".join(self.headers.get_all("Content-Encoding")).split(",")
+        return any(each.strip().lower() not in ("", "identity") for each in codings)
 
     @property
     def is_json(self) -> bool:
@@ -139,13 +158,12 @@ def read_request(head: h11.Request) -> HttpRequest:
     """Read h11's request, if we can serve the like.
 
     Raises:
-        HttpError: not HTTP/1.1, not a path, too many headers, a body without a POST, or one
-            whose end is told in two ways, which a proxy before us may read otherwise.
+        HttpError: not HTTP/1.1, no target of ours, too many headers, a body without a POST, or
+            one whose end is told in two ways, which a proxy before us may read otherwise.
     """
     if head.http_version != b"1.1":
         raise HttpError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "Only HTTP/1.1 is spoken here.")
-    if not head.target.startswith(b"/"):
-        raise HttpError(HTTPStatus.BAD_REQUEST, "The request target is not a path.")
+    host, target = _host_and_path(head.target.decode("ascii"))
     fields = head.headers.raw_items()
     if len(fields) > MAX_HEADERS:
         raise HttpError(
@@ -157,13 +175,32 @@ def read_request(head: h11.Request) -> HttpRequest:
         if not _VALUE.fullmatch(text):
             raise HttpError(HTTPStatus.BAD_REQUEST, "A header has a control character.")
         headers[name.decode("latin-1")] = text
-    method, target = head.method.decode("ascii"), head.target.decode("ascii")
+    if host is not None:
+        del headers["Host"]
+        headers["Host"] = host
+    method = head.method.decode("ascii")
     request = HttpRequest(method=method, target=target, headers=headers)
     if "Transfer-Encoding" in headers and "Content-Length" in headers:
         raise HttpError(HTTPStatus.BAD_REQUEST, "The body has two lengths.")
     if request.has_body and method in {"GET", "HEAD", "DELETE"}:
         raise HttpError(HTTPStatus.BAD_REQUEST, f"A {method} request has no body here.")
     return request
+
+
+def _host_and_path(target: str) -> tuple[str | None, str]:
+    """The path of a request target with its query, and before it the host that takes the place of
+    the header's, where the target is a whole URL (RFC 9112 section 3.2.2).
+
+    Raises:
+        HttpError: it is neither a path nor a URL.
+    """
+    if target.startswith("/"):
+        return None, target
+    found = _URL.fullmatch(target)
+    if found is None:
+        raise HttpError(HTTPStatus.BAD_REQUEST, "The request target is neither a path nor a URL.")
+    path = found["path"] or ""
+    return found["host"], path if path.startswith("/") else f"/{path}"
 
 
 def json_response(body: dict[str, Any] | bytes, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:

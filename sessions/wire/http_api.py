@@ -243,13 +243,14 @@ class HttpApi:
 
 
 def _body(served: Served, call: Call, *, counted: bool = False) -> Body:
-    header = call.request.header
+    """Raises ApiError where headers name more than one session or id."""
+    request = call.request
     return Body(
         served=served,
         data=call.body,
-        session=header(SESSION_HEADER),
-        request_id=None if counted else header(REQUEST_HEADER),
-        span=None if counted else header(SPAN_HEADER),
+        session=request.one_value(SESSION_HEADER),
+        request_id=None if counted else request.one_value(REQUEST_HEADER),
+        span=None if counted else request.header(SPAN_HEADER),
         counted=counted,
     )
 

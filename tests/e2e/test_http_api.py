@@ -422,6 +422,22 @@ def test_a_request_that_may_not_be_is_refused_and_the_connection_goes_on(
     run(scenario)
 
 
+@pytest.mark.parametrize("name", ["Idempotency-Key", "X-Session-Id"])
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions", "/v1/messages"])
+def test_a_name_that_headers_tell_in_two_ways_starts_nothing(path: str, name: str) -> None:
+    async def scenario(server: RunningServer, client: httpx.AsyncClient) -> None:
+        messages = [{"role": "user", "content": "hi"}]
+        body = {"model": "m", "max_tokens": 9, "messages": messages}
+        twice = [(name, "a"), (name, "b")]
+        refused = await client.post(path, json=body, headers=twice)
+        assert refused.status_code == 400
+        assert name.lower() in refused.json()["error"]["message"].lower()
+        assert not server.service.store.sessions()[1]
+        assert text_of(await turn(client)) == "Hello"
+
+    run(scenario)
+
+
 def test_too_many_turns_are_told_to_come_back() -> None:
     async def scenario(server: RunningServer, client: httpx.AsyncClient) -> None:
         engine = server.engine

@@ -328,6 +328,14 @@ def test_a_body_has_to_be_json(headers: dict[str, str], expected: int) -> None:
     assert status(unkeyed(), request("/both", "POST", **headers)) == expected
 
 
+def test_a_compressed_body_is_refused_by_that_name() -> None:
+    coded = {"Content_Length": "5", "Content_Type": "application/json", "Content_Encoding": "gzip"}
+    answer = unkeyed().answer(request("/both", "POST", **coded))
+    assert isinstance(answer, HttpResponse)
+    assert (answer.status, dict(answer.headers)) == (415, {"Accept-Encoding": "identity"})
+    assert b"Content-Encoding" in answer.body
+
+
 @pytest.mark.parametrize("path", ["/both", "/things/a", "/mine", "/public", "/all"])
 @pytest.mark.parametrize("door", [keyed, unkeyed])
 def test_a_browser_may_ask_for_a_page_of_an_allowed_origin_without_a_key(

@@ -56,6 +56,25 @@ def test_a_header_sent_twice_has_no_single_value() -> None:
     assert request.header("Origin") is None
 
 
+def test_a_header_that_means_one_thing_may_come_twice_alike_and_not_otherwise() -> None:
+    alike = read("GET / HTTP/1.1", HOST, "X-Session-Id: a", "x-session-id: a")
+    assert (alike.one_value("X-Session-Id"), alike.one_value("X")) == ("a", None)
+    with pytest.raises(ApiError, match="more than one value") as caught:
+        read("GET / HTTP/1.1", HOST, "X-Session-Id: a", "X-Session-Id: b").one_value("X-Session-Id")
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/responses", "/a?b=http://c/d", "/?x", "//a"])
+@pytest.mark.parametrize("host", ["localhost:8080", "[::1]:1", "evil.example"])
+def test_a_target_may_be_a_url_whose_host_counts_instead_of_the_headers(
+    path: str, host: str
+) -> None:
+    request = read(f"GET http://{host}{path} HTTP/1.1", HOST)
+    assert (request.target, request.header("Host")) == (path, host)
+    bare = read(f"GET HTTPS://{host}?x HTTP/1.1", HOST)
+    assert (bare.target, bare.path, bare.header("Host")) == ("/?x", "/", host)
+
+
 @pytest.mark.parametrize(
     ("lines", "status"),
     [
@@ -65,7 +84,10 @@ def test_a_header_sent_twice_has_no_single_value() -> None:
         (["GET / HTTP/2.0", HOST], 505),
         (["GET / HTTP/2", HOST], 400),
         (["G\x00T / HTTP/1.1", HOST], 400),
-        (["GET http://elsewhere/ HTTP/1.1", HOST], 400),
+        (["GET ftp://elsewhere/ HTTP/1.1", HOST], 400),
+        (["GET http:/// HTTP/1.1", HOST], 400),
+        (["GET http://me@localhost/ HTTP/1.1", HOST], 400),
+        (["CONNECT localhost:80 HTTP/1.1", HOST], 400),
         (["OPTIONS * HTTP/1.1", HOST], 400),
         (["GET /\xe9 HTTP/1.1", HOST], 400),
         (["GET / HTTP/1.1", HOST, "no colon"], 400),
@@ -123,6 +145,22 @@ def test_a_post_says_whether_it_has_a_body(lines: list[str], has_body: bool, len
 )
 def test_json_is_known_by_its_type(kind: str, is_json: bool) -> None:
     assert read("POST / HTTP/1.1", HOST, f"Content-Type: {kind}").is_json is is_json
+
+
+@pytest.mark.parametrize(
+    ("codings", "is_coded"),
+    [
+        ([], False),
+        ([""], False),
+        (["Identity"], False),
+        (["gzip"], True),
+        (["identity, zstd"], True),
+        (["identity", "br"], True),
+    ],
+)
+def test_a_compressed_body_is_known_by_its_header(codings: list[str], is_coded: bool) -> None:
+    lines = [f"Content-Encoding: {coding}" for coding in codings]
+    assert read("POST / HTTP/1.1", HOST, *lines).is_coded is is_coded
 
 
 def test_an_answer_says_its_type_and_length() -> None:
