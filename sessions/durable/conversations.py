@@ -10,7 +10,7 @@ only if all that it read still stands in it.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from sessions.durable.item_ids import (
@@ -135,15 +135,24 @@ def without_item(
 def all_items(conversation: Conversation, head: Entry | None) -> tuple[Item, ...]:
     """The items, the oldest first, each with the id that it is listed under. ``head``: the entry of
     its head."""
-    known = conversation.head_id is not None and head is not None
-    entries = reversed(list(chain(head if known else None)))
-    said = [item for entry in entries for item in known_items(own_items(entry))]
-    whole = (*said, *conversation.items)
+    whole = _whole(conversation, head)
     ids = listed_ids(whole, conversation.head_id or "")
     return tuple(
         item if item.id == id_ else replace(item, id=id_)
         for item, id_ in zip(whole, ids, strict=True)
     )
+
+
+def ids_of(conversation: Conversation, head: Entry | None) -> frozenset[str]:
+    """The ids that its items have of their own. ``head``: the entry of its head."""
+    return frozenset(item.id for item in _whole(conversation, head) if item.id)
+
+
+def _whole(conversation: Conversation, head: Entry | None) -> tuple[Item, ...]:
+    known = conversation.head_id is not None and head is not None
+    entries = reversed(list(chain(head if known else None)))
+    said = [item for entry in entries for item in known_items(own_items(entry))]
+    return (*said, *conversation.items)
 
 
 def item_of(items: Sequence[Item], item_id: str) -> Item | None:
@@ -158,16 +167,16 @@ def _place_of(items: Sequence[Item], item_id: str) -> int | None:
 
 
 def identified(
-    items: Sequence[Item], new_id: Callable[[str], str], before: Sequence[Item] = ()
+    items: Sequence[Item], new_id: Callable[[str], str], taken: Set[str] = frozenset()
 ) -> tuple[Item, ...]:
     """The items, each with an id of its own: that of a client, unless it could be one of the places
-    that items without ids are listed under, or one before has it, or a new one. ``before``: the
-    items that they stand behind."""
-    ids, found = {item.id for item in before}, list[Item]()
+    that items without ids are listed under, or one before has it, or a new one. ``taken``: the ids
+    of the items that they stand behind."""
+    ids, found = {*taken}, list[Item]()
     for item in items:
         if not item.id or item.id in ids or place_of(item.id) is not None:
             item = replace(item, id=new_id(prefix_of(item)))
-        ids.add(item.id)
+        ids |= {item.id} if item.id else set()
         found.append(item)
     return tuple(found)
 

@@ -13,6 +13,7 @@ from sessions.durable.conversations import (
     Conversation,
     ConversationRead,
     identified,
+    ids_of,
     read_of,
 )
 from sessions.durable.item_ids import own_items
@@ -38,14 +39,23 @@ class Conversing:
 
 
 def conversing(
-    request: CreateRequest, conversation: Conversation, new_id: Callable[[str], str], num_bytes: int
+    request: CreateRequest,
+    conversation: Conversation,
+    head: Entry | None,
+    new_id: Callable[[str], str],
+    num_bytes: int,
 ) -> Conversing:
     """The request that reads all of the conversation; of long texts this takes long.
+
+    Args:
+        head: the entry of the conversation's head.
 
     Raises:
         ApiError: calls and outputs of what was added and of the input do not fit together.
     """
-    own = identified(request.input, new_id, conversation.items)
+    named = any(item.id for item in request.input)
+    taken = ids_of(conversation, head) if named else frozenset[str]()
+    own = identified(request.input, new_id, taken)
     added = len(conversation.items)
     ordered = in_call_order(
         (*conversation.items, *own),

@@ -320,8 +320,10 @@ class Running:
         if job.request.conversation is None:
             return Conversing(request=job.request, digests=digests, num_bytes=frame.num_bytes)
         conversation = await memory.conversation(job.request.conversation)
+        head = self._visible.response(conversation.head_id) if conversation.head_id else None
+        entry, new_id = None if head is None else head.entry, self._service.new_id
         num_bytes = frame.num_bytes + conversation.size_bytes
-        work = partial(conversing, job.request, conversation, self._service.new_id, num_bytes)
+        work = partial(conversing, job.request, conversation, entry, new_id, num_bytes)
         long = num_bytes > self._service.limits.max_inline_bytes
         whole: Conversing = await self._asking.ask(job, Work(work)) if long else work()
         return whole

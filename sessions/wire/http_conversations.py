@@ -16,6 +16,7 @@ from sessions.durable.conversations import (
     Conversation,
     all_items,
     identified,
+    ids_of,
     item_of,
     with_added,
     without_item,
@@ -137,12 +138,12 @@ class HttpConversations:
         items, _ = await self._body(ADDED_ITEMS, call)
         limits, new_id, added = self._service.limits, self._service.new_id, items
 
-        def behind(found: Conversation, _: Entry | None) -> Conversation:
+        def behind(found: Conversation, head: Entry | None) -> Conversation:
             nonlocal added
-            added = identified(items, new_id, found.items)
+            added = identified(items, new_id, ids_of(found, head))
             return with_added(found, added, limits)
 
-        await self._change(call, call.argument, behind, reads_head=False)
+        await self._change(call, call.argument, behind, reads_head=True)
         return json_response(item_list(added))
 
     async def _take_out(self, call: Call) -> HttpResponse:

@@ -1,6 +1,7 @@
 """Conversations as values: what is added, taken out and read, against a list; the bounded table."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from sessions.durable.conversations import (
     ConversationTable,
     all_items,
     identified,
+    ids_of,
     item_of,
     moved,
     read_of,
@@ -89,6 +91,17 @@ def test_items_get_ids_that_no_place_has() -> None:
     given = [message("a"), message("b", "mine"), message("c", "msg_3_abc")]
     made = identified(given, lambda prefix: f"{prefix}_{next(numbers)}")
     assert [item.id for item in made] == ["msg_0", "mine", "msg_1"]
+
+
+def test_items_get_no_id_of_another_that_is_there() -> None:
+    head = entry(None, "said", item_id="msg_said")
+    there = replace(conversation("waits"), head_id="resp_1")
+    assert ids_of(there, head) >= {"msg_said", "waits"}
+    given = [message("a", "msg_said"), message("b", "waits"), message("c", "c"), message("d", "c")]
+    numbers = iter(range(10))
+    taken = ids_of(there, head)
+    made = identified(given, lambda prefix: f"{prefix}_{next(numbers)}", taken)
+    assert [item.id for item in made] == ["msg_0", "msg_1", "c", "msg_2"]
 
 
 def test_the_newest_item_of_an_id_is_found() -> None:

@@ -27,7 +27,7 @@ def numbered(prefix: str) -> str:
 def test_what_was_added_comes_first_and_each_has_an_id() -> None:
     added = parse_items([{"role": "user", "content": "one", "id": "msg_1"}], "items")
     there = Conversation(id="conv_1", created_s=0, head_id="resp_9", items=added, edits=4)
-    found = conversing(request(input="two"), there, numbered, 100)
+    found = conversing(request(input="two"), there, None, numbered, 100)
     assert found.request.previous_response_id == "resp_9"
     assert [item.id for item in found.request.input] == ["msg_1", "msg_new"]
     assert found.read is not None
@@ -39,21 +39,29 @@ def test_what_was_added_comes_first_and_each_has_an_id() -> None:
         assert digest == known
 
 
+def test_what_comes_under_the_id_of_an_item_of_the_chain_gets_another() -> None:
+    head = entry(None, "one", item_id="msg_1")
+    there = Conversation(id="conv_1", created_s=0, head_id="resp_9")
+    sent = [{"role": "user", "content": text, "id": text} for text in ("msg_1", "msg_2")]
+    found = conversing(request(input=sent), there, head, numbered, 100)
+    assert [item.id for item in found.request.input] == ["msg_new", "msg_2"]
+
+
 def test_outputs_are_put_behind_calls_that_were_added() -> None:
     message = {"role": "user", "content": "go", "id": "msg_1"}
     there = Conversation(id="conv_1", created_s=0, items=parse_items([message, CALL], "items"))
-    found = conversing(request(input=[OUTPUT]), there, numbered, 100)
+    found = conversing(request(input=[OUTPUT]), there, None, numbered, 100)
     assert [item.type for item in found.request.input][1:] == [
         *("function_call", "function_call_output")
     ]
     again = Conversation(
         id="conv_1", created_s=0, items=parse_items([message, CALL, OUTPUT], "items")
     )
-    found = conversing(request(input=[OUTPUT]), again, numbered, 100)
+    found = conversing(request(input=[OUTPUT]), again, None, numbered, 100)
     assert found.request.warnings[-1].startswith("input: 1 of its calls")
     other = [OUTPUT | {"output": "another"}]
     with pytest.raises(ApiError) as caught:
-        conversing(request(input=other), again, numbered, 100)
+        conversing(request(input=other), again, None, numbered, 100)
     assert caught.value.param == "input[0].call_id"
 
 

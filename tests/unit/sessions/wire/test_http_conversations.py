@@ -493,11 +493,13 @@ async def _step(
         model[await made(bench)] = []
     id_ = rng.choice(list(model))
     known = model[id_]
+    again = {"id": rng.choice(known)[0]} if known and rng.random() < 0.4 else {}
+    sent = user(text, **again)  # perhaps under the id of another
     match rng.choice(("turn", "turn", "add", "take", "both", "delete")):
         case "turn":
-            await turn(bench, id_, text)
+            await turn(bench, id_, input=[sent])
         case "add":
-            await bench.ask("POST", f"{PATH}/{id_}/items", {"items": [user(text)]})
+            await bench.ask("POST", f"{PATH}/{id_}/items", {"items": [sent]})
         case "take" if known:
             gone = rng.choice(known)
             known.remove(gone)
@@ -505,11 +507,9 @@ async def _step(
             assert status == 200
             text = ""
         case "both":
-            more = {"items": [user(text)]}
-            running = bench.begin(
-                "POST", "/v1/responses", {"model": "m", "conversation": id_, "input": text}
-            )
-            await bench.ask("POST", f"{PATH}/{id_}/items", more)
+            body = {"model": "m", "conversation": id_, "input": [sent]}
+            running = bench.begin("POST", "/v1/responses", body)
+            await bench.ask("POST", f"{PATH}/{id_}/items", {"items": [sent]})
             await bench.until(lambda: running.over)
             assert running.body["status"] == "completed"
         case "delete" if rng.random() < 0.2:
