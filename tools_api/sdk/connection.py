@@ -9,6 +9,7 @@ raised. A turn that is left before its end is cancelled on the server.
 
 import asyncio
 import logging
+import os
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -133,6 +134,10 @@ class Endpoint:
         )
 
 
+_OF_ANOTHER_PROCESS: list[object] = []
+"""Kept, since the end of a socket would be told to its server."""
+
+
 class OpenLanes:
     """The sockets of a connection: the present one, and those left to turns that still run. All of
     one event loop: a client that outlives its loop opens new ones in the next."""
@@ -142,6 +147,7 @@ class OpenLanes:
         self.retired: list[Lanes] = []
         self._opening = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = os.getpid()
         self._leaving: asyncio.Future[None] | None = None
 
     def opening(self) -> asyncio.Lock:
@@ -152,6 +158,9 @@ class OpenLanes:
             RuntimeError: the other loop still runs, in another thread.
         """
         loop = asyncio.get_running_loop()
+        if self._process != os.getpid():  # a fork: its sockets are the other process's
+            _OF_ANOTHER_PROCESS.append((self.lanes, *self.retired, self._loop))
+            self._loop, self._process = None, os.getpid()
         if loop is not self._loop:
             if self._loop is not None and self._loop.is_running():
                 raise RuntimeError(

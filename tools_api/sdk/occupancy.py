@@ -6,6 +6,7 @@ session, a tool that calls the session that runs it) is a RuntimeError instead.
 
 import asyncio
 import contextvars
+import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -24,9 +25,15 @@ class Occupancy:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
+        self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owner: object = None
         self._stream: weakref.ref[object] | None = None
+
+    @property
+    def left(self) -> bool:
+        """Its stream was left, and comes to its end soon."""
+        return self._stream is not None and self._stream() is None
 
     def inside(self) -> contextvars.Context:
         """A context for the session's tools and hooks, in which it knows them again."""
@@ -61,11 +68,12 @@ class Occupancy:
 
     def _renew(self) -> None:
         """Begin anew in a further event loop: a lock is of the loop in which somebody waited, and
-        nobody waits in one that does not run."""
-        loop = asyncio.get_running_loop()
-        if loop is self._loop or (self._loop is not None and self._loop.is_running()):
+        nobody waits in one that does not run, or that stayed behind in a fork of the process."""
+        loop, process = asyncio.get_running_loop(), os.getpid()
+        runs = process == self._process and self._loop is not None and self._loop.is_running()
+        if loop is self._loop or runs:
             return
-        self._loop, self._lock = loop, asyncio.Lock()
+        self._loop, self._lock, self._process = loop, asyncio.Lock(), process
         self._owner = self._stream = None
 
     def stream(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
