@@ -23,7 +23,7 @@ SERVER_ONLY = ("torch", "numpy", "xxhash", "tokenizers", "safetensors", "llguida
                "prometheus_client", "uvloop", "tqdm", "click", "runtime", "radix_cache", "sessions",
                "cluster", "kernels")  # fmt: skip
 USERS_PROGRAM = """\
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 from keepwarm import ApiError, Client, LoopResult, Response, TurnFailed, tool
 
@@ -41,6 +41,9 @@ def main() -> None:
         except (ApiError, TurnFailed) as error:
             assert_type(error.code, str | None)
         assert_type(session.run("Hello", tools=[price]), LoopResult[Any])
+        assert_type(session.run("Hello", output_type=list[int]).output, list[int])
+        assert_type(session.run("Hello", output_type=int | None), LoopResult[Any])
+        assert_type(session.run("Hello", output_type=Literal["a", "b"]), LoopResult[Any])
         client.session(instruction="misspelt")  # type: ignore[call-arg]
 """
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"

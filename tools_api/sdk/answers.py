@@ -6,7 +6,7 @@ the tools and the result of a run.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -247,6 +247,8 @@ class LoopResult(Generic[Output]):
     """In the result of an error: what the turn that did not end had said."""
     value: Output | None = None
     """The answer as an ``output_type``; None without one."""
+    answered: bool = False
+    """``value`` is the answer, also where it is None."""
     cancelled: bool = False
     """``session.cancel`` ended the run."""
 
@@ -268,9 +270,9 @@ class LoopResult(Generic[Output]):
         Raises:
             ValueError: none was asked for, or the run came to no answer.
         """
-        if self.value is None:
+        if self.value is None and not self.answered:
             raise ValueError(f"the run was {self.status} and has no value of an output_type")
-        return self.value
+        return cast(Output, self.value)
 
     @property
     def final(self) -> Response:

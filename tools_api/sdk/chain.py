@@ -115,8 +115,11 @@ class Chain:
                 answered.add(call_id)
         return [*kept[::-1], *items_for(self.late, self.history), *items]
 
-    def advance(self, items: list[dict[str, Any]], response: Response) -> None:
-        """Move behind ``response``, which answered ``items``."""
+    def advance(
+        self, items: list[dict[str, Any]], response: Response, told: Sequence[dict[str, Any]]
+    ) -> None:
+        """Move behind ``response``, which answered ``items``. ``told``: what of ``owed`` its
+        request had; what came since then is for the next one."""
         if self.head is None and self.name is not None:
             # The server may have known the session before: then its past is not here.
             self.complete = response.keepwarm.get("turn", 1) == 1
@@ -124,7 +127,8 @@ class Chain:
         self.head, self.is_fork = response.id, False
         self.history += [item for item in items if item.get("type") != "compaction_trigger"]
         self.history += [dict(item) for item in response.raw["output"]]
-        self.owed.clear()
+        known = set(map(id, told))
+        self.owed = [item for item in self.owed if id(item) not in known]
         self.heard = []
         self.ran.clear()
         self.held, self.resumes = frozenset(), 0

@@ -3,11 +3,11 @@
 Always true: an argument of another kind is told at once, with its name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tools_api.sdk.chain import Chain
-from tools_api.sdk.checks import check_budget, check_labels, check_name, of_kind
+from tools_api.sdk.checks import check_budget, check_labels, check_name
 from tools_api.sdk.connection import Connection
 from tools_api.sdk.hooks import NO_HOOKS, Hooks
 from tools_api.sdk.options import Budget, TurnOptions, check_options, wire_budget
@@ -50,10 +50,5 @@ def equipped(
     Raises:
         TypeError: one is of another kind.
     """
-    asked = "a function of the call and its arguments"
-    of_kind("approve", approve, Callable, asked)
-    of_kind("hooks", hooks, Hooks, "Hooks(before_turn=...)")
-    of_kind("max_parallel_tools", max_parallel_tools, int, "a whole number")
-    return Equipment(
-        context=context, approve=approve, max_parallel=max_parallel_tools, hooks=hooks or NO_HOOKS
-    )
+    given = NO_HOOKS if hooks is None else hooks
+    return Equipment(context=context, approve=approve, max_parallel=max_parallel_tools, hooks=given)

@@ -73,6 +73,8 @@ class AsyncSession:
         self._occupancy = Occupancy()
         self._calls = OpenCalls(connection, chain)
         self._turn: Turn | None = None
+        self._for_turn: list[Callable[[Turn], None]] | None = None
+        """What a turn is to be told that its hook has not let go yet; None: there is none."""
         self._run: Run | None = None
 
     def __await__(self) -> Generator[None, None, "AsyncSession"]:
@@ -220,7 +222,7 @@ class AsyncSession:
         self,
         input: Input = (),
         *,
-        output_type: None = None,
+        output_type: object = None,
         tools: Sequence[AnyTool] | None = None,
         tool_choice: Choice = "auto",
         max_turns: int = DEFAULT_MAX_TURNS,
@@ -343,6 +345,8 @@ class AsyncSession:
             self._run.steer(items)
         elif self._turn is not None:
             self._turn.steer(items)
+        elif self._for_turn is not None:
+            self._chain.owed += items
         else:
             raise ValueError("nothing runs that could hear it: give it to respond or run")
         return DONE
@@ -354,6 +358,8 @@ class AsyncSession:
             self._run.cancel()
         elif self._turn is not None:
             self._turn.ask_to_cancel()
+        elif self._for_turn is not None:
+            self._for_turn.append(Turn.ask_to_cancel)
         return DONE
 
     def fork(self, *, name: str | None = None) -> "AsyncSession":
@@ -374,7 +380,14 @@ class AsyncSession:
 
         Raises:
             ValueError: there is no such turn in this object, or nothing before it to stand on.
+            RuntimeError: a turn or a run of the session goes on.
         """
+        playing = (self._run, self._turn, self._for_turn) != (None, None, None)
+        if playing and not self._occupancy.left:
+            raise RuntimeError(
+                "a turn or a run of this session goes on, from where it stands: rewind it when "
+                "that has ended, or a fork() of it"
+            )
         marks = self._chain.marks
         if to is None:
             if not 1 <= turns <= len(marks):
@@ -407,9 +420,9 @@ class AsyncSession:
         own = self._equipment
         equipment = Equipment(
             context=own.context if context is None else context,
-            approve=approve or own.approve,
-            max_parallel=max_parallel_tools or own.max_parallel,
-            hooks=hooks or own.hooks,
+            approve=own.approve if approve is None else approve,
+            max_parallel=own.max_parallel if max_parallel_tools is None else max_parallel_tools,
+            hooks=own.hooks if hooks is None else hooks,
         )
         check_options(defaults)
         inherited = TurnOptions()
@@ -463,16 +476,20 @@ class AsyncSession:
         self, input: Input, options: TurnOptions, *, generate: bool = True
     ) -> AsyncGenerator[StreamEvent, None]:
         traits, hooks = self._connection.traits, self._equipment.hooks
-        input = await hooks.input_of(input, self._occupancy.inside)
-        self._turn = Turn(self._chain, input, options, generate=generate, traits=traits)
+        told: list[Callable[[Turn], None]] = []
+        self._for_turn = told
         try:
+            input = await hooks.input_of(input, self._occupancy.inside)
+            self._turn = Turn(self._chain, input, options, generate=generate, traits=traits)
+            for tell in told:
+                tell(self._turn)
             async with aclosing(self._connection.play(self._turn)) as events:
                 async for event in events:
                     if isinstance(event, Response):
                         event = await hooks.response_of(event, self._occupancy.inside)
                     yield event
         finally:
-            self._turn = None
+            self._turn = self._for_turn = None
 
     async def _played(self, run: Run, input: Input) -> RunEvents:
         self._run = run

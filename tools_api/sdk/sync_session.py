@@ -129,7 +129,7 @@ class Session:
         self,
         input: Input = (),
         *,
-        output_type: None = None,
+        output_type: object = None,
         tools: Sequence[AnyTool] | None = None,
         tool_choice: Choice = "auto",
         max_turns: int = DEFAULT_MAX_TURNS,
@@ -225,6 +225,7 @@ class Session:
 
         Raises:
             ValueError: there is no such turn in this object, or nothing before it to stand on.
+            RuntimeError: a turn or a run of the session goes on.
         """
         self._inner.rewind(turns=turns, to=to)
 
@@ -261,8 +262,8 @@ class Session:
         # Here, since it loads all of pydantic, which a client without tools has no need of.
         from tools_api.sdk.tool_making import tool
 
-        def ask(input: str) -> str:
-            return said_by(self.run(input))
+        async def ask(input: str) -> str:  # so that it ends where it is no longer waited for
+            return said_by(await self._portal.result(self._inner.run(input)))
 
         ask.__doc__ = description
         return tool(name=name, timeout_s=timeout_s)(ask)

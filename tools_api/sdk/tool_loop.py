@@ -145,6 +145,7 @@ class _Progress:
     waiting: list[AnyCall] = field(default_factory=list)
     repairs: int = 0
     value: Any = None
+    answered: bool = False
     cancelled: bool = False
 
 
@@ -175,6 +176,8 @@ class Run:
         self._done = _Progress()
         self._turn: Turn | None = None
         self._span: AgentSpan | None = None
+        self._head = chain.head
+        """The response whose calls are open."""
 
     def cancel(self) -> None:
         """End the turn on the server, and its tools here; the run then ends with its result."""
@@ -225,10 +228,13 @@ class Run:
                 self._shorten_owed()
             raise
         finally:
-            await self._leave()
-            if self._span is not None:
-                done, failed = self._done, sys.exception()
-                self._span.end(result_attributes(done.responses, self._result().status), failed)
+            failed = sys.exception()
+            try:
+                await self._leave()
+            finally:
+                if self._span is not None:
+                    told = result_attributes(self._done.responses, self._result().status)
+                    self._span.end(told, failed)
 
     async def _play(self, input: Input) -> RunEvents:
         number = 0
@@ -327,6 +333,7 @@ class Run:
     def _take(self, response: Response) -> None:
         """A turn has ended: what of it has to be answered, and by whom."""
         self._done.responses.append(response)
+        self._head = self._chain.head
         others = _left_to_caller([*self._plan.tools, *self._chain.late.values()])
         calls = [call for call in response.output if isinstance(call, Call) and _to_answer(call)]
         self._held.take(calls)
@@ -386,6 +393,8 @@ class Run:
     def _answer(self, reason: str = _NOT_BEGUN) -> None:
         """Answer the open calls with the next turn; ``reason`` for what never began."""
         answers: list[CallRecord] = []
+        if self._chain.head != self._head:  # a stream was left, and its turn taken back
+            self._done.open.clear()
         for call in self._done.open:
             task = self._done.tasks.get(call.call_id)
             if call.call_id in self._chain.held and _not_begun(task):
@@ -418,13 +427,16 @@ class Run:
         self._done.told.clear()
 
     async def _leave(self) -> None:
-        """However the run ended: no tool runs on as a task, every call has an answer."""
+        """However the run ended, and though it is cancelled once more here: no tool runs on as a
+        task, every call has an answer."""
         running = [task for task in self._done.tasks.values() if not task.done()]
         for task in running:
             task.cancel()
-        if running:
-            await asyncio.wait(running, timeout=_GRACE_S)
-        self._answer()
+        try:
+            if running:
+                await asyncio.wait(running, timeout=_GRACE_S)
+        finally:
+            self._answer()
 
     def _faults(self) -> tuple[str, ...]:
         """The faults that keep the answer from being an ``output_type``; nothing if it is one.
@@ -437,6 +449,7 @@ class Run:
         text = self._done.responses[-1].text
         try:
             self._done.value = read_json(self._plan.output_type, text)
+            self._done.answered = True
         except ValidationError as error:
             return self._ask_again(faults(error))
         return ()
@@ -460,6 +473,7 @@ class Run:
             calls=tuple(done.records),
             waiting=tuple(done.waiting),
             value=done.value,
+            answered=done.answered,
             cancelled=done.cancelled,
         )
 

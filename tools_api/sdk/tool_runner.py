@@ -16,6 +16,7 @@ from tools_api.items import FunctionCall, FunctionCallOutput
 from tools_api.sdk.agent_spans import AgentSpan, begin_tool, record_attributes
 from tools_api.sdk.answers import AnyCall, CallRecord
 from tools_api.sdk.backoff import Retries
+from tools_api.sdk.checks import of_kind
 from tools_api.sdk.failures import HookEnded
 from tools_api.sdk.hooks import NO_HOOKS, Hooks, Refuse
 from tools_api.sdk.threads import ToolExit, in_thread, uncancelled
@@ -44,6 +45,10 @@ class Equipment:
     hooks: Hooks = NO_HOOKS
 
     def __post_init__(self) -> None:
+        asked = "a function of the call and its arguments"
+        of_kind("approve", self.approve, Callable, asked)
+        of_kind("hooks", self.hooks, Hooks, "Hooks(before_turn=...)")
+        of_kind("max_parallel_tools", self.max_parallel, int, "a whole number")
         if self.max_parallel < 1:
             raise ValueError(f"max_parallel_tools {self.max_parallel} is below 1")
 

@@ -94,7 +94,7 @@ class Turn:
         """``request_id``: that of another process too, which asks for the same turn."""
         check_input(input)
         self._chain = chain
-        own = chain.input_with(wire_items(input))
+        own, self._told = chain.input_with(wire_items(input)), list(chain.owed)
         self._heard = chain.heard
         """Items that the server has, and puts before ``own``."""
         self._items = [*chain.heard, *own]
@@ -288,7 +288,7 @@ class Turn:
             self._chain.owed += heard + unheard
             raise TurnFailed(response)
         missed = self._missed(response) if self._resumed else []
-        self._chain.advance(self._items, response)
+        self._chain.advance(self._items, response, self._told)
         self.response = response
         calls = any(
             isinstance(item, Call) and item.status == "completed" for item in response.output

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from keepwarm.testing import ScriptedServer, hold
+from keepwarm.testing import call as call_of
 from tests.support.fake_server import FakeServer, call, message, turn
-from tools_api.items import FunctionCallOutput
+from tools_api.items import FunctionCall, FunctionCallOutput
 from tools_api.sdk.client import AsyncClient
+from tools_api.sdk.hooks import Hooks
 from tools_api.sdk.session import AsyncSession
 from tools_api.sdk.sync_client import Client
 from tools_api.sdk.sync_session import Session
@@ -420,3 +423,87 @@ def test_a_session_outlives_an_event_loop_in_which_somebody_waited_for_it() -> N
         session = AsyncClient(server.url).session()
         found = [asyncio.run(both()) for _ in range(3)]
     assert found == [["echo 1", "echo 2"], ["echo 3", "echo 4"], ["echo 5", "echo 6"]]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_calls_may_be_answered_while_their_turn_still_runs(number: int) -> None:
+    """Also where the turn itself answers calls of the one before."""
+    calls = [call_of("look", at=at) for at in range(number)]
+    raw = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
+    server = ScriptedServer([calls, calls, "seen"])
+    with server.client() as client:
+        session = client.session(tools=[raw])
+        for _ in range(2):
+            for event in session.stream_turn(() if session.head else "go"):
+                if isinstance(event, FunctionCall):
+                    session.owe([FunctionCallOutput(call_id=event.call_id, output="a lamp")])
+        assert session.respond(()).text == "seen"
+    assert [len(request["input"]) for request in server.requests] == [1, number, number]
+
+
+async def test_a_turn_whose_hook_is_asked_is_cancelled_and_told_what_is_said() -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def before(items: object) -> None:
+        asked.set()
+        await go_on.wait()
+
+    server = ScriptedServer([hold("for ever")])
+    async with server.async_client() as client:
+        session = client.session(hooks=Hooks(before_turn=before))
+        turn = asyncio.create_task(session.respond("go"))
+        await asked.wait()
+        session.steer("quickly")
+        session.cancel()
+        go_on.set()
+        assert (await asyncio.wait_for(turn, 30)).cancelled
+    said = [item["content"] for item in server.requests[0]["input"]]
+    assert said == ["quickly", "go"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"max_parallel_tools": 0}, ValueError),
+        ({"max_parallel_tools": "3"}, TypeError),
+        ({"approve": True}, TypeError),
+        ({"approve": ()}, TypeError),
+        ({"hooks": print}, TypeError),
+        ({"hooks": {}}, TypeError),
+    ],
+)
+def test_a_child_checks_what_a_session_checks(
+    wrong: dict[str, Any], error: type[Exception]
+) -> None:
+    with Client("http://127.0.0.1:9/v1") as client:
+        for make in (client.session, client.session().child):
+            with pytest.raises(error, match=next(iter(wrong))):
+                make(**wrong)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+async def test_a_sub_agent_that_is_waited_for_no_longer_is_cancelled(plain: bool) -> None:
+    def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+        if request["keepwarm"]["session"] == "sub":
+            return turn(request, [message("x")], id="resp_sub")[:1]
+        first = "previous_response_id" not in request
+        item = call("sub", '{"input": "x"}') if first else message("done")
+        return turn(request, [item], id="resp_1" if first else "resp_2")
+
+    def play(client: Any) -> Any:
+        parent = client.session(name="parent")
+        sub = parent.child(name="sub").as_tool("sub", "Ask.", timeout_s=0.2)
+        return parent.run("go", tools=[sub])
+
+    def play_here() -> Any:
+        with Client(server.url) as client:
+            return play(client)
+
+    with FakeServer(answer, on_cancel=lambda request: []) as server:
+        if plain:
+            result = await asyncio.to_thread(play_here)
+        else:
+            async with AsyncClient(server.url) as client:
+                result = await play(client)
+    assert "no result within" in result.calls[0].output
+    assert [cancel["response_id"] for cancel in server.cancels] == ["resp_sub"]

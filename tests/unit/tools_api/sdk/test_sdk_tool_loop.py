@@ -18,6 +18,7 @@ from tools_api.sdk.answers import TextDelta, ToolFinished, ToolStarted, Warned
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.failures import ConnectionLost, OutputInvalid, Refused, TooManyTurns
+from tools_api.sdk.hooks import Hooks
 from tools_api.sdk.sync_client import Client
 from tools_api.sdk.sync_session import Session
 from tools_api.sdk.tool_loop import STILL_RUNS
@@ -650,3 +651,100 @@ async def test_whatever_waits_for_a_context_that_has_no_room_stays_what_it_is() 
     cut_texts = [own["output"], asked["output"][0]["text"]]
     assert all(len(text) < 1000 and "left out" in text for text in cut_texts)
     assert output["output"] is long
+
+
+async def test_a_run_that_is_cancelled_twice_answers_its_calls() -> None:
+    """The second cancel comes while tools that were cancelled are waited for."""
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def linger() -> str:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+            await asyncio.sleep(30)
+        return ""
+
+    server = ScriptedServer([[call_of("linger"), call_of("add", a=1, b=2)], "fine"])
+    async with server.async_client() as client:
+        session = client.session(tools=[linger, add])
+        run = asyncio.create_task(session.run("go"))
+        await begun.wait()
+        run.cancel()
+        await left.wait()
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert (await session.run("on")).text == "fine"
+    kinds = [item["type"] for item in server.requests[-1]["input"]]
+    assert kinds == ["function_call_output", "function_call_output", "message"]
+
+
+@pytest.mark.parametrize("way", ["tool", "stream", "turn", "hook"])
+async def test_a_session_that_plays_is_not_taken_back_and_may_be_used(way: str) -> None:
+    tried: list[str] = []
+
+    def undo() -> None:
+        with pytest.raises(RuntimeError, match="goes on"):
+            session.rewind()
+        session.fork().rewind()
+        tried.append(way)
+
+    @tool
+    async def take_back() -> str:
+        undo()
+        return "no"
+
+    async def hook(items: object) -> None:
+        if way == "hook" and len(server.requests) == 1:
+            undo()
+
+    server = ScriptedServer(
+        ["hello", call_of("take_back") if way == "tool" else "a b", "fine", "fine"]
+    )
+    async with server.async_client() as client:
+        session = client.session(tools=[take_back], hooks=Hooks(before_turn=hook))
+        await session.run("first")
+        if way in ("tool", "hook"):
+            await (session.run("go") if way == "tool" else session.respond("go"))
+        else:
+            events = session.stream("go") if way == "stream" else session.stream_turn("go")
+            async for event in events:
+                if isinstance(event, TextDelta) and not tried:
+                    undo()
+        assert tried == [way]
+        assert (await session.run("on", tools=[take_back])).text == "fine"
+        session.rewind()
+
+
+async def test_a_stream_that_was_left_may_be_taken_back_at_once() -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    server = ScriptedServer(["hello", call_of("wait"), "fine"])
+    async with server.async_client() as client:
+        session = client.session(tools=[wait])
+        first = await session.run("first")
+        async for event in session.stream("go"):
+            if isinstance(event, ToolStarted):
+                break
+        session.rewind(to=first.final.id)
+        await asyncio.sleep(0)
+        assert (await session.run("on")).text == "fine"
+    assert [item["type"] for item in server.requests[-1]["input"]] == ["message"]
+
+
+@pytest.mark.parametrize(("output_type", "text"), [(int | None, "null"), (type(None), "null")])
+def test_an_answer_may_be_nothing(output_type: Any, text: str) -> None:
+    with ScriptedServer([text, text]).client() as client:
+        result = client.session().run("go", output_type=output_type)
+        assert result.output is None
+        with pytest.raises(ValueError, match="no value of an output_type"):
+            _ = client.session().run("go").output
