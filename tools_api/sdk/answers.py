@@ -243,6 +243,8 @@ class LoopResult(Generic[Output]):
     waiting: tuple[AnyCall, ...] = ()
     """Calls that wait for an approval (``session.pending``), or whose tools have no function here:
     answer these with ``session.owe``."""
+    failed: tuple[Response, ...] = ()
+    """Turns that failed, of which the model was asked again or the run ended."""
     partial_text: str = ""
     """In the result of an error: what the turn that did not end had said."""
     value: Output | None = None
@@ -297,8 +299,9 @@ class LoopResult(Generic[Output]):
 
     @property
     def usage(self) -> Usage:
-        """Tokens of all turns. Each turn counts its whole context again, cached or not."""
-        return sum((response.usage for response in self.responses), Usage())
+        """Tokens of all turns, failed ones too. Each turn counts its whole context again, cached or
+        not."""
+        return sum((each.usage for each in (*self.responses, *self.failed)), Usage())
 
 
 def _short(text: str) -> str:
@@ -319,6 +322,7 @@ class SessionStats:
     """The session's work through this object, and its account as the server last said."""
 
     turns: int = 0
+    """Those that came to an end. What failed turns used and cost is counted below all the same."""
     restarts: int = 0
     """Turns that were lost on the way and begun again."""
     usage: Usage = Usage()

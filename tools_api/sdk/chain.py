@@ -24,6 +24,8 @@ class Mark(NamedTuple):
     head: str | None
     length: int
     """Items of the history up to here."""
+    cut_from: str | None
+    """The newest cut up to here."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,7 +125,7 @@ class Chain:
         if self.head is None and self.name is not None:
             # The server may have known the session before: then its past is not here.
             self.complete = response.keepwarm.get("turn", 1) == 1
-        self.marks.append(Mark(head=self.head, length=len(self.history)))
+        self.marks.append(Mark(self.head, len(self.history), self.cut_from))
         self.head, self.is_fork = response.id, False
         self.history += [item for item in items if item.get("type") != "compaction_trigger"]
         self.history += [dict(item) for item in response.raw["output"]]
@@ -135,6 +137,10 @@ class Chain:
         self.cut_from = (response.keepwarm.get("context") or {}).get("from") or self.cut_from
         self.server_name = response.keepwarm.get("session", self.server_name)
         self.stats = _counted(self.stats, response)
+
+    def count(self, response: Response) -> None:
+        """Count what a turn cost that failed: the session stands where it stood."""
+        self.stats = replace(_counted(self.stats, response), turns=self.stats.turns)
 
     def rewind(self, to: str | None) -> None:
         """Stand again behind the response ``to``, or at the beginning. Outputs that answered
@@ -157,7 +163,7 @@ class Chain:
             if _answers(item) is None:
                 break
             self.owed.append(item)
-        self.head = to
+        self.head, self.cut_from = to, mark.cut_from
         self.held, self.resumes = frozenset(), 0
         del self.history[mark.length :], self.marks[number:]
 

@@ -78,6 +78,7 @@ _CUT_SHORT = "not run: the turn was cut short"
 _TOO_MANY = "not run: the loop had played all the turns it may"
 _NOT_BEGUN = "not run: the run was ended before it"
 _NOT_READ = "the tool ran; the run was ended before its output was read"
+STILL_WAITS = "waiting for somebody's approval or answer: this is a fork of the conversation"
 STILL_RUNS = "still running: this is a fork of the conversation, made while the tool runs"
 _LAST_RESORT_BYTES = 512
 """The size left to an output that did not fit into the context."""
@@ -135,9 +136,12 @@ class _Progress:
     """The state of a run: what is done and what is open."""
 
     responses: list[Response] = field(default_factory=list)
+    failed: list[Response] = field(default_factory=list)
     records: list[CallRecord] = field(default_factory=list)
     tasks: dict[str, asyncio.Task[CallRecord]] = field(default_factory=dict)
     """The tasks of the present turn's calls, by their call ids."""
+    ready: list[FunctionCall] = field(default_factory=list)
+    """Calls whose tools begin when there is room."""
     told: set[str] = field(default_factory=set)
     """Calls whose outcome has been yielded."""
     open: list[FunctionCall] = field(default_factory=list)
@@ -171,7 +175,7 @@ class Run:
         self._functions = [*plan.functions, *late]
         self._runner = ToolRunner(self._functions, equipment)
         self._held = HeldTurns(calls, chain, self._runner, equipment)
-        self._hooks = equipment.hooks
+        self._hooks, self._max_parallel = equipment.hooks, equipment.max_parallel
         self._occupancy = occupancy
         self._done = _Progress()
         self._turn: Turn | None = None
@@ -182,6 +186,7 @@ class Run:
     def cancel(self) -> None:
         """End the turn on the server, and its tools here; the run then ends with its result."""
         self._done.cancelled = True
+        self._done.ready.clear()
         if self._turn is not None:
             self._turn.ask_to_cancel()
         for task in self._done.tasks.values():
@@ -195,7 +200,8 @@ class Run:
             self._turn.steer(items)
 
     def outputs_so_far(self) -> list[dict[str, Any]]:
-        """Outputs for a fork made while tools run: of a call that still runs, that it does."""
+        """Outputs for a fork made while tools run: of a call that still runs, or waits for
+        somebody, that it does."""
         tasks = self._done.tasks
         ended = {id_: task for id_, task in tasks.items() if task.done() and not task.cancelled()}
         ended = {id_: task for id_, task in ended.items() if task.exception() is None}
@@ -204,7 +210,14 @@ class Run:
             task = ended.get(call.call_id)
             output = STILL_RUNS if task is None else task.result().output
             answers.append(FunctionCallOutput(call_id=call.call_id, output=output))
-        return wire_items(answers)
+        told = {"output": STILL_WAITS}
+        waiting = self._done.waiting if self._done.open else ()
+        kinds = [
+            {"type": f"{call.type}_output", "call_id": call.call_id}
+            for call in waiting
+            if not isinstance(call, BuiltInCall)
+        ]
+        return wire_items([*answers, *(kind | told for kind in kinds)])
 
     async def events(self, input: Input) -> RunEvents:
         """Play the run; the LoopResult comes last.
@@ -251,6 +264,7 @@ class Run:
                         yield event
             except TurnFailed as error:
                 self._chain.resumes += 1
+                self._done.failed.append(error.response)
                 found = self._invalid(error)
                 input = [*wire_items(input), *_repair(found)]
             else:
@@ -318,12 +332,14 @@ class Run:
                     self._done.responses.append(event.response)
                 elif isinstance(event, TurnRestarted):
                     self._drop()
+                for outcome in self._outcomes():
+                    yield outcome
                 if isinstance(event, FunctionCall) and self._may_start(event, last=last):
-                    self._start(event)
-                    yield event
-                    yield ToolStarted(call=event)
-                else:
-                    yield event
+                    self._done.ready.append(event)
+                begun = self._start_ready()
+                yield event
+                for call in begun:
+                    yield ToolStarted(call=call)
                 for outcome in self._outcomes():
                     yield outcome
         self._turn = None
@@ -355,11 +371,17 @@ class Run:
             return False
         return self._runner.may_start_early(call)
 
-    def _start(self, call: FunctionCall) -> None:
-        if call.call_id not in self._done.tasks:
-            self._done.tasks[call.call_id] = asyncio.create_task(
+    def _start_ready(self) -> list[FunctionCall]:
+        """Start the tools that there is room for; their calls."""
+        done = self._done
+        room = self._max_parallel - sum(not task.done() for task in done.tasks.values())
+        new = [call for call in done.ready if call.call_id not in done.tasks]
+        begun, done.ready = new[:room], new[room:]
+        for call in begun:
+            done.tasks[call.call_id] = asyncio.create_task(
                 self._call(call), context=self._occupancy.inside()
             )
+        return begun
 
     async def _call(self, call: FunctionCall) -> CallRecord:
         record = await self._runner.run(call, self._span, self._held.begin_of(call))
@@ -368,17 +390,21 @@ class Run:
 
     async def _run_tools(self) -> RunEvents:
         """Run the calls that do not run yet, and see all to their end."""
-        for call in self._done.open:
-            if call.call_id not in self._done.tasks and not self._done.cancelled:
-                self._start(call)
-                yield ToolStarted(call=call)
+        known = {*self._done.tasks, *(call.call_id for call in self._done.ready)}
+        if not self._done.cancelled:
+            self._done.ready += [call for call in self._done.open if call.call_id not in known]
         while True:
+            for outcome in self._outcomes():  # of one that made room, before another begins
+                yield outcome
+            for call in self._start_ready():
+                yield ToolStarted(call=call)
             running = [task for task in self._done.tasks.values() if not task.done()]
             for outcome in self._outcomes():  # of one that ended while others began, too
                 yield outcome
-            if not running:
+            if running:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            elif not self._done.ready:
                 return
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
 
     def _outcomes(self) -> Iterator[ToolFinished | ToolFailed]:
         """Outcomes of calls since this was last asked."""
@@ -423,6 +449,7 @@ class Run:
         """Forget the present turn's tools; what still runs is cancelled."""
         for task in self._done.tasks.values():
             task.cancel()
+        self._done.ready.clear()
         self._done.tasks.clear()
         self._done.told.clear()
 
@@ -470,6 +497,7 @@ class Run:
         done = self._done
         return LoopResult(
             responses=tuple(done.responses),
+            failed=tuple(done.failed),
             calls=tuple(done.records),
             waiting=tuple(done.waiting),
             value=done.value,

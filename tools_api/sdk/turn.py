@@ -286,6 +286,7 @@ class Turn:
         heard, unheard = self.steers.take_accepted(), self.steers.take_unheard()
         if response.status == "failed":
             self._chain.owed += heard + unheard
+            self._chain.count(response)
             raise TurnFailed(response)
         missed = self._missed(response) if self._resumed else []
         self._chain.advance(self._items, response, self._told)
@@ -434,12 +435,13 @@ def _usage(usage: Mapping[str, Any]) -> Usage:
 
 def _refusal(event: Mapping[str, Any]) -> Refused:
     error = event["error"]
+    status = event.get("status") or 500  # other servers leave out what they need not say
     refused = Refused(
         error["message"],
         code=error.get("code"),
         param=error.get("param"),
-        status=event["status"],
-        type=error["type"],
+        status=status,
+        type=error.get("type") or ("invalid_request_error" if status < 500 else "server_error"),
         stream_id=event.get("stream_id"),
     )
     wait_ms = error.get("keepwarm", {}).get("retry_after_ms")

@@ -507,3 +507,18 @@ async def test_a_sub_agent_that_is_waited_for_no_longer_is_cancelled(plain: bool
                 result = await play(client)
     assert "no result within" in result.calls[0].output
     assert [cancel["response_id"] for cancel in server.cancels] == ["resp_sub"]
+
+
+def test_a_cut_that_was_taken_back_is_none_any_more() -> None:
+    with FakeServer(Compacting()) as server, Client(server.url) as client:
+        session = client.session()
+        for text in ("a", "b"):
+            session.respond(text)
+            session.compact()
+        assert session.before_compaction().head == "resp_3"
+        session.rewind()
+        assert session.head == "resp_3"
+        assert session.before_compaction().head == "resp_1"
+        session.rewind(to="resp_1")
+        with pytest.raises(ValueError, match="nothing of this session was compacted"):
+            session.before_compaction()

@@ -748,3 +748,106 @@ def test_an_answer_may_be_nothing(output_type: Any, text: str) -> None:
         assert result.output is None
         with pytest.raises(ValueError, match="no value of an output_type"):
             _ = client.session().run("go").output
+
+
+@pytest.mark.parametrize("room", [1, 2, 8])
+@pytest.mark.parametrize("early", [True, False])
+async def test_a_tool_is_told_to_begin_when_it_does(room: int, early: bool) -> None:
+    """At no time do more run, as events tell it, than may; each begins behind its call."""
+    log: list[str] = []
+
+    @tool(idempotent=early)
+    async def work(number: int) -> str:
+        log.append(f"begin {number}")
+        await asyncio.sleep(0.001 * (number % 3))
+        return f"{number}"
+
+    server = ScriptedServer([[call_of("work", number=n) for n in range(6)], "done"])
+    running: set[str] = set()
+    async with server.async_client() as client:
+        session = client.session(tools=[work], max_parallel_tools=room)
+        async for event in session.stream("go"):
+            if isinstance(event, ToolStarted):
+                running.add(event.call.call_id)
+                assert len(running) <= room
+            elif isinstance(event, ToolFinished):
+                running.remove(event.record.call.call_id)
+    assert not running
+    assert log == [f"begin {number}" for number in range(6)]
+    told = [item["output"] for item in server.requests[-1]["input"]]
+    assert told == [str(number) for number in range(6)]
+
+
+async def test_tools_that_had_no_room_before_a_cancel_never_began() -> None:
+    begun: list[int] = []
+
+    @tool
+    async def work(number: int) -> str:
+        begun.append(number)
+        session.cancel()
+        await asyncio.Event().wait()
+        return ""
+
+    server = ScriptedServer([[call_of("work", number=n) for n in range(3)], "fine"])
+    async with server.async_client() as client:
+        session = client.session(tools=[work], max_parallel_tools=1)
+        assert (await session.run("go")).cancelled
+        assert (await session.run("on")).text == "fine"
+    assert begun == [0]
+    told = [item.get("output", "") for item in server.requests[-1]["input"]]
+    assert ["interrupted" in text for text in told] == [True, False, False, False]
+    assert ["not run" in text for text in told] == [False, True, True, False]
+
+
+async def test_a_fork_inside_a_tool_may_be_asked_though_another_call_waits() -> None:
+    """For an approval, or for a tool that is not here."""
+
+    @tool(needs_approval=True)
+    def pay(amount: int) -> str:
+        return "paid"
+
+    @tool
+    async def look() -> str:
+        return (await session.fork().run("what now?", tools=[])).text
+
+    raw = {"type": "function", "name": "ask", "parameters": {"type": "object"}, "strict": False}
+    calls = [call_of("pay", amount=1), call_of("look"), call_of("ask")]
+    server = ScriptedServer([calls, "a fork's word", "done"])
+    async with server.async_client() as client:
+        session = client.session(name="s", tools=[pay, look, raw])
+        result = await session.run("go")
+        assert result.status == "waiting"
+        pending = await session.pending()
+        assert [each.state for each in pending] == ["pending", "ended", "pending"]
+        assert pending[1].output == "a fork's word"
+        session.owe([FunctionCallOutput(call_id=pending[2].call.call_id, output="yes")])
+        await session.approve(pending[0].call.call_id)
+        assert (await session.run()).text == "done"
+    told = [item.get("output", "")[:7] for item in server.requests[1]["input"]]
+    assert told == ["waiting", "still r", "waiting", ""]
+
+
+@pytest.mark.parametrize("repaired", [True, False])
+def test_a_turn_that_failed_is_counted_in_what_was_used(repaired: bool) -> None:
+    invalid = {"code": "output_invalid", "message": "it breaks uniqueItems"}
+    usage = {"input_tokens": 7, "output_tokens": 60, "total_tokens": 67}
+    told = {"reason": "output_invalid", "cost": {"session": 3.0}, "budget": {"left": {"output": 9}}}
+
+    def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+        if len(server.requests) == 1:
+            fields = {"error": invalid, "usage": usage, "keepwarm": told}
+            return turn(request, [], status="failed", **fields)
+        return turn(request, [message("[1, 2]")], id="resp_2", usage=usage, keepwarm=told)
+
+    with FakeServer(answer) as server, Client(server.url) as client:
+        session = client.session()
+        if repaired:
+            used = session.run("go", output_type=set[int]).usage
+        else:
+            with pytest.raises(OutputInvalid) as caught:
+                session.run("go", output_type=set[int], max_repairs=0)
+            used = caught.value.result.usage
+        stats = session.stats
+    assert (stats.turns, stats.cost, stats.budget_left) == (int(repaired), 3.0, {"output": 9})
+    assert used == stats.usage
+    assert used.output_tokens == (120 if repaired else 60)

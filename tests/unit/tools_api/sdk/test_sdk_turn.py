@@ -478,3 +478,16 @@ def test_a_turn_tells_how_the_tools_ran_whose_outputs_it_brings() -> None:
     chain.ran = [{"call_id": "c", "ms": 1.5, "failed": False}]
     foreign = Turn(chain, "z", {}, traits=Traits(request_ids=False))
     assert "keepwarm" not in orjson.loads(foreign.frame())
+
+
+@pytest.mark.parametrize(("status", "kind"), [(None, "server_error"), (400, None), (503, None)])
+def test_a_refusal_of_a_server_that_says_less_is_one_all_the_same(
+    status: int | None, kind: str | None
+) -> None:
+    """OpenAI's service may leave out the status of an error event, and its type."""
+    error = {"message": "no", "code": "x"} | ({} if kind is None else {"type": kind})
+    event = {"type": "error", "error": error} | ({} if status is None else {"status": status})
+    with pytest.raises(ApiError) as caught:
+        Turn(Chain(defaults={}), "hi", {}).receive(event)
+    assert caught.value.status == (status or 500)
+    assert caught.value.type == ("invalid_request_error" if status == 400 else "server_error")
