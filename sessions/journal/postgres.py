@@ -5,8 +5,9 @@ not exist yet is made under a lock on its name, so that two servers do not make 
 connection that breaks is thrown away with whatever it was doing: the call can be made again,
 because a turn that is there already is not written twice.
 
-Always true: no statement and no transaction waits for ever; both have a time limit. A connection
-that was made anew is used only where the same journal is behind the address.
+Always true: no statement and no transaction waits for ever; both have a time limit, but for a
+commit while a synchronous standby is gone. A connection that was made anew is used only where the
+same journal is behind the address.
 """
 
 import contextlib

@@ -147,7 +147,8 @@ class JournalDesk:
     def trouble(self) -> str | None:
         """Why the journal cannot be written; None: it can."""
         told = None if self._writer is None else self._writer.trouble
-        return self._journal.damage or self._found or told
+        hangs = None if self.sharing is None else self.sharing.trouble
+        return self._journal.damage or self._found or told or hangs
 
     def start(self, tell: Tell, samples: Samples, cut_short: Callable[[TurnRecord], None]) -> None:
         """``tell`` hears what became of each record; ``samples`` is asked every second for what

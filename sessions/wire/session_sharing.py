@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeVar
 
 from sessions.durable.account import NOTHING
 from sessions.durable.session import Session
@@ -28,6 +29,10 @@ from sessions.wire.standing import Standing
 
 log = logging.getLogger(__name__)
 
+Answer = TypeVar("Answer")
+
+HANGS_S = 5.0
+"""A commit that takes longer may never end, as where a database waits for a standby."""
 _AT_ONCE = 256
 """Sessions of one transaction that a server lets go when it drains."""
 
@@ -56,6 +61,24 @@ class SessionSharing:
         self._draining = False
         self._heard_at = asyncio.get_running_loop().time()
         """When the journal heard last of this server, or the sessions were asked for anew."""
+        self._asked_at: float | None = None
+        """When the journal was asked that has not answered yet."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why turns may not be written; None: they may. Heartbeats are committed as turns are."""
+        now, asked_at = asyncio.get_running_loop().time(), self._asked_at
+        if asked_at is None or now - asked_at <= HANGS_S:
+            return None
+        return "the journal does not end a commit"
+
+    async def _keep(self, work: Callable[[], Answer]) -> Answer:
+        loop = asyncio.get_running_loop()
+        self._asked_at = loop.time()
+        try:
+            return await loop.run_in_executor(self._keeper, work)
+        finally:
+            self._asked_at = None
 
     def recorded(self) -> None:
         """Turns have ended: sessions that were kept for them may go, and shares be given back."""
@@ -96,15 +119,15 @@ class SessionSharing:
                 for record in ownership.pop_settled():
                     cut_short(record)
                 self.kept = False
-                await self.let_go(await loop.run_in_executor(self._keeper, ownership.wanted))
+                await self.let_go(await self._keep(ownership.wanted))
                 if self._draining:
                     await self._let_all_go()
             await _set_or_due(self._look)
 
     async def _beat(self) -> None:
-        ownership, standing, loop = self._ownership, self.standing, asyncio.get_running_loop()
+        ownership, standing = self._ownership, self.standing
         beat = ownership.beat if standing is None else standing.beating(ownership)
-        heard = await loop.run_in_executor(self._keeper, beat)
+        heard = await self._keep(beat)
         self._store.journal_shows(heard.now_ms / 1000)
         if standing is not None:
             standing.heard(heard)
@@ -125,16 +148,14 @@ class SessionSharing:
     async def let_go(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Let go of sessions that another server asks for, once no turn runs in them. What fails is
         tried again when they are looked for next, so that no heartbeat waits for it."""
-        loop = asyncio.get_running_loop()
         for tenant, name in wanted:
             if not self._forget(tenant, name):
                 continue
-            await loop.run_in_executor(self._keeper, partial(self._journal.release, tenant, [name]))
+            await self._keep(partial(self._journal.release, tenant, [name]))
 
     async def _let_all_go(self) -> None:
         """Let go of a part of what is idle; of the rest when it is looked for next, which is
         soon."""
-        loop = asyncio.get_running_loop()
         names: dict[str, list[str]] = {}
         idle_ones = (each for each in self._store.any_sessions() if not _in_use(each))
         for session in itertools.islice(idle_ones, _AT_ONCE):
@@ -144,7 +165,7 @@ class SessionSharing:
             idle = [name for name in own if self._forget(tenant, name)]
             if idle:
                 release = partial(self._journal.release, tenant, idle, unasked=True)
-                await loop.run_in_executor(self._keeper, release)
+                await self._keep(release)
                 self._look.set()
 
     async def return_share(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,40 @@ def test_each_heartbeat_tells_the_journals_clock(tmp_path: Path) -> None:
             async with asyncio.timeout(20):
                 while abs(service.store.journal_clock() - told()) > 0.001:
                     await asyncio.sleep(0.01)
+        living.cancel()
+        await desk.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+@pytest.mark.parametrize("call", ["beat", "wanted"])
+def test_a_commit_that_does_not_end_is_told_until_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """As of a PostgreSQL that waits for its synchronous standby, while it can be read."""
+    monkeypatch.setattr("sessions.wire.session_sharing.HANGS_S", 0.02)
+
+    async def scenario() -> None:
+        journal = TimedJournal(
+            tmp_path / "j", lambda: 1_000_000, fingerprint=b"f", owner="a", shared=True
+        )
+        _, desk = over(journal, make_service(FakeClock(1000.0)))
+        assert isinstance(desk.sharing, SessionSharing)
+        committed, make = threading.Event(), getattr(type(journal.ownership), call)
+
+        def slow(*given: object, **options: object) -> object:
+            committed.wait(20)
+            return make(*given, **options)
+
+        monkeypatch.setattr(type(journal.ownership), call, slow)
+        living = asyncio.create_task(desk.sharing.live(lambda _: None))
+        async with asyncio.timeout(20):
+            while desk.trouble is None:
+                await asyncio.sleep(0.001)
+            assert desk.trouble == "the journal does not end a commit"
+            committed.set()
+            while desk.trouble is not None:
+                await asyncio.sleep(0.001)
         living.cancel()
         await desk.close()
 
