@@ -448,7 +448,9 @@ def _compiled() -> Path:
     key = hashlib.sha256(repr((compiler, version, FLAGS, _processor())).encode())
     for path in sorted(SOURCES.iterdir()):
         key.update(path.read_bytes())
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keepwarm"
+    home = os.path.expanduser("~")
+    home = "/" if home == "~" else home  # a user whom the system does not know
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "keepwarm"
     target = cache / f"cpu_kernels-{key.hexdigest()[:20]}.so"
     if not target.exists():
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tools_api.sdk.environment import home_folder
+
 log = logging.getLogger(__name__)
 
 FORMAT = 1
@@ -38,7 +40,9 @@ class MachineFile:
         if not folder:
             return None
         digest = hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()
-        return cls(path=Path(folder).expanduser() / f"{kind}-{digest[:20]}.json", facts=facts)
+        return cls(
+            path=Path(os.path.expanduser(folder)) / f"{kind}-{digest[:20]}.json", facts=facts
+        )
 
     def read(self, understand: Callable[[Any], Found]) -> Found | None:
         """The content as ``understand`` makes something of it, raising ValueError, TypeError or
@@ -99,4 +103,4 @@ def processor() -> str:
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
     """Where programs keep what they can make again."""
-    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keepwarm"
+    return Path(environment.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "keepwarm"

@@ -33,6 +33,7 @@ from keepwarm.commands.registry import base_url, key_of, values_of, warn_of_stra
 from keepwarm.commands.screen import Screen, printable
 from keepwarm.commands.tools_file import tools_of
 from sessions.command.settings import OptionError, Values
+from tools_api.sdk.environment import home_folder
 
 HELP = """Talk to a session of a server in the terminal.
 
@@ -183,7 +184,7 @@ def _options(values: Values) -> GenerationOptions:
 
 
 def _state_file(environment: Mapping[str, str]) -> Path:
-    home = environment.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    home = environment.get("XDG_STATE_HOME") or home_folder() / ".local/state"
     return Path(home) / "keepwarm" / "last_chat"
 
 

@@ -117,7 +117,7 @@ def up(given: Given) -> int:
             "journal": journal,
             "options": list(words),
             "folder": str(_folder(name)),
-            "kv_root": None if root is None else str(root.expanduser().resolve()),
+            "kv_root": None if root is None else str(Path(os.path.expanduser(root)).resolve()),
             "environment": forwarded(os.environ),
         }
         wanted = Deployed(

@@ -4,6 +4,7 @@
 in PostgreSQL is backed up by that database's own programs, which are named.
 """
 
+import os
 import shlex
 import time
 from collections.abc import Iterator
@@ -55,7 +56,7 @@ def restore(source: Path, journal: str | None, replace: bool, as_json: bool) -> 
             f"pg_restore --no-owner --dbname={_shown(journal)} {shlex.quote(str(source))}; "
             "'keepwarm sessions copy' takes a file there"
         )
-    target = Path(journal).expanduser() if journal else one_place(None)
+    target = Path(os.path.expanduser(journal)) if journal else one_place(None)
     assert isinstance(target, Path)
     aside = time.strftime(".replaced-%Y%m%dT%H%M%SZ", time.gmtime()) if replace else None
     with refusals():
@@ -90,7 +91,7 @@ def _made(place: str) -> Iterator[SqlJournal]:
         with closing(open_postgres(place, fingerprint=b"", owner="")) as opened:
             yield _sql(opened)
         return
-    path = Path(place).expanduser()
+    path = Path(os.path.expanduser(place))
     if path.exists():
         raise click.ClickException(f"{place} exists: name another file")
     try:

@@ -43,7 +43,7 @@ def places(journal: str | None) -> Sequence[Path | str]:
 
 def there(file: str) -> Path:
     """The path of a journal's file, as a server would take it; it is an error if there is none."""
-    path = Path(file).expanduser()
+    path = Path(os.path.expanduser(file))
     if fault := fault_of_file(path):
         raise click.ClickException(f"{file}: {fault}")
     return path

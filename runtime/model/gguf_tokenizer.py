@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runtime.machine_files import cache_folder
 from runtime.model.config import LoadError
 from runtime.model.gguf_header import GgufHeader
 
@@ -46,17 +47,13 @@ def tokenizer_folder_of(header: GgufHeader, model_type: str) -> Path:
     }
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in files.items()}
     digest = hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()[:20]
-    target = _cache() / f"gguf-{digest}"
+    target = cache_folder(os.environ) / f"gguf-{digest}"
     try:
         if not target.is_dir():
             _write(texts, target)
     except OSError as error:
         raise LoadError(f"{target}: {error.strerror or error}") from error
     return target
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keepwarm"
 
 
 def _write(texts: Mapping[str, str], target: Path) -> None:

@@ -104,7 +104,7 @@ def _slot_file(config: EngineConfig, runner: ModelRunner, plan: BelowPlan, size:
     assert config.disk_kv_folder is not None
     try:
         return SlotFile(
-            Path(config.disk_kv_folder).expanduser(),
+            Path(os.path.expanduser(config.disk_kv_folder)),
             num_blocks=plan.disk_blocks,
             block_size=config.block_size,
             block_bytes=size,
@@ -132,7 +132,7 @@ def _open_states(
         layout = f"{identity(config, runner.model)} {states.rows.dtype} {states.state_bytes}"
         try:
             file = StateFile(
-                Path(config.disk_kv_folder).expanduser(),
+                Path(os.path.expanduser(config.disk_kv_folder)),
                 num_slots=plan.disk_states,
                 row_bytes=copies.row_bytes,
                 layout=f"{layout} {config.block_size}",

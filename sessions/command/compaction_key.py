@@ -34,7 +34,7 @@ def seal_for(options: JournalOptions, fingerprint: bytes, model: str) -> Seal:
 
 def _key(options: JournalOptions, fingerprint: bytes) -> bytes:
     if options.compaction_key is not None:
-        return _given(Path(options.compaction_key).expanduser())
+        return _given(Path(os.path.expanduser(options.compaction_key)))
     place = options.place
     if place == MEMORY or (place is not None and in_postgres(place)):
         log.warning(

@@ -85,12 +85,12 @@ def read_journal_options(values: Values, environment: Mapping[str, str]) -> Jour
             "server that has its own to itself is of no use without"
         )
     rescue = values["journal_rescue_folder"]
-    if rescue and (fault := fault_of_folder(Path(rescue).expanduser())):
+    if rescue and (fault := fault_of_folder(Path(os.path.expanduser(rescue)))):
         raise OptionError(f"{values.label('journal_rescue_folder')} {rescue}: {fault}")
     return JournalOptions(
         place=place,
         shared=values["journal_shared"],
-        rescue_folder=Path(rescue).expanduser() if rescue else None,
+        rescue_folder=Path(os.path.expanduser(rescue)) if rescue else None,
         ready_without=values["ready_without_journal"],
         retokenise=values["journal_foreign"] == "retokenise",
         keep_s=values["journal_keep_days"] * 86_400,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tools_api.sdk.environment import meant_by
+from tools_api.sdk.environment import home_folder, meant_by
 
 CONFIG_VARIABLE = "KEEPWARM_CONFIG"
 OTHER_VARIABLES: Mapping[str, tuple[str, ...]] = {
@@ -156,7 +156,7 @@ def config_path(typed: str | None, environment: Mapping[str, str]) -> Path | Non
                 raise OptionError(f"{label} {text}: {fault}")
             return path if text else None
     home = environment.get("XDG_CONFIG_HOME") or os.path.join(
-        environment.get("HOME") or str(Path.home()), ".config"
+        environment.get("HOME") or home_folder(), ".config"
     )
     own = Path(home) / "keepwarm" / "config.toml"
     return own if own.is_file() else None

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
+from tools_api.sdk.environment import home_folder
 
 MEMORY = ":memory:"
 """The place of a journal that is not kept."""
@@ -13,7 +14,7 @@ _POSTGRES = ("postgresql://", "postgres://")
 
 def state_folder(environment: Mapping[str, str]) -> Path:
     """Where programs keep what they cannot make again."""
-    home = environment.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    home = environment.get("XDG_STATE_HOME") or home_folder() / ".local/state"
     return Path(home) / "keepwarm"
 
 

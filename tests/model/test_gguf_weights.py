@@ -26,7 +26,7 @@ AS_THEY_LIE = {"Q8_0": "int8", "Q4_0": "int4", "MXFP4": "e2m1"}
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.model.gguf_tokenizer._cache", lambda: tmp_path / "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def logits(path: Path, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -45,6 +45,12 @@ def test_a_file_is_found_where_a_server_of_the_same_name_has_it(
         places("~/k")
 
 
+def test_the_home_of_somebody_unknown_is_a_name_like_any_other() -> None:
+    """As a shell has it; ``Path.expanduser`` would raise."""
+    with pytest.raises(click.ClickException, match="~nobody-here/j: no such file"):
+        places("~nobody-here/j")
+
+
 def test_what_is_no_file_is_told_as_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(click.ClickException, match=f"{tmp_path}: a folder, and no file"):
         places(str(tmp_path))
