@@ -3,7 +3,8 @@
 Each has an account of its own, beside that of the tenant's budget in all. A day and a month are
 those of UTC, by the journal's clock; in the journal the account's name says which it is, so that
 what was spent outlives a restart and is known to all servers. A turn draws on the accounts of the
-moment in which it begins, also where it ends in the next day.
+moment in which it begins, also where it ends in the next day. A clock that is set back, over
+midnight or from a year that it was wrong about, comes back to the accounts that it left.
 
 Always true: a budget that was set anew, or lowered, holds from the next turn on; what was spent
 under its name stays.
@@ -15,6 +16,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
 from sessions.durable.account import NO_BUDGET, NOTHING, Account, Amount, Budget
+
+PERIODS_KEPT = 4
+"""Periods of one budget whose accounts are kept, the one that was begun last among them."""
 
 Every = Literal["day", "month"]
 Scope = Literal["tenant", "key"]
@@ -154,19 +158,20 @@ class PolicyAccounts:
                 period=period,
                 spent=self._kept.pop(name, NOTHING),
             )
-            self._forget_before(stem, policy.every, name)
+            self._forget_long_over(stem, policy.every)
         account.budget, account.warn_at = policy.budget, policy.warn_at
         return account
 
-    def _forget_before(self, stem: str, every: Every | None, name: str) -> None:
-        """The accounts of periods that are over: turns that draw on them have them still."""
-        gone = [
-            old.name
-            for old in self._accounts.values()
-            if old.every == every and old.name.rpartition("/")[0] == stem and old.name != name
+    def _forget_long_over(self, stem: str, every: Every | None) -> None:
+        """Of the accounts of one budget those that were made long ago: turns that draw on them have
+        them still."""
+        made = [
+            account.name
+            for account in self._accounts.values()
+            if account.every == every and account.name.rpartition("/")[0] == stem
         ]
-        for each in gone:
-            del self._accounts[each]
+        for name in made[:-PERIODS_KEPT]:
+            del self._accounts[name]
 
 
 def newly_warned(accounts: Iterable[Account]) -> list[tuple[PolicyAccount, str]]:

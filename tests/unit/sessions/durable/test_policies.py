@@ -3,9 +3,12 @@
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sessions.durable.account import Amount, Budget
 from sessions.durable.policies import (
+    PERIODS_KEPT,
     PolicyAccount,
     PolicyAccounts,
     PolicyBudget,
@@ -66,6 +69,39 @@ def test_a_period_has_an_account_of_its_own_and_the_next_one_another() -> None:
     assert next_month.name == "key/ci/2026-12"
     assert still is ever
     assert day.spent == Amount(output=7)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, PERIODS_KEPT - 1), st.integers(0, 6), st.booleans()), max_size=30
+    )
+)
+def test_a_clock_that_is_set_back_brings_nobody_a_budget_anew(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    clock = Clock(0.0)
+    here = accounts(clock, DAY, MONTH)
+    spent = dict.fromkeys(range(PERIODS_KEPT), 0)
+    for day, wanted, in_day in steps:
+        clock.now_s = at(2026, 11, 30, 23, 59, 59) + day * 86_400 - (not in_day) * 60
+        account, month = here.for_key("ci")
+        left = account.free().output
+        account.spend(Amount(output=min(wanted, left), cost=1))
+        month.spend(Amount(cost=1))
+        spent[day] += min(wanted, left)
+        assert account.spent.output == spent[day] <= 10
+
+
+def test_accounts_of_periods_that_are_long_over_are_forgotten() -> None:
+    clock = Clock(at(2026, 11, 30))
+    here = accounts(clock, DAY, EVER)
+    (first, ever) = here.for_key("ci")
+    for _ in range(PERIODS_KEPT):
+        assert here.for_key("ci")[1] is ever
+        clock.now_s += 86_400
+    here.for_key("ci")
+    clock.now_s = at(2026, 11, 30)
+    assert here.for_key("ci")[0] is not first
 
 
 def test_what_a_journal_says_was_spent_is_spent() -> None:
