@@ -34,7 +34,8 @@ from tools_api.sdk.options import (
     wire_budget,
     wire_items,
 )
-from tools_api.sdk.tool_loop import DEFAULT_MAX_REPAIRS, DEFAULT_MAX_TURNS, Plan, Run, RunEvents
+from tools_api.sdk.run_plan import DEFAULT_MAX_REPAIRS, DEFAULT_MAX_TURNS, RunPlan
+from tools_api.sdk.tool_loop import Run, RunEvents
 from tools_api.sdk.tool_runner import Equipment
 from tools_api.sdk.tools import Approve, Tool
 from tools_api.sdk.turn import Turn
@@ -192,7 +193,7 @@ class AsyncSession:
             TooManyTurns: after ``max_turns`` turns.
             OutputInvalid: after ``max_repairs`` repairs.
         """
-        plan = Plan(
+        plan = RunPlan(
             tools=self._chain.defaults.get("tools", ()) if tools is None else listed_tools(tools),
             options=options,
             tool_choice=tool_choice,

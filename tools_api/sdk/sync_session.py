@@ -19,8 +19,8 @@ from tools_api.sdk.options import (
     TurnOptions,
 )
 from tools_api.sdk.portal import Portal
+from tools_api.sdk.run_plan import DEFAULT_MAX_REPAIRS, DEFAULT_MAX_TURNS
 from tools_api.sdk.session import AsyncSession, said_by
-from tools_api.sdk.tool_loop import DEFAULT_MAX_REPAIRS, DEFAULT_MAX_TURNS
 from tools_api.sdk.tools import Approve, Tool
 
 Output = TypeVar("Output")

@@ -12,10 +12,10 @@ also after an error, a cancel or Ctrl-C.
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -37,7 +37,6 @@ from tools_api.sdk.answers import (
     Warned,
 )
 from tools_api.sdk.chain import Chain
-from tools_api.sdk.checks import of_kind
 from tools_api.sdk.connection import Connection
 from tools_api.sdk.failures import (
     ConnectionLost,
@@ -52,14 +51,11 @@ from tools_api.sdk.occupancy import Occupancy
 from tools_api.sdk.open_calls import OpenCalls
 from tools_api.sdk.options import (
     AnyTool,
-    GenerationOptions,
     Input,
-    ToolChoice,
-    TurnOptions,
-    check_options,
     wire_items,
 )
-from tools_api.sdk.schemas import json_format, read_json
+from tools_api.sdk.run_plan import RunPlan
+from tools_api.sdk.schemas import read_json
 from tools_api.sdk.tool_output import faults, shortened
 from tools_api.sdk.tool_runner import (
     INTERRUPTED,
@@ -72,8 +68,6 @@ from tools_api.sdk.tool_runner import (
 from tools_api.sdk.tools import Tool
 from tools_api.sdk.turn import Turn
 
-DEFAULT_MAX_TURNS = 16
-DEFAULT_MAX_REPAIRS = 2
 _CUT_SHORT = "not run: the turn was cut short"
 _TOO_MANY = "not run: the loop had played all the turns it may"
 _NOT_BEGUN = "not run: the run was ended before it"
@@ -85,50 +79,6 @@ _LAST_RESORT_BYTES = 512
 _GRACE_S = 1.0
 """How long tools that were cancelled are waited for."""
 RunEvents = AsyncGenerator[RunEvent, None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The settings of a run."""
-
-    tools: Sequence[AnyTool]
-    options: GenerationOptions
-    tool_choice: ToolChoice | Callable[[int], ToolChoice] = "auto"
-    """The tool choice of the first turn; later ones have ``auto``, since a choice that forces a
-    call never ends. Or a function of the turn's number, which counts from 0."""
-    max_turns: int = DEFAULT_MAX_TURNS
-    output_type: Any = None
-    max_repairs: int = DEFAULT_MAX_REPAIRS
-
-    def __post_init__(self) -> None:
-        check_options(self.options)
-        for name in ("max_turns", "max_repairs"):
-            of_kind(name, getattr(self, name), int, "a whole number")
-        if self.max_turns < 1:
-            raise ValueError(f"max_turns {self.max_turns} is below 1")
-        if self.max_repairs < 0:
-            raise ValueError(f"max_repairs {self.max_repairs} is below 0")
-
-    def turn_options(self, number: int, *, late: bool = False) -> TurnOptions:
-        """The options of turn ``number``. ``late``: the history has brought tools as well."""
-        choice: ToolChoice = "auto"
-        if not callable(self.tool_choice) or isinstance(self.tool_choice, Tool):
-            choice = self.tool_choice if number == 0 else choice
-        else:
-            choice = self.tool_choice(number)
-        options = cast(TurnOptions, dict(self.options))
-        if self.tools:
-            options["tools"] = self.tools
-        if self.tools or late:
-            options["tool_choice"] = choice
-        if self.output_type is not None:
-            options["text"] = json_format(self.output_type)
-        return options
-
-    @property
-    def functions(self) -> list[Tool]:
-        """The tools that can be run here."""
-        return [tool for tool in self.tools if isinstance(tool, Tool)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,7 +110,7 @@ class Run:
         self,
         connection: Connection,
         chain: Chain,
-        plan: Plan,
+        plan: RunPlan,
         equipment: Equipment,
         occupancy: Occupancy,
         *,
