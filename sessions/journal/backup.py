@@ -32,6 +32,7 @@ from sessions.journal.file_state import (
     left_alone,
     said,
 )
+from sessions.journal.records import session_account
 from sessions.journal.tables import Cursor
 
 _PAGES = 1024
@@ -49,7 +50,7 @@ class BackedUp:
     path: Path
     sessions: int
     turns: int
-    """Rows of ended turns, those of KV and of summaries among them."""
+    """Turns that its sessions have had."""
     cost: int
     """Cost of all sessions, in nano-dollars."""
     commits: int
@@ -174,7 +175,8 @@ def _one_state(connection: sqlite3.Connection, source: Path, draft: Path, target
 
 def _counted(cursor: Cursor) -> _Found:
     (sessions, cost) = cursor.execute("SELECT count(*), sum(cost) FROM session").fetchone()
-    (turns,) = cursor.execute("SELECT count(*) FROM turn").fetchone()
+    sql = "SELECT COALESCE(sum(turns), 0) FROM account WHERE name LIKE ?"
+    (turns,) = cursor.execute(sql, (session_account("%"),)).fetchone()
     (commits,) = cursor.execute("SELECT commits FROM journal WHERE id = 1").fetchone()
     return _Found(sessions=sessions, turns=turns, cost=cost or 0, commits=commits)
 

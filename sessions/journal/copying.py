@@ -19,6 +19,7 @@ from sessions.journal import calls, rows
 from sessions.journal.conversations import CONVERSATION
 from sessions.journal.errors import JournalError, JournalInUse, contradiction
 from sessions.journal.ownership import DEAD_MS
+from sessions.journal.records import session_account
 from sessions.journal.rows import Row
 from sessions.journal.samples import COLUMNS as CURVE
 from sessions.journal.tables import Cursor, SqlTables, marks, slices
@@ -87,7 +88,7 @@ class JournalSums:
 
     tables: Mapping[str, TableSum]
     turns: int
-    """Rows of ended turns, those of KV and of summaries among them."""
+    """Turns that its sessions have had."""
     cost: int
     """Nano-dollars of all sessions."""
 
@@ -104,6 +105,7 @@ class _Tally:
     count: Counter[str] = field(default_factory=Counter)
     digest: Counter[str] = field(default_factory=Counter)
     cost: int = 0
+    turns: int = 0
     _turns: set[int] = field(default_factory=set)
     _bases: set[int] = field(default_factory=set)
     _wanting: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -119,6 +121,8 @@ class _Tally:
                 self._session(row)
             elif table == "turn":
                 self._turn(row)
+            elif table == "account" and row[1].startswith(session_account("")):
+                self.turns += rows.read_account(row).turns
 
     def _session(self, row: Row) -> None:
         session = rows.read_session(row)
@@ -147,9 +151,7 @@ class _Tally:
         tables = {
             table: TableSum(count=self.count[table], digest=self.digest[table]) for table in TABLES
         }
-        return JournalSums(
-            tables=MappingProxyType(tables), turns=self.count["turn"], cost=self.cost
-        )
+        return JournalSums(tables=MappingProxyType(tables), turns=self.turns, cost=self.cost)
 
 
 def copy(source: SqlTables, target: SqlTables) -> JournalSums:

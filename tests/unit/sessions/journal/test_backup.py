@@ -6,6 +6,7 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,23 @@ from sessions.journal.errors import (
     JournalUnavailable,
 )
 from sessions.journal.mark import read_mark
+from sessions.journal.records import NO_TURNS
 from sessions.journal.tables import VERSION
 from tests.support.journals import record
 from tests.unit.sessions.journal.test_copying import drawn
 from tests.unit.sessions.journal.test_journal_sqlite import filled, opened
+
+
+@pytest.mark.parametrize("status", sorted(NO_TURNS))
+def test_what_is_no_turn_is_counted_as_none(tmp_path: Path, status: str) -> None:
+    """As KV of a session that is idle."""
+    journal = opened(tmp_path / "j")
+    journal.append([record("r1"), record("r2", session="other")])
+    kept = replace(record("kv_1"), status=status, links=(), request_id=None)
+    journal.append([kept])
+    assert len(journal.session_turns("t", "s")) == 2
+    assert back_up(tmp_path / "j", tmp_path / "kept").turns == sums(journal).turns == 2
+    journal.close()
 
 
 def test_a_backup_is_made_beside_a_server_and_restored_where_none_is(tmp_path: Path) -> None:
