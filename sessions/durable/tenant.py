@@ -191,13 +191,13 @@ class Tenant:
 
     def delete_response(self, response_id: str) -> bool:
         """The response can no longer be named, nor its events be asked for; what continues it
-        goes on. False: there is none of that id here."""
+        goes on. False: there is none of that id here, nor the end of one that left nothing."""
         log = self._logs.by_response(self.name, response_id)
         if log is not None:
             self._logs.delete(log)
         stored = self.responses.get(response_id)
         if stored is None:
-            return False
+            return log is not None and log.ended
         self.responses.delete(response_id)
         if stored.session.head_id == response_id:
             stored.session.head_id = None

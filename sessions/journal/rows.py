@@ -37,6 +37,9 @@ ACCOUNT = (
 
 RESERVATION = "tenant, session, response_id, accounts, amount, checksum"
 SHARE = "tenant, name, owner, amount, checksum"
+_DELETED, _LEFT_AND_DELETED = 1, 2
+"""In ``hidden`` of a turn that can be continued, and of one of which the usage is all that is kept;
+1 says of that one that it was private."""
 ITEM = "tenant, digest, created_ms, response_id"
 """No more than a hint: what it leads to is read from its turn, whose row has a checksum."""
 
@@ -129,7 +132,7 @@ def read_turn(row: Row) -> StoredTurn:
         base_id=base_id,
         request_id=request_id,
         continuable=bool(continuable) and not hidden,
-        deleted=bool(continuable) and bool(hidden),
+        deleted=hidden == (_DELETED if continuable else _LEFT_AND_DELETED),
         digest=digest or b"",
         fingerprint=fingerprint,
         created_s=created_ms / 1000,
@@ -144,7 +147,7 @@ def is_hidden(row: Row) -> bool:
 
 def hidden(row: Row) -> Row:
     """A turn's row that can no longer be named."""
-    return sealed((*row[:12], 1, row[13]))
+    return sealed((*row[:12], _DELETED if row[11] else _LEFT_AND_DELETED, row[13]))
 
 
 def session_columns(row: SessionRow) -> Row:

@@ -18,10 +18,11 @@ from sessions.durable.call_states import CallState
 from sessions.durable.conversations import Conversation
 from sessions.journal import calls, conversations, listing, rows, samples, usage_reading
 from sessions.journal.batch import Batch, reservations, sessions_with_reservations
-from sessions.journal.encoding import request_in_reservation
+from sessions.journal.encoding import decode_turn, request_in_reservation
 from sessions.journal.errors import contradiction
 from sessions.journal.listing import ListAsked, ListedSession, ListPlace
 from sessions.journal.records import (
+    NO_TURNS,
     SessionRecord,
     SpendTotal,
     StoredTurn,
@@ -107,12 +108,15 @@ class SqlJournal(SqlTables):
         """See ``Journal``."""
         with self.writing() as cursor:
             row = self._turn_row(cursor, tenant, response_id)
-            if row is None or not rows.read_turn(row).continuable:
+            if row is None or rows.is_hidden(row):
+                return False
+            turn = rows.read_turn(row)
+            if not turn.continuable and decode_turn(turn).status in NO_TURNS:
                 return False
             changed = rows.hidden(row)
             cursor.execute(
                 "UPDATE turn SET hidden = ?, checksum = ? WHERE tenant = ? AND response_id = ?",
-                (1, changed[-1], tenant, response_id),
+                (changed[12], changed[-1], tenant, response_id),
             )
             session = self.session_row(cursor, tenant, row[1], lock=True)
             if session is not None and session.head_id == response_id:

@@ -68,12 +68,15 @@ class StoredResponses:
     async def _as_it_failed(self, tenant: Tenant, response_id: str) -> bytes | None:
         """The response of a turn that left nothing to continue, also where its server died."""
         journal, logs = self._hub.journal, self._store.logs
-        if journal is not None and to_be_asked(logs.by_response(tenant.name, response_id)):
+        known = logs.by_response(tenant.name, response_id)
+        if journal is not None and to_be_asked(known):
             try:
                 recalled = await journal.recall(tenant, Wanted(ended=response_id))
             except JournalError as error:
                 raise journal_error(error) from error
             journal.remember(tenant, recalled)
+            if known is not None and recalled.ended is None:
+                tenant.delete_response(response_id)
         log = logs.by_response(tenant.name, response_id)
         if log is None or not log.ended:
             return None

@@ -9,10 +9,17 @@ from dataclasses import dataclass, field, replace
 from sessions.durable.call_states import CallState
 from sessions.durable.conversations import Conversation, moved
 from sessions.durable.item_ids import item_with_id
-from sessions.journal.encoding import HeaderCache, decode_links, encode_turn, link_items
+from sessions.journal.encoding import (
+    HeaderCache,
+    decode_links,
+    decode_turn,
+    encode_turn,
+    link_items,
+)
 from sessions.journal.errors import JournalDamaged, JournalParentGone
 from sessions.journal.listing import ListAsked, ListedSession, ListPlace
 from sessions.journal.records import (
+    NO_TURNS,
     SessionRecord,
     SpendTotal,
     StoredTurn,
@@ -275,8 +282,10 @@ class MemoryJournal:
         return sorted(found, key=lambda record: -record.updated_s)
 
     def hide(self, tenant: str, response_id: str) -> bool:
-        turn = self.turn(tenant, response_id)
+        turn = self.ended_turn(tenant, response_id)
         if turn is None:
+            return False
+        if not turn.continuable and decode_turn(turn).status in NO_TURNS:
             return False
         self._tenant(tenant).hidden.add(response_id)
         self._tenant(tenant).turns[response_id] = turn._replace(deleted=True)

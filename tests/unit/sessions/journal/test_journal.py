@@ -408,6 +408,21 @@ def test_a_response_of_another_tokenizer_is_unknown(journal: Journal) -> None:
     assert other.with_history("t", first.entry.digest, 8) == []
 
 
+def test_a_turn_that_left_its_usage_only_is_hidden_too_and_what_is_no_turn_is_not(
+    journal: Journal,
+) -> None:
+    failed = record("r1", said=False, request_id="a")
+    private = replace(record("r2", said=False, request_id="b"), private=True)
+    charged = replace(record("r3", said=False), status=RESIDENCY)
+    journal.append([failed, private, charged])
+    assert journal.ended_turn("t", "r1") is not None
+    assert [journal.hide("t", f"r{n}") for n in (1, 1, 2, 3)] == [True, False, False, False]
+    assert journal.ended_turn("t", "r1") is None
+    told = [journal.turn_of_request("t", request) for request in "ab"]
+    assert [turn is not None and turn.deleted for turn in told] == [True, False]
+    assert journal.ended_turn("t", "r3") is not None
+
+
 def test_a_hidden_response_is_not_found_but_carries_what_stands_on_it(journal: Journal) -> None:
     first = record("r1", request_id="a")
     second = record("r2", parent=first)

@@ -509,13 +509,15 @@ def test_a_turn_of_which_nothing_was_kept_says_why_it_ended(lasting: JournalRig)
 # After it was deleted
 
 
-def deleted_is_not_said_again(rig: Rig, response_id: str) -> None:
+def deleted_is_not_said_again(
+    rig: Rig, response_id: str, other_body: str = "request_id_reused"
+) -> None:
     again = rig.connect()
     for name, value in (("request_id", "r1"), ("response_id", response_id)):
         again.send(type="keepwarm:response.resume", after_sequence=3, **{name: value})
         assert code(again) == "response_not_found"
     again.create(**SHORT | {"input": "Other?"})
-    assert code(again) == "request_id_reused"
+    assert code(again) == other_body
     again.create(**SHORT)
     assert code(again) == "response_deleted"
     assert again.connection.num_active == 0
@@ -537,21 +539,27 @@ def test_what_was_deleted_is_not_said_again(rig: Rig, continued: bool) -> None:
 
 
 @pytest.mark.parametrize("restarts", [0, 1, 2])
+@pytest.mark.parametrize("fails", [False, True])
 def test_what_was_deleted_of_the_journal_is_not_said_again(
-    lasting: JournalRig, restarts: int
+    lasting: JournalRig, restarts: int, fails: bool
 ) -> None:
     client = lasting.connect()
     client.create(**SHORT)
-    play(lasting, SHORT_STEPS)
+    play(lasting, SHORT_STEPS[:1] if fails else SHORT_STEPS)
+    if fails:
+        lasting.carry(client, client.connection.engine_died())
+        assert client.last["type"] == "response.failed"
     response_id = client.response["id"]
     if restarts == 2:
         lasting.restart()
-    lasting.journal.hide("acme", response_id)
+    assert lasting.journal.hide("acme", response_id)
     lasting.store.tenant("acme").delete_response(response_id)
     if restarts:
         lasting.restart()
+    digest_kept = not (fails and restarts)
     for _ in range(2):
-        deleted_is_not_said_again(lasting, response_id)
+        other_body = "request_id_reused" if digest_kept else "response_deleted"
+        deleted_is_not_said_again(lasting, response_id, other_body)
 
 
 @pytest.mark.parametrize("how", ["create", "by request", "by response"])

@@ -150,6 +150,19 @@ def test_what_is_deleted_is_gone_and_what_continued_it_is_not() -> None:
     run(scenario)
 
 
+def test_one_that_failed_is_deleted_like_any_other() -> None:
+    async def scenario(bench: HubBench, stored: StoredResponses) -> None:
+        failed = await Client(bench).turn(keepwarm={"budget": {"output": 0}})
+        assert failed["status"] == "failed"
+        assert (await body_of(stored.show_stored, failed["id"]))["status"] == "failed"
+        assert (await refused(stored.delete, failed["id"], tenant="other"))[0] == 404
+        assert (await body_of(stored.delete, failed["id"]))["deleted"]
+        for handler in (stored.show_stored, stored.delete):
+            assert await refused(handler, failed["id"]) == (404, "response_not_found")
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("store", [True, False])
 def test_a_turn_is_cancelled_for_another_connection_and_can_be_continued(store: bool) -> None:
     async def scenario(bench: HubBench, stored: StoredResponses) -> None:
