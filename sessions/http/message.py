@@ -83,12 +83,12 @@ class HttpRequest:
         return values[0] if len(values) == 1 else None
 
     def one_value(self, name: str) -> str | None:
-        """The header's value, None if absent.
+        """The header's value as its client wrote it, in UTF-8 or else in Latin-1; None if absent.
 
         Raises:
             ApiError: it was sent more than once, with values that differ.
         """
-        values = set(self.headers.get_all(name))
+        values = {_as_written(value) for value in self.headers.get_all(name)}
         if len(values) > 1:
             why = f"The header {name} has more than one value."
             raise http_error(HTTPStatus.BAD_REQUEST, why)
@@ -185,6 +185,13 @@ def read_request(head: h11.Request) -> HttpRequest:
     if request.has_body and method in {"GET", "HEAD", "DELETE"}:
         raise HttpError(HTTPStatus.BAD_REQUEST, f"A {method} request has no body here.")
     return request
+
+
+def _as_written(value: str) -> str:
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def _host_and_path(target: str) -> tuple[str | None, str]:

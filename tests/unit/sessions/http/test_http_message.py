@@ -64,6 +64,20 @@ def test_a_header_that_means_one_thing_may_come_twice_alike_and_not_otherwise() 
     assert caught.value.status == 400
 
 
+@pytest.mark.parametrize(
+    ("sent", "name"),
+    [
+        ("plain", "plain"),
+        ("n\xc3\xa9", "n\xe9"),
+        ("n\xe9", "n\xe9"),
+        ("\xe4\xb8\xad\xf0\x9f\x98\x80", "\u4e2d\U0001f600"),
+        ("\xff", "\xff"),
+    ],
+)
+def test_a_name_in_a_header_is_the_one_that_a_body_would_tell(sent: str, name: str) -> None:
+    assert read("GET / HTTP/1.1", HOST, f"X-Session-Id: {sent}").one_value("X-Session-Id") == name
+
+
 @pytest.mark.parametrize("path", ["/", "/v1/responses", "/a?b=http://c/d", "/?x", "//a"])
 @pytest.mark.parametrize("host", ["localhost:8080", "[::1]:1", "evil.example"])
 def test_a_target_may_be_a_url_whose_host_counts_instead_of_the_headers(
