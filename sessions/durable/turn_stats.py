@@ -164,6 +164,15 @@ class TurnStats:
         brief: Event = {"session": self.session, "turn": self.number}
         return brief | {"warnings": list(self.warnings)} if self.warnings else brief
 
+    def begun(self) -> Event | None:
+        """For ``response.in_progress``: with the tokens of the prompt, once they are known."""
+        brief = self.brief()
+        if brief is None or self.start is None:
+            return brief
+        return brief | {
+            "tokens": {"input": self.start.input_tokens, "cached": self.start.cached_tokens}
+        }
+
     def queued(self, position: int, retry_after_s: float) -> Event | None:
         brief = self.brief()
         if brief is None:

@@ -141,7 +141,7 @@ class Turn:
             self._told_before = len(self.plan.recast.items)
         if self.plan.prompt_tokens == 0:
             self._stats.start = SequenceStart(input_tokens=0, cached_tokens=0, queue_s=0.0)
-            step.events.append(self.events.in_progress(self._stats.brief()))
+            step.events.append(self.events.in_progress(self._stats.begun()))
             self._complete(step)
             return step
         held = 0 if self.plan.rebuilt else self._branches.held_tokens(self.plan.continued)
@@ -152,7 +152,7 @@ class Turn:
         """``response.created`` before its context is recast; ``item`` will stand for that."""
         step = TurnStep(events=[self.events.created(self._stats.brief())])
         if item is not None:
-            step.events.append(self.events.in_progress(self._stats.brief()))
+            step.events.append(self.events.in_progress(self._stats.begun()))
             step.events += self.events.compacting(item)
         return step
 
@@ -362,7 +362,7 @@ class Turn:
         if not start.ending_known:
             self._stats.warnings += (_ENDING_UNKNOWN,)
         if not self.events.in_progress_told:
-            step.events.append(self.events.in_progress(self._stats.brief()))
+            step.events.append(self.events.in_progress(self._stats.begun()))
 
     def _finish(self, output: SequenceOutput, step: TurnStep) -> None:
         match output.finish:

@@ -1,8 +1,8 @@
 """Answers for a client of Anthropic's API: messages, the events of a stream, and errors.
 
 Written from the events and the response object of the Responses protocol, an item to a block:
-a message is ``text``, reasoning ``thinking``, a call ``tool_use``. How many tokens a turn read
-is known at its end alone: ``message_start`` says 0, ``message_delta`` all.
+a message is ``text``, reasoning ``thinking``, a call ``tool_use``. ``message_start`` says how many
+tokens the prompt has, which ``message_delta`` says again: where that is not known yet, it says 0.
 
 Always true: the deltas of a stream add up to the message of ``whole``; one block is open at a
 time; a stream that did not fail ends with ``message_stop``.
@@ -147,7 +147,7 @@ class MessageWriter:
         if self._opened:
             return b""
         self._opened = True
-        message = _message(response) | {"content": [], "usage": _NOTHING_USED}
+        message = _message(response) | {"content": [], "usage": _usage_begun(response)}
         message |= {"stop_reason": None, "stop_sequence": None}
         start = dialect_events.named({"type": "message_start", "message": message})
         return start + dialect_events.named({"type": "ping"})
@@ -294,14 +294,23 @@ def _input(arguments: str) -> Block:
     return parsed if isinstance(parsed, dict) else {}
 
 
+def _usage_begun(response: Event) -> Block:
+    """What the turn has read, as ``response.in_progress`` or a later event tells it."""
+    tokens = response.get("keepwarm", {}).get("tokens")
+    return _NOTHING_USED if tokens is None else _read(tokens["input"], tokens["cached"])
+
+
+def _read(tokens: int, cached: int) -> Block:
+    return _NOTHING_USED | {
+        "input_tokens": tokens - cached,
+        "cache_read_input_tokens": cached,
+    }
+
+
 def _usage(response: Event) -> Block:
     usage = response["usage"]
-    read = usage["input_tokens_details"]["cached_tokens"]
-    told = _NOTHING_USED | {
-        "input_tokens": usage["input_tokens"] - read,
-        "cache_read_input_tokens": read,
-        "output_tokens": usage["output_tokens"],
-    }
+    read = _read(usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"])
+    told = read | {"output_tokens": usage["output_tokens"]}
     context = response.get("keepwarm", {}).get("context")
     if context is None or not context["computed"] + context["cached"]:
         return told

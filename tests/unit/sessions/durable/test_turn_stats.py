@@ -46,6 +46,16 @@ def test_a_turn_that_was_never_admitted_consumed_nothing() -> None:
     assert shown["reason"] == "budget_exhausted"
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_what_was_read_is_told_once_the_turn_is_admitted(shown: bool) -> None:
+    clock, ledger = TurnClock(arrival_s=0.0), Ledger(PriceTable())
+    turn = TurnStats(session="s", number=1, shown=shown, ledger=ledger, clock=clock)
+    assert turn.begun() == ({"session": "s", "turn": 1} if shown else None)
+    turn.admitted(SequenceStart(input_tokens=40, cached_tokens=32, queue_s=0.0))
+    told = turn.brief()
+    assert turn.begun() == (told | {"tokens": {"input": 40, "cached": 32}} if told else None)
+
+
 CUT = MissReason.TRUNCATED
 
 

@@ -66,6 +66,18 @@ def test_a_tool_turn_sends_the_events_of_the_protocol_in_order(client: Client) -
     assert client.events[4]["name"] == "get_weather"
 
 
+def test_what_a_turn_read_is_told_when_it_begins(client: Client) -> None:
+    for question in ("Weather?", "And tomorrow?"):
+        client.turn("21 degrees." + END, input=question, keepwarm={"session": "s"})
+        begun, ended = (
+            event["response"]["keepwarm"]["tokens"]
+            for event in client.events[-8:]
+            if event["type"] in ("response.in_progress", "response.completed")
+        )
+        assert begun == {key: ended[key] for key in ("input", "cached")}
+        assert begun["input"] > 0
+
+
 def test_a_call_without_arguments_still_has_a_delta(client: Client) -> None:
     client.turn(call("now") + END, input="time?", tools=[tool("now")])
     assert deltas(client, "function_call_arguments") == ["{}"]

@@ -189,6 +189,12 @@ def test_a_stream_opens_fills_and_closes_one_block_after_another() -> None:
     ]
 
 
+def test_a_stream_says_at_its_start_what_was_read() -> None:
+    told = KEEPWARM | {"tokens": {"input": 100, "cached": 64}}
+    start, *_ = sent(turn(*TEXT, keepwarm=told))
+    assert start["message"]["usage"] == USAGE | {"output_tokens": 0}
+
+
 STOPPED = turn(*TEXT, keepwarm=KEEPWARM | {"stop": "###"})
 
 
