@@ -16,6 +16,12 @@ ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "fa
 IncompleteReason = Literal["max_output_tokens", "content_filter", "steered"]
 FailureCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt", "output_invalid"]
 """The members of the SDK's closed enum that fit a text server."""
+FAILURES = {
+    "rate_limit_exceeded": (429, "rate_limit_error"),
+    "invalid_prompt": (400, "invalid_request_error"),
+    "output_invalid": (422, "invalid_request_error"),
+}
+"""Status and type of a failed response by its code; any other is the server's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +70,7 @@ class ResponseObject:
             "output": list(output),
             "usage": usage,
             "incomplete_details": _incomplete_details(status, incomplete_reason),
-            "error": None if error is None else {"code": error[0], "message": error[1]},
+            "error": None if error is None else failure(*error),
             "completed_at": completed_at,
         }
         if cache_diagnostics is not None:
@@ -117,6 +123,13 @@ class ResponseObject:
                 "comparison_response_id": options.comparison_response_id,
             }
         return echo
+
+
+def failure(code: FailureCode, message: str) -> dict[str, Any]:
+    """The ``error`` of a failed response. The published one has no ``type``, without which the
+    AI SDK cannot read it."""
+    _, kind = FAILURES.get(code, (500, "server_error"))
+    return {"type": kind, "code": code, "message": message}
 
 
 def _incomplete_details(

@@ -36,6 +36,7 @@ from sessions.turns.turn_plan import TurnPlan
 from sessions.turns.usage_facts import computed_again
 from tools_api import exact_json
 from tools_api.events import encode
+from tools_api.responses import failure
 
 _FOREIGN_KEPT = 4096
 _REASONS = {
@@ -233,7 +234,7 @@ def refused(ending: Ending, verdict: Verdict) -> Ending:
     reason = _REASONS.get(verdict.reason, JOURNAL_FAILED)
     response: dict[str, Any] = event["response"] | {
         "status": "failed",
-        "error": {"code": "server_error", "message": _message(verdict)},
+        "error": failure("server_error", _message(verdict)),
         "incomplete_details": None,
         "completed_at": None,
     }

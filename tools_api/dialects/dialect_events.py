@@ -11,13 +11,7 @@ from typing import Any
 from tools_api.errors import ApiError
 from tools_api.events import Event
 from tools_api.exact_json import dumps
-
-_FAILURES = {
-    "rate_limit_exceeded": (429, "rate_limit_error"),
-    "invalid_prompt": (400, "invalid_request_error"),
-    "output_invalid": (422, "invalid_request_error"),
-}
-"""Status and type of a failed response by its code; any other is the server's own."""
+from tools_api.responses import FAILURES
 
 
 def data(value: dict[str, Any]) -> bytes:
@@ -34,7 +28,7 @@ def named(value: dict[str, Any]) -> bytes:
 def failure(response: Event) -> ApiError:
     """The error of a response that failed."""
     error = response["error"]
-    status, type_ = _FAILURES.get(error["code"], (500, "server_error"))
+    status, type_ = FAILURES.get(error["code"], (500, "server_error"))
     return ApiError(error["message"], code=error["code"], status=status, type=type_)
 
 

@@ -1,12 +1,13 @@
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from openai.types.responses import Response, ResponseUsage
 from openai.types.responses.response_output_text import Logprob
 
+from tools_api.dialects import dialect_events
 from tools_api.events import decode
 from tools_api.requests import CreateRequest
-from tools_api.responses import ResponseObject, logprob, usage
+from tools_api.responses import FailureCode, ResponseObject, logprob, usage
 
 USAGE = usage(
     input_tokens=812, cached_tokens=784, cache_write_tokens=28, output_tokens=42, reasoning_tokens=2
@@ -90,7 +91,11 @@ def test_the_request_is_echoed_and_effective_values_are_the_servers() -> None:
 def test_failures_and_reasons_have_the_published_form() -> None:
     made = response('{"type": "response.create", "input": "Hi"}')
     failed = made.wire(status="failed", error=("server_error", "Broken."))
-    assert failed["error"] == {"code": "server_error", "message": "Broken."}
+    assert failed["error"] == {
+        "type": "server_error",
+        "code": "server_error",
+        "message": "Broken.",
+    }
     cut = made.wire(status="incomplete", incomplete_reason="max_output_tokens")
     assert cut["incomplete_details"] == {"reason": "max_output_tokens"}
 
@@ -107,3 +112,11 @@ def test_log_probabilities_carry_bytes_that_are_no_text() -> None:
     assert entry["token"] == "\ufffd"
     assert entry["bytes"] == [0xC3]
     assert entry["top_logprobs"] == [{"token": "a", "bytes": [97], "logprob": -1.0}]
+
+
+@pytest.mark.parametrize("code", get_args(FailureCode))
+def test_a_failure_has_the_type_that_an_error_of_its_code_has(code: FailureCode) -> None:
+    made = response('{"type": "response.create", "input": "Hi"}')
+    failed = made.wire(status="failed", error=(code, "because"))
+    told = dialect_events.failure(failed)
+    assert failed["error"] == {"type": told.type, "code": told.code, "message": told.message}
