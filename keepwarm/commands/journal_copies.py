@@ -133,7 +133,7 @@ def _tell(done: BackedUp, as_json: bool) -> None:
         "aside": None if done.aside is None else str(done.aside),
     }
     if as_json:
-        click.echo(orjson.dumps(row).decode())
+        click.echo(orjson.dumps(row))
         return
     key = ", with the key of compaction items" if done.with_key else ""
     click.echo(
@@ -150,7 +150,7 @@ def _tell_sums(told: JournalSums, target: str, as_json: bool) -> None:
     }
     if as_json:
         row = {"sessions": told.sessions, "turns": told.turns, "cost_nano": told.cost}
-        click.echo(orjson.dumps(row | {"tables": rows}).decode())
+        click.echo(orjson.dumps(row | {"tables": rows}))
         return
     for table, each in told.tables.items():
         click.echo(f"{table:14}{each.count:>12} rows  {each.digest:032x}")

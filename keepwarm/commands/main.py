@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from io import TextIOWrapper
 from typing import cast
 
 import click
@@ -51,6 +52,7 @@ class Commands(click.Group):
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run what was typed; returns the exit status."""
+    _print_whatever_is_said()
     try:
         status = _group().main(
             None if words is None else list(words), prog_name="keepwarm", standalone_mode=False
@@ -72,11 +74,20 @@ def main(words: Sequence[str] | None = None) -> int:
     except OptionError as error:
         _complain(str(error))
         return 2
+    except UnicodeEncodeError as error:  # bytes that were typed, or stand in the environment
+        _complain(f"{error.object[:200]!a} is not text in UTF-8")
+        return 2
     except OSError as error:  # a full disk, a file that somebody took away
         where = f": {error.filename}" if error.filename else ""
         _complain(f"{error.strerror or error}{where}")
         return 1
     return int(status or 0)
+
+
+def _print_whatever_is_said() -> None:
+    """Names are clients' words: a terminal without the letters of one is shown their numbers."""
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _typed(words: Sequence[str] | None) -> str:

@@ -244,7 +244,7 @@ _LONGEST = 64
 
 def _print(found: Sequence[dict[str, Any]], as_json: bool, columns: Sequence[_Column]) -> None:
     if as_json:
-        click.echo(orjson.dumps(list(found)).decode())
+        click.echo(orjson.dumps(list(found)))  # UTF-8, whatever the terminal has
         return
     lines = [[column.title for column in columns]]
     lines += [[column.text(each) for column in columns] for each in found]

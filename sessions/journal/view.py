@@ -32,7 +32,7 @@ class SqliteView(SqlJournal):
         self._path = path
         with said(path):
             self._connection = sqlite3.connect(
-                f"file:{path.resolve()}?mode=ro", uri=True, isolation_level=None
+                f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None
             )
         try:
             with said(path):

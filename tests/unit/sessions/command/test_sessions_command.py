@@ -1,8 +1,11 @@
 """``keepwarm sessions`` over a file, also one that a server uses."""
 
+import io
 import json
+import os
 import re
 import sqlite3
+import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -142,6 +145,39 @@ def test_a_journal_of_another_version_is_refused_by_name_by_every_command(
         assert f"{path} has tables of version {version}, and this program reads" in err, command
         assert not Path(new).exists()
     assert path.read_bytes() == before
+
+
+def test_a_name_is_shown_on_a_terminal_without_its_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    journal.append([record("r1", session="ü✓😀")])
+    journal.close()
+    for as_json in ((), ("--json",)):
+        written = io.BytesIO()
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="latin-1"))
+        assert main(["sessions", "list", "--journal", str(tmp_path / "j"), *as_json]) == 0
+        sys.stdout.flush()
+        if as_json:
+            assert json.loads(written.getvalue())[0]["session"] == "ü✓😀"
+        else:
+            assert "ü\\u2713\\U0001f600".encode("latin-1") in written.getvalue()
+
+
+def test_words_that_are_no_text_are_refused_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SqliteJournal(tmp_path / "j", fingerprint=b"f").close()
+    typed = os.fsdecode(b"\xff")
+    for words in (
+        ("show", "--tenant", "t", typed),
+        ("delete", "--tenant", "t", typed),
+        ("list", "--tenant", typed),
+        ("list", "--search", typed),
+    ):
+        status, out, err = ran(capsys, *words, "--journal", str(tmp_path / "j"))
+        assert (status, out) == (2, "")
+        assert err == "keepwarm: error: '\\udcff' is not text in UTF-8\n"
 
 
 LEAD = b'{"tree":[{"output":100,"cost":2000000000},{}]}'

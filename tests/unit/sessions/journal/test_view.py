@@ -1,5 +1,6 @@
 """Whoever looks at a file is told what it is, before anything of it is read."""
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -24,6 +25,16 @@ def test_a_journal_is_read_and_never_written(tmp_path: Path) -> None:
         assert len(view.sessions()) == 3
         with pytest.raises(JournalError, match="only looked at"), view.writing():
             pass
+
+
+@pytest.mark.parametrize("name", ["j#1", "j?mode=rwc", "100%41", "a b", "ü✓", os.fsdecode(b"\xff")])
+def test_a_path_is_read_as_it_stands_whatever_characters_it_has(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    filled(folder / name)
+    with closing(SqliteView(folder / name)) as view:
+        assert len(view.sessions()) == 3
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_file_that_is_no_journal_of_this_version_is_refused_as_what_it_is(
