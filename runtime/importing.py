@@ -6,12 +6,14 @@ what they left is set aside for good (``gc.freeze``). Imports nothing that is no
 
 ``python -m runtime.importing MODULE ARGUMENT...`` is ``python -m MODULE ARGUMENT...`` like that:
 the module has a ``main`` that takes its arguments from ``sys.argv`` and returns the exit status
-(None: 0).
+(None: 0). A child outlives a hangup from its first line on: whoever sends one to all processes of a
+service means the server.
 """
 
 import contextlib
 import gc
 import importlib
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -48,6 +50,7 @@ def child_words(module: str) -> list[str]:
 
 def main() -> int:
     """Entry point: the first argument names the module, the others are its own."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     del sys.argv[0]
     with importing():
         module = importlib.import_module(sys.argv[0])

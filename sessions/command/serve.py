@@ -122,6 +122,7 @@ async def serve(options: ServeOptions) -> int:
 
 
 async def serve_until(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.Event) -> None:
+    hangup = _noting_hangups(options)
     async with contextlib.AsyncExitStack() as cleanup:
         # First of all, so that what needs no model is told before one is loaded.
         bound = cleanup.enter_context(place(options))
@@ -156,15 +157,14 @@ async def serve_until(options: ServeOptions, ready: asyncio.Event, stopping: asy
             metrics=metrics,
             desk=desk,
         )
-        _reload_on_hangup(options, before.prices, tenants, server)
+        _reload_on_hangup(options, before.prices, tenants, server, hangup)
         if tracing is not None:
             tracing.follow(hub, metrics)
         hub_task = asyncio.get_running_loop().create_task(hub.run())
         cleanup.callback(hub_task.cancel)
         address = _address(bound)
         await server.start(bound)
-        if standing is not None:
-            _serves(standing, hub, service.clock)
+        _serves(standing, hub, service.clock)
         cleanup.callback(_collecting(service).cancel)
         print(ready_line(address, info), flush=True)
         ready.set()
@@ -205,9 +205,12 @@ async def _standing(
     return standing
 
 
-def _serves(standing: Standing, hub: Hub, clock: Callable[[], float]) -> None:
-    """The journal does not count: where it is away nobody hears that either, and when it is back
-    no server is to be taken for one that is not ready."""
+def _serves(standing: Standing | None, hub: Hub, clock: Callable[[], float]) -> None:
+    """Tell the cluster, where there is one, from now on whether the server is ready. The journal
+    does not count: where it is away nobody hears that either, and when it is back no server is to
+    be taken for one that is not ready."""
+    if standing is None:
+        return
 
     def ready() -> bool:
         hub.ground.look()
@@ -412,17 +415,33 @@ def _memory_parts(
     }
 
 
+def _noting_hangups(options: ServeOptions) -> asyncio.Event:
+    """An event that SIGHUP sets while the server starts, where there is a tenants file: without one
+    the signal ends the server as ever."""
+    hangup = asyncio.Event()
+    if options.tenants_file is not None and hasattr(signal, "SIGHUP"):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
+    return hangup
+
+
 def _reload_on_hangup(
-    options: ServeOptions, prices: PriceTable, tenants: Tenants, server: Server
+    options: ServeOptions,
+    prices: PriceTable,
+    tenants: Tenants,
+    server: Server,
+    hangup: asyncio.Event,
 ) -> None:
-    """Read the tenants file again on SIGHUP; without one the signal ends the server as ever."""
+    """Read the tenants file again on SIGHUP, now if there was one."""
     path = options.tenants_file
     if path is None or not hasattr(signal, "SIGHUP"):
         return
-    asyncio.get_running_loop().add_signal_handler(
-        signal.SIGHUP,
-        lambda: reload_tenants(path, tenants, server.revoke, partial(check_budgets, prices=prices)),
-    )
+
+    def reload() -> None:
+        reload_tenants(path, tenants, server.revoke, partial(check_budgets, prices=prices))
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+    if hangup.is_set():
+        reload()
 
 
 def _served_model(options: ServeOptions, info: EngineInfo, before: Beforehand) -> ServedModel:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -428,6 +429,44 @@ def test_a_tenants_file_is_read_again_on_sighup_whole_or_not_at_all(tmp_path: Pa
 
     with child_server([*MODEL, "--tenants-file", str(path)], log=log) as server:
         asyncio.run(scenario(server))
+
+
+@pytest.mark.tail
+def test_a_hangup_reaches_a_server_at_any_time_and_ends_none_of_its_processes(
+    tmp_path: Path,
+) -> None:
+    """``systemctl kill --signal=SIGHUP`` signals all processes of a service, also as it starts."""
+    path, log = tmp_path / "tenants.toml", tmp_path / "log"
+    names = ("first", "second", "third")
+    rows = {
+        name: key_row(ApiKey.of(f"{name}-key-of-acme", tenant="a", name=name)) for name in names
+    }
+    path.write_text(rows["first"])
+
+    def hang_up_while_it_loads() -> None:
+        while not log.exists() or "engine loads" not in log.read_text():
+            time.sleep(0.05)
+        path.write_text(rows["second"])
+        for process in psutil.Process().children(recursive=True):
+            process.send_signal(signal.SIGHUP)
+
+    def let_in(server: ChildServer) -> list[str]:
+        asked = {name: {"Authorization": f"Bearer {name}-key-of-acme"} for name in names}
+        pages = {name: page(server, "/v1/models", headers=asked[name]) for name in names}
+        return [name for name, answer in pages.items() if answer.status_code == 200]
+
+    threading.Thread(target=hang_up_while_it_loads, daemon=True).start()
+    with child_server([*MODEL, "--tenants-file", str(path)], log=log) as server:
+        assert let_in(server) == ["second"]
+        path.write_text(rows["third"])
+        main = psutil.Process(server.process.pid)
+        everyone = [main, *main.children(recursive=True)]
+        for process in everyone:
+            process.send_signal(signal.SIGHUP)
+        time.sleep(1)
+        assert let_in(server) == ["third"]
+        assert all(process.is_running() for process in everyone)
+    assert "engine died" not in log.read_text()
 
 
 def test_a_model_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
