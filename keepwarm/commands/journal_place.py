@@ -27,8 +27,6 @@ def refusals() -> Iterator[None]:
         yield
     except JournalError as error:
         raise click.ClickException(str(error)) from error
-    except UnicodeEncodeError as error:  # a word of the command line, e.g. in another encoding
-        raise click.ClickException(f"{error.object!a} is no text in UTF-8") from error
 
 
 def places(journal: str | None) -> Sequence[Path | str]:

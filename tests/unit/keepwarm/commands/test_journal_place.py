@@ -6,8 +6,6 @@ import click
 import pytest
 
 from keepwarm.commands.journal_place import one_place, places
-from keepwarm.commands.main import main
-from sessions.journal.sqlite import SqliteJournal
 
 
 def test_without_a_word_it_is_the_files_of_the_users_state_folder(
@@ -51,19 +49,6 @@ def test_the_home_of_somebody_unknown_is_a_name_like_any_other() -> None:
     """As a shell has it; ``Path.expanduser`` would raise."""
     with pytest.raises(click.ClickException, match="~nobody-here/j: no such file"):
         places("~nobody-here/j")
-
-
-@pytest.mark.parametrize(
-    "words", [["list", "--tenant"], ["list", "--search"], ["show"], ["delete"]]
-)
-def test_a_name_that_is_no_text_is_refused_in_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    """What a shell hands over of Latin-1, as Python has it."""
-    SqliteJournal(tmp_path / "j", fingerprint=b"", owner="").close()
-    assert main(["sessions", *words, "caf\udce9", "--journal", str(tmp_path / "j")]) == 1
-    said = capsys.readouterr().err
-    assert said == "keepwarm: error: 'caf\\udce9' is no text in UTF-8\n"
 
 
 def test_what_is_no_file_is_told_as_what_it_is(tmp_path: Path) -> None:
