@@ -13,8 +13,8 @@ import pytest
 
 # No test's server writes into the folder of whoever runs the tests, or reads their settings.
 os.environ["KEEPWARM_JOURNAL"] = ":memory:"
-os.environ["XDG_CONFIG_HOME"] = "/nowhere"
-KEPT_VARIABLES = ("KEEPWARM_JOURNAL", "KEEPWARM_KERNELS", "KEEPWARM_NATIVE")
+os.environ["KEEPWARM_CONFIG"] = ""
+KEPT_VARIABLES = ("KEEPWARM_CONFIG", "KEEPWARM_JOURNAL", "KEEPWARM_KERNELS", "KEEPWARM_NATIVE")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
