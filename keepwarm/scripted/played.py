@@ -79,11 +79,16 @@ class ScriptedEvents:
         """The items that are finished."""
         return list(self._events.items)
 
-    def begin(self, *, in_progress: bool = True) -> None:
-        """The first events. ``in_progress`` False: it fails before it runs."""
+    def begin(self, counts: Counts | None) -> None:
+        """The first events. ``counts``: those of the prompt; None: it fails before it runs."""
         self.log.append(self._events.created(self._brief))
-        if in_progress:
-            self.log.append(self._events.in_progress(self._brief))
+        if counts is None:
+            return
+        told = {"input": counts.input, "cached": counts.cached}
+        recorded: Mapping[str, Any] = (self.answer.keepwarm or {}).get("tokens", {})
+        told = {kind: recorded.get(kind, told[kind]) for kind in told}
+        brief = None if self._brief is None else self._brief | {"tokens": told}
+        self.log.append(self._events.in_progress(brief))
 
     def write(self, most: int) -> Counts:
         """Write the model's output, ``most`` tokens of it; returns how many it was.

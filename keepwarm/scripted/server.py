@@ -242,12 +242,13 @@ class ScriptedServer:
         try:
             room = self._kept.room(begun) if answer.usage is None else 1 << 30
         except ApiError as error:
-            played.begin(in_progress=False)
+            played.begin(None)
             running.counts = Counts()
             failure = error.code or "", error.message
             self._end(running, "failed", "budget_exhausted", error=failure)
             return
-        played.begin(in_progress=answer.status != "failed" or bool(answer.parts))
+        runs = answer.status != "failed" or bool(answer.parts)
+        played.begin(begun.counts if runs else None)
         written = played.write(room)
         running.counts = replace(begun.counts, output=written.output, reasoning=written.reasoning)
         wanted = sum(len(part.pieces) for part in answer.parts)

@@ -234,10 +234,12 @@ def warms_up(request: Line) -> bool:
 
 def uncounted(frames: list[Line]) -> list[Line]:
     """Without what a prompt's tokens decide."""
-    *before, last = frames
-    response = last["response"]
-    stats = {k: v for k, v in response["keepwarm"].items() if k not in ("kv", "tokens", "cost")}
-    return [*before, last | {"response": response | {"usage": None, "keepwarm": stats}}]
+    made = []
+    for frame in frames:
+        response = frame["response"]
+        stats = {k: v for k, v in response["keepwarm"].items() if k not in ("kv", "tokens", "cost")}
+        made.append(frame | {"response": response | {"usage": None, "keepwarm": stats}})
+    return made
 
 
 def test_thirty_dialogues_are_played() -> None:
@@ -280,6 +282,26 @@ def test_a_loop_runs_its_tools_and_reads_what_they_gave() -> None:
         first, second = (response.usage for response in result.responses)
         assert second.cached_tokens == first.input_tokens + first.output_tokens
     assert read == ["24", "24"]
+
+
+async def test_what_a_turn_reads_is_told_as_it_begins() -> None:
+    socket = await ScriptedServer(["One.", "Two."]).open("", {}, open_timeout_s=1)
+    parent: dict[str, str] = {}
+    for said in ("Who?", "And who else?"):
+        await socket.send(json.dumps({"type": "response.create", "input": said} | parent))
+        told: dict[str, Any] = {}
+        while "response.completed" not in told:
+            frame = json.loads(await asyncio.wait_for(socket.recv(), 5))
+            told[frame["type"]] = frame.get("response")
+        ended = told["response.completed"]
+        begun, tokens = (
+            told["response.in_progress"]["keepwarm"]["tokens"],
+            ended["keepwarm"]["tokens"],
+        )
+        assert begun == {kind: tokens[kind] for kind in ("input", "cached")}
+        parent = {"previous_response_id": ended["id"]}
+    assert begun["cached"] > 0
+    await socket.close()
 
 
 def test_a_text_streams_a_word_at_a_time() -> None:

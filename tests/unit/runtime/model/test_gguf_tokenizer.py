@@ -31,7 +31,7 @@ PLAIN: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.model.gguf_tokenizer._cache", lambda: tmp_path / "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def folder_of(tmp_path: Path, **changes: Any) -> Path:
