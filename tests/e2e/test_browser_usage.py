@@ -84,6 +84,18 @@ def test_a_tenant_sees_its_own_and_groups_by_label_and_tool(desk: Desk, world: W
     desk.errors.clear()  # the browser tells of the refusal
 
 
+def test_what_is_typed_stays_when_the_server_tells_of_itself_anew(desk: Desk) -> None:
+    page = desk.open(ACME, "#usage?by=label")
+    page.locator("#usage-label").fill("team")
+    for _ in range(3):
+        with page.expect_response(lambda answer: "/dashboard/events" in answer.url):
+            page.evaluate("['pagehide', 'pageshow'].map(each => dispatchEvent(new Event(each)))")
+        page.wait_for_timeout(200)
+    expect(page.locator("#usage-label")).to_have_value("team")
+    page.locator("#usage-label").press("Enter")
+    expect(page.locator("#usage-values tbody tr")).to_have_count(len(TEAMS) + 1)
+
+
 def test_the_link_gives_the_same_rows_as_csv_that_computes_nothing(
     desk: Desk, world: World
 ) -> None:

@@ -85,8 +85,8 @@ export function asked(query, now = Date.now()) {
 
 export function open(view, query) {
   const page = { number: 0, timer: 0, told: null };
-  const { bar, sync } = controls(page);
-  page.sync = sync;
+  const { bar, sync, told: serverTold } = controls(page);
+  page.serverTold = serverTold;
   page.total = el("small", { id: "usage-total" });
   page.error = el("p", { class: "empty", role: "status" }, "Asking the server.");
   page.chart = stacked();
@@ -157,13 +157,17 @@ function controls(page) {
     label.hidden = by.value !== "label";
     label.value = query.get("label") ?? "";
     tenant.value = query.get("tenant") ?? "";
-    show.value = measure(query, page)[0];
     const wanted = asked(query);
     wanted.set("format", "csv");
     page.csv.href = `/v1/usage?${wanted}`;
+    told(query);
+  };
+  // What the server says of itself; what is being typed is left alone.
+  const told = (query) => {
+    show.value = measure(query, page)[0];
     for (const node of page.operators) node.hidden = !page.server?.operator;
   };
-  return { bar, sync };
+  return { bar, sync, told };
 }
 
 const measure = (query, { server }) => SHOWN.find(([name]) => name === query.get("shown")) ?? (server && !server.priced ? SHOWN[1] : SHOWN[0]);
@@ -171,7 +175,7 @@ const measure = (query, { server }) => SHOWN.find(([name]) => name === query.get
 function update(parts, news, page) {
   if (news.server) {
     page.server = parts.server;
-    page.sync(page.query);
+    page.serverTold(page.query);
     if (!parts.server.journal) return put(page.error, "This server keeps no journal, and no account of who used what.");
     if (!page.told) ask(page);
   }
