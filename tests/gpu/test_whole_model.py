@@ -1,6 +1,7 @@
 """Whole models on Triton's kernels: the same logits as on torch, recorded steps among them."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 import kernels.paged_layout
-from runtime.model.batch import SequenceInput, StepBatch
+from runtime.model.batch import NO_STATE, SequenceInput, StepBatch
 from runtime.model.cuda_graphs import CudaRecorder, Recorder
 from runtime.model.decoder import Decoder
 from runtime.model.presets import random_model_config
@@ -16,13 +17,18 @@ from runtime.model.random_weights import RandomWeights
 from runtime.model.runner import ModelRunner
 from runtime.model.sources import BYTE_TOKENIZER
 from runtime.model.weights import LoadedModel, load_model
+from tests.support.begun_states import begun_states
 from tests.support.preset_kinds import EVERY_KIND
 
 NUM_BLOCKS = 24
 
 
-def steps() -> list[list[SequenceInput]]:
-    """A prefill of two sequences, then a chunk beside a decode, then a verification."""
+def steps(slots: Sequence[int] = (NO_STATE, NO_STATE)) -> list[list[SequenceInput]]:
+    """A prefill of two sequences, then a chunk beside a decode, then a verification.
+
+    Args:
+        slots: where the states of the two are.
+    """
     tokens = np.random.default_rng(0).integers(0, 256, (2, 90), dtype=np.int32)
     tables = np.random.default_rng(1).permutation(NUM_BLOCKS).astype(np.int32).reshape(2, -1)
 
@@ -32,6 +38,7 @@ def steps() -> list[list[SequenceInput]]:
             start=start,
             block_table=tables[sequence],
             num_logits=num_logits,
+            state_slot=slots[sequence],
         )
 
     return [
@@ -67,10 +74,10 @@ def logits_of(family: str, device: torch.device) -> list[torch.Tensor]:
         load_s=0.0,
     )
     runner = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16)
-    for index in range(model.config.num_layers):
-        for part in runner.pool.layer(index):
-            part.fill_(torch.nan)
-    return [runner.run(step).cpu() for step in steps()]
+    for part in itertools.chain.from_iterable(runner.pool.layers):
+        part.fill_(torch.nan)
+    slots = begun_states(runner, 2)
+    return [runner.run(step).cpu() for step in steps(slots)]
 
 
 @pytest.mark.parametrize("family", EVERY_KIND)

@@ -12,11 +12,12 @@ from runtime.config import EngineConfig
 from runtime.messages import SamplingParams, TokenArray
 from runtime.model import presets
 from runtime.model import runner as model_runner
-from runtime.model.batch import NO_STATE, SequenceInput
+from runtime.model.batch import SequenceInput
 from runtime.model.config import LoadError
 from runtime.model.runner import ModelRunner, _records, free_after_loading, load_runner
 from runtime.model.sampler import SampleRow, sample
 from runtime.model.weights import load_model
+from tests.support.begun_states import begun_states
 from tests.support.model_shapes import changed
 from tests.support.preset_kinds import EVERY_KIND
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
@@ -28,16 +29,6 @@ FAMILIES = EVERY_KIND
 def make_runner(name: str, num_blocks: int = 64) -> ModelRunner:
     model = load_model(f"random:{name}", dtype=torch.float64, device=CPU)
     return ModelRunner(model, num_blocks=num_blocks, block_size=16)
-
-
-def state_slots(runner: ModelRunner, count: int) -> list[int]:
-    """Slots for the states of ``count`` sequences that begin, where the model has states."""
-    if runner.states is None:
-        return [NO_STATE] * count
-    runner.hold_states(slots=count, rings=count)
-    for slot in range(count):
-        runner.states.begin(slot, source=None, position=0)
-    return list(range(count))
 
 
 def random_tokens(rng: np.random.Generator, count: int) -> TokenArray:
@@ -60,7 +51,7 @@ def test_chunks_in_scattered_blocks_equal_one_pass(family: str, seed: int) -> No
     expected = whole(make_runner(family), tokens)
 
     runner, table = make_runner(family), rng.permutation(64)[:25].astype(np.int32)
-    (slot,), rows, at = state_slots(runner, 1), [], 0
+    (slot,), rows, at = begun_states(runner, 1), [], 0
     while at < len(tokens):
         count = min(int(rng.choice([1, 1, 2, 5, 17, 64, 150])), len(tokens) - at)
         chunk = SequenceInput(
@@ -152,7 +143,7 @@ def test_random_schedules_give_the_reference_engines_tokens(family: str, seed: i
         for _ in range(6)
     ]
     tables = [np.sort(free[i * 20 : i * 20 + 20]) for i in range(6)]
-    slots = state_slots(runner, len(turns))
+    slots = begun_states(runner, len(turns))
     emitted: list[list[int]] = [[] for _ in turns]
     computed = [0] * 6
 
