@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from runtime.messages import Residency
+from sessions.durable.ledger import Unsettled
 from sessions.journal.errors import JournalElsewhere
 from sessions.journal.ownership import DEAD_MS, Ownership
 from sessions.turns.commits import residency_record
@@ -329,6 +330,23 @@ def test_kv_of_a_session_that_its_server_forgot_and_has_still_is_a_row_of_its_ow
     assert_books_agree(session, pair.here.journal.session_turns("acme", "s"))
     assert (session.account.turns, session.head_seq, session.epoch) == (3, 4, 1)
     assert session.account.usage.residency == 7
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_kv_of_a_session_without_turns_is_its_own_and_of_a_deleted_one_nobodys(
+    pair: Pair, refused: bool
+) -> None:
+    """In the journal, neither has a turn: what the server knows of it tells them apart."""
+    if not refused:
+        pair.here.connect().turn(input="hi", keepwarm={"session": "s"})
+    session = pair.here.store.tenant("acme").session("s")
+    if not refused:
+        pair.here.journal.delete_session("acme", "s")
+    record = residency_record(session, Unsettled(7, 3), record_id="kv_1", created_s=1.0)
+    assert pair.here.journal.append([record]) == [True]
+    found = pair.here.journal.session("acme", "s")
+    assert (found is None) != refused
+    assert found is None or found.account.cost == 3
 
 
 def test_a_session_is_claimed_that_was_remembered_by_a_response_alone(pair: Pair) -> None:
