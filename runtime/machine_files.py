@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tools_api.sdk.environment import home_folder
+from tools_api.home_folder import home_folder
 
 log = logging.getLogger(__name__)
 

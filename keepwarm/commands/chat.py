@@ -33,7 +33,7 @@ from keepwarm.commands.registry import base_url, key_of, values_of, warn_of_stra
 from keepwarm.commands.screen import Screen, printable
 from keepwarm.commands.tools_file import tools_of
 from sessions.command.settings import OptionError, Values
-from tools_api.sdk.environment import home_folder
+from tools_api.home_folder import home_folder
 
 HELP = """Talk to a session of a server in the terminal.
 

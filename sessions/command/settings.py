@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tools_api.sdk.environment import home_folder, meant_by
+from tools_api.home_folder import home_folder
+from tools_api.sdk.environment import meant_by
 
 CONFIG_VARIABLE = "KEEPWARM_CONFIG"
 OTHER_VARIABLES: Mapping[str, tuple[str, ...]] = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
-from tools_api.sdk.environment import home_folder
+from tools_api.home_folder import home_folder
 
 MEMORY = ":memory:"
 """The place of a journal that is not kept."""

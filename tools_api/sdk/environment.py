@@ -2,14 +2,12 @@
 
 ``KEEPWARM_URL`` and ``KEEPWARM_API_KEY``, the same that ``keepwarm chat`` and ``keepwarm top``
 read. What is given in the program goes before them. Other variables named ``KEEPWARM_`` are the
-commands'; one of them that looks as if it were meant for a client is told of. Knows also where the
-user's home folder is.
+commands'; one of them that looks as if it were meant for a client is told of.
 """
 
 import os
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -74,13 +72,6 @@ def warn_of_strays(environment: Mapping[str, str] = os.environ) -> None:
                 f"the environment variable {name} is unknown and has no effect; is {meant} meant?",
                 stacklevel=4,
             )
-
-
-def home_folder() -> Path:
-    """The user's home folder; the root of the file system where the user has none, as containers
-    have it for users that they do not know."""
-    found = os.path.expanduser("~")
-    return Path("/" if found == "~" else found)
 
 
 def meant_by(name: str) -> str | None:

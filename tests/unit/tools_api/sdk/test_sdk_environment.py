@@ -1,7 +1,6 @@
 """What the environment says to a client, and what in it was probably meant to."""
 
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,6 @@ from tools_api.sdk.client import DEFAULT_URL
 from tools_api.sdk.environment import (
     KEY_VARIABLE,
     URL_VARIABLE,
-    home_folder,
     key_of,
     meant_by,
     server_of,
@@ -118,18 +116,3 @@ def test_the_warning_points_at_who_made_the_client(monkeypatch: pytest.MonkeyPat
     with pytest.warns(UserWarning, match="is KEEPWARM_URL meant") as told:
         Client().close()
     assert told[0].filename == __file__
-
-
-def test_a_user_whom_the_system_does_not_know_is_at_home_in_the_root(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """As in containers, whose runtime sets HOME=/ for such a user."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert home_folder() == tmp_path
-
-    def unknown(_uid: int) -> None:
-        raise KeyError("getpwuid(): uid not found")
-
-    monkeypatch.setattr("pwd.getpwuid", unknown)
-    monkeypatch.delenv("HOME")
-    assert home_folder() == Path("/")
