@@ -13,15 +13,8 @@ from torch.nn import functional
 from transformers.models.qwen3_next import modeling_qwen3_next
 
 from benchmarks.engine_loops import take_turns
-from kernels.gated_delta import (
-    DeltaDue,
-    DeltaInputs,
-    DeltaRings,
-    DeltaRows,
-    DeltaSpans,
-    fold_rings,
-    gated_delta,
-)
+from kernels.delta_rows import DeltaRows, DeltaSpans
+from kernels.gated_delta import DeltaDue, DeltaInputs, DeltaRings, fold_rings, gated_delta
 
 SEQUENCES, HEADS, SIZE, PROMPT, COMMITTED, RING = 8, 32, 128, 1024, 8, 32
 ROUNDS = 9

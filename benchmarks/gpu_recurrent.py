@@ -17,12 +17,11 @@ from torch.nn import functional
 from benchmarks.gpu_cases import Wrong, seconds
 from benchmarks.gpu_plan import Plan, RecurrentPlan
 from benchmarks.gpu_timing import copies_to_rotate
+from kernels.delta_rows import DeltaRows, DeltaSpans
 from kernels.gated_delta import (
     DeltaDue,
     DeltaInputs,
     DeltaRings,
-    DeltaRows,
-    DeltaSpans,
     fold_rings,
     fold_rings_reference,
     gated_delta,

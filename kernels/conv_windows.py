@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.gated_delta import DeltaSpans
+from kernels.delta_rows import DeltaSpans
+from kernels.dispatch import triton_kernels
 from kernels.native_arguments import WindowArgs
 from kernels.native_library import native_library
 from kernels.upload import upload
@@ -38,8 +39,12 @@ def move_windows(windows: Tensor, rings: Tensor, spans: DeltaSpans) -> None:
     """See ``move_windows_reference``.
 
     Raises:
-        IndexError: a slot or a ring that is not there.
+        IndexError: a slot or a ring that is not there; not on a GPU.
     """
+    gpu = triton_kernels("conv_windows", windows)
+    if gpu is not None:
+        gpu.move_windows(windows, rings, spans)
+        return None
     library = native_library(rings.dtype) if windows.device.type == "cpu" else None
     in_one_piece = windows[:1].is_contiguous() and rings.is_contiguous()
     if library is None or windows.dtype != torch.float32 or not in_one_piece:

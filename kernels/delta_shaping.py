@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.dispatch import triton_kernels
 from kernels.gated_delta import DeltaInputs
 from kernels.native_arguments import DeltaShapingArgs
 from kernels.native_library import native_library
@@ -61,6 +62,10 @@ def _of_length_one(rows: Tensor) -> Tensor:
 
 def delta_shaping(convolved: Tensor, paces: Tensor, shape: DeltaShape) -> DeltaInputs:
     """See ``delta_shaping_reference``."""
+    gpu = triton_kernels("shaping", shape.rates)
+    if gpu is not None:
+        shaped: DeltaInputs = gpu.delta_shaping(convolved, paces, shape)
+        return shaped
     library = native_library(convolved.dtype) if convolved.device.type == "cpu" else None
     if library is None or shape.rates.dtype != torch.float32 or paces.dtype != convolved.dtype:
         return delta_shaping_reference(convolved, paces, shape)

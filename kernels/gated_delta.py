@@ -18,38 +18,16 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernels.delta_rows import CHUNK, DeltaRows, DeltaSpans
 from kernels.dispatch import triton_kernels
 from kernels.native_arguments import DeltaArgs, DeltaFoldArgs
 from kernels.native_library import NativeLibrary, native_library
 from kernels.upload import upload
 
-CHUNK: Final = 64
 FOLD: Final = 32
-
-IntArray = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaRows:
-    """Which tokens of a step belong together: S sequences, T tokens."""
-
-    slots: IntArray
-    """[S]: where in the matrices each one's is."""
-    starts: IntArray
-    """[S + 1] where each one's tokens begin."""
-    positions: IntArray
-    """[S] of the first token of each in its transcript."""
-    handed: tuple[tuple[int, int], ...] = ()
-    """Sequences and, behind so many of their tokens, places at which their matrices are handed
-    out; one for a sequence at most, in their order."""
-
-    def tokens(self, sequence: int) -> slice:
-        """Rows of a sequence, one for each token."""
-        return slice(int(self.starts[sequence]), int(self.starts[sequence + 1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,17 +70,6 @@ class DeltaRings:
     """[rings, layers, ring, V, value_dim]"""
     decays: Tensor
     """[rings, layers, ring, V]"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaSpans:
-    """Spans of some sequences: where each one's matrices are, at which position, and by how many
-    tokens they are to be taken on; all int64 [N]."""
-
-    slots: IntArray
-    rings: IntArray
-    committed: IntArray
-    counts: IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +126,7 @@ def gated_delta(
         due: by what these matrices are taken on first, as by ``fold_rings``; None: they are where
             the step begins.
     """
-    gpu = triton_kernels("delta", matrices)
-    if gpu is not None and not gpu.takes(rows):
-        gpu = triton_kernels("delta_chunks", matrices)
+    gpu = triton_kernels("delta_steps", matrices)
     if gpu is not None:
         outputs: DeltaOutputs = gpu.gated_delta(inputs, matrices, rows, due)
         return outputs

@@ -1,4 +1,5 @@
-"""RMS norm of each head, scaled, and weighed number by number by SiLU of a gate.
+"""RMS norms with a gate: of each head, weighed by SiLU of the gate behind the norm (gated delta
+nets), or of groups of heads, weighed before it (Mamba-2).
 
 Computed in the dtype of what is normed, rounded once to that of the gates.
 """
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.dispatch import triton_kernels
 from kernels.native_arguments import GatedNormArgs
 from kernels.native_library import native_library
 
@@ -29,6 +31,10 @@ def gated_norm_reference(mixed: Tensor, gates: Tensor, weight: Tensor, eps: floa
 
 def gated_norm(mixed: Tensor, gates: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See ``gated_norm_reference``."""
+    gpu = triton_kernels("gated_norm", mixed) if mixed.dtype == torch.float32 else None
+    if gpu is not None:
+        normed: Tensor = gpu.gated_norm(mixed, gates, weight, eps)
+        return normed
     library = native_library(gates.dtype) if gates.device.type == "cpu" else None
     if library is None or mixed.dtype != torch.float32 or gates.stride(1) != 1:
         return gated_norm_reference(mixed, gates, weight, eps)
@@ -48,3 +54,50 @@ def gated_norm(mixed: Tensor, gates: Tensor, weight: Tensor, eps: float) -> Tens
         )
     )
     return output
+
+
+def skipped_group_norm_reference(
+    mixed: Tensor,
+    values: Tensor,
+    skip: Tensor,
+    gates: Tensor,
+    weight: Tensor,
+    *,
+    groups: int,
+    eps: float,
+) -> Tensor:
+    """In torch.
+
+    Args:
+        mixed: [T, heads, head_dim], never narrower than ``gates``.
+        values: [T, heads, head_dim], dtype of ``mixed``: added to it, times ``skip``.
+        skip: [heads], dtype of ``mixed``.
+        gates: [T, heads * head_dim]; rows may lie apart.
+        weight: [heads * head_dim], dtype of ``mixed``.
+        groups: into which the numbers of a token fall, each normed by itself.
+
+    Returns:
+        New tensor [T, heads * head_dim], dtype of ``gates``.
+    """
+    whole = (mixed + values * skip[:, None]).flatten(1)
+    weighed = whole * functional.silu(gates.to(mixed.dtype))
+    by_group = weighed.view(len(weighed), groups, -1)
+    normed = by_group * torch.rsqrt(by_group.square().mean(-1, keepdim=True) + eps)
+    return (normed.flatten(1) * weight).to(gates.dtype)
+
+
+def skipped_group_norm(
+    mixed: Tensor,
+    values: Tensor,
+    skip: Tensor,
+    gates: Tensor,
+    weight: Tensor,
+    *,
+    groups: int,
+    eps: float,
+) -> Tensor:
+    """See ``skipped_group_norm_reference``."""
+    gpu = triton_kernels("gated_norm", mixed) if mixed.dtype == torch.float32 else None
+    norm = skipped_group_norm_reference if gpu is None else gpu.skipped_group_norm
+    normed: Tensor = norm(mixed, values, skip, gates, weight, groups=groups, eps=eps)
+    return normed

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.gated_delta import DeltaInputs, DeltaRows
+from kernels.delta_rows import DeltaRows
+from kernels.gated_delta import DeltaInputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import math
 
 from torch import Tensor
 
+from kernels.dispatch import triton_kernels
 from kernels.native_arguments import RingWriteArgs
 from kernels.native_library import native_library
 
@@ -32,8 +33,12 @@ def ring_write(layer: int, places: RingPlaces, *pairs: tuple[Tensor, Tensor]) ->
     """See ``ring_write_reference``.
 
     Raises:
-        IndexError: a ring, a place or a token that is not there.
+        IndexError: a ring, a place or a token that is not there; not on a GPU.
     """
+    gpu = triton_kernels("ring_write", pairs[0][0])
+    if gpu is not None:
+        gpu.ring_write(layer, places, *pairs)
+        return None
     ours = all(_are_alike(layer, *pair) for pair in pairs)
     library = native_library(pairs[0][0].dtype) if ours else None
     if library is None:

@@ -40,6 +40,8 @@ class ConvRows:
     starts: npt.NDArray[np.int64]
     """[S + 1] where each one's tokens begin."""
     taps: int
+    there: tuple[Tensor, Tensor] | None = None
+    """``starts_there`` and ``sequence_of``, where they are on the device already."""
 
     @property
     def device(self) -> torch.device:
@@ -47,11 +49,14 @@ class ConvRows:
 
     @cached_property
     def starts_there(self) -> Tensor:
-        return upload(self.starts, self.device)
+        """[S + 1] int64"""
+        return upload(self.starts, self.device) if self.there is None else self.there[0]
 
     @cached_property
     def sequence_of(self) -> Tensor:
         """[T] int64"""
+        if self.there is not None:
+            return self.there[1]
         counts = np.diff(self.starts)
         return upload(np.repeat(np.arange(len(counts)), counts), self.device)
 

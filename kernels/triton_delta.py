@@ -9,24 +9,14 @@ Import this module only where Triton is to run; ``kernels.dispatch`` decides tha
 
 from typing import Any, Final
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gated_delta import (
-    DeltaDue,
-    DeltaInputs,
-    DeltaOutputs,
-    DeltaRings,
-    DeltaRows,
-    DeltaSpans,
-)
+from kernels.delta_rows import DeltaPlaces, DeltaSpans
+from kernels.gated_delta import DeltaDue, DeltaInputs, DeltaOutputs, DeltaRings
 from kernels.launching import launch
-from kernels.upload import upload
 
-MOST_TOKENS: Final = 33
-"""Of a sequence: a token and the longest draft. More are for products of matrices."""
 COLUMNS_EACH: Final = 32
 WARPS: Final = 4
 
@@ -75,6 +65,7 @@ def delta_few_kernel(
     matrices_ptr,
     slots_ptr,
     starts_ptr,
+    ends_ptr,
     mixed_ptr,
     corrected_ptr,
     ring_keys_ptr,
@@ -127,7 +118,7 @@ def delta_few_kernel(
             VALUE_DIM,
         )
         tl.store(cells, state, mask=known & (count > 0))
-    for token in range(tl.load(starts_ptr + sequence), tl.load(starts_ptr + sequence + 1)):
+    for token in range(tl.load(starts_ptr + sequence), tl.load(ends_ptr + sequence)):
         of_key = (token * KEY_HEADS + key_head) * KEY_DIM + k
         of_value = (token * VALUE_HEADS + head) * VALUE_DIM + v
         key = tl.load(keys_ptr + of_key, mask=k < KEY_DIM, other=0.0)
@@ -192,42 +183,37 @@ def delta_fold_kernel(
     tl.store(cells, state, mask=known)
 
 
-def takes(rows: DeltaRows) -> bool:
-    """Whether a step is of few tokens for each sequence, and hands out no matrix."""
-    counts = rows.starts[1:] - rows.starts[:-1]
-    return not rows.handed and bool((counts <= MOST_TOKENS).all())
-
-
-def gated_delta(
-    inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows, due: DeltaDue | None
-) -> DeltaOutputs:
-    """See ``kernels.gated_delta.gated_delta``, of a step that ``takes`` says yes to."""
-    device = matrices.device
-    given = (inputs.queries, inputs.keys, inputs.values, inputs.decays)
-    queries, keys, values, decays = (each.contiguous() for each in given)
-    betas = decays if inputs.betas is None else inputs.betas.contiguous()
-    mixed, corrected = torch.empty_like(values), torch.empty_like(values)
-    outputs = DeltaOutputs(
-        mixed=mixed, corrected=corrected, handed=matrices.new_empty(0, *matrices.shape[1:])
-    )
-    if not len(rows.slots):
-        return outputs
-    slots = upload(rows.slots, device)
-    rings, spans, strides = _of_due(due, matrices, slots)
-    sizes = sizes_of(matrices, keys.shape[1])
-    launch(delta_few_kernel, (len(rows.slots), sizes["VALUE_HEADS"], tiles_of(matrices)))(
-        queries,
-        keys,
-        values,
-        decays,
-        betas,
+def few_tokens(
+    inputs: DeltaInputs,
+    matrices: Tensor,
+    places: DeltaPlaces[Tensor],
+    due: DeltaDue | None,
+    outputs: DeltaOutputs,
+) -> None:
+    """Compute the sequences that go token by token, and take on the matrices of all by what is
+    ``due``. Inputs lie in one piece; see ``kernels.triton_delta_steps``."""
+    rings, strides = [matrices] * 3, [0] * 3  # never read where nothing is due
+    if due is not None:
+        kept = due.rings.keys, due.rings.corrected, due.rings.decays
+        rings = [each[:, due.layer] for each in kept]
+        strides = [each.stride(0) for each in rings]
+    sizes = sizes_of(matrices, inputs.keys.shape[1])
+    launch(delta_few_kernel, (len(places.slots), sizes["VALUE_HEADS"], tiles_of(matrices)))(
+        inputs.queries,
+        inputs.keys,
+        inputs.values,
+        inputs.decays,
+        inputs.decays if inputs.betas is None else inputs.betas,
         matrices,
-        slots,
-        upload(rows.starts, device),
-        mixed,
-        corrected,
+        places.slots,
+        places.starts,
+        places.ends,
+        outputs.mixed,
+        outputs.corrected,
         *rings,
-        *spans,
+        places.rings,
+        places.committed,
+        places.counts,
         matrices.stride(0),
         *strides,
         RING=1 if due is None else due.rings.keys.shape[2],
@@ -235,39 +221,23 @@ def gated_delta(
         DUE=due is not None,
         **sizes,
     )
-    return outputs
-
-
-def _of_due(
-    due: DeltaDue | None, matrices: Tensor, slots: Tensor
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[int, ...]]:
-    """A layer's rings, the spans and how far rings are apart; where nothing is due, what is never
-    read."""
-    if due is None:
-        return (matrices,) * 3, (slots,) * 3, (0,) * 3
-    kept = due.rings.keys, due.rings.corrected, due.rings.decays
-    of_layer = tuple(each[:, due.layer] for each in kept)
-    return of_layer, _uploaded(due.spans, matrices.device), tuple(e.stride(0) for e in of_layer)
-
-
-def _uploaded(spans: DeltaSpans, device: torch.device) -> tuple[Tensor, ...]:
-    return tuple(upload(each, device) for each in (spans.rings, spans.committed, spans.counts))
 
 
 def fold_rings(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
     """See ``kernels.gated_delta.fold_rings``."""
     if not len(spans.slots):
         return
-    sizes, device = sizes_of(matrices, rings.keys.shape[3]), matrices.device
+    sizes = sizes_of(matrices, rings.keys.shape[3])
+    slots, *of_rings = spans.on(matrices.device)
     layers = matrices.shape[1]
     grid = len(spans.slots), layers * sizes["VALUE_HEADS"], tiles_of(matrices)
     launch(delta_fold_kernel, grid)(
         matrices,
-        upload(spans.slots, device),
+        slots,
         rings.keys,
         rings.corrected,
         rings.decays,
-        *_uploaded(spans, device),
+        *of_rings,
         matrices.stride(0),
         LAYERS=layers,
         RING=rings.keys.shape[2],

@@ -15,24 +15,15 @@ Triton is to run; ``kernels.dispatch`` decides that.
 
 from typing import Any, Final
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gated_delta import (
-    CHUNK,
-    DeltaDue,
-    DeltaInputs,
-    DeltaOutputs,
-    DeltaRows,
-    IntArray,
-    fold_layer,
-)
+from kernels.delta_rows import CHUNK, DeltaPlaces
+from kernels.gated_delta import DeltaInputs, DeltaOutputs
 from kernels.launching import launch
 from kernels.triton_delta import sizes_of, tiles_of
-from kernels.upload import upload
 
 LEAST: Final = 16
 """The shortest side of a product of tiles."""
@@ -108,6 +99,8 @@ def delta_within_kernel(
     chunk, head = tl.program_id(0), tl.program_id(1)
     key_head = head // (VALUE_HEADS // KEY_HEADS)
     low, high = tl.load(lows_ptr + chunk), tl.load(highs_ptr + chunk)
+    if low == high:  # one that a recording has room for, and this step has not
+        return
     r = tl.arange(0, CHUNK)
     here = (r >= low) & (r < high)
     tokens = tl.load(firsts_ptr + chunk) + r
@@ -156,6 +149,8 @@ def delta_turned_kernel(
     chunk, head = tl.program_id(0), tl.program_id(1)
     key_head = head // (VALUE_HEADS // KEY_HEADS)
     low, high = tl.load(lows_ptr + chunk), tl.load(highs_ptr + chunk)
+    if low == high:
+        return
     r = tl.arange(0, CHUNK)
     n = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     here = (r >= low) & (r < high)
@@ -237,6 +232,8 @@ def delta_chunks_kernel(
     k = tl.arange(0, BLOCK_K)
     v = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
     r = tl.arange(0, CHUNK)
+    if tl.load(begins_ptr + sequence) == tl.load(begins_ptr + sequence + 1):
+        return
     place = tl.load(slots_ptr + sequence) * matrix_stride + head * KEY_DIM * VALUE_DIM
     state = _columns(matrices_ptr + place, k, v, KEY_DIM, VALUE_DIM)
     below = state
@@ -291,38 +288,6 @@ def delta_chunks_kernel(
             below = below * left + tl.dot(columns, added, input_precision=PRECISION)
 
 
-class _Chunks:
-    """Chunks of a step's sequences, each sequence's behind each other.
-
-    ``begins`` [S + 1]: where each sequence's begin. Of each chunk [C]: ``firsts``, the step's row
-    that a token at its beginning would have, below 0 where the step begins inside; ``lows`` and
-    ``highs``, which of its tokens are of the step. Of each sequence [S]: ``handed_in``, the chunk
-    after whose token ``handed_at`` its matrix is handed out, -1 for none, and ``handed_to``, the
-    place of that. All int64.
-    """
-
-    def __init__(self, rows: DeltaRows) -> None:
-        starts, positions = rows.starts, rows.positions
-        counts = starts[1:] - starts[:-1]
-        of_first = positions // CHUNK
-        many = np.where(counts > 0, -(-(positions + counts) // CHUNK) - of_first, 0)
-        self.begins: IntArray = np.concatenate([[0], np.cumsum(many)])
-        owner = np.repeat(np.arange(len(counts)), many)
-        begin = (of_first[owner] + np.arange(len(owner)) - self.begins[owner]) * CHUNK
-        self.firsts: IntArray = starts[owner] + begin - positions[owner]
-        self.lows: IntArray = np.maximum(positions[owner] - begin, 0)
-        self.highs: IntArray = np.minimum((positions + counts)[owner] - begin, CHUNK)
-        self.handed_in: IntArray = np.full(len(counts), -1, dtype=np.int64)
-        self.handed_at: IntArray = np.zeros(len(counts), dtype=np.int64)
-        self.handed_to: IntArray = np.zeros(len(counts), dtype=np.int64)
-        for number, (sequence, place) in enumerate(rows.handed):
-            last = int(positions[sequence]) + place - 1
-            chunk = last // CHUNK - int(of_first[sequence])
-            self.handed_in[sequence] = self.begins[sequence] + chunk
-            self.handed_at[sequence] = last % CHUNK + 1
-            self.handed_to[sequence] = number
-
-
 def block_of(key_dim: int) -> dict[str, Any]:
     """Constants of how many numbers of a key are looked at together: all, or one half and then the
     other, so that what products take apart fits into registers."""
@@ -331,70 +296,68 @@ def block_of(key_dim: int) -> dict[str, Any]:
     return {"BLOCK_K": whole // 2 if split else whole, "SPLIT": split}
 
 
-def gated_delta(
-    inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows, due: DeltaDue | None
-) -> DeltaOutputs:
-    """See ``kernels.gated_delta.gated_delta``; of any step, whatever it hands out. Takes memory of
-    its own for as long: up to V * (8 * CHUNK + 4 * (key_dim + value_dim)) bytes a token."""
-    device, corrects = matrices.device, inputs.betas is not None
-    given = (inputs.queries, inputs.keys, inputs.values, inputs.decays)
-    queries, keys, values, decays = (each.contiguous() for each in given)
-    mixed, corrected = torch.empty_like(values), torch.empty_like(values)
-    handed = matrices.new_empty(len(rows.handed), *matrices.shape[1:])
-    outputs = DeltaOutputs(mixed=mixed, corrected=corrected, handed=handed)
-    if due is not None:
-        fold_layer(due)
-    chunks = _Chunks(rows)
-    if not len(chunks.lows):
-        return outputs
-    placed = [upload(each, device) for each in (chunks.firsts, chunks.lows, chunks.highs)]
-    handing = (chunks.handed_in, chunks.handed_at, chunks.handed_to)
-    whose = [upload(each, device) for each in (rows.slots, chunks.begins, *handing)]
-    sizes = sizes_of(matrices, keys.shape[1]) | block_of(keys.shape[2])
-    seen, solved = _within(inputs, placed, sizes)
-    before, turned_keys = values, keys
+def many_tokens(
+    inputs: DeltaInputs,
+    matrices: Tensor,
+    places: DeltaPlaces[Tensor],
+    outputs: DeltaOutputs,
+) -> None:
+    """Compute the sequences that have chunks, whose matrices are where the step begins. Inputs lie
+    in one piece; see ``kernels.triton_delta_steps``. Takes memory of its own for as long: 8 * CHUNK
+    * V * CHUNK bytes a chunk, and up to 4 * V * (key_dim + value_dim) bytes a token of the step."""
+    corrects = inputs.betas is not None
+    sizes = sizes_of(matrices, inputs.keys.shape[1]) | block_of(inputs.keys.shape[2])
+    seen, solved = _within(inputs, places, sizes)
+    before, turned_keys = inputs.values, inputs.keys
     if corrects:
-        turned_keys, before = _turned(inputs, placed, solved, sizes)
-    through = launch(delta_chunks_kernel, (len(rows.slots), values.shape[1], tiles_of(matrices)))
+        turned_keys, before = _turned(inputs, places, solved, sizes)
+    grid = len(places.slots), inputs.values.shape[1], tiles_of(matrices)
+    through = launch(delta_chunks_kernel, grid)
     sizes |= {"num_warps": CHUNK_WARPS, "num_stages": CHUNK_STAGES}
-    for found, mixes in ((before, False), (corrected, True)):
+    for found, mixes in ((before, False), (outputs.corrected, True)):
         through(
-            queries,
-            keys,
+            inputs.queries,
+            inputs.keys,
             found,
-            decays,
+            inputs.decays,
             turned_keys,
             matrices,
-            *whose[:2],
-            *placed,
+            places.slots,
+            places.begins,
+            places.firsts,
+            places.lows,
+            places.highs,
             seen,
-            *whose[2:],
-            mixed,
-            corrected,
-            handed,
+            places.handed_in,
+            places.handed_at,
+            places.handed_to,
+            outputs.mixed,
+            outputs.corrected,
+            outputs.handed,
             matrices.stride(0),
             CHUNK=CHUNK,
             CORRECTS=corrects and not mixes,
             MIXES=mixes,
             **sizes,
         )
-    return outputs
 
 
 def _within(
-    inputs: DeltaInputs, placed: list[Tensor], sizes: dict[str, Any]
+    inputs: DeltaInputs, places: DeltaPlaces[Tensor], sizes: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
     """What queries see of keys, and each chunk's inverse: [C, V, CHUNK, CHUNK] both; where nothing
     is corrected the second is never read."""
-    decays, corrects = inputs.decays.contiguous(), inputs.betas is not None
-    seen = decays.new_empty(len(placed[0]), decays.shape[1], CHUNK, CHUNK)
+    decays, corrects = inputs.decays, inputs.betas is not None
+    seen = decays.new_empty(len(places.firsts), decays.shape[1], CHUNK, CHUNK)
     solved = torch.empty_like(seen) if corrects else seen
     launch(delta_within_kernel, seen.shape[:2])(
-        inputs.queries.contiguous(),
-        inputs.keys.contiguous(),
+        inputs.queries,
+        inputs.keys,
         decays,
-        decays if inputs.betas is None else inputs.betas.contiguous(),
-        *placed,
+        decays if inputs.betas is None else inputs.betas,
+        places.firsts,
+        places.lows,
+        places.highs,
         seen,
         solved,
         **_some(sizes, "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "BLOCK_K", "SPLIT"),
@@ -406,20 +369,23 @@ def _within(
 
 
 def _turned(
-    inputs: DeltaInputs, placed: list[Tensor], solved: Tensor, sizes: dict[str, Any]
+    inputs: DeltaInputs, places: DeltaPlaces[Tensor], solved: Tensor, sizes: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """Keys [T, V, key_dim] and values [T, V, value_dim] by which tokens correct a matrix."""
+    """Keys [T, V, key_dim] and values [T, V, value_dim] by which tokens correct a matrix; those of
+    sequences without chunks are never read."""
     assert inputs.betas is not None
-    keys, values = inputs.keys.contiguous(), inputs.values.contiguous()
+    keys, values = inputs.keys, inputs.values
     turned_keys = keys.new_empty(*values.shape[:2], keys.shape[2])
     turned_values = torch.empty_like(values)
     tiles = triton.cdiv(max(keys.shape[2], values.shape[2]), TURNED_EACH)
     launch(delta_turned_kernel, (*solved.shape[:2], tiles))(
         keys,
         values,
-        inputs.decays.contiguous(),
-        inputs.betas.contiguous(),
-        *placed,
+        inputs.decays,
+        inputs.betas,
+        places.firsts,
+        places.lows,
+        places.highs,
         solved,
         turned_keys,
         turned_values,

@@ -16,6 +16,13 @@ COLUMNS_EACH = 1024
 
 
 @triton.jit
+def sigmoid(x):
+    """1 / (1 + e^-x), of float32, without a number that is too large on the way."""
+    faded = tl.exp(-tl.abs(x))
+    return tl.where(x >= 0, 1.0, faded) / (1.0 + faded)
+
+
+@triton.jit
 def add_rms_norm_kernel(
     x_ptr,
     residual_ptr,

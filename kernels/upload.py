@@ -11,6 +11,7 @@ memory is torch's, which keeps it until the copy is done.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -26,6 +27,18 @@ def upload(array: npt.NDArray[Any] | Tensor, device: torch.device) -> Tensor:
     if not tensor.numel():
         return torch.empty_like(tensor, device=device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def upload_together(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[Tensor]:
+    """``upload`` of arrays of one dtype, in one copy."""
+    if device.type == "cpu" or not arrays:
+        return [torch.from_numpy(array) for array in arrays]
+    flat = upload(np.concatenate([array.ravel() for array in arrays]), device)
+    ends = np.cumsum([array.size for array in arrays])
+    return [
+        flat[end - array.size : end].view(array.shape)
+        for end, array in zip(ends.tolist(), arrays, strict=True)
+    ]
 
 
 class FixedPlaces:

@@ -20,7 +20,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tools.kernel_builds import Build, builds
+from tools.kernel_build import Build
+from tools.kernel_builds import builds
 
 TARGET = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY_BYTES = 227 * 1024

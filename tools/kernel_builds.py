@@ -3,12 +3,10 @@ to be like. ``tools.compile_kernels`` compiles them.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import triton
 
-from kernels.gated_delta import CHUNK
 from kernels.paged_layout import MAX_DECODE_QUERIES
 from kernels.triton_attention import extend_kernel, extend_tiling
 from kernels.triton_coded import INPUTS_EACH as INPUTS_OF_CODES
@@ -19,19 +17,6 @@ from kernels.triton_decode import (
     SPLITS_AT_ONCE,
     decode_join_kernel,
     decode_split_kernel,
-)
-from kernels.triton_delta import COLUMNS_EACH as COLUMNS_OF_MATRICES
-from kernels.triton_delta import WARPS as WARPS_OF_MATRICES
-from kernels.triton_delta import delta_few_kernel, delta_fold_kernel
-from kernels.triton_delta_chunks import (
-    CHUNK_STAGES,
-    CHUNK_WARPS,
-    TURNED_EACH,
-    WITHIN_WARPS,
-    block_of,
-    delta_chunks_kernel,
-    delta_turned_kernel,
-    delta_within_kernel,
 )
 from kernels.triton_elementwise import (
     COLUMNS_EACH,
@@ -61,7 +46,6 @@ from kernels.triton_sampling import (
     sum_kernel,
     weigh_kernel,
 )
-from kernels.triton_short_conv import CHANNELS_EACH, short_conv_kernel
 from kernels.triton_split_plan import (
     MIN_TILES,
     PROGRAMS,
@@ -69,33 +53,11 @@ from kernels.triton_split_plan import (
     split_plan_kernel,
 )
 from kernels.triton_tiles import decode_tiling
+from tools.kernel_build import Build, pointers
+from tools.recurrent_builds import recurrent_builds
 
 HEAD_COUNTS = {"qwen3-0.6b": (16, 8), "qwen3-8b": (32, 8), "one-to-one": (8, 8)}
 """(heads, kv heads) with head_dim 128."""
-RECURRENT_SIZES = {
-    "qwen3.5-35b": {"KEY_HEADS": 16, "VALUE_HEADS": 32, "KEY_DIM": 128, "VALUE_DIM": 128},
-    "mamba-2": {"KEY_HEADS": 8, "VALUE_HEADS": 64, "KEY_DIM": 128, "VALUE_DIM": 64},
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
-    """One kernel as it is launched somewhere."""
-
-    name: str
-    kernel: Any
-    types: dict[str, str]
-    """Triton types of the arguments that are no constants, in order."""
-    constants: dict[str, Any]
-    num_warps: int
-    num_stages: int = 3
-    blocks_at_once: int = 1
-    """Blocks of threads that a multiprocessor's registers must hold."""
-    needs: str | None = None
-    """An instruction that the code must contain."""
-    fused: bool = True
-    """False: products and sums must round one by one, as they do elsewhere."""
-    max_registers: int = 255
 
 
 def builds() -> Iterator[Build]:
@@ -117,10 +79,10 @@ def builds() -> Iterator[Build]:
         yield Build(
             name=f"norm_rope_write norm={norm}{' fp8 KV' if fp8 else ''}",
             kernel=norm_rope_write_kernel,
-            types=_pointers("bf16", "qkv", "weight", "cos", "sin")
+            types=pointers("bf16", "qkv", "weight", "cos", "sin")
             | {"slots_ptr": "*i64"}
-            | _pointers("bf16", "q")
-            | _pointers("fp8e4nv" if fp8 else "bf16", "k", "v")
+            | pointers("bf16", "q")
+            | pointers("fp8e4nv" if fp8 else "bf16", "k", "v")
             | {"eps": "fp32"},
             constants={
                 "HEADS": heads,
@@ -138,16 +100,16 @@ def builds() -> Iterator[Build]:
         yield Build(
             name=f"add_rms_norm {hidden}",
             kernel=add_rms_norm_kernel,
-            types=_pointers("bf16", "x", "residual", "weight", "normed", "total") | {"eps": "fp32"},
+            types=pointers("bf16", "x", "residual", "weight", "normed", "total") | {"eps": "fp32"},
             constants={"SIZE": hidden, "BLOCK": hidden},
             num_warps=norm_warps(hidden),
         )
     yield Build(
         name="quantise_rows 4096",
         kernel=quantise_rows_kernel,
-        types=_pointers("bf16", "x")
-        | _pointers("u8", "values")
-        | _pointers("fp32", "scales")
+        types=pointers("bf16", "x")
+        | pointers("u8", "values")
+        | pointers("fp32", "scales")
         | {"stride": "i32"},
         constants={"SIZE": 4096, "BLOCK": COLUMNS_OF_ROWS},
         num_warps=4,
@@ -155,20 +117,20 @@ def builds() -> Iterator[Build]:
     yield Build(
         name="silu_mul 12288",
         kernel=silu_mul_kernel,
-        types=_pointers("bf16", "gate_up", "out"),
+        types=pointers("bf16", "gate_up", "out"),
         constants={"SIZE": 12288, "BLOCK": COLUMNS_EACH},
         num_warps=4,
     )
     yield from _sampling(151936)
     yield from _coded()
-    yield from _recurrent()
+    yield from recurrent_builds()
     for block in (FEW_ROWS, MANY_ROWS):
         yield Build(
             name=f"grouped_matmul {block} rows",
             kernel=grouped_matmul_kernel,
-            types=_pointers("bf16", "x", "matrices")
-            | _pointers("i64", "rows", "starts")
-            | _pointers("bf16", "out"),
+            types=pointers("bf16", "x", "matrices")
+            | pointers("i64", "rows", "starts")
+            | pointers("bf16", "out"),
             constants={
                 "OUTPUTS": 1536,
                 "INPUTS": 2048,
@@ -183,96 +145,6 @@ def builds() -> Iterator[Build]:
         )
 
 
-def _recurrent() -> Iterator[Build]:
-    """Steps of few tokens and commits of gated delta nets and of Mamba-2, and their convolution."""
-    spans = _pointers("i64", "rings", "committed", "counts")
-    rings = _pointers("fp32", "ring_keys", "ring_corrected", "ring_decays")
-    for name, sizes in RECURRENT_SIZES.items():
-        constants = sizes | {
-            "RING": 32,
-            "BLOCK_K": triton.next_power_of_2(sizes["KEY_DIM"]),
-            "BLOCK_V": COLUMNS_OF_MATRICES,
-        }
-        for due in (True, False):
-            yield Build(
-                name=f"delta_few {name}{' due' if due else ''}",
-                kernel=delta_few_kernel,
-                types=_pointers("fp32", "queries", "keys", "values", "decays", "betas", "matrices")
-                | _pointers("i64", "slots", "starts")
-                | _pointers("fp32", "mixed", "corrected")
-                | rings
-                | spans
-                | {"matrix_stride": "i64"}
-                | dict.fromkeys(
-                    ("ring_keys_stride", "ring_corrected_stride", "ring_decays_stride"), "i64"
-                ),
-                constants=constants | {"CORRECTS": name != "mamba-2", "DUE": due},
-                num_warps=WARPS_OF_MATRICES,
-            )
-        for mixes in (True, False):
-            yield Build(
-                name=f"delta_chunks {name}{' mixes' if mixes else ''}",
-                kernel=delta_chunks_kernel,
-                types=_pointers("fp32", "queries", "keys", "values", "decays", "turned_keys")
-                | _pointers("fp32", "matrices")
-                | _pointers("i64", "slots", "begins", "firsts", "lows", "highs")
-                | _pointers("fp32", "seen")
-                | _pointers("i64", "handed_in", "handed_at", "handed_to")
-                | _pointers("fp32", "mixed", "corrected", "handed")
-                | {"matrix_stride": "i64"},
-                constants=sizes
-                | block_of(sizes["KEY_DIM"])
-                | {"BLOCK_V": COLUMNS_OF_MATRICES, "CHUNK": CHUNK}
-                | {"CORRECTS": name != "mamba-2" and not mixes, "MIXES": mixes},
-                num_warps=CHUNK_WARPS,
-                num_stages=CHUNK_STAGES,
-            )
-        yield Build(
-            name=f"delta_within {name}",
-            kernel=delta_within_kernel,
-            types=_pointers("fp32", "queries", "keys", "decays", "betas")
-            | _pointers("i64", "firsts", "lows", "highs")
-            | _pointers("fp32", "seen", "solved"),
-            constants={part: constants[part] for part in ("KEY_HEADS", "VALUE_HEADS", "KEY_DIM")}
-            | block_of(sizes["KEY_DIM"])
-            | {"CHUNK": CHUNK, "CORRECTS": name != "mamba-2"},
-            num_warps=WITHIN_WARPS,
-        )
-        if name != "mamba-2":
-            yield Build(
-                name=f"delta_turned {name}",
-                kernel=delta_turned_kernel,
-                types=_pointers("fp32", "keys", "values", "decays", "betas")
-                | _pointers("i64", "firsts", "lows", "highs")
-                | _pointers("fp32", "solved", "turned_keys", "turned_values"),
-                constants=sizes | {"BLOCK": TURNED_EACH, "CHUNK": CHUNK},
-                num_warps=WITHIN_WARPS,
-            )
-        yield Build(
-            name=f"delta_fold {name}",
-            kernel=delta_fold_kernel,
-            types=_pointers("fp32", "matrices")
-            | {"slots_ptr": "*i64"}
-            | rings
-            | spans
-            | {"matrix_stride": "i64"},
-            constants=constants | {"LAYERS": 30},
-            num_warps=WARPS_OF_MATRICES,
-        )
-    for taps in (3, 4):
-        yield Build(
-            name=f"short_conv {taps} taps",
-            kernel=short_conv_kernel,
-            types=_pointers("bf16", "inputs")
-            | _pointers("fp32", "taps", "bias", "windows")
-            | _pointers("i64", "slots", "starts", "sequence_of")
-            | _pointers("bf16", "output")
-            | {"channels": "i32", "window_stride": "i64"},
-            constants={"TAPS": taps, "BIAS": taps == 4, "BLOCK": CHANNELS_EACH},
-            num_warps=4,
-        )
-
-
 def _coded() -> Iterator[Build]:
     """Products with codes: few rows and many, every kind, integers with and without zero points."""
     for kind, zeros in (*((kind, False) for kind in KINDS), ("int4", True), ("int8", True)):
@@ -280,11 +152,11 @@ def _coded() -> Iterator[Build]:
             yield Build(
                 name=f"coded_matmul {kind}{' zeros' if zeros else ''} {block} rows",
                 kernel=coded_matmul_kernel,
-                types=_pointers("bf16", "x")
-                | _pointers("u8", "values")
-                | _pointers("u8" if kind == "e2m1" else "fp32", "scales")
-                | _pointers("i8", "zeros")
-                | _pointers("bf16", "out")
+                types=pointers("bf16", "x")
+                | pointers("u8", "values")
+                | pointers("u8" if kind == "e2m1" else "fp32", "scales")
+                | pointers("i8", "zeros")
+                | pointers("bf16", "out")
                 | {"rows": "i32"},
                 constants={
                     "OUTPUTS": 4096,
@@ -307,17 +179,17 @@ def _sampling(vocab: int) -> Iterator[Build]:
     """Drawing from logits of Qwen's vocabulary."""
     sizes = {"BLOCK": TOKENS_EACH}
     tiles = sizes | {"TILES": triton.next_power_of_2(triton.cdiv(vocab, TOKENS_EACH))}
-    row = _pointers("i32", "distances") | _pointers("i64", "numbers", "reached")
+    row = pointers("i32", "distances") | pointers("i64", "numbers", "reached")
     filters = {"COUNTED": True, "WEIGHED": True}
-    logits = _pointers("fp32", "logits") | _pointers("i32", "words") | _pointers("i64", "numbers")
+    logits = pointers("fp32", "logits") | pointers("i32", "words") | pointers("i64", "numbers")
     lengths = dict.fromkeys(("stride", "num_words", "vocab_size"), "i32")
-    parts = _pointers("fp32", "best") | _pointers("i32", "first")
+    parts = pointers("fp32", "best") | pointers("i32", "first")
     yield Build(
         name="sampling penalise",
         kernel=penalise_kernel,
-        types=_pointers("fp32", "logits")
-        | _pointers("i64", "rows", "tokens")
-        | _pointers("fp32", "factors")
+        types=pointers("fp32", "logits")
+        | pointers("i64", "rows", "tokens")
+        | pointers("fp32", "factors")
         | {"stride": "i32", "count": "i32"},
         constants=sizes,
         num_warps=4,
@@ -334,9 +206,9 @@ def _sampling(vocab: int) -> Iterator[Build]:
         name="sampling weigh",
         kernel=weigh_kernel,
         types=logits
-        | _pointers("fp32", "best")
-        | _pointers("i32", "distances")
-        | _pointers("i64", "sums")
+        | pointers("fp32", "best")
+        | pointers("i32", "distances")
+        | pointers("i64", "sums")
         | lengths,
         constants=tiles | {"MASKED": True},
         num_warps=4,
@@ -352,7 +224,7 @@ def _sampling(vocab: int) -> Iterator[Build]:
     yield Build(
         name="sampling sum",
         kernel=sum_kernel,
-        types=row | _pointers("i64", "sums") | {"vocab_size": "i32"},
+        types=row | pointers("i64", "sums") | {"vocab_size": "i32"},
         constants=sizes | filters,
         num_warps=4,
     )
@@ -361,15 +233,11 @@ def _sampling(vocab: int) -> Iterator[Build]:
         kernel=draw_kernel,
         types=row
         | parts
-        | _pointers("i64", "sums", "tokens")
+        | pointers("i64", "sums", "tokens")
         | {"tiles": "i32", "vocab_size": "i32"},
         constants=tiles | filters,
         num_warps=4,
     )
-
-
-def _pointers(kind: str, *names: str) -> dict[str, str]:
-    return {f"{name}_ptr": f"*{kind}" for name in names}
 
 
 def _attention(
@@ -384,9 +252,9 @@ def _attention(
     sinks: bool = False,
 ) -> Iterator[Build]:
     sizes = _shared_sizes(heads, kv_heads, fp8, head_dim) | {"WINDOW": window, "SINKS": sinks}
-    beside = _pointers("fp32" if sinks else "i32", "sinks")
+    beside = pointers("fp32" if sinks else "i32", "sinks")
     kv = "fp8e4nv" if fp8 else kind
-    layout = _pointers("i32", "starts", "lengths")
+    layout = pointers("i32", "starts", "lengths")
     wide = kind == "fp32"
     kinds = [(1, False), (8, False), (MAX_DECODE_QUERIES, False)]
     for queries, shared in kinds if window else [*kinds, (1, True)]:
@@ -399,11 +267,11 @@ def _attention(
             yield Build(
                 name=f"decode_split {label}",
                 kernel=decode_split_kernel,
-                types=_pointers(kind, "q", "out")
+                types=pointers(kind, "q", "out")
                 | beside
-                | _pointers(kv, "k", "v")
-                | _pointers("fp32", "part", "peak")
-                | _pointers("i32", "plan", "tables")
+                | pointers(kv, "k", "v")
+                | pointers("fp32", "part", "peak")
+                | pointers("i32", "plan", "tables")
                 | {"table_stride": "i32", "scale_log2": "fp32"},
                 constants=sizes | own | {"BLOCK_N": tiling.keys},
                 num_warps=tiling.num_warps,
@@ -416,10 +284,10 @@ def _attention(
             yield Build(
                 name=f"decode_join {label}",
                 kernel=decode_join_kernel,
-                types=_pointers("fp32", "part", "peak", "prefix_part", "prefix_peak")
-                | _pointers(kind, "out")
+                types=pointers("fp32", "part", "peak", "prefix_part", "prefix_peak")
+                | pointers(kind, "out")
                 | beside
-                | _pointers("i32", "plan")
+                | pointers("i32", "plan")
                 | {"items": "i32"},
                 constants={
                     name: sizes[name]
@@ -441,11 +309,11 @@ def _attention(
     yield Build(
         name=f"extend {name}",
         kernel=extend_kernel,
-        types=_pointers(kind, "q", "out")
+        types=pointers(kind, "q", "out")
         | beside
-        | _pointers(kv, "k", "v")
+        | pointers(kv, "k", "v")
         | layout
-        | _pointers("i32", "tables")
+        | pointers("i32", "tables")
         | {"table_stride": "i32", "scale_log2": "fp32"},
         constants=sizes
         | {
@@ -464,7 +332,7 @@ def _split_plan(label: str, tile_keys: int, window: int, *, shared: bool) -> Bui
     return Build(
         name=f"split_plan {label}",
         kernel=split_plan_kernel,
-        types=_pointers("i32", "plan", "starts", "lengths", "skips")
+        types=pointers("i32", "plan", "starts", "lengths", "skips")
         | dict.fromkeys(("num_sequences", "shares", "items"), "i32"),
         constants={
             "SHARED": shared,
@@ -497,10 +365,10 @@ def _shared_prefix(name: str, kind: str, kv: str, heads: tuple[int, int], head_d
     return Build(
         name=f"shared_prefix {name}",
         kernel=shared_prefix_kernel,
-        types=_pointers(kind, "q")
-        | _pointers(kv, "k", "v")
-        | _pointers("fp32", "part", "peak")
-        | _pointers("i32", "starts", "tables", "members", "prefixes")
+        types=pointers(kind, "q")
+        | pointers(kv, "k", "v")
+        | pointers("fp32", "part", "peak")
+        | pointers("i32", "starts", "tables", "members", "prefixes")
         | {"table_stride": "i32", "num_members": "i32", "scale_log2": "fp32"},
         constants=_shared_sizes(*heads, kv == "fp8e4nv", head_dim)
         | {"QUERIES": 1, "BLOCK_M": tiling.rows, "BLOCK_N": tiling.keys},

@@ -165,6 +165,11 @@ class StepBatch:
         return replace(self, token_ids=token_ids)
 
     @property
+    def first_positions(self) -> IntArray:
+        """[S] the position of each sequence's first token."""
+        return self.positions[self.query_starts[:-1]]
+
+    @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
 

@@ -7,6 +7,9 @@ runs on buffers that stay where they are, so what was recorded once serves every
 before the first turn: no turn ever waits for a recording. A step that fits nowhere runs as it
 comes; so does one whose recording failed, when it was made or replayed.
 
+States of recurrent layers are left in their slots by each layer of a recorded step, so that one
+which fails on its way leaves some moved and some not: the runner is broken then, and is made anew.
+
 Always true: the rows that are returned are those that the step itself would give.
 """
 
@@ -18,6 +21,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +32,10 @@ from kernels.upload import FixedPlaces
 from runtime.model.batch import StepBatch
 from runtime.model.decoder import Decoder, StepInputs
 from runtime.model.kv_pool import KVPool
+from runtime.model.rank_link import RunnerBroken
+from runtime.model.recording_plan import room_of
+from runtime.model.state_pool import StatePool
+from runtime.model.state_step import StateMoves, StateStep
 from runtime.model.step_buckets import (
     Bucket,
     RecordedSizes,
@@ -166,18 +174,19 @@ class StepGraphs:
         spare_block: int,
         sizes: RecordedSizes,
         record: Recorder,
+        states: StatePool | None = None,
         also: Iterable[Callable[[], object]] = (),
-        progress: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:
         """Record what steps of these sizes need.
 
         Args:
             spare_block: a block of ``pool`` that nobody else uses.
+            states: of a model with recurrent layers.
             also: what else is launched in service; compiled with the steps, and called once.
-            progress: is told how many are recorded, and of how many, after each.
         """
         self._decoder = decoder
         self._pool = pool
+        self._states = states
         self._spare_block = spare_block
         self._on_triton = wants_triton(pool.blocks.device)
         self.counts = GraphCounts()
@@ -198,7 +207,7 @@ class StepGraphs:
             # The largest first: those behind it find room in the memory that it has taken.
             for number, step in enumerate(sorted(made, key=_cost_of, reverse=True), 1):
                 self._record(step, record)
-                progress(number, len(wanted))
+                _tell(number, len(wanted))
         if len(self.steps) < len(wanted):
             missing = len(wanted) - len(self.steps)
             log.warning("recordings failed=%d of=%d: such steps run slower", missing, len(wanted))
@@ -212,7 +221,7 @@ class StepGraphs:
         return len(self.steps)
 
     def _made(self, bucket: Bucket) -> "_RecordedStep":
-        return _RecordedStep(self._decoder, self._pool, bucket, self._spare_block)
+        return _RecordedStep(self._decoder, self._pool, bucket, self._spare_block, self._states)
 
     def _record(self, made: "_RecordedStep", record: Recorder) -> None:
         try:
@@ -226,34 +235,39 @@ class StepGraphs:
 
     def forward(self, batch: StepBatch, tokens: Tensor | None = None) -> Tensor | None:
         """Logits of ``batch``, to be used before the next call; None if it is not for this.
-        ``tokens`` [tokens] on the device stand for those of the batch."""
-        shared = self._shared(batch)
-        needed = Bucket.of(batch, shared=shared is not None)
-        bucket = smallest(self._order, needed)
-        if bucket is None:
-            self._count_eager(needed)
+        ``tokens`` [tokens] on the device stand for those of the batch.
+
+        Raises:
+            RunnerBroken: a replay failed, and nobody knows which states it has moved.
+        """
+        given = self._given(batch)
+        bucket = smallest(self._order, given.needed)
+        if bucket is None or not given.fits(bucket):
+            self._count_eager(given.needed)
             return None
         try:
-            logits = self.steps[bucket].run(batch, shared, tokens)
-        except Exception:
+            logits = self.steps[bucket].run(given, tokens)
+        except Exception as error:
+            if self._states is not None:
+                raise RunnerBroken(f"a recorded step with states failed: {error}") from error
             log.exception("replay failed sequences=%d: it is not tried again", bucket.sequences)
             self.counts.failed += 1
             del self.steps[bucket]
             self._order = tuple(known for known in self._order if known != bucket)
-            self._count_eager(needed)
+            self._count_eager(given.needed)
             return None
-        self._count_replayed(needed)
+        self._count_replayed(given.needed)
         return logits
 
     def chosen(self, batch: StepBatch) -> Bucket | None:
         """The recording that all ranks are to run ``batch`` in; None: it runs as it comes. Counts
         it as done."""
-        needed = Bucket.of(batch, shared=self._shared(batch) is not None)
-        bucket = smallest(self._order, needed)
-        if bucket is None:
-            self._count_eager(needed)
-        else:
-            self._count_replayed(needed)
+        given = self._given(batch)
+        bucket = smallest(self._order, given.needed)
+        if bucket is None or not given.fits(bucket):
+            self._count_eager(given.needed)
+            return None
+        self._count_replayed(given.needed)
         return bucket
 
     def run_in(self, bucket: Bucket, batch: StepBatch, tokens: Tensor | None) -> Tensor:
@@ -262,7 +276,15 @@ class StepGraphs:
         Raises:
             KeyError: there is no such recording.
         """
-        return self.steps[bucket].run(batch, self._shared(batch), tokens)
+        return self.steps[bucket].run(self._given(batch), tokens)
+
+    def _given(self, batch: StepBatch) -> "_Given":
+        shared = batch.shared_prefixes() if self._on_triton else None
+        states = self._states
+        plan = None
+        if states is not None:
+            plan = states.plan(batch.state_slots, batch.first_positions, batch.query_starts)
+        return _Given(batch=batch, shared=shared, plan=plan)
 
     def _count_replayed(self, needed: Bucket) -> None:
         self.counts.replayed += not needed.chunk
@@ -272,26 +294,65 @@ class StepGraphs:
         self.counts.eager += not needed.chunk
         self.counts.eager_chunks += bool(needed.chunk)
 
-    def _shared(self, batch: StepBatch) -> SharedPrefixes | None:
-        return batch.shared_prefixes() if self._on_triton else None
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """A step that is to be computed, and what follows from it on the host."""
+
+    batch: StepBatch
+    shared: SharedPrefixes | None
+    plan: StateMoves | None
+
+    @property
+    def needed(self) -> Bucket:
+        return Bucket.of(self.batch, shared=self.shared is not None)
+
+    def fits(self, bucket: Bucket) -> bool:
+        """Whether states find room in a recording that holds the rest."""
+        return self.plan is None or self.plan.fits(room_of(bucket))
 
 
 class _RecordedStep:
     """One bucket: the buffers that a step is written to, and the call that runs on them."""
 
-    def __init__(self, decoder: Decoder, pool: KVPool, bucket: Bucket, spare_block: int) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        pool: KVPool,
+        bucket: Bucket,
+        spare_block: int,
+        states: StatePool | None,
+    ) -> None:
         self._decoder = decoder
         self._pool = pool
         self.bucket = bucket
         self._spare_block = spare_block
-        self._needs_spans = not wants_triton(pool.blocks.device)
+        self._states, self._room = states, room_of(bucket)
+        self._on_triton = wants_triton(pool.blocks.device)
         self._spans: tuple[SequenceSpan, ...] = ()
+        self._plan: StateMoves | None = None
+        """Of the step, for states on the host."""
         blocks = -(-decoder.config.max_context_tokens // pool.block_size)
         like = _places(bucket, min(blocks, pool.num_blocks))
+        self._own = len(like)
+        if states is not None:
+            none = np.zeros(0, dtype=np.int64)
+            nobody = states.plan(none, none, np.zeros(1, dtype=np.int64))
+            like += self._with_states(nobody)
         self._places = FixedPlaces(like, pool.blocks.device)
         like[2].fill_(spare_block * pool.block_size)
         self._places.write(like)
         self._run: Callable[[], Tensor] = self._forward
+
+    def _with_states(self, plan: StateMoves) -> list[Tensor]:
+        """The arrays of a step's states that lie in their places, if it runs on Triton's kernels;
+        else what it does is noted for the host."""
+        assert self._states is not None
+        if self._on_triton:
+            arrays = plan.arrays(self._room, self._states.num_slots)
+            return [torch.from_numpy(array) for array in arrays]
+        self._plan = plan.padded(self._room, self._states.num_slots)
+        return []
 
     def dry_run(self) -> None:
         """Go through the step for what it launches (``kernels.launching``)."""
@@ -301,25 +362,37 @@ class _RecordedStep:
         """Record the step as it is in the buffers: one without a sequence."""
         self._run = record(self._forward)
 
-    def run(self, batch: StepBatch, shared: SharedPrefixes | None, tokens: Tensor | None) -> Tensor:
+    def run(self, given: _Given, tokens: Tensor | None) -> Tensor:
         """[R, vocab]: logits of a step of this bucket, its first tokens taken from ``tokens``
         if they are given."""
-        arrays = padded(batch, self.bucket, self._spare_block)
-        written = _tensors(arrays)
+        batch, plan = given.batch, given.plan
+        written = _tensors(padded(batch, self.bucket, self._spare_block))
         if self.bucket.shared:
-            prefixes = padded_prefixes(shared, self.bucket)
+            prefixes = padded_prefixes(given.shared, self.bucket)
             written += [prefixes.members, prefixes.lengths, prefixes.skips]
+        if plan is not None:
+            written += self._with_states(plan)
         self._places.write(written)
         if tokens is not None:
             self._places.tensors[0][: len(tokens)].copy_(tokens)
-        if self._needs_spans:
+        if not self._on_triton:
             self._spans = batch.spans()
-        return self._run()[: len(batch.logit_rows)]
+        logits = self._run()[: len(batch.logit_rows)]
+        if plan is not None and self._states is not None:
+            self._states.settle(plan)
+        return logits
+
+    def _state_step(self) -> StateStep | None:
+        if self._states is None:
+            return None
+        if self._plan is not None:
+            return self._states.begin_step(self._plan)
+        return self._states.recorded_step(self._places.tensors[self._own :], self._room)
 
     def _forward(self) -> Tensor:
         """The model over the buffers. Its layout is a new one each time: what kernels work out
         of it once a step is to be part of the recording."""
-        token_ids, positions, slots, logit_rows, *context = self._places.tensors
+        token_ids, positions, slots, logit_rows, *context = self._places.tensors[: self._own]
         query_starts, context_lengths, block_tables, *prefixes = context
         bucket = self.bucket
         inputs = StepInputs(
@@ -327,6 +400,7 @@ class _RecordedStep:
             positions=positions,
             slots=slots,
             logit_rows=logit_rows,
+            states=self._state_step(),
             highest_position=self._decoder.config.max_context_tokens - 1,
             layout=PagedLayout(
                 query_starts=query_starts,
@@ -340,6 +414,12 @@ class _RecordedStep:
             ),
         )
         return self._decoder.forward(inputs, self._pool)
+
+
+def _tell(done: int, of: int) -> None:
+    """A line for those who watch a server start, at each quarter of the recordings."""
+    if done * 4 % of < 4:
+        log.info("steps recorded=%d of=%d", done, of)
 
 
 def _cost_of(step: _RecordedStep) -> tuple[int, ...]:

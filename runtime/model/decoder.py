@@ -23,7 +23,7 @@ from runtime.model.mixer import AttentionMixer
 from runtime.model.product_choice import ProductChoice
 from runtime.model.recurrent_mixers import RecurrentMixer, load_recurrent
 from runtime.model.rotary import RotaryTable, Rotation
-from runtime.model.state_pool import StateStep
+from runtime.model.state_step import StateStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from kernels.gated_norm import gated_norm
 from kernels.short_conv import ConvWeights, short_conv
 from runtime.model.config import GatedDelta
 from runtime.model.layers import MapLoader
-from runtime.model.state_pool import StateStep
+from runtime.model.state_step import StateStep
 
 
 class DeltaMixer:

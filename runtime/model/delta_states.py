@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from kernels.delta_rows import DeltaRows, DeltaSpans
 from kernels.gated_delta import (
     DeltaDue,
     DeltaInputs,
     DeltaOutputs,
     DeltaRings,
-    DeltaRows,
-    DeltaSpans,
     fold_layer,
     fold_rings,
     gated_delta,
@@ -65,33 +64,48 @@ class DeltaStates:
         self.catch_up()
 
     def step(
-        self,
-        rows: DeltaRows,
-        spans: DeltaSpans,
-        kept: RingPlaces,
-        moved: Tensor,
+        self, rows: DeltaRows, spans: DeltaSpans, kept: RingPlaces, handed: RingPlaces
     ) -> "DeltaStep":
-        """See ``StatePool.step``.
+        """See ``StatePool.begin_step``.
 
         Args:
             rows: the step's sequences.
             spans: by how much each one's matrices lack to where it begins.
             kept: rings, places in them and tokens whose factors go there.
-            moved: slots of the sequences whose matrices are handed out.
+            handed: slots that matrices go to, places (there is one), and the numbers of matrices.
         """
         if spans.counts.any():
-            self._due += (
-                DeltaDue(matrices=self._matrices, rings=self._factors, spans=spans, layer=layer)
-                for layer in reversed(range(self._matrices.shape[1]))
-            )
+            self._due += self._all_due(spans)
         return DeltaStep(
             rows=rows,
             matrices=self._matrices,
             factors=self._factors,
             due=self._due,
             kept=kept,
-            moved_slots=moved,
+            handed=handed,
         )
+
+    def recorded_step(
+        self, rows: DeltaRows, spans: DeltaSpans, kept: RingPlaces, handed: RingPlaces
+    ) -> "DeltaStep":
+        """``step`` that is recorded: each layer takes on what is due when it is played, however
+        little that is, and leaves its matrices in their slots."""
+        return DeltaStep(
+            rows=rows,
+            matrices=self._matrices,
+            factors=self._factors,
+            due=self._all_due(spans),
+            kept=kept,
+            handed=handed,
+            in_place=True,
+        )
+
+    def _all_due(self, spans: DeltaSpans) -> list[DeltaDue]:
+        """What is due of each layer, the first one's last."""
+        return [
+            DeltaDue(matrices=self._matrices, rings=self._factors, spans=spans, layer=layer)
+            for layer in reversed(range(self._matrices.shape[1]))
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +117,10 @@ class DeltaStep:
     factors: DeltaRings
     due: list[DeltaDue]
     kept: RingPlaces
-    moved_slots: Tensor
-    moved: list[Tensor] = field(default_factory=list)
+    handed: RingPlaces
+    in_place: bool = False
+    """Matrices are left in their slots by each layer."""
+    left: list[Tensor] = field(default_factory=list)
 
     def mix(self, layer: int, inputs: DeltaInputs) -> DeltaOutputs:
         """The tokens of a layer behind its matrices, which are brought where the step begins."""
@@ -124,13 +140,17 @@ class DeltaStep:
             (self.factors.corrected, outputs.corrected),
             (self.factors.decays, inputs.decays),
         )
-        if len(self.moved_slots):
-            self.moved.append(outputs.handed)
+        if not len(self.handed[0]):
+            return
+        if self.in_place:
+            ring_write(layer, self.handed, (self.matrices[:, :, None], outputs.handed))
+        else:
+            self.left.append(outputs.handed)
 
     def done(self) -> None:
         """See ``StateStep.done``."""
-        if self.moved:
-            self.matrices[self.moved_slots] = torch.stack(self.moved, dim=1)
+        if self.left:
+            self.matrices[self.handed[0]] = torch.stack(self.left, dim=1)
 
 
 def delta_bytes(spec: OfMatrices, itemsize: int) -> int:

@@ -6,13 +6,13 @@ whatever the weights are in. The gate is multiplied before the norm, which is ov
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from kernels.mamba2 import Mamba2Inputs
+from kernels.gated_norm import skipped_group_norm
+from kernels.mamba_shaping import MambaShape, mamba_shaping
 from kernels.short_conv import ConvWeights, short_conv
 from runtime.model.config import Mamba2
 from runtime.model.layers import MapLoader
-from runtime.model.state_pool import StateStep
+from runtime.model.state_step import StateStep
 
 
 class MambaMixer:
@@ -33,8 +33,16 @@ class MambaMixer:
         if spec.conv_bias:
             bias = source.tensor(f"{name}.conv1d.bias", (spec.channels,), wide=True)
         self._convolution = ConvWeights(taps=taps[:, 0].T.contiguous(), bias=bias)
-        self._pace = -source.tensor(f"{name}.A_log", heads, wide=True).exp()
-        self._step_bias = source.tensor(f"{name}.dt_bias", heads, wide=True)
+        self._shape = MambaShape(
+            heads=spec.heads,
+            groups=spec.groups,
+            head_dim=spec.head_dim,
+            state_dim=spec.state_dim,
+            pace=-source.tensor(f"{name}.A_log", heads, wide=True).exp(),
+            step_bias=source.tensor(f"{name}.dt_bias", heads, wide=True),
+            least_step=spec.least_step,
+            most_step=spec.most_step,
+        )
         self._skip = source.tensor(f"{name}.skip", heads, wide=True)
         self._norm = source.tensor(f"{name}.gated_norm.scale", (spec.size,), wide=True)
 
@@ -57,33 +65,11 @@ class MambaMixer:
         )
         before = before.contiguous()
         after = short_conv(before, self._convolution, states.windows(layer), states.rows)
-        inputs = self._inputs(after, steps)
-        delta = inputs.as_delta()
-        outputs = states.deltas.mix(layer, delta)
+        inputs, values = mamba_shaping(after, steps, self._shape)
+        outputs = states.deltas.mix(layer, inputs)
         states.keep(layer, before)
-        states.deltas.keep(layer, delta, outputs)
-        mixed = outputs.mixed + inputs.values * self._skip[:, None]
-        return self._out(self._gated(mixed.flatten(1), gates).to(x.dtype))
-
-    def _inputs(self, convolved: Tensor, steps: Tensor) -> Mamba2Inputs:
-        spec, wide = self.spec, self._pace.dtype
-        shared = spec.groups * spec.state_dim
-        values, into, out_of = torch.split(
-            functional.silu(convolved.to(wide)), [spec.size, shared, shared], dim=1
+        states.deltas.keep(layer, inputs, outputs)
+        normed = skipped_group_norm(
+            outputs.mixed, values, self._skip, gates, self._norm, groups=spec.groups, eps=self._eps
         )
-        by_group = (-1, spec.groups, spec.state_dim)
-        steps = functional.softplus(steps.to(wide) + self._step_bias)
-        return Mamba2Inputs(
-            values=values.reshape(-1, spec.heads, spec.head_dim),
-            steps=steps.clamp(spec.least_step, spec.most_step),
-            pace=self._pace,
-            into=into.reshape(by_group),
-            out_of=out_of.reshape(by_group),
-        )
-
-    def _gated(self, mixed: Tensor, gates: Tensor) -> Tensor:
-        """[T, size]: weighed number by number, then each group normed and scaled."""
-        weighed = mixed * functional.silu(gates.to(mixed.dtype))
-        groups = weighed.view(len(weighed), self.spec.groups, -1)
-        normed = groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + self._eps)
-        return normed.flatten(1) * self._norm
+        return self._out(normed)

@@ -17,7 +17,7 @@ from kernels.short_conv import ConvWeights, short_conv
 from runtime.model.config import Attention, ShortConv
 from runtime.model.layers import Linear, MapLoader, Matrix, WeightSource, biases_of, matrices_of
 from runtime.model.rotary import Rotation
-from runtime.model.state_pool import StateStep
+from runtime.model.state_step import StateStep
 
 
 class AttentionMixer:

@@ -7,12 +7,26 @@ again. Recordings of few tokens are not bounded: they are what decodes run in.
 
 from collections.abc import Sequence
 
-from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig, Plain
+from kernels.delta_rows import CHUNK
+from runtime.model.config import (
+    Attention,
+    Experts,
+    Gated,
+    GatedDelta,
+    Layer,
+    Mamba2,
+    ModelConfig,
+    OfMatrices,
+    Plain,
+    ShortConv,
+)
+from runtime.model.state_step import StateRoom
 from runtime.model.step_buckets import Bucket, large_chunks
 
 RECORDED_BYTES = 1 << 30
 """The most that recordings of large chunks may take; steps that none is for run as they come."""
 _LOGIT_BYTES = 4
+_STATE_BYTES = 4
 
 
 def recorded_chunks(
@@ -38,18 +52,57 @@ def recorded_chunks(
     return fitting
 
 
+def room_of(bucket: Bucket) -> StateRoom:
+    """What a recording of ``bucket`` has room for of the states of its sequences."""
+    return StateRoom.of(
+        sequences=bucket.sequences, tokens=bucket.tokens, chunked=bool(bucket.chunk)
+    )
+
+
 def recording_bytes(model: ModelConfig, buckets: Sequence[Bucket], *, itemsize: int) -> int:
     """Memory of recordings, about: the intermediate values of the largest, the logits of each."""
-    widest = max(_width(layer) for layer in model.layers) + 4 * model.hidden_size
-    values = max((bucket.tokens for bucket in buckets), default=0) * widest * itemsize
+    values = max((_value_bytes(model, bucket, itemsize) for bucket in buckets), default=0)
     return values + sum(bucket.logits for bucket in buckets) * model.vocab_size * _LOGIT_BYTES
 
 
+def _value_bytes(model: ModelConfig, bucket: Bucket, itemsize: int) -> int:
+    """Intermediate values of the layer that has the most."""
+    stream = bucket.tokens * 4 * model.hidden_size * itemsize
+    layers = set(model.layers)
+    return stream + max(
+        bucket.tokens * _width(layer) * itemsize + _matrix_bytes(layer, bucket) for layer in layers
+    )
+
+
 def _width(layer: Layer) -> int:
-    """Numbers that a layer makes of a token beside those of the residual stream."""
-    mixer, feed_forward = layer.mixer, layer.feed_forward
-    attention = 2 * (mixer.query_size + mixer.kv_size) if isinstance(mixer, Attention) else 0
-    return attention + _feed_forward_width(feed_forward)
+    """Numbers that a layer makes of a token in the model's dtype, beside those of the residual
+    stream."""
+    mixed = 0
+    match layer.mixer:
+        case Attention(query_size=queries, kv_size=kv):
+            mixed = 2 * (queries + kv)
+        case ShortConv(channels=channels):
+            mixed = 5 * channels
+        case GatedDelta(channels=channels, value_size=values):
+            mixed = 2 * channels + 2 * values
+        case Mamba2(channels=channels, size=values):
+            mixed = 2 * channels + 2 * values
+    return mixed + _feed_forward_width(layer.feed_forward)
+
+
+def _matrix_bytes(layer: Layer, bucket: Bucket) -> int:
+    """Memory in which a layer with matrices shapes its tokens, solves its chunks and hands matrices
+    out, in the dtype of states (``kernels.triton_delta_steps``)."""
+    spec = layer.mixer
+    if not isinstance(spec, OfMatrices):
+        return 0
+    room = room_of(bucket)
+    keys, values = spec.key_heads * spec.key_dim, spec.value_heads * spec.value_dim
+    shaped = room.tokens * (2 * keys + 4 * values + 2 * spec.value_heads)
+    turned = room.tokens * (spec.value_heads * spec.key_dim + values) if room.chunks else 0
+    solved = 2 * room.chunks * spec.value_heads * CHUNK * CHUNK
+    handed = room.long * spec.value_heads * spec.key_dim * spec.value_dim
+    return (shaped + turned + solved + handed) * _STATE_BYTES
 
 
 def _feed_forward_width(feed_forward: Gated | Plain | Experts | None) -> int:

@@ -13,7 +13,7 @@ from runtime.model.delta_mixer import DeltaMixer
 from runtime.model.layers import MapLoader
 from runtime.model.mamba_mixer import MambaMixer
 from runtime.model.mixer import ConvMixer
-from runtime.model.state_pool import StateStep
+from runtime.model.state_step import StateStep
 
 
 class RecurrentMixer(Protocol):

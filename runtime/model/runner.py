@@ -26,6 +26,7 @@ from runtime.model.memory_plan import plan_memory
 from runtime.model.partition import Partition
 from runtime.model.rank_link import Followers, RankLink
 from runtime.model.recording_plan import recorded_chunks
+from runtime.model.state_plan import StatePlan
 from runtime.model.state_pool import StatePool
 from runtime.model.step_buckets import Bucket, RecordedSizes
 from runtime.model.warm_up import chunks, draws
@@ -55,7 +56,7 @@ class ModelRunner:
         record: Recorder | None = None,
         max_recorded_sequences: int = 256,
         max_step_tokens: int = 0,
-        progress: Callable[[int, int], None] = lambda done, of: None,
+        states: StatePlan | None = None,
     ) -> None:
         """
         Args:
@@ -65,10 +66,11 @@ class ModelRunner:
             max_recorded_sequences: steps of more are not recorded.
             max_step_tokens: where steps are recorded, those of up to so many are, too, or they are
                 warmed up.
-            progress: is told how many steps are recorded, and of how many.
+            states: of a model with recurrent layers, the slots for its states; None: none until
+                ``hold_states``.
         """
         self.model = model
-        self._ranks = ranks = model.ranks
+        self._ranks = model.ranks
         self._rests = False
         """The other ranks know that no step comes for now."""
         self._num_blocks = num_blocks
@@ -86,29 +88,36 @@ class ModelRunner:
         if model.config.recurrent:
             self.states = self._state_pool(slots=0, rings=0)
         self.graphs: StepGraphs | None = None
+        if states is not None:
+            self.hold_states(slots=states.slots, rings=states.rings)
         if record is not None:
-            most = min(max_step_tokens, num_blocks * block_size, model.config.max_context_tokens)
-            steps = [StepBatch.build(step, block_size) for step in chunks(most, block_size)]
-            self.graphs = StepGraphs(
-                model.decoder,
-                self.pool,
-                spare_block=num_blocks,
-                sizes=RecordedSizes(
-                    max_sequences=max_recorded_sequences,
-                    large_chunks=recorded_chunks(
-                        model.config,
-                        itemsize=model.dtype.itemsize,
-                        max_sequences=max_recorded_sequences,
-                        max_tokens=most,
-                    ),
+            self.graphs = self._recorded(record, max_recorded_sequences, max_step_tokens)
+
+    def _recorded(self, record: Recorder, max_sequences: int, max_tokens: int) -> StepGraphs:
+        model, ranks, block_size = self.model, self._ranks, self.block_size
+        config = model.config
+        most = min(max_tokens, self._num_blocks * block_size, config.max_context_tokens)
+        steps = [StepBatch.build(step, block_size) for step in chunks(most, block_size)]
+        return StepGraphs(
+            model.decoder,
+            self.pool,
+            spare_block=self._num_blocks,
+            sizes=RecordedSizes(
+                max_sequences=max_sequences,
+                large_chunks=recorded_chunks(
+                    config,
+                    itemsize=model.dtype.itemsize,
+                    max_sequences=max_sequences,
+                    max_tokens=most,
                 ),
-                record=record if ranks is None else AgreedRecorder(record, ranks.all_can),
-                also=[
-                    *(lambda step=step: self.run_as_it_comes(step, None) for step in steps),
-                    *draws(model.config.vocab_size, model.device),
-                ],
-                progress=progress,
-            )
+            ),
+            record=record if ranks is None else AgreedRecorder(record, ranks.all_can),
+            states=self.states,
+            also=[
+                *(lambda step=step: self.run_as_it_comes(step, None) for step in steps),
+                *draws(config.vocab_size, model.device),
+            ],
+        )
 
     @property
     def num_blocks(self) -> int:
@@ -120,7 +129,13 @@ class ModelRunner:
         return self.pool.block_size
 
     def hold_states(self, *, slots: int, rings: int) -> None:
-        """Have so many slots for states, on so many of which sequences may run at a time."""
+        """Have so many slots for states, on so many of which sequences may run at a time.
+
+        Raises:
+            RuntimeError: steps are recorded over the slots that there are.
+        """
+        if self.graphs is not None:
+            raise RuntimeError("steps are recorded over other slots for states")
         self.states = self._state_pool(slots=slots, rings=rings)
         self.tails = KVPool(
             self.model.config,
@@ -204,8 +219,7 @@ class ModelRunner:
         self.pool.reach(int(batch.slots.max()) // self.block_size)
         states = None
         if self.states is not None:
-            firsts = batch.positions[batch.query_starts[:-1]]
-            states = self.states.step(batch.state_slots, firsts, batch.query_starts)
+            states = self.states.step(batch.state_slots, batch.first_positions, batch.query_starts)
         inputs = StepInputs(
             states=states,
             token_ids=upload(batch.token_ids, device) if tokens is None else tokens,
@@ -267,7 +281,7 @@ def load_runner(
     )
     num_blocks = plan.num_blocks if ranks is None else ranks.blocks(plan.num_blocks)
     share_work(threads, compiled=device.type == "cpu" and model.decoder.is_compiled)
-    runner = ModelRunner(
+    return ModelRunner(
         model,
         num_blocks=num_blocks,
         block_size=config.block_size,
@@ -275,11 +289,8 @@ def load_runner(
         record=CudaRecorder() if _records(model, quantised=config.quantization != "none") else None,
         max_recorded_sequences=config.max_running,
         max_step_tokens=config.max_batch_tokens,
-        progress=_tell,
+        states=plan.states if plan.states.slots else None,
     )
-    if plan.states.slots:
-        runner.hold_states(slots=plan.states.slots, rings=plan.states.rings)
-    return runner
 
 
 def device_of(partition: Partition, device: torch.device) -> torch.device:
@@ -327,20 +338,11 @@ def share_work(threads: int, *, compiled: bool = False) -> None:
     own_threads(threads if compiled else None)
 
 
-def _tell(done: int, of: int) -> None:
-    """A line for those who watch a server start, at each quarter of the recordings."""
-    if done * 4 % of < 4:
-        log.info("steps recorded=%d of=%d", done, of)
-
-
 def _records(model: LoadedModel, *, quantised: bool) -> bool:
     """Whether steps of ``model`` can be recorded. Quantised experts ask the host how many
-    tokens each of them has, and so do the torch versions of the kernels, which float64 takes; where
-    states of recurrent layers are is worked out there, too."""
+    tokens each of them has, and so do the torch versions of the kernels, which float64 takes."""
     experts = quantised and model.config.has_experts
     on_triton = wants_triton(model.device) and model.dtype != torch.float64
-    if model.config.recurrent:
-        return False
     return model.device.type == "cuda" and on_triton and not experts
 
 

@@ -12,25 +12,30 @@ it is zeroed when its slot begins at position 0.
 Always true: what a step reads of a slot is the state at the position at which the step begins.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kernels.conv_windows import move_windows
-from kernels.gated_delta import DeltaRows, DeltaSpans
-from kernels.ring_write import RingPlaces, ring_write
+from kernels.delta_rows import DeltaRows, DeltaSpans
+from kernels.dispatch import wants_triton
 from kernels.short_conv import ConvRows
-from kernels.upload import upload
+from kernels.upload import upload_together
 from runtime.model.batch import NO_STATE, IntArray
 from runtime.model.config import LoadError, ModelConfig, OfMatrices, Recurrent
-from runtime.model.delta_states import DeltaStates, DeltaStep, delta_bytes, factor_bytes
+from runtime.model.delta_states import DeltaStates, delta_bytes, factor_bytes
+from runtime.model.state_step import (
+    RING,
+    StateMoves,
+    StatePlaces,
+    StateRoom,
+    StateStep,
+    places_of,
+)
 
-RING: Final = 32
-"""Tokens that a running sequence can go back."""
 _NO_RING = -1
 
 
@@ -147,8 +152,12 @@ class StatePool:
     def _is_finite(self, slot: int) -> bool:
         return bool(torch.isfinite(self.rows[slot]).all())
 
-    def step(self, slots: IntArray, positions: IntArray, query_starts: IntArray) -> "StateStep":
-        """Begin a step: each sequence's state is brought to where its tokens begin.
+    def step(self, slots: IntArray, positions: IntArray, query_starts: IntArray) -> StateStep:
+        """``plan`` and ``begin`` in one."""
+        return self.begin_step(self.plan(slots, positions, query_starts))
+
+    def plan(self, slots: IntArray, positions: IntArray, query_starts: IntArray) -> StateMoves:
+        """Work out a step before which each sequence's state is brought to where its tokens begin.
 
         Args:
             slots: [S], ``NO_STATE`` and ``TRIAL_STATE`` among them.
@@ -156,52 +165,97 @@ class StatePool:
             query_starts: [S + 1] where the tokens of each begin.
 
         Raises:
-            ValueError: a sequence without a state that does not begin.
+            ValueError: a sequence without a state that does not begin, or one whose state cannot
+                be brought there.
         """
-        runs = slots >= 0
         if (positions[slots == NO_STATE] > 0).any():
             raise ValueError("a sequence goes on from a state, and has no slot with one")
         self._catch_up()
         spans = self._spans(slots, positions)
-        rows = ConvRows(
-            slots=upload(np.where(runs, slots, self.num_slots), self._device),
-            starts=query_starts,
-            taps=self._taps,
-        )
-        counts = np.diff(query_starts)
+        runs, counts = slots >= 0, np.diff(query_starts)
         ends, before = positions + counts, self._taps - 1
         long = runs & (counts > RING)
         committed = np.where(long, np.maximum(positions + before, ends - RING), positions)
         firsts = (query_starts[:-1] + committed - positions)[long]
-        tokens = firsts[:, None] + np.arange(-before, 0)
-        kept = self._kept(slots, committed, ends, query_starts, counts)
-        moved = upload(slots[long], self._device)
-        self._move_windows(slots[runs], positions[runs])
-        deltas = None  # from here on matrices are due to be where the windows are
+        handed = zip(
+            np.flatnonzero(long).tolist(), (committed - positions)[long].tolist(), strict=True
+        )
+        rows = DeltaRows(
+            slots=spans.slots, starts=query_starts, positions=positions, handed=tuple(handed)
+        )
+        return StateMoves(
+            runs=runs,
+            spans=spans,
+            committed=committed,
+            ends=ends,
+            rows=rows,
+            kept=self._kept(slots, committed, ends, query_starts, counts),
+            moved_slots=slots[long],
+            moved_rows=firsts[:, None] + np.arange(-before, 0),
+            deltas=rows.places(spans) if wants_triton(self._device) else None,
+        )
+
+    def begin_step(self, plan: StateMoves) -> StateStep:
+        """Begin a step that was planned: what is due is done here, or as its layers are reached."""
+        runs, rows, spans = plan.runs, plan.rows, plan.spans
+        self._move_windows(rows.slots[runs], rows.positions[runs])
+        # From here on matrices are due to be where the windows are.
+        arrays = [*plan.places(), *(() if plan.deltas is None else plan.deltas)]
+        places, of_deltas = places_of(upload_together(arrays, self._device))
+        deltas = None
         if self._deltas is not None:
-            places = zip(
-                np.flatnonzero(long).tolist(), (committed - positions)[long].tolist(), strict=True
-            )
-            delta_rows = DeltaRows(
-                slots=np.where(runs, slots, self.num_slots),
-                starts=query_starts,
-                positions=positions,
-                handed=tuple(places),
-            )
-            deltas = self._deltas.step(delta_rows, spans, kept, moved)
+            rows = replace(rows, there=of_deltas)
+            deltas = self._deltas.step(rows, spans, places.kept, places.handed)
         return StateStep(
             states=self._windows,
             rings=self.rings,
-            rows=rows,
+            rows=self._conv_rows(places, rows.starts),
             deltas=deltas,
-            kept=kept,
-            moved_slots=moved,
-            moved_rows=upload(tokens.ravel(), self._device),
-            settle=lambda: self._settle(slots[runs], committed[runs], ends[runs]),
+            kept=places.kept,
+            moved=places.moved,
+            settle=lambda: self.settle(plan),
         )
 
-    def _settle(self, slots: IntArray, committed: IntArray, ends: IntArray) -> None:
-        self.committed[slots], self.reached[slots] = committed, ends
+    def recorded_step(self, tensors: Sequence[Tensor], room: StateRoom) -> StateStep:
+        """A step that is recorded on Triton's kernels, over ``StateMoves.arrays`` in ``tensors``,
+        whatever these are when it is played. Whoever plays it says so by ``settle``."""
+        places, of_deltas = places_of(tensors)
+        assert of_deltas is not None
+        none = np.zeros(room.sequences, dtype=np.int64)
+        starts = np.zeros(room.sequences + 1, dtype=np.int64)
+        there = of_deltas.slots, of_deltas.rings, of_deltas.committed, of_deltas.counts
+        spans = DeltaSpans(slots=none, rings=none, committed=none, counts=none, there=there)
+        deltas = None
+        if self._deltas is not None:
+            rows = DeltaRows(
+                slots=none,
+                starts=starts,
+                positions=none,
+                handed=((0, 0),) * room.long,
+                there=of_deltas,
+                recorded=True,
+            )
+            deltas = self._deltas.recorded_step(rows, spans, places.kept, places.handed)
+        move_windows(self._windows, self.rings, spans)
+        return StateStep(
+            states=self._windows,
+            rings=self.rings,
+            rows=self._conv_rows(places, starts),
+            deltas=deltas,
+            kept=places.kept,
+            moved=places.moved,
+            in_place=True,
+        )
+
+    def _conv_rows(self, places: StatePlaces[Tensor], starts: IntArray) -> ConvRows:
+        there = places.starts, places.sequence_of
+        return ConvRows(slots=places.slots, starts=starts, taps=self._taps, there=there)
+
+    def settle(self, plan: StateMoves) -> None:
+        """Note that the step of ``plan`` has been computed."""
+        slots = plan.rows.slots[plan.runs]
+        self.committed[slots] = plan.committed[plan.runs]
+        self.reached[slots] = plan.ends[plan.runs]
 
     def _kept(
         self,
@@ -210,7 +264,7 @@ class StatePool:
         ends: IntArray,
         query_starts: IntArray,
         counts: IntArray,
-    ) -> RingPlaces:
+    ) -> tuple[IntArray, IntArray, IntArray]:
         """Rings, places in them and tokens of a step whose inputs go there."""
         lengths = np.where(slots >= 0, ends - committed, 0)
         sequence = np.repeat(np.arange(len(slots)), lengths)
@@ -218,10 +272,7 @@ class StatePool:
         position = np.arange(lengths.sum()) - first[sequence] + committed[sequence]
         begins = ends - counts
         tokens = query_starts[:-1][sequence] + position - begins[sequence]
-        rings = self._ring_of[slots[sequence]]
-        parts = rings, position % RING, tokens
-        ring, place, token = (upload(part, self._device) for part in parts)
-        return ring, place, token
+        return self._ring_of[slots[sequence]], position % RING, tokens
 
     def _catch_up(self) -> None:
         if self._deltas is not None:
@@ -295,43 +346,3 @@ def ring_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
         if isinstance(spec, OfMatrices):
             total += factor_bytes(spec, state_dtype(dtype).itemsize)
     return RING * total
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateStep:
-    """The states that recurrent layers of one step read, and the places where they leave those for
-    the next one."""
-
-    states: Tensor
-    rings: Tensor
-    rows: ConvRows
-    deltas: DeltaStep | None
-    kept: RingPlaces
-    moved_slots: Tensor
-    """[M] slots of sequences with more tokens than a ring has."""
-    moved_rows: Tensor
-    """[M * (taps - 1)] the tokens before their new committed positions."""
-    settle: Callable[[], None]
-    moved: list[Tensor] = field(default_factory=list)
-
-    def windows(self, layer: int) -> Tensor:
-        """[slots, taps - 1, channels] of a layer, counted among the recurrent ones."""
-        return self.states[:, layer]
-
-    def keep(self, layer: int, inputs: Tensor) -> None:
-        """Take the inputs [T, channels] of a layer's convolution."""
-        ring_write(layer, self.kept, (self.rings, inputs))
-        if len(self.moved_slots):
-            self.moved.append(inputs[self.moved_rows].to(self.states.dtype))
-
-    def done(self) -> None:
-        """All layers have kept theirs: the states move on. Without this a step that failed leaves
-        every state where it was."""
-        new = torch.stack(self.moved) if self.moved else None
-        if self.deltas is not None:
-            self.deltas.done()
-        if new is not None:
-            count, layers = len(self.moved_slots), len(self.moved)
-            windows = new.view(layers, count, -1, self.states.shape[-1])
-            self.states[self.moved_slots] = windows.transpose(0, 1)
-        self.settle()

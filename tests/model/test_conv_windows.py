@@ -7,7 +7,7 @@ from torch import Tensor
 
 import kernels.conv_windows
 from kernels.conv_windows import move_windows, move_windows_reference
-from kernels.gated_delta import DeltaSpans
+from kernels.delta_rows import DeltaSpans
 from kernels.native_library import native_library, own_threads
 
 DTYPES = [torch.bfloat16, torch.float32, torch.float64]

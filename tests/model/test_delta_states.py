@@ -8,12 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.gated_delta import (
-    DeltaInputs,
-    DeltaRows,
-    DeltaSpans,
-    gated_delta_reference,
-)
+from kernels.delta_rows import DeltaRows, DeltaSpans
+from kernels.gated_delta import DeltaInputs, gated_delta_reference
 from runtime.model import delta_states
 from runtime.model.batch import IntArray
 from runtime.model.config import GatedDelta
@@ -58,7 +54,7 @@ def part_of_a_step(
         starts=np.arange(len(slots) + 1),
         positions=lacking.committed + lacking.counts,
     )
-    step = states.step(rows, lacking, (NONE, NONE, NONE), NONE)
+    step = states.step(rows, lacking, (NONE,) * 3, (NONE,) * 3)
     for layer in range(layers):
         inputs = drawn(len(slots), step.matrices.dtype, seed + layer)
         mixed = step.mix(layer, inputs).mixed
@@ -100,7 +96,7 @@ def test_sequences_are_taken_to_any_token_of_their_rings(
     rows = DeltaRows(slots=slots, starts=starts, positions=committed)
     places = np.concatenate([(at + np.arange(RING)) % RING for at in committed])
     kept = torch.from_numpy(np.repeat(rings, RING)), torch.from_numpy(places), torch.arange(64)
-    step = states.step(rows, spans(slots, rings, committed, 0, 0), kept, NONE)
+    step = states.step(rows, spans(slots, rings, committed, 0, 0), kept, (NONE,) * 3)
     for layer in range(LAYERS):
         step.keep(layer, inputs, step.mix(layer, inputs))
     step.done()
@@ -140,7 +136,8 @@ def test_what_a_layer_hands_out_is_kept_when_all_have_and_not_before() -> None:
         slots=np.array([2]), starts=np.array([0, 40]), positions=np.array([0]), handed=((0, 8),)
     )
     lacking = spans(rows.slots, np.array([0]), rows.positions, 0)
-    step = states.step(rows, lacking, (NONE, NONE, NONE), torch.tensor([2]))
+    nothing = torch.tensor([0])
+    step = states.step(rows, lacking, (NONE,) * 3, (torch.tensor([2]), nothing, nothing))
     for layer in range(LAYERS):
         step.keep(layer, inputs, step.mix(layer, inputs))
         assert not matrices.any()

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.delta_rows import CHUNK, DeltaRows
 from kernels.gated_delta import (
-    CHUNK,
     FOLD,
     DeltaInputs,
     DeltaOutputs,
-    DeltaRows,
     fold,
     gated_delta,
     gated_delta_chunked,

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from kernels.gated_delta import DeltaRows, DeltaSpans
+from kernels.delta_rows import DeltaRows, DeltaSpans
 from runtime.engine.state_memory import StateMemory
 from runtime.model.batch import IntArray
 from runtime.model.delta_states import DeltaStates, DeltaStep

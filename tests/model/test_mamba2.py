@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.gated_delta import DeltaRows, gated_delta, gated_delta_chunked
+from kernels.delta_rows import DeltaRows
+from kernels.gated_delta import gated_delta, gated_delta_chunked
 from kernels.mamba2 import Mamba2Inputs, mamba2_reference
 
 LIMITS = {torch.float64: 1e-13, torch.float32: 1e-5}

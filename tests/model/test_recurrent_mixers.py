@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.gated_delta import CHUNK
+from kernels.delta_rows import CHUNK
 from runtime.model.config import GatedDelta, Mamba2, Recurrent, ShortConv
 from runtime.model.delta_mixer import DeltaMixer
 from runtime.model.layers import MapLoader

@@ -6,7 +6,8 @@ import torch
 
 from runtime.model.batch import NO_STATE, TRIAL_STATE
 from runtime.model.presets import random_model_config
-from runtime.model.state_pool import RING, StatePool, ring_bytes, state_bytes, state_dtype
+from runtime.model.state_pool import StatePool, ring_bytes, state_bytes, state_dtype
+from runtime.model.state_step import RING
 
 CONFIG = random_model_config("lfm2-tiny")
 LAYERS, CHANNELS = len(CONFIG.recurrent), CONFIG.recurrent[0].channels

@@ -103,6 +103,7 @@ USES_TORCH = {
     "model.sampler",
     "model.state_plan",
     "model.state_pool",
+    "model.state_step",
     "model.step_buckets",
     "model.warm_up",
     "model.weights",

@@ -1,0 +1,199 @@
+"""The inputs of the gated delta rule and of Mamba-2, of what a layer's projections say, in Triton.
+
+What ``kernels.delta_shaping`` and ``kernels.mamba_shaping`` say, in one launch each.
+Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
+"""
+
+from typing import Final
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.delta_shaping import LEAST_LENGTH, DeltaShape
+from kernels.gated_delta import DeltaInputs
+from kernels.launching import launch
+from kernels.mamba_shaping import MambaShape
+from kernels.triton_elementwise import sigmoid
+
+WARPS: Final = 1
+"""Of a program, which has one head of one token."""
+
+
+@triton.jit
+def _silu(x):
+    return x * sigmoid(x)
+
+
+@triton.jit
+def _softplus(x):
+    """log(1 + e^x), also where e^x is lost beside 1; from 20 on x, as torch has it."""
+    grown = tl.exp(tl.where(x > 20.0, 20.0, x))
+    total = 1.0 + grown
+    lost = total == 1.0
+    beside = tl.where(lost, grown, tl.log(total) * (grown / tl.where(lost, 1.0, total - 1.0)))
+    return tl.where(x > 20.0, x, beside)
+
+
+@triton.jit
+def delta_shaping_kernel(
+    convolved_ptr,
+    paces_ptr,
+    rates_ptr,
+    bias_ptr,
+    queries_ptr,
+    keys_ptr,
+    values_ptr,
+    decays_ptr,
+    betas_ptr,
+    scale,
+    LEAST: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    VALUE_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):
+    """One head of one token, of queries, of keys, or of values with its paces.
+    Grid: (tokens, 2 * KEY_HEADS + VALUE_HEADS)."""
+    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row = convolved_ptr + token * (2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM)
+    if head < 2 * KEY_HEADS:
+        k = tl.arange(0, BLOCK_K)
+        x = tl.load(row + head * KEY_DIM + k, mask=k < KEY_DIM, other=0.0).to(tl.float32)
+        x = _silu(x)
+        x = x * tl.rsqrt(tl.sum(x * x, 0) + LEAST)
+        place = token * KEY_HEADS * KEY_DIM + k
+        if head < KEY_HEADS:
+            tl.store(queries_ptr + place + head * KEY_DIM, x * scale, mask=k < KEY_DIM)
+        else:
+            tl.store(keys_ptr + place + (head - KEY_HEADS) * KEY_DIM, x, mask=k < KEY_DIM)
+    else:
+        own = head - 2 * KEY_HEADS
+        v = tl.arange(0, BLOCK_V)
+        before = 2 * KEY_HEADS * KEY_DIM + own * VALUE_DIM
+        x = tl.load(row + before + v, mask=v < VALUE_DIM, other=0.0).to(tl.float32)
+        place = token * VALUE_HEADS + own
+        tl.store(values_ptr + place * VALUE_DIM + v, _silu(x), mask=v < VALUE_DIM)
+        paces = paces_ptr + token * 2 * VALUE_HEADS + own
+        beta = tl.load(paces).to(tl.float32)
+        tl.store(betas_ptr + place, sigmoid(beta))
+        step = tl.load(paces + VALUE_HEADS).to(tl.float32) + tl.load(bias_ptr + own)
+        tl.store(decays_ptr + place, -tl.load(rates_ptr + own) * _softplus(step))
+
+
+@triton.jit
+def mamba_shaping_kernel(
+    convolved_ptr,
+    steps_ptr,
+    pace_ptr,
+    bias_ptr,
+    values_ptr,
+    taken_ptr,
+    keys_ptr,
+    queries_ptr,
+    decays_ptr,
+    steps_stride,
+    least_step,
+    most_step,
+    HEADS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    STATE_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """One head of values with its step, or one group of keys or queries, of one token.
+    Grid: (tokens, HEADS + 2 * GROUPS)."""
+    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row = convolved_ptr + token * (HEADS * HEAD_DIM + 2 * GROUPS * STATE_DIM)
+    if head < HEADS:
+        v = tl.arange(0, BLOCK_V)
+        x = tl.load(row + head * HEAD_DIM + v, mask=v < HEAD_DIM, other=0.0).to(tl.float32)
+        x = _silu(x)
+        step = tl.load(steps_ptr + token * steps_stride + head).to(tl.float32)
+        step = _softplus(step + tl.load(bias_ptr + head))
+        step = tl.where(step < least_step, least_step, tl.where(step > most_step, most_step, step))
+        place = token * HEADS + head
+        tl.store(values_ptr + place * HEAD_DIM + v, x, mask=v < HEAD_DIM)
+        tl.store(taken_ptr + place * HEAD_DIM + v, x * step, mask=v < HEAD_DIM)
+        tl.store(decays_ptr + place, step * tl.load(pace_ptr + head))
+    else:
+        group = head - HEADS
+        k = tl.arange(0, BLOCK_K)
+        before = HEADS * HEAD_DIM + group * STATE_DIM
+        x = tl.load(row + before + k, mask=k < STATE_DIM, other=0.0).to(tl.float32)
+        place = token * GROUPS * STATE_DIM + k
+        if group < GROUPS:
+            tl.store(keys_ptr + place + group * STATE_DIM, _silu(x), mask=k < STATE_DIM)
+        else:
+            own = (group - GROUPS) * STATE_DIM
+            tl.store(queries_ptr + place + own, _silu(x), mask=k < STATE_DIM)
+
+
+def delta_shaping(convolved: Tensor, paces: Tensor, shape: DeltaShape) -> DeltaInputs:
+    """See ``kernels.delta_shaping.delta_shaping_reference``; states are in float32."""
+    convolved, paces, tokens = convolved.contiguous(), paces.contiguous(), len(convolved)
+    queries, keys = (
+        shape.rates.new_empty(tokens, shape.key_heads, shape.key_dim) for _ in range(2)
+    )
+    values = shape.rates.new_empty(tokens, shape.value_heads, shape.value_dim)
+    decays, betas = (shape.rates.new_empty(tokens, shape.value_heads) for _ in range(2))
+    if tokens:
+        launch(delta_shaping_kernel, (tokens, 2 * shape.key_heads + shape.value_heads))(
+            convolved,
+            paces,
+            shape.rates,
+            shape.bias,
+            queries,
+            keys,
+            values,
+            decays,
+            betas,
+            shape.key_dim**-0.5,
+            LEAST=LEAST_LENGTH,
+            KEY_HEADS=shape.key_heads,
+            VALUE_HEADS=shape.value_heads,
+            KEY_DIM=shape.key_dim,
+            VALUE_DIM=shape.value_dim,
+            BLOCK_K=triton.next_power_of_2(shape.key_dim),
+            BLOCK_V=triton.next_power_of_2(shape.value_dim),
+            num_warps=WARPS,
+        )
+    return DeltaInputs(queries=queries, keys=keys, values=values, decays=decays, betas=betas)
+
+
+def mamba_shaping(
+    convolved: Tensor, steps: Tensor, shape: MambaShape
+) -> tuple[DeltaInputs, Tensor]:
+    """See ``kernels.mamba_shaping.mamba_shaping_reference``; states are in float32."""
+    convolved, tokens = convolved.contiguous(), len(convolved)
+    values, taken = (shape.pace.new_empty(tokens, shape.heads, shape.head_dim) for _ in range(2))
+    keys, queries = (shape.pace.new_empty(tokens, shape.groups, shape.state_dim) for _ in range(2))
+    decays = shape.pace.new_empty(tokens, shape.heads)
+    steps = steps if steps.stride(1) == 1 else steps.contiguous()
+    if tokens:
+        launch(mamba_shaping_kernel, (tokens, shape.heads + 2 * shape.groups))(
+            convolved,
+            steps,
+            shape.pace,
+            shape.step_bias,
+            values,
+            taken,
+            keys,
+            queries,
+            decays,
+            steps.stride(0),
+            shape.least_step,
+            shape.most_step,
+            HEADS=shape.heads,
+            GROUPS=shape.groups,
+            HEAD_DIM=shape.head_dim,
+            STATE_DIM=shape.state_dim,
+            BLOCK_V=triton.next_power_of_2(shape.head_dim),
+            BLOCK_K=triton.next_power_of_2(shape.state_dim),
+            num_warps=WARPS,
+        )
+    delta = DeltaInputs(queries=queries, keys=keys, values=taken, decays=decays, betas=None)
+    return delta, values
