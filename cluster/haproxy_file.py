@@ -24,6 +24,9 @@ _KEY = (
     # Each credential as a hash of its own: no text of one can stand for a part of another's.
     "http-request set-var(txn.a) req.hdr(authorization),sha1,hex",
     "http-request set-var(txn.a) req.hdr(x-api-key),sha1,hex if !{ var(txn.a) -m found }",
+    # Of a page's WebSocket, which has its key among the sub-protocols, whole: not its last word.
+    "http-request set-var(txn.a) req.fhdr(sec-websocket-protocol),sha1,hex "
+    "if !{ var(txn.a) -m found }",
     "http-request set-var(txn.key) str(k),concat(|,txn.a),concat(|,txn.s),sha1,hex "
     "if { var(txn.s) -m found }",
 )

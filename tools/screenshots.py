@@ -46,11 +46,11 @@ def chromium() -> str | None:
 
 
 @contextlib.contextmanager
-def browser() -> Iterator[Browser]:
-    """A headless browser."""
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+def browser(*arguments: str) -> Iterator[Browser]:
+    """A headless browser, with further ``arguments`` of its command line."""
+    needed = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=chromium(), args=arguments)
+        found = playwright.chromium.launch(executable_path=chromium(), args=[*needed, *arguments])
         try:
             yield found
         finally:

@@ -23,7 +23,7 @@ from functools import cache, lru_cache
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from sessions.http import cross_origin
+from sessions.http import cross_origin, handshake
 from sessions.http.exchange import Handler
 from sessions.http.message import (
     ANTHROPIC_REQUEST_ID,
@@ -50,6 +50,10 @@ Page = Callable[[Principal], HttpResponse]
 _READ_ONLY = (
     "This key is read-only: it shows sessions and responses, and starts, changes and ends nothing. "
     "Take one with the role 'tenant' ('keepwarm keys new' makes it)."
+)
+_FOR_PAGES = (
+    f", for a WebSocket of a web page as the sub-protocol '{handshake.CODED_KEY}' and the key in "
+    f"base64url, beside '{handshake.SPOKEN[0]}'"
 )
 _NOT_DECODED = "Bodies are read as they come; send it without Content-Encoding."
 _LONGEST_ROUTE = 5
@@ -210,7 +214,10 @@ class FrontDoor:
             return refusal(foreign, words)
         if cross_origin.is_preflight(request):
             return cross_origin.preflight(request, route.methods)
-        principal = self._principal(route, request)
+        try:
+            principal = self._principal(route, request)
+        except ApiError as unread:
+            return refusal(unread, words)
         if principal is None:
             return _unauthorized(route, words)
         if route.access is Access.OPERATOR and not principal.operator:
@@ -305,6 +312,8 @@ class FrontDoor:
         key = bearer_token(request)
         if key is None:
             key = basic_password(request) if route.for_browsers else request.header("X-Api-Key")
+        if key is None and _opens_websocket(route, request):
+            key = handshake.offered_key(request)
         return self._tenants.authenticate(key)
 
 
@@ -321,7 +330,8 @@ def _unauthorized(route: Route, words: Dialect) -> HttpResponse:
     return refusal(
         http_error(
             HTTPStatus.UNAUTHORIZED,
-            "Incorrect or missing API key; send it as 'Authorization: Bearer KEY'.",
+            "Incorrect or missing API key; send it as 'Authorization: Bearer KEY'"
+            f"{_FOR_PAGES if route.websocket else ''}.",
             code="invalid_api_key",
         ),
         words,

@@ -18,10 +18,8 @@ from http import HTTPStatus
 from typing import cast
 
 import h11
-from websockets.http11 import Request
-from websockets.protocol import State
-from websockets.server import ServerProtocol
 
+from sessions.http import handshake
 from sessions.http.exchange import Call, Handler, started
 from sessions.http.framing import HttpFraming
 from sessions.http.front_door import ANONYMOUS, Admission, FrontDoor, words_of
@@ -488,12 +486,10 @@ class HttpConnection(asyncio.Protocol):
     def _open_websocket(self, principal: Principal) -> None:
         request = self._request
         assert request is not None
-        # No extensions: compressing small deltas costs more than it saves.
-        protocol = ServerProtocol(state=State.OPEN, max_size=self._body.max_bytes)
-        response = protocol.accept(Request(request.target, request.headers))
-        if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-            message = response.body.decode().strip()
-            self._refuse(http_error(HTTPStatus(response.status_code), message))
+        try:
+            protocol, response = handshake.accepted(request, max_bytes=self._body.max_bytes)
+        except ApiError as error:
+            self._refuse(error)
             return
         self._metrics.http_answered(response.status_code)
         response.headers[REQUEST_ID] = self._request_id

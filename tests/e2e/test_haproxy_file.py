@@ -203,6 +203,7 @@ def test_sockets_of_a_server_that_hangs_are_cut() -> None:
 
 
 KEYS = ("Authorization: Bearer one", "Authorization: Bearer two", "X-Api-Key: three")
+OFFERED = "http-request set-var(txn.a) req.fhdr(sec-websocket-protocol),sha1,hex"
 
 
 def homes_of(spoil: Spoil, *asked: tuple[str, tuple[str, ...]]) -> int:
@@ -226,6 +227,18 @@ def test_sessions_of_one_name_of_several_tenants_have_a_home_each() -> None:
     other = ("/v1/responses", ("X-Api-Key: four", "X-Session-Id: main"))
     assert homes_of(whole, asked[2], other) == 2
     assert homes_of(spoil, asked[2], other) == 1
+
+
+def test_tenants_whose_pages_open_sockets_have_a_home_each() -> None:
+    path = "/v1/responses?session=main"
+    asked = [
+        (path, (f"Sec-WebSocket-Protocol: {offer}",))
+        for offer in ("keepwarm, keepwarm-key.one", "keepwarm-key.two, keepwarm")
+    ]
+    assert homes_of(whole, *asked) == 2
+    assert homes_of(without(f"{OFFERED} if !{{ var(txn.a) -m found }}"), *asked) == 1
+    both = [(each, (*fields, KEYS[0])) for each, fields in asked]
+    assert homes_of(whole, *both) == 1
 
 
 def test_no_text_of_a_credential_stands_for_a_part_of_a_name() -> None:

@@ -175,6 +175,37 @@ def test_a_handshake_needs_the_key(headers: dict[str, str], status: int) -> None
     play(scenario, keyed)
 
 
+@pytest.mark.parametrize(
+    ("offer", "named"),
+    [
+        (["keepwarm", f"openai-insecure-api-key.{ACME_KEY}"], "keepwarm"),
+        ([f"openai-insecure-api-key.{ACME_KEY}", "realtime"], "realtime"),
+        (["keepwarm", "openai-insecure-api-key.wrong-key"], None),
+        ([f"openai-insecure-api-key.{ACME_KEY}"], None),
+        ([f"keepwarm openai-insecure-api-key.{ACME_KEY}"], None),
+    ],
+)
+def test_a_key_may_be_offered_as_a_sub_protocol_and_is_never_repeated(
+    offer: list[str], named: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(server: RunningServer) -> None:
+        with caplog.at_level("DEBUG", logger="sessions"):
+            head = await server.raw(
+                b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+                b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
+                b"AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: "
+                + ", ".join(offer).encode()
+                + b"\r\n\r\n"
+            )
+        assert head.startswith(b"HTTP/1.1 101 ") is bool(named)
+        assert (f"Sec-WebSocket-Protocol: {named}\r\n".encode() in head) is bool(named)
+        assert ACME_KEY.encode() not in head
+        assert ACME_KEY not in caplog.text
+        assert [each.tenant for each in server.connections] == ["acme"] * bool(named)
+
+    play(scenario, keyed)
+
+
 def test_a_revoked_key_ends_its_sockets_and_its_requests_in_flight_and_no_others() -> None:
     async def scenario(server: RunningServer) -> None:
         def client(key: str) -> connect:
