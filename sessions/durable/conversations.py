@@ -9,8 +9,9 @@ Always true: each change has a version of its own; a turn that has ended moves t
 only if all that it read still stands in it.
 """
 
+import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from sessions.durable.item_ids import (
@@ -85,13 +86,19 @@ def read_of(conversation: Conversation) -> ConversationRead:
 
 
 def moved(
-    conversation: Conversation, read: ConversationRead, response_id: str
+    conversation: Conversation, read: ConversationRead, response_id: str, entry: Entry
 ) -> Conversation | None:
     """The conversation once the turn that read it has ended; what was added meanwhile stands behind
-    it. None: something that the turn read was taken out."""
+    it, under other ids than the items of ``entry``, the turn's, have. None: something that the turn
+    read was taken out."""
     if conversation.edits != read.edits:
         return None
-    left = conversation.items[read.added :]
+    numbers, suffix = itertools.count(), response_id.partition("_")[2]
+    left = identified(
+        conversation.items[read.added :],
+        lambda prefix: f"{prefix}_behind{next(numbers)}_{suffix}",
+        ids_among(own_items(entry)),
+    )
     return replace(conversation, head_id=response_id, items=left, version=conversation.version + 1)
 
 
@@ -145,7 +152,12 @@ def all_items(conversation: Conversation, head: Entry | None) -> tuple[Item, ...
 
 def ids_of(conversation: Conversation, head: Entry | None) -> frozenset[str]:
     """The ids that its items have of their own. ``head``: the entry of its head."""
-    return frozenset(item.id for item in _whole(conversation, head) if item.id)
+    return ids_among(_whole(conversation, head))
+
+
+def ids_among(items: Iterable[Item]) -> frozenset[str]:
+    """The ids that they have of their own."""
+    return frozenset(item.id for item in items if item.id)
 
 
 def _whole(conversation: Conversation, head: Entry | None) -> tuple[Item, ...]:
@@ -175,7 +187,8 @@ def identified(
     ids, found = {*taken}, list[Item]()
     for item in items:
         if not item.id or item.id in ids or place_of(item.id) is not None:
-            item = replace(item, id=new_id(prefix_of(item)))
+            drawn = (new_id(prefix_of(item)) for _ in itertools.count())
+            item = replace(item, id=next(id_ for id_ in drawn if id_ not in ids))
         ids |= {item.id} if item.id else set()
         found.append(item)
     return tuple(found)
@@ -216,12 +229,12 @@ class ConversationTable:
         self._drop(id_)
         return True
 
-    def move(self, read: ConversationRead, response_id: str) -> bool:
+    def move(self, read: ConversationRead, response_id: str, entry: Entry) -> bool:
         """A turn has ended; False: it is to fail, as ``moved``. One that is deleted stays so."""
         found = self._kept.get(read.id)
         if found is None:
             return True
-        conversation = moved(found[0], read, response_id)
+        conversation = moved(found[0], read, response_id, entry)
         if conversation is not None:
             self._keep(conversation)
         return conversation is not None

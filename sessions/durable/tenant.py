@@ -101,6 +101,9 @@ class Tenant:
         history that is resent is found, as it would be over one WebSocket."""
         self.conversations = ConversationTable(limits=tables.limits, clock=tables.clock)
         """The tenant's conversations, on a server without a journal."""
+        self.read_now: dict[str, frozenset[str]] = {}
+        """By conversation, in which a turn runs here: the ids of the turn's input, which nothing
+        that is added meanwhile may have."""
         self.sessions: OrderedDict[str, Session] = OrderedDict()
         """The one that was used last, by itself or by others, stands last."""
         self.active = ByActivity()

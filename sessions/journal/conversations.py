@@ -115,7 +115,7 @@ def move(tables: SqlTables, cursor: Cursor, record: TurnRecord) -> None:
     found = read(tables, cursor, record.tenant, record.conversation.id, lock=True)
     if found is None:
         return
-    conversation = moved(found, record.conversation, record.response_id)
+    conversation = moved(found, record.conversation, record.response_id, record.entry)
     if conversation is None:
         raise JournalParentGone(f"conversation {found.id} was edited")
     _replace(tables, cursor, record.tenant, conversation)

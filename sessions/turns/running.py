@@ -18,6 +18,7 @@ from functools import partial
 
 from runtime.grammar.refusal import GrammarRefused
 from sessions.durable.account import NOTHING
+from sessions.durable.conversations import ids_among
 from sessions.durable.ledger import TurnReport
 from sessions.durable.policies import newly_warned
 from sessions.durable.reservation import Reservation
@@ -275,6 +276,8 @@ class Running:
                 return False
             return await self._with_shares(job, memory, plan, session, ticket)
         finally:
+            if job.request.conversation is not None:
+                self._tenant.read_now.pop(job.request.conversation, None)
             if session is not None and ticket is not None:
                 self._asking.wake(session.withdraw(ticket))
 
@@ -326,6 +329,7 @@ class Running:
         work = partial(conversing, job.request, conversation, entry, new_id, num_bytes)
         long = num_bytes > self._service.limits.max_inline_bytes
         whole: Conversing = await self._asking.ask(job, Work(work)) if long else work()
+        self._tenant.read_now[conversation.id] = ids_among(whole.request.input)
         return whole
 
     async def _try_grammar(self, job: Job, request: CreateRequest, grammar: GrammarSpec) -> None:
@@ -456,7 +460,7 @@ class Running:
         entry, store = ending.outcome.entry, self._service.store
         if plan.conversation is None or entry is None:
             return True
-        if self._tenant.conversations.move(plan.conversation, plan.response_id):
+        if self._tenant.conversations.move(plan.conversation, plan.response_id, entry):
             return True
         store.branches.drop(entry)
         return False

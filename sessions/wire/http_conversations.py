@@ -137,10 +137,12 @@ class HttpConversations:
     async def _add(self, call: Call) -> HttpResponse:
         items, _ = await self._body(ADDED_ITEMS, call)
         limits, new_id, added = self._service.limits, self._service.new_id, items
+        read_now = self._tenant(call).read_now
 
         def behind(found: Conversation, head: Entry | None) -> Conversation:
             nonlocal added
-            added = identified(items, new_id, ids_of(found, head))
+            taken = ids_of(found, head) | read_now.get(found.id, frozenset())
+            added = identified(items, new_id, taken)
             return with_added(found, added, limits)
 
         await self._change(call, call.argument, behind, reads_head=True)

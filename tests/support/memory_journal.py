@@ -85,7 +85,7 @@ class MemoryJournal:
         found = None if read is None else self.conversation(record.tenant, read.id)
         if read is None or found is None or record.entry is None:
             return
-        conversation = moved(found, read, record.response_id)
+        conversation = moved(found, read, record.response_id, record.entry)
         if conversation is None:
             raise JournalParentGone(f"conversation {found.id} was edited")
         self._conversations[record.tenant, found.id] = conversation

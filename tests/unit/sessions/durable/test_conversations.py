@@ -24,6 +24,8 @@ from tools_api.errors import ApiError
 from tools_api.items import Message, TextPart
 from tools_api.limits import Limits
 
+SAID = entry(None, "said", item_id="msg_said")
+"""A turn."""
 LIMITS = Limits(max_input_items=40, max_frame_bytes=100_000)
 
 
@@ -44,18 +46,30 @@ def test_a_turn_moves_it_past_what_it_read() -> None:
     before = conversation("a", "b")
     read = read_of(before)
     added = with_added(before, [message("later", "c")], LIMITS)
-    after = moved(added, read, "resp_1")
+    after = moved(added, read, "resp_1", SAID)
     assert after is not None
     assert (after.head_id, [item.id for item in after.items]) == ("resp_1", ["c"])
     assert (before.version, added.version, after.version) == (1, 2, 3)
+
+
+def test_what_was_added_meanwhile_has_no_id_of_the_turns() -> None:
+    before = conversation("a")
+    late = [message(text, text) for text in ("msg_behind0_7", "msg_said", "c", "msg_said")]
+    added = replace(before, items=(*before.items, *late))
+    after = moved(added, read_of(before), "resp_7", SAID)
+    assert after is not None
+    given = ["msg_behind0_7", "msg_behind1_7", "c", "msg_behind2_7"]
+    assert [item.id for item in after.items] == given
+    assert ids(after, SAID)[-5:] == ["msg_said", *given]
+    assert [item.id for item in identified(after.items, str)] == given, "they are no places"
 
 
 def test_a_turn_does_not_move_it_when_something_it_read_is_gone() -> None:
     before = conversation("a", "b")
     edited = without_item(before, None, "a", LIMITS)
     assert edited is not None
-    assert moved(edited, read_of(before), "resp_1") is None
-    assert moved(edited, read_of(edited), "resp_1") is not None
+    assert moved(edited, read_of(before), "resp_1", SAID) is None
+    assert moved(edited, read_of(edited), "resp_1", SAID) is not None
 
 
 def test_items_of_the_chain_come_before_what_was_added() -> None:
@@ -161,9 +175,9 @@ def test_a_table_against_a_dictionary(seed: int) -> None:
                 known.pop(id_, None)
             case "move":
                 read = read_of(there or Conversation(id=id_, created_s=0))
-                assert table.move(read, f"resp_{step}")
+                assert table.move(read, f"resp_{step}", SAID)
                 if there is not None:
-                    after = moved(there, read, f"resp_{step}")
+                    after = moved(there, read, f"resp_{step}", SAID)
                     assert after is not None
                     known[id_] = after
         assert {i: table.get(i) for i in map(str, range(4)) if table.get(i)} == known

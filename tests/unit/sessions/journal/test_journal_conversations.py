@@ -81,8 +81,10 @@ def test_a_turn_moves_it_with_its_record(journal: Journal) -> None:
     journal.put_conversation("t", ONE, version=None)
     more = replace(ONE, items=(*ONE.items, ONE.items[0]), version=2)
     journal.put_conversation("t", more, version=1)
-    assert journal.append([turn_of(ONE, "resp_1")]) == [True]
-    stands = moved(more, read_of(ONE), "resp_1")
+    turn = turn_of(ONE, "resp_1")
+    assert turn.entry is not None
+    assert journal.append([turn]) == [True]
+    stands = moved(more, read_of(ONE), "resp_1", turn.entry)
     assert journal.conversation("t", ONE.id) == stands
     assert stands is not None
     assert stands.items == (ONE.items[0],)

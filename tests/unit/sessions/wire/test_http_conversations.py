@@ -256,6 +256,38 @@ def test_what_is_added_while_a_turn_runs_stands_behind_it(tmp_path: Path, journa
 
 
 @KEPT
+@pytest.mark.parametrize("of", ["input", "output"])
+def test_what_is_added_under_an_id_of_the_running_turn_gets_another(
+    tmp_path: Path, journal: bool, of: str
+) -> None:
+    async def scenario(bench: HttpBench) -> None:
+        id_ = await made(bench, "one")
+        body = {"model": "m", "conversation": id_, "input": [user("two", id="mine")]}
+        running = bench.begin("POST", "/v1/responses", body)
+        await bench.until(lambda: bench.engine.waiting)
+        bench.engine.speak()
+        await bench.until(lambda: running.over)
+        said_id = running.body["output"][0]["id"]
+        body["input"] = [user("three", id="third")]
+        running = bench.begin("POST", "/v1/responses", body)
+        await bench.until(lambda: bench.engine.waiting)
+        under = {"input": "third", "output": said_id}[of]
+        body = {"items": [user("later", id=under), user("last", id="own")]}
+        told = (await bench.ask("POST", f"{PATH}/{id_}/items", body))[1]["data"]
+        bench.engine.speak()
+        await bench.until(lambda: running.over)
+        listed = await items(bench, id_)
+        assert [said(item) for item in listed] == [
+            *("one", "two", "Hello", "three", "Hello", "later", "last")
+        ]
+        assert [listed[n]["id"] for n in (1, 2, 3, 6)] == ["mine", said_id, "third", "own"]
+        assert [item["id"] for item in told] == [item["id"] for item in listed[5:]]
+        assert len({item["id"] for item in listed}) == len(listed)
+
+    run(scenario, at(tmp_path, journal), holds=True)
+
+
+@KEPT
 def test_a_turn_fails_that_reads_what_is_taken_out(tmp_path: Path, journal: bool) -> None:
     async def scenario(bench: HttpBench) -> None:
         id_ = await made(bench, "one", "two")

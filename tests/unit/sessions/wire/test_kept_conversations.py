@@ -17,6 +17,7 @@ from sessions.durable.conversations import (
 from sessions.journal.conversations import columns, decode
 from sessions.journal.errors import JournalDamaged, JournalUnavailable
 from sessions.wire.kept_conversations import KeptConversations
+from tests.support.entries import entry
 from tests.support.fake_engine import play
 from tests.support.http_bench import HttpBench
 from tools_api.errors import ApiError
@@ -154,7 +155,7 @@ def test_the_mark_of_a_change_outlives_many_others_and_a_turn() -> None:
     changed = ONE.marked("mine")
     for number in range(MOST_CHANGES - 1):
         changed = changed.changed({}).marked(str(number))
-    after = moved(changed, read_of(changed), "resp_1")
+    after = moved(changed, read_of(changed), "resp_1", entry(None, "said"))
     assert after is not None
     assert decode(columns("t", after, 1)).changes == after.changes
     assert "mine" in after.changes
