@@ -88,12 +88,12 @@ class Member:
 class Heard:
     """The answer to a heartbeat."""
 
+    now_ms: int
+    """What the journal's clock showed, in milliseconds since the epoch."""
     told: bool = False
     """Nobody new is sent to this server."""
     num_ready: int = 1
     """Servers of its cluster that serve."""
-    now_ms: int = field(default=0, compare=False)
-    """What the journal's clock showed, in milliseconds since the epoch."""
 
 
 def bell_of(cluster: str) -> str:

@@ -55,7 +55,7 @@ def test_a_member_says_what_it_is_and_hears_who_else_serves(servers: Servers) ->
     ready = replace(
         ONE, state=MemberState.READY, load=MemberLoad(kv_permille=700, sockets=3), version="1"
     )
-    assert a.beat(ready) == Heard(told=False, num_ready=1)
+    assert a.beat(ready) == Heard(now_ms=servers.now_ms, told=False, num_ready=1)
     assert b.beat(replace(TWO, state=MemberState.READY)).num_ready == 2
     assert servers.rows()["a"].presence == ready
     servers.now_ms += DEAD_MS + 1
@@ -114,7 +114,7 @@ def test_rows_go_when_their_process_is_known_to_have_ended_or_was_silent_for_lon
 
 def test_servers_without_a_cluster_are_in_none(servers: Servers) -> None:
     a = servers.server("a")
-    assert a.beat() == Heard()
+    assert a.beat() == Heard(now_ms=servers.now_ms)
     assert not servers.rows()
 
 

@@ -37,7 +37,7 @@ class FakeOwner:
 
     def beat(self, presence: Presence | None = None, *, changed: bool = False) -> Heard:
         self.beats.append((presence, changed))
-        return Heard(told=self.told, num_ready=3)
+        return Heard(now_ms=0, told=self.told, num_ready=3)
 
     def draw(self, tenant: str, draws: Sequence[Draw]) -> tuple[Drawn, ...]:
         if self.away:
@@ -216,7 +216,7 @@ async def test_when_it_is_closed_no_thread_asks_the_journal_any_more() -> None:
             inside.set()
             may_end.wait(10)
             self.asks = False
-            return Heard()
+            return Heard(now_ms=0)
 
     owner, standing = Slow(), Standing(SAID, notice_s=1)
     await standing.join(owner)  # type: ignore[arg-type]
