@@ -4,7 +4,7 @@ Bytes go in, h11's events come out; answers go in, bytes come out. What has come
 asked for waits here, so that a request is not read before the one before it is answered.
 
 Always true: a head longer than ``MAX_HEAD_BYTES`` is refused with 431, one of that length
-read, however it was cut into pieces.
+read, however it was cut into pieces; before a head one empty line at most is passed over.
 """
 
 from collections.abc import Iterable
@@ -17,6 +17,7 @@ from sessions.http.message import MAX_HEAD_BYTES, HttpError, HttpResponse, commo
 
 Event = h11.Request | h11.Data | h11.EndOfMessage | h11.ConnectionClosed
 
+_EMPTY_LINE = b"\r\n"
 _STANDARD = frozenset(HTTPStatus)
 _REASONS = {
     431: f"The request head is longer than {MAX_HEAD_BYTES} bytes.",
@@ -28,11 +29,13 @@ class HttpFraming:
     """The framing of HTTP/1.1: request after request, each answered before the next is read."""
 
     def __init__(self) -> None:
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self._http = _fresh()
         self._inbox = bytearray()
         self._eof = self._eof_told = False
         self._head_bytes = 0
         """The bytes given to h11 out of which no event has come since the last request."""
+        self._may_skip = True
+        """Whether an empty line before the request line is passed over."""
         self._without_body = False
 
     # What the client sends
@@ -56,6 +59,7 @@ class HttpFraming:
     def receive(self, data: bytes) -> None:
         """Take bytes of the client's as they come."""
         self._inbox += data
+        self._skip_empty_line()
 
     def receive_eof(self) -> None:
         """The client sends nothing more."""
@@ -87,9 +91,19 @@ class HttpFraming:
         """Go on to the next request, if this one is read and answered and another may follow."""
         if self._http.their_state is not h11.DONE or self._http.our_state is not h11.DONE:
             return False
-        self._http.start_next_cycle()
-        self._head_bytes = len(self._http.trailing_data[0])
+        self._inbox[:0] = self._http.trailing_data[0]
+        self._http, self._head_bytes, self._eof_told = _fresh(), 0, False
+        self._may_skip = True
+        self._skip_empty_line()
         return True
+
+    def _skip_empty_line(self) -> None:
+        """Pass over one empty line before a request line (RFC 9112 section 2.2): some clients end
+        a body with it. No more, or a client could keep its socket with them."""
+        begins = self._http.their_state is h11.IDLE and not self._head_bytes
+        if begins and self._may_skip and self._inbox.startswith(_EMPTY_LINE):
+            del self._inbox[: len(_EMPTY_LINE)]
+            self._may_skip = False
 
     def _feed(self) -> bool:
         """Give h11 more of what has come. Slices are no longer than a head may be, so that
@@ -98,7 +112,8 @@ class HttpFraming:
         most = MAX_HEAD_BYTES - self._head_bytes if in_head else MAX_HEAD_BYTES
         if not most:
             raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _REASONS[431])
-        if not self._inbox:
+        half = in_head and not self._head_bytes and self._may_skip and self._inbox == b"\r"
+        if not self._inbox or (half and not self._eof):
             if not self._eof or self._eof_told:
                 return False
             self._eof_told = True
@@ -169,6 +184,10 @@ class HttpFraming:
         return self._http.send(
             h11.Response(status_code=int(status), headers=fields, reason=_phrase(status).encode())
         )
+
+
+def _fresh() -> h11.Connection:
+    return h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
 
 
 def _phrase(status: int) -> str:

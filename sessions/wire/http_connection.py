@@ -162,9 +162,10 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._ended:
             return  # read and dropped, so that the answer is not lost to a reset
-        if self._framing.between_requests and not self._busy:
-            self._drop_at = self._clock() + self._times.head_s
+        waited = self._framing.between_requests and not self._busy
         self._framing.receive(data)
+        if waited and not self._framing.between_requests:
+            self._drop_at = self._clock() + self._times.head_s
         if not self._resuming:
             self._later()
             if self._transport is not None:

@@ -557,6 +557,28 @@ def test_an_idle_connection_is_closed_after_its_time_and_not_before() -> None:
     play(scenario)
 
 
+def test_an_empty_line_behind_a_body_begins_no_request_and_earns_no_time() -> None:
+    async def scenario(server: RunningServer) -> None:
+        async with connected(server) as http:
+            http.writer.write(b"\r\n")
+            for together in (True, False):
+                http.send("POST", "/v1/responses", TURN)
+                http.writer.write(b"\r\n" * together)
+                assert (await http.answer())[0] == 200
+                server.pass_time(70)
+                http.writer.write(b"\r\n" * (not together))
+                await caught_up(server)
+                server.pass_time(4.9)
+                assert await http.get("/healthz") == 200
+            server.pass_time(60)
+            http.writer.write(b"\r\n")
+            await caught_up(server)
+            server.pass_time(15)
+            assert await http.ended()
+
+    play(scenario, speaking)
+
+
 def test_the_next_request_has_as_long_for_its_head_as_the_first() -> None:
     async def scenario(server: RunningServer) -> None:
         async with connected(server) as http:

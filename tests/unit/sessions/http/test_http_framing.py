@@ -79,6 +79,52 @@ def test_how_bytes_are_cut_does_not_matter(seed: int) -> None:
     assert framing.between_requests
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_one_empty_line_before_a_request_is_passed_over(size: int) -> None:
+    whole = b"\r\n" + POST + b"\r\n" + GET + CHUNKED + b"\r\n"
+    framing, found = HttpFraming(), list[Event]()
+    for start in range(0, len(whole), size):
+        framing.receive(whole[start : start + size])
+        while (event := framing.next_event()) is not None:
+            found.append(event)
+            if isinstance(event, h11.EndOfMessage):
+                framing.answer(OK, last=False)
+                assert framing.next_request()
+    assert [event.target for event in found if isinstance(event, h11.Request)] == [
+        *(b"/b", b"/a", b"/c")
+    ]
+    assert framing.between_requests, "nothing of a request has come"
+    framing.receive_eof()
+    assert isinstance(framing.next_event(), h11.ConnectionClosed)
+
+
+@pytest.mark.parametrize("lines", [b"\r\n\r\n", b"\n", b"\r", b"\r\r\n", b" \r\n"])
+@pytest.mark.parametrize("first", [True, False])
+def test_more_than_that_is_no_request(lines: bytes, first: bool) -> None:
+    framing = fed(lines + GET if first else GET + lines + GET)
+    if not first:
+        read(framing)
+        framing.answer(OK, last=False)
+        assert framing.next_request()
+    with pytest.raises(HttpError) as caught:
+        framing.next_event()
+    assert caught.value.status == 400
+
+
+def test_half_an_empty_line_waits_for_the_rest_and_is_none_when_the_client_ends() -> None:
+    framing = fed(b"\r")
+    assert framing.next_event() is None
+    assert not framing.between_requests
+    framing.receive_eof()
+    with pytest.raises(HttpError):
+        framing.next_event()
+    framing = fed(b"\r", b"\n")
+    assert framing.between_requests
+    framing.receive(b"\r")
+    with pytest.raises(HttpError):
+        framing.next_event()
+
+
 @pytest.mark.parametrize("behind", [b"", POST])
 @pytest.mark.parametrize("cut", [MAX_HEAD_BYTES, 1000, 17])
 def test_a_head_of_the_allowed_size_is_read_and_a_larger_one_refused(
