@@ -111,9 +111,10 @@ def _items_of(role: str, content: object, path: str, said: _Said) -> list[Item]:
             case "tool_search_tool_result":
                 items.append(_found(block, at, said.tools))
             case "tool_addition":
-                _add_text(items, role, said.tools.offer(*_changed(block, at)))
+                _add_tool(items, role, block, at, said.tools)
             case "tool_removal":
-                _add_text(items, role, said.tools.withdraw(*_changed(block, at)))
+                at, tool, _ = _changed(block, at, ("tool_reference",))
+                _add_text(items, role, said.tools.withdraw(*_named(tool, at)))
             case "thinking":
                 items.append(_thinking(block, at))
             case "compaction":
@@ -186,12 +187,30 @@ def _thinking(block: Fields, path: str) -> Item:
     return {"type": "reasoning", "summary": [], "content": [part] if text else []}
 
 
-def _changed(block: Fields, path: str) -> tuple[str, str]:
-    """The name of the tool that a change is about, and its path."""
+def _add_tool(items: list[Item], role: str, block: Fields, path: str, tools: Toolbox) -> None:
+    """What an addition says to the model: of one of the tools, or of one that it defines."""
+    at, tool, kind = _changed(block, path, ("tool_reference", "tool_definition"))
+    if kind == "tool_reference":
+        _add_text(items, role, tools.offer(*_named(tool, at)))
+        return
+    at = join(at, "definition")
+    said = tools.define(an_object(tool.get("definition"), at), at)
+    if isinstance(said, str):
+        _add_text(items, role, said)
+    else:
+        items.append({"type": "additional_tools", "role": "developer", "tools": [said]})
+
+
+def _changed(block: Fields, path: str, kinds: tuple[str, ...]) -> tuple[str, Fields, str]:
+    """The tool that a change is about: its path, how it is told, and the type of that."""
     at = join(path, "tool")
     tool = an_object(block.get("tool"), at)
-    one_of(tool.get("type"), join(at, "type"), "tool", ("tool_reference",))
-    return a_name(tool.get("name"), join(at, "name")), join(at, "name")
+    return at, tool, one_of(tool.get("type"), join(at, "type"), "tool", kinds)
+
+
+def _named(tool: Fields, path: str) -> tuple[str, str]:
+    """The name in a reference to a tool, and its path."""
+    return a_name(tool.get("name"), join(path, "name")), join(path, "name")
 
 
 def _result(block: Fields, path: str, said: _Said) -> Item:

@@ -122,8 +122,8 @@ def _create(fields: Fields) -> Fields:
     whole = not names_session(create)
     tools = Toolbox(fields.get("tools"), whole=whole)
     create["input"] = items_of(fields.get("messages"), whole=whole, tools=tools)
-    if "tools" in fields:
-        create["tools"] = tools.entries()
+    if entries := tools.entries():
+        create["tools"] = entries
     return create
 
 

@@ -3,7 +3,8 @@
 A tool that is deferred stands in no header: where a message refers to it (a ``tool_reference`` in
 a result, a ``tool_addition``) its definition is written, and from there on the model may call it.
 So a tool that is loaded late leaves what stands before it as it was, with its KV. What a search of
-the server's found stands in the messages as an item with its definitions. Knows nothing of the rest
+the server's found stands in the messages as an item with its definitions, and so does a tool that a
+``tool_addition`` defines itself. Knows nothing of the rest
 of the messages.
 
 Always true: a definition is written once, where it is referred to first; a tool that is offered
@@ -18,6 +19,7 @@ from tools_api.dialects.anthropic_client_tools import CLIENT_TOOLS
 from tools_api.dialects.dialect_fields import (
     Fields,
     a_flag,
+    a_name,
     an_array,
     an_object,
     objects,
@@ -33,7 +35,8 @@ _SEARCHES = tuple(
 """Server tools that look for deferred ones."""
 SERVER_TOOLS = ("tool_search_tool_bm25", "tool_search_tool_regex")
 """The names that their uses have."""
-_KINDS = ("custom", *CLIENT_TOOLS, *_SEARCHES)
+_CALLED = ("custom", *CLIENT_TOOLS)
+_KINDS = (*_CALLED, *_SEARCHES)
 
 
 class Toolbox:
@@ -58,6 +61,10 @@ class Toolbox:
         self._by_name: dict[str, Fields] = {}
         self._written: set[str] = set()
         """Names of those whose definition stands above."""
+        self._inline: dict[str, Fields] = {}
+        """Tools that messages define, by name, as their items have them."""
+        self._listed: set[str] = set()
+        """Names of those of them that stand among the entries, too."""
         for (path, tool), kind in zip(listed, kinds, strict=True):
             entry = _search(kind) if kind in _SEARCHES else _entry(tool, path, kind)
             if entry.get("defer_loading"):
@@ -94,6 +101,33 @@ class Toolbox:
         )
         return to_json(tool_object(tool))
 
+    def define(self, tool: Fields, path: str) -> Fields | str:
+        """From here on the model may call a tool that a message defines as ``tools`` would.
+
+        Returns:
+            Its entry in an item that brings tools; what the model is to read instead, if it has
+            read the definition before.
+
+        Raises:
+            ApiError: the tool cannot be served, or another one has its name.
+        """
+        kind = one_of(tool.get("type", "custom"), join(path, "type"), "tool type", _CALLED)
+        entry = _entry(tool, path, kind)
+        if entry.pop("defer_loading", False):
+            why = "the tool is offered from here on; leave this out, or list it in 'tools'"
+            raise errors.unsupported_parameter(join(path, "defer_loading"), why)
+        at = join(path, "name")
+        name = a_name(entry.get("name"), at)
+        if self._inline.get(name) == entry:
+            return self.offer(name, at)
+        if name in self._by_name:
+            why = f"{errors.quoted(name)} is the name of another tool"
+            raise errors.invalid_value(at, why)
+        self._inline[name] = entry
+        self._by_name[name] = entry | {"in_header": False, "offered": True}
+        self._written.add(name)
+        return entry
+
     def found(self, names: Sequence[str], path: str) -> list[Fields]:
         """The definitions of tools that a search of the server's found, as its item has them;
         raises as ``offer``."""
@@ -105,6 +139,9 @@ class Toolbox:
         """Keep the model from calling the tool from here on; returns and raises as ``offer``."""
         entry = self._known(name, path)
         entry |= {"offered": False, "withdrawn": True}
+        if name in self._inline and name not in self._listed:
+            self._listed.add(name)
+            self._entries.append(entry)  # so that the item that brings it does not offer it
         return f"The tool {to_json(name)} is not available any more."
 
     def _known(self, name: str, path: str) -> Fields:

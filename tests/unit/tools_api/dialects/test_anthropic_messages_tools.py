@@ -266,6 +266,78 @@ def test_what_a_search_found_can_be_withdrawn_and_come_back() -> None:
         assert spelled(rig.engine.last.new_tokens.tolist()).count("What b does.") == 1
 
 
+def defines(*tools: dict[str, Any]) -> dict[str, Any]:
+    """Additions of tools that stand in them."""
+    blocks = [
+        {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": each}}
+        for each in tools
+    ]
+    return {"role": "system", "content": blocks}
+
+
+def asked_of(rig: Rig, name: str) -> bool:
+    """Whether the model may call a tool in the turn that runs."""
+    grammar = rig.engine.last.grammar
+    return grammar is not None and f'\\"name\\": \\"{name}\\"' in grammar.lark
+
+
+@pytest.mark.parametrize("tools", [[], [tool("a"), later("b")]])
+def test_a_tool_that_a_message_defines_is_written_there_and_can_be_called(tools: list[Any]) -> None:
+    rig = Rig(max_context_tokens=100_000)
+    client = rig.connect()
+    dated = {"type": "bash_20250124", "name": "bash"}
+    added = defines(tool("late") | {"cache_control": {"type": "ephemeral"}}, dated)
+    first = MESSAGES.read(body(tools, added, ASK, max_tokens=900))
+    client.create(**first.create)
+    assert asked_of(rig, "late")
+    assert asked_of(rig, "bash")
+    read = spelled(rig.engine.last.new_tokens.tolist())
+    assert read.count("What late does.") == 1
+    assert read.rindex("What late does.") > read.index("hi"), "it is not in the header"
+    rig.reply(call("late", '{"late": 1}') + END)
+    (use,) = first.writer.whole(client.response)["content"]
+    assert (use["type"], use["name"], use["input"]) == ("tool_use", "late", {"late": 1})
+    result = {"type": "tool_result", "tool_use_id": use["id"], "content": "1"}
+    said = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    client.create(**MESSAGES.read(body(tools, added, ASK, *said)).create)
+    assert asked_of(rig, "late"), "a history that comes again brings it again"
+    assert client.response["previous_response_id"] is not None
+
+
+def test_what_a_message_defines_goes_and_comes_back_by_its_name() -> None:
+    added, gone = defines(tool("late")), changes("tool_removal", "late")
+    for more, offered in (
+        ([gone], False),
+        ([gone, changes("tool_addition", "late")], True),
+        ([gone, added], True),
+        ([added, added], True),
+        ([gone, added, gone, gone], False),
+    ):
+        for messages in ([added, ASK, *more, ASK], [added, *more, ASK]):
+            rig = Rig(max_context_tokens=100_000)
+            rig.connect().create(**MESSAGES.read(body([tool("a")], *messages)).create)
+            assert asked_of(rig, "a")
+            assert asked_of(rig, "late") is offered
+            assert spelled(rig.engine.last.new_tokens.tolist()).count("What late does.") == 1
+
+
+def test_what_a_session_was_told_before_can_be_called_when_only_the_new_is_sent() -> None:
+    rig = Rig(max_context_tokens=100_000)
+    client, session = rig.connect(), {"keepwarm": {"session": "s"}}
+    client.create(**MESSAGES.read(body([], defines(tool("late")), ASK, **session)).create)
+    rig.reply("ok" + END)
+    client.create(**MESSAGES.read(body([], **session)).create)
+    assert asked_of(rig, "late")
+
+
+def test_the_choice_may_name_a_tool_that_a_message_defines() -> None:
+    rig, choice = Rig(max_context_tokens=100_000), {"type": "tool", "name": "late"}
+    create = MESSAGES.read(body([tool("a")], defines(tool("late")), ASK, tool_choice=choice)).create
+    rig.connect().create(**create)
+    assert asked_of(rig, "late")
+    assert not asked_of(rig, "a")
+
+
 def test_one_search_is_enough() -> None:
     error = refused(MESSAGES, body([search_of("bm25"), search_of("regex"), later("b")]))
     assert "'tools[1].type'" in error["message"]
@@ -300,7 +372,26 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (body([later("b"), later("b")]), "tools[1].name"),
     (body([], changes("tool_removal", "a"), ASK), "messages[1].content[0].tool.name"),
     (body([], changed(type="mcp_tool_reference"), ASK), "messages[1].content[0].tool.type"),
-    (body([], changed(type="tool_definition"), ASK), "messages[1].content[0].tool.type"),
+    (body([], changed(type="tool_definition"), ASK), "messages[1].content[0].tool.definition"),
+    *(
+        (body([tool("a")], defines(each), ASK), f"messages[1].content[0].tool.definition.{at}")
+        for each, at in (
+            ({}, "input_schema"),
+            (tool(""), "name"),
+            (tool("a", description="Another."), "name"),
+            (tool("b", input_schema=5), "input_schema"),
+            (tool("b", defer_loading=True), "defer_loading"),
+            (tool("b", type="mcp_toolset"), "type"),
+            (tool("b", type="web_search_20260318"), "type"),
+            (search_of("bm25"), "type"),
+            (tool("b", allowed_callers=["code_execution"]), "allowed_callers[0]"),
+        )
+    ),
+    (body([], defines(tool("b"), tool("b", description="Another.")), ASK),
+     "messages[1].content[1].tool.definition.name"),
+    (body([], changed("tool_removal", type="tool_definition", definition=tool("b")), ASK),
+     "messages[1].content[0].tool.type"),
+    (body([], defines(tool("b", input_schema={"type": "array"})), ASK), "messages"),
     (body([], changed(), ASK), "messages[1].content[0].tool.type"),
     (body([], changed(type="tool_reference", name=5), ASK), "messages[1].content[0].tool.name"),
     (
