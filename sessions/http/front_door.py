@@ -357,10 +357,12 @@ def _wrong_method(route: Route, request: HttpRequest, words: Dialect) -> HttpRes
                 "With GET this path speaks WebSocket: one JSON event per text frame.",
             ),
             words,
-            (("Upgrade", "websocket"), ("Connection", "Upgrade")),
+            handshake.UPGRADE,
         )
     return refusal(
-        http_error(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} is not possible here."),
+        http_error(
+            HTTPStatus.METHOD_NOT_ALLOWED, f"{errors.quoted(request.method)} is not possible here."
+        ),
         words,
         (("Allow", ", ".join(route.methods)),),
     )

@@ -28,7 +28,20 @@ PLAIN_KEY = "openai-insecure-api-key."
 """Before a key as it is; one that has other characters than a token cannot come so."""
 CODED_KEY = "keepwarm-key."
 """Before a key in base64url (RFC 4648 section 5), without the padding, which no token may have."""
+UPGRADE = (("Upgrade", "websocket"), ("Connection", "Upgrade"))
+"""Header fields of an answer that asks for a WebSocket (RFC 9110 section 15.5.22)."""
+_VERSION = "13"
+_VERSIONS = (("Sec-WebSocket-Version", _VERSION),)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+class NotOpened(Exception):
+    """The handshake is refused. Answer with ``error`` and the header fields of ``headers``."""
+
+    def __init__(self, error: ApiError, headers: tuple[tuple[str, str], ...]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.headers = headers
 
 
 def offered_key(request: HttpRequest) -> str | None:
@@ -50,19 +63,39 @@ def accepted(request: HttpRequest, *, max_bytes: int) -> tuple[ServerProtocol, R
         max_bytes: longest message of the client's.
 
     Raises:
-        ApiError: the handshake is malformed, or a key is all in the offer that we know.
+        NotOpened: it is malformed, of another version of the protocol, or a key is all in the offer
+            that we know.
     """
-    spoken = _chosen(request)
+    try:
+        spoken = _chosen(request)
+        _check_version(request)
+        protocol, response = _checked(request, max_bytes)
+    except ApiError as error:
+        asks = error.status == HTTPStatus.UPGRADE_REQUIRED
+        raise NotOpened(error, (*_VERSIONS, *UPGRADE) if asks else _VERSIONS) from None
+    if spoken is not None:
+        response.headers[OFFER] = spoken
+    return protocol, response
+
+
+def _check_version(request: HttpRequest) -> None:
+    """RFC 6455 section 4.4: another version is refused with the one that is spoken here."""
+    versions = request.headers.get_all("Sec-WebSocket-Version")
+    if versions and versions != [_VERSION]:
+        why = f"Of the WebSocket protocol version {_VERSION} is spoken here."
+        raise http_error(HTTPStatus.UPGRADE_REQUIRED, why)
+
+
+def _checked(request: HttpRequest, max_bytes: int) -> tuple[ServerProtocol, Response]:
+    """The rest of the handshake, without the offer. Raises ApiError."""
     # No extensions: compressing small deltas costs more than it saves.
     protocol = ServerProtocol(state=State.OPEN, max_size=max_bytes)
     fields = request.headers.raw_items()
     headers = Headers([field for field in fields if field[0].lower() != OFFER.lower()])
     response = protocol.accept(Request(request.target, headers))
     if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-        message = response.body.decode().strip()
+        message = response.body.decode().partition("\n")[0]
         raise http_error(HTTPStatus(response.status_code), message)
-    if spoken is not None:
-        response.headers[OFFER] = spoken
     return protocol, response
 
 

@@ -371,13 +371,15 @@ class HttpConnection(asyncio.Protocol):
             if response is not None:
                 self.answer(response)
 
-    def _refuse(self, error: ApiError, *, last: bool = False) -> None:
+    def _refuse(
+        self, error: ApiError, *, last: bool = False, headers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         """Answer with an error in the words of the request's API, if an answer is possible."""
         self._last = self._last or last
         route = None if self._admission is None else self._admission.route
         dialect = words_of(self._request, route)
         if self._framing.may_answer:
-            self.answer(refusal(error, dialect))
+            self.answer(refusal(error, dialect, headers))
         else:
             self._end()
 
@@ -489,8 +491,8 @@ class HttpConnection(asyncio.Protocol):
         assert request is not None
         try:
             protocol, response = handshake.accepted(request, max_bytes=self._body.max_bytes)
-        except ApiError as error:
-            self._refuse(error)
+        except handshake.NotOpened as refused:
+            self._refuse(refused.error, headers=refused.headers)
             return
         self._metrics.http_answered(response.status_code)
         response.headers[REQUEST_ID] = self._request_id

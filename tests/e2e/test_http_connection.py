@@ -98,6 +98,30 @@ def test_a_head_that_comes_byte_by_byte_is_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("spoil", "expected"),
+    [
+        (("Version: 13", "Version: 8"), 426),
+        (("Connection: Upgrade", "Connection: keep-alive"), 426),
+        (("Upgrade: websocket", "Upgrade: h2c"), 426),
+        ((KEY, "short"), 400),
+    ],
+)
+def test_a_handshake_that_is_refused_says_what_is_spoken(
+    spoil: tuple[str, str], expected: int
+) -> None:
+    async def scenario(server: RunningServer) -> None:
+        async with connected(server) as http:
+            http.writer.write((HANDSHAKE + KEY + "\r\n\r\n").replace(*spoil).encode())
+            status, headers = await http.head()
+            assert status == expected
+            assert (headers.get("upgrade") == "websocket") is (expected == 426)
+            if "Upgrade: h2c" not in spoil:  # nobody asks for a WebSocket there
+                assert headers["sec-websocket-version"] == "13"
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
     ("lines", "expected"),
     [
         (KEY + "\r\n\r\n", 101),

@@ -6,7 +6,7 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.protocol import State
 
-from sessions.http.handshake import CODED_KEY, OFFER, PLAIN_KEY, accepted, offered_key
+from sessions.http.handshake import CODED_KEY, OFFER, PLAIN_KEY, NotOpened, accepted, offered_key
 from sessions.http.message import HttpRequest
 from tools_api.errors import ApiError
 
@@ -107,7 +107,7 @@ def test_who_offers_none_is_named_none() -> None:
 
 @pytest.mark.parametrize("key", [PLAIN_KEY + SECRET, coded(SECRET)])
 def test_a_key_alone_is_refused_since_the_answer_could_name_nothing(key: str) -> None:
-    with pytest.raises(ApiError, match="'keepwarm' has to be offered beside the key"):
+    with pytest.raises(NotOpened, match="'keepwarm' has to be offered beside the key"):
         accepted(request(f"chat, {key}"), max_bytes=1)
 
 
@@ -116,17 +116,26 @@ def test_a_key_alone_is_refused_since_the_answer_could_name_nothing(key: str) ->
     [
         ({"Connection": "close"}, 426),
         ({"Upgrade": "h2c"}, 426),
+        ({"Sec_WebSocket_Version": "8"}, 426),
+        ({"Sec_WebSocket_Version": "13, 8"}, 426),
+        ({"Sec_WebSocket_Version": ""}, 426),
         ({"Sec_WebSocket_Key": "short"}, 400),
-        ({"Sec_WebSocket_Version": "8"}, 400),
-        ({"Sec_WebSocket_Extensions": "no extension at all;;"}, 101),
     ],
 )
 def test_the_rest_of_a_handshake_is_checked(headers: dict[str, str], status: int) -> None:
-    asked = request(f"keepwarm, {PLAIN_KEY}{SECRET}", **headers)
-    if status == 101:
-        assert accepted(asked, max_bytes=1)[1].status_code == status
-        return
-    with pytest.raises(ApiError) as caught:
-        accepted(asked, max_bytes=1)
-    assert caught.value.status == status
-    assert SECRET not in str(caught.value)
+    with pytest.raises(NotOpened) as caught:
+        accepted(request(f"keepwarm, {PLAIN_KEY}{SECRET}", **headers), max_bytes=1)
+    refused = caught.value
+    assert refused.error.status == status
+    assert SECRET not in str(refused)
+    assert "\n" not in str(refused)
+    told = dict(refused.headers)
+    assert told["Sec-WebSocket-Version"] == "13", "RFC 6455 section 4.4"
+    assert (told.get("Upgrade"), told.get("Connection")) == (
+        ("websocket", "Upgrade") if status == 426 else (None, None)
+    )
+
+
+def test_extensions_are_passed_over() -> None:
+    asked = request(Sec_WebSocket_Extensions="no extension at all;;")
+    assert accepted(asked, max_bytes=1)[1].status_code == 101
