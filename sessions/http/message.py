@@ -10,7 +10,9 @@ import binascii
 import email.utils
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs
@@ -26,6 +28,8 @@ from tools_api.exact_json import dumps
 
 MAX_HEAD_BYTES = 16 * 1024
 MAX_HEADERS = 100
+MAX_PARAMETERS = 64
+"""Most parameters of a query: each costs some microseconds."""
 
 RETRY_AFTER_S = 1
 """The wait that a client is told which is turned away for now, where it is not known better."""
@@ -37,6 +41,10 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 """The characters that a header may hold; h11 lets more pass."""
 _URL = re.compile(r"https?://(?P<host>[^/?#@]+)(?P<path>[/?].*)?", re.IGNORECASE)
+_HOST = re.compile(
+    r"(\[[0-9A-Fa-f:.]+(%[\w.~-]+)?\]|([\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(:[0-9]*)?", re.ASCII
+)
+"""The form of a header ``Host`` (RFC 9110 section 7.2): a name or address, and perhaps a port."""
 _NOT_KEPT = ("Cache-Control", "no-store")
 _FOR_NOW = frozenset({429, 503})
 
@@ -66,16 +74,20 @@ class HttpRequest:
 
     def query(self, name: str) -> str | None:
         """The last value of a query parameter, None without one."""
-        values = parse_qs(self.target.partition("?")[2], keep_blank_values=True).get(name)
+        values = self._parameters.get(name)
         return values[-1] if values else None
 
     def queries(self, name: str) -> list[str]:
         """All values of a query parameter."""
-        return parse_qs(self.target.partition("?")[2], keep_blank_values=True).get(name, [])
+        return list(self._parameters.get(name, ()))
 
     def parameters(self) -> list[str]:
         """The names of all query parameters."""
-        return list(parse_qs(self.target.partition("?")[2], keep_blank_values=True))
+        return list(self._parameters)
+
+    @property
+    def _parameters(self) -> Mapping[str, Sequence[str]]:
+        return _parsed(self.target.partition("?")[2])
 
     def header(self, name: str) -> str | None:
         """The header's value, None if absent or sent more than once."""
@@ -158,12 +170,16 @@ def read_request(head: h11.Request) -> HttpRequest:
     """Read h11's request, if we can serve the like.
 
     Raises:
-        HttpError: not HTTP/1.1, no target of ours, too many headers, a body without a POST, or
-            one whose end is told in two ways, which a proxy before us may read otherwise.
+        HttpError: not HTTP/1.1, no target of ours, too many headers or parameters, a host that is
+            none, a body without a POST, or one whose end is told in two ways, which a proxy before
+            us may read otherwise.
     """
     if head.http_version != b"1.1":
         raise HttpError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "Only HTTP/1.1 is spoken here.")
     host, target = _host_and_path(head.target.decode("ascii"))
+    if target.partition("?")[2].count("&") >= MAX_PARAMETERS:
+        why = f"The query has more than {MAX_PARAMETERS} parameters."
+        raise HttpError(HTTPStatus.BAD_REQUEST, why)
     fields = head.headers.raw_items()
     if len(fields) > MAX_HEADERS:
         raise HttpError(
@@ -178,6 +194,8 @@ def read_request(head: h11.Request) -> HttpRequest:
     if host is not None:
         del headers["Host"]
         headers["Host"] = host
+    if not _HOST.fullmatch(headers.get("Host", "")):
+        raise HttpError(HTTPStatus.BAD_REQUEST, "The Host is not a name or address with a port.")
     method = head.method.decode("ascii")
     request = HttpRequest(method=method, target=target, headers=headers)
     if "Transfer-Encoding" in headers and "Content-Length" in headers:
@@ -185,6 +203,12 @@ def read_request(head: h11.Request) -> HttpRequest:
     if request.has_body and method in {"GET", "HEAD", "DELETE"}:
         raise HttpError(HTTPStatus.BAD_REQUEST, f"A {method} request has no body here.")
     return request
+
+
+@lru_cache(maxsize=16)
+def _parsed(query: str) -> Mapping[str, Sequence[str]]:
+    """The values of a query's parameters, which a handler asks for one after the other."""
+    return parse_qs(query, keep_blank_values=True)
 
 
 def _as_written(value: str) -> str:

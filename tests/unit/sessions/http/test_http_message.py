@@ -2,6 +2,7 @@
 
 import base64
 from http import HTTPStatus
+from urllib.parse import parse_qs
 
 import h11
 import orjson
@@ -10,6 +11,7 @@ import pytest
 from sessions.http.framing import HttpFraming
 from sessions.http.message import (
     MAX_HEADERS,
+    MAX_PARAMETERS,
     HttpError,
     HttpRequest,
     HttpResponse,
@@ -49,6 +51,30 @@ def test_a_head_gives_method_path_query_and_headers_of_any_case() -> None:
     assert request.header("hOST") == "h:1"
     assert request.header("x-y") == "1"
     assert request.header("absent") is None
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "h", "a-b_c.example:8080", "h:", "[::1]:80", "[fe80::1%eth0]", "127.0.0.1", "a%20b"],
+)
+def test_a_host_is_a_name_or_an_address_and_perhaps_a_port(host: str) -> None:
+    assert read("GET / HTTP/1.1", f"Host: {host}").header("Host") == host
+
+
+def test_a_query_of_the_most_parameters_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parses = []
+
+    def parsed(query: str, **options: bool) -> dict[str, list[str]]:
+        parses.append(query)
+        return parse_qs(query, **options)
+
+    monkeypatch.setattr("sessions.http.message.parse_qs", parsed)
+    query = "&".join(f"p{number}=&p{number}=x" for number in range(MAX_PARAMETERS // 2))
+    request = read(f"GET /?{query} HTTP/1.1", HOST)
+    assert len(request.parameters()) == MAX_PARAMETERS // 2
+    assert {request.query(name) for name in request.parameters()} == {"x"}
+    assert {tuple(request.queries(name)) for name in request.parameters()} == {("", "x")}
+    assert len(parses) == 1
 
 
 def test_a_header_sent_twice_has_no_single_value() -> None:
@@ -101,6 +127,15 @@ def test_a_target_may_be_a_url_whose_host_counts_instead_of_the_headers(
         (["GET ftp://elsewhere/ HTTP/1.1", HOST], 400),
         (["GET http:/// HTTP/1.1", HOST], 400),
         (["GET http://me@localhost/ HTTP/1.1", HOST], 400),
+        (["GET / HTTP/1.1", "Host: me@localhost"], 400),
+        (["GET / HTTP/1.1", "Host: localhost:abc"], 400),
+        (["GET / HTTP/1.1", "Host: localhost/x"], 400),
+        (["GET / HTTP/1.1", "Host: a b"], 400),
+        (["GET / HTTP/1.1", "Host: [::1"], 400),
+        (["GET / HTTP/1.1", "Host: ::1"], 400),
+        (["GET / HTTP/1.1", "Host: http://localhost"], 400),
+        (["GET http://localhost:x/ HTTP/1.1", HOST], 400),
+        (["GET /?" + "a&" * MAX_PARAMETERS + " HTTP/1.1", HOST], 400),
         (["CONNECT localhost:80 HTTP/1.1", HOST], 400),
         (["OPTIONS * HTTP/1.1", HOST], 400),
         (["GET /\xe9 HTTP/1.1", HOST], 400),
