@@ -6,7 +6,6 @@ fetched first. Knows no socket.
 """
 
 from http import HTTPStatus
-from typing import Any
 
 import orjson
 
@@ -23,7 +22,7 @@ from sessions.turns.wanted import Wanted
 from sessions.wire.hub import Hub
 from sessions.wire.kept_conversations import KeptConversations
 from tools_api import errors
-from tools_api.dialects.conversations import item_object, page
+from tools_api.dialects.conversations import item_list
 from tools_api.events import ResumeTurn, encode, parse_resume, response_of
 
 MAX_LISTED = 100
@@ -160,18 +159,14 @@ class StoredResponses:
     async def input_items(self, call: Call) -> HttpResponse:
         """``GET .../input_items``: all that the model read as items, the newest first or, with
         ``order=asc``, the oldest."""
-        items = _input_items(await self.find(call))
+        stored = await self.find(call)
+        items = read_items(stored.entry)
+        ids = listed_ids(items, stored.id)  # by which a later request may refer to them
         if choice_of(call, "order", ("desc", "asc")) == "desc":
             items.reverse()
-        return json_response(page(items, after=call.request.query("after"), limit=limit_of(call)))
-
-
-def _input_items(stored: StoredResponse) -> list[dict[str, Any]]:
-    """The items of a response's input, with a status and an id each, by which a later request may
-    refer to it."""
-    items = read_items(stored.entry)
-    ids = listed_ids(items, stored.id)
-    return [item_object(item) | {"id": id_} for item, id_ in zip(items, ids, strict=True)]
+            ids.reverse()
+        after, limit = call.request.query("after"), limit_of(call)
+        return json_response(item_list(items, ids=ids, after=after, limit=limit))
 
 
 def asked_again(call: Call) -> ResumeTurn | None:

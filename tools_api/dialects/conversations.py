@@ -89,34 +89,35 @@ def item_object(item: Item) -> dict[str, Any]:
 
 
 def item_list(
-    items: Sequence[Item], *, after: str | None = None, limit: int | None = None
+    items: Sequence[Item],
+    *,
+    ids: Sequence[str] | None = None,
+    after: str | None = None,
+    limit: int | None = None,
 ) -> dict[str, Any]:
-    """A page of a list, as clients that turn pages read it.
+    """A page of a list, as clients that turn pages read it; only its own items are written.
 
     Args:
+        ids: the ids under which the items are listed; None: each has its own.
         after: the id of the item before the page; None: it is the first.
         limit: so many items at most; None: all.
 
     Raises:
         ApiError: no item has the id ``after``.
     """
-    return page([item_object(item) for item in items], after=after, limit=limit)
-
-
-def page(
-    items: Sequence[dict[str, Any]], *, after: str | None = None, limit: int | None = None
-) -> dict[str, Any]:
-    """``item_list`` of items as they are written; each has an id."""
-    ids = [item["id"] for item in items]
-    if after is not None and after not in ids:
+    listed = [item.id for item in items] if ids is None else list(ids)
+    if after is not None and after not in listed:
         raise errors.invalid_value("after", f"no item has the id {errors.quoted(after)}")
-    first = 0 if after is None else ids.index(after) + 1
+    first = 0 if after is None else listed.index(after) + 1
     end = len(items) if limit is None else first + limit
-    some = list(items[first:end])
+    here = listed[first:end]
     return {
         "object": "list",
-        "data": some,
-        "first_id": some[0]["id"] if some else None,
-        "last_id": some[-1]["id"] if some else None,
+        "data": [
+            item_object(item) | {"id": id_}
+            for item, id_ in zip(items[first:end], here, strict=True)
+        ],
+        "first_id": here[0] if here else None,
+        "last_id": here[-1] if here else None,
         "has_more": end < len(items),
     }

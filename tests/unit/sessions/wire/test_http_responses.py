@@ -19,7 +19,9 @@ from tests.support.hub_bench import HubBench
 from tests.support.sessions_rig import END, call
 from tests.support.speaking_engine import SpeakingEngine
 from tests.unit.sessions.turns.test_searching import TOOLS, asks
+from tools_api.dialects.conversations import item_object
 from tools_api.errors import ApiError
+from tools_api.items import Item
 
 Handler = Callable[[Call], Awaitable[HttpResponse]]
 
@@ -259,6 +261,26 @@ def test_a_list_is_read_page_by_page(name: str | None) -> None:
         assert (len(most["data"]), most["has_more"]) == (MAX_LISTED, True)
         empty = await body_of(stored.input_items, id_, f"/?order=asc{after}")
         assert (empty["data"], empty["first_id"], empty["has_more"]) == ([], None, False)
+
+    run(scenario)
+
+
+def test_of_a_long_list_the_page_alone_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Item] = []
+
+    def counted(item: Item) -> dict[str, Any]:
+        written.append(item)
+        return item_object(item)
+
+    monkeypatch.setattr("tools_api.dialects.conversations.item_object", counted)
+
+    async def scenario(bench: HubBench, stored: StoredResponses) -> None:
+        said = [{"role": "user", "content": f"{n}"} for n in range(300)]
+        id_ = (await Client(bench).turn(input=said))["id"]
+        for query in ("/?limit=7", f"/?limit=7&after=msg_200_{id_.removeprefix('resp_')}"):
+            written.clear()
+            assert len((await body_of(stored.input_items, id_, query))["data"]) == 7
+            assert len(written) == 7
 
     run(scenario)
 
