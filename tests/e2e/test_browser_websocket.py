@@ -7,6 +7,7 @@ where it is not there.
 import base64
 import functools
 import json
+import re
 import shutil
 import subprocess
 import threading
@@ -19,6 +20,7 @@ import pytest
 
 from keepwarm.demo.child_server import ChildServer, child_server
 from sessions.tenants import Role
+from tests.support.architecture import ROOT
 from tests.support.desk import in_a_browser
 from tools.dashboard_server import MODEL, options_in
 from tools.screenshots import browser
@@ -172,14 +174,18 @@ def node_options() -> list[str] | None:
 with_node = pytest.mark.skipif(node_options() is None, reason="there is no Node with a WebSocket")
 
 
-def in_node(url: str, offer: list[str] | None) -> dict[str, Any]:
-    script = f"({TURN})({json.dumps({'url': url, 'offer': offer})})"
-    script += ".then((told) => console.log(JSON.stringify(told)))"
+def node(script: str) -> str:
+    """What a script prints."""
     command = node_options()
     assert command is not None
     command = [*command, "-e", script]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    return dict(json.loads(told.stdout))
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def in_node(url: str, offer: list[str] | None) -> dict[str, Any]:
+    played = f"({TURN})({json.dumps({'url': url, 'offer': offer})})"
+    told = node(f"{played}.then((told) => console.log(JSON.stringify(told)))")
+    return dict(json.loads(told))
 
 
 @with_node
@@ -196,3 +202,13 @@ def test_a_script_in_node_without_a_good_key_gets_no_socket(
     address: str, offer: list[str] | None
 ) -> None:
     assert in_node(address, offer)["type"] == "failed"
+
+
+@with_node
+@pytest.mark.parametrize("key", [TOKEN, ANY])
+def test_the_lines_of_the_protocol_page_open_a_socket(address: str, key: str) -> None:
+    page = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"```js\n(.*?)```", page, re.DOTALL)
+    lines = lines.replace("wss://agents.example/v1/responses", address)
+    says = "socket.onopen = () => { console.log(socket.protocol); socket.close(); };"
+    assert node(f"const key = {json.dumps(key)};\n{lines}\n{says}") == "keepwarm\n"
