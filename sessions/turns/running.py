@@ -253,6 +253,7 @@ class Running:
             self._service.commits.awake()
         options, session = job.request.keepwarm, None
         ticket: Hashable | None = None
+        in_turn = False
         try:
             if options.parent_session is not None:
                 await memory.know(options.parent_session)
@@ -265,6 +266,7 @@ class Running:
                     await turn_comes
                 if session.state is SessionState.CLOSED:
                     return False
+            in_turn = True
             plan = await self._plan(job, memory, session, grammar)
             if plan.grammar is not None:
                 await self._try_grammar(job, plan.request, plan.grammar)
@@ -276,7 +278,7 @@ class Running:
                 return False
             return await self._with_shares(job, memory, plan, session, ticket)
         finally:
-            if job.request.conversation is not None:
+            if in_turn and job.request.conversation is not None:
                 self._tenant.read_now.pop(job.request.conversation, None)
             if session is not None and ticket is not None:
                 self._asking.wake(session.withdraw(ticket))

@@ -288,6 +288,31 @@ def test_what_is_added_under_an_id_of_the_running_turn_gets_another(
 
 
 @KEPT
+def test_a_turn_that_waited_and_was_left_takes_no_id_from_the_running_one(
+    tmp_path: Path, journal: bool
+) -> None:
+    async def scenario(bench: HttpBench) -> None:
+        id_ = await made(bench, "one")
+        body = {"model": "m", "conversation": id_, "input": [user("two", id="mine")]}
+        running = bench.begin("POST", "/v1/responses", body)
+        await bench.until(lambda: bench.engine.waiting)
+        waiting = bench.begin("POST", "/v1/responses", body)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        waiting.leave()
+        for _ in range(200):
+            await asyncio.sleep(0)
+        told = await bench.ask("POST", f"{PATH}/{id_}/items", {"items": [user("x", id="mine")]})
+        assert told[1]["data"][0]["id"] != "mine"
+        bench.engine.speak()
+        await bench.until(lambda: running.over)
+        assert await texts(bench, id_) == ["one", "two", "Hello", "x"]
+        assert (await items(bench, id_))[1]["id"] == "mine"
+
+    run(scenario, at(tmp_path, journal), holds=True)
+
+
+@KEPT
 def test_a_turn_fails_that_reads_what_is_taken_out(tmp_path: Path, journal: bool) -> None:
     async def scenario(bench: HttpBench) -> None:
         id_ = await made(bench, "one", "two")
