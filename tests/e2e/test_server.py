@@ -22,6 +22,11 @@ from tools_api.limits import Limits
 ACME_KEY, BOSS_KEY = "key-of-acme", "key-of-boss"
 ACME = ApiKey.of(ACME_KEY, tenant="acme")
 BOSS = ApiKey.of(BOSS_KEY, tenant="boss", role=Role.OPERATOR)
+HANDSHAKE = (
+    b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+    b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
 PUBLIC = {"/", "/health", "/healthz", "/openapi.json", "/readyz"}
 NOT_FOUND = {
     "/dashboard/journal",
@@ -191,9 +196,8 @@ def test_a_key_may_be_offered_as_a_sub_protocol_and_is_never_repeated(
     async def scenario(server: RunningServer) -> None:
         with caplog.at_level("DEBUG", logger="sessions"):
             head = await server.raw(
-                b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
-                b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
-                b"AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: "
+                HANDSHAKE.removesuffix(b"\r\n")
+                + b"Sec-WebSocket-Protocol: "
                 + ", ".join(offer).encode()
                 + b"\r\n\r\n"
             )
@@ -263,6 +267,58 @@ def test_a_turn_runs_over_a_socket_with_query_and_stray_headers(loop: str) -> No
             assert await texts(client, 5) == ["created a", "a +1", "a +1", "a +1", "done a"]
 
     play(scenario, lambda: RunningServer(EchoEngine()), loop)
+
+
+def of(first: int, data: bytes = b"", *, mask: int = 0x80, length: bytes | None = None) -> bytes:
+    """A frame of up to 125 bytes; ``first``: its first byte, ``length``: all that tells its length,
+    as it is."""
+    told = bytes([mask | len(data)]) if length is None else length
+    return bytes([first]) + told + (bytes(4) if mask else b"") + data
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (of(0x81, b"{}", mask=0), 1002),
+        (of(0xC1, b"{}"), 1002),
+        (of(0xA1, b"{}"), 1002),
+        (of(0x83, b"x"), 1002),
+        (of(0x8B, b"x"), 1002),
+        (of(0x80, b"x"), 1002),
+        (of(0x01, b"say a") + of(0x81, b"say b"), 1002),
+        (of(0x89, length=b"\xfe\x00\x7e") + bytes(126), 1002),
+        (of(0x09, b"x"), 1002),
+        (of(0x88, b"\x03"), 1002),
+        (of(0x88, b"\x03\xed"), 1002),
+        (of(0x88, b"\x13\x88"), 1002),
+        (of(0x88, b"\x03\xe8\xff"), 1007),
+        (of(0x81, b"\xff"), 1007),
+        (of(0x01, b"\xc3") + of(0x80, b"\x28"), 1007),
+        (of(0x81, length=b"\xff" * 9), 1009),
+        (of(0x81, length=b"\xff" + (1 << 40).to_bytes(8, "big")), 1009),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 1002),
+        (of(0x88, b"\x0f\xa0bye") + of(0x81, b"say a"), 4000),
+    ],
+)
+def test_what_is_no_frame_ends_its_own_socket_alone_with_the_code_for_it(
+    sent: bytes, code: int
+) -> None:
+    async def scenario(server: RunningServer) -> None:
+        async with server.client() as neighbour:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(HANDSHAKE)
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(sent)
+            answer = await reader.read()
+            assert answer[0] == 0x88, "a close and nothing before it"
+            assert int.from_bytes(answer[2:4], "big") == code
+            assert len(answer) == 2 + answer[1], "nor behind it"
+            writer.close()
+            await neighbour.send("say hello")
+            assert await neighbour.recv() == "hello"
+            await server.until(lambda: server.hub.num_connections == 1)
+
+    play(scenario)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
