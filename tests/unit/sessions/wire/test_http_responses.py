@@ -275,9 +275,9 @@ def test_of_a_long_list_the_page_alone_is_written(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("tools_api.dialects.conversations.item_object", counted)
 
     async def scenario(bench: HubBench, stored: StoredResponses) -> None:
-        said = [{"role": "user", "content": f"{n}"} for n in range(300)]
+        said = [{"role": "user", "content": f"{n}"} for n in range(150)]
         id_ = (await Client(bench).turn(input=said))["id"]
-        for query in ("/?limit=7", f"/?limit=7&after=msg_200_{id_.removeprefix('resp_')}"):
+        for query in ("/?limit=7", f"/?limit=7&after=msg_100_{id_.removeprefix('resp_')}"):
             written.clear()
             assert len((await body_of(stored.input_items, id_, query))["data"]) == 7
             assert len(written) == 7
