@@ -54,9 +54,10 @@ class Recovered:
     """The results of a recovery."""
 
     turns: int = 0
+    """Turns that were saved, without what sessions were charged beside them."""
     sessions: int = 0
     gone: int = 0
-    """Turns that sessions had, as far as these are there, and that cannot be read."""
+    """Rows of turns that sessions had, as far as these are there, and that cannot be read."""
     lost: list[str] = field(default_factory=list)
     """A line for each thing that could not be saved."""
 
@@ -283,7 +284,9 @@ def _write(found: _Found, target: Path, report: Recovered) -> None:
             for row in found.accounts.values():
                 sql = f"INSERT INTO account ({rows.ACCOUNT}) VALUES ({marks(len(row))})"
                 cursor.execute(sql, row)
-            report.turns, report.sessions = len(found.turns), len(found.sessions | by_session)
+            report.sessions = len(found.sessions | by_session)
+            bodies = (decode_turn(turn) for turn, _ in found.turns.values())
+            report.turns = sum(body.status not in NO_TURNS for body in bodies)
     finally:
         journal.close()
 

@@ -12,7 +12,7 @@ from sessions.durable.ledger import TurnUsage
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.errors import JournalError, JournalInUse
 from sessions.journal.listing import ListAsked
-from sessions.journal.records import RESIDENCY, session_account
+from sessions.journal.records import COMPACTION, RESIDENCY, session_account
 from sessions.journal.recovery import recover
 from sessions.journal.sqlite import SqliteJournal
 from tests.support.journals import assert_same_chain, record
@@ -76,6 +76,23 @@ def test_a_file_that_exists_is_not_written_over(tmp_path: Path) -> None:
     filled(tmp_path / "j", 1)
     with pytest.raises(JournalError, match="exists"):
         recover(tmp_path / "j", tmp_path / "j")
+
+
+def test_what_a_session_was_charged_beside_its_turns_is_saved_and_counts_as_none(
+    tmp_path: Path,
+) -> None:
+    journal = opened(tmp_path / "j")
+    journal.append([record("r1")])
+    beside = [
+        replace(record(status, said=False), status=status) for status in (RESIDENCY, COMPACTION)
+    ]
+    journal.append(beside)
+    journal.close()
+    report = recover(tmp_path / "j", tmp_path / "new")
+    assert (report.turns, report.sessions, report.gone, report.lost) == (1, 1, 0, [])
+    with contextlib.closing(SqliteJournal(tmp_path / "new", fingerprint=b"f")) as saved:
+        assert len(saved.session_turns("t", "s")) == 3
+        assert saved.account("t", session_account("s")).turns == 1
 
 
 @pytest.mark.parametrize("shared", [False, True])
