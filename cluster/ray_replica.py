@@ -23,7 +23,7 @@ from cluster.scaling import ScaleBounds, ScaleMemory, wanted
 from cluster.slots import lock_name
 from sessions.journal.members import MemberLoad
 from sessions.journal.only_one import OnlyOne
-from sessions.journal.postgres import connected
+from sessions.journal.postgres_connection import connected
 
 log = logging.getLogger(__name__)
 

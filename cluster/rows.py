@@ -14,7 +14,8 @@ from sessions.journal.errors import JournalAbsent, JournalError
 from sessions.journal.members import Member, bell_of
 from sessions.journal.only_one import OnlyOne
 from sessions.journal.places import open_postgres
-from sessions.journal.postgres import PostgresJournal, connected
+from sessions.journal.postgres import PostgresJournal
+from sessions.journal.postgres_connection import connected
 from sessions.pages.cluster_rows import SILENT, member_row
 
 FORGET_MS = 3_600_000

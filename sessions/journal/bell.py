@@ -12,9 +12,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
+
+from sessions.journal.errors import JournalError
+from sessions.journal.postgres_connection import JournalConnection
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +29,7 @@ _LOOK_EVERY_S = 1.0
 class Bell:
     """One server's. A ``Waiter``: who waits for a session goes on when it is told."""
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[Any]], server: str) -> None:
+    def __init__(self, connect: Callable[[], JournalConnection], server: str) -> None:
         self._connect = connect
         self._server = server
         self._tell: Callable[[], None] = lambda: None
@@ -60,7 +62,8 @@ class Bell:
         self._closing.set()
         if self._thread is None:
             return
-        with contextlib.suppress(psycopg.Error), contextlib.closing(self._connect()) as connection:
+        failed = contextlib.suppress(psycopg.Error, JournalError)
+        with failed, contextlib.closing(self._connect()) as connection:
             connection.autocommit = True
             connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, self._server))
         self._thread.join()
@@ -73,17 +76,18 @@ class Bell:
                     connection.execute(f"LISTEN {CHANNEL}".encode())
                     self._ring()
                     self._hear(connection)
-            except psycopg.Error as error:
+            except (psycopg.Error, JournalError) as error:
                 log.debug("journal cannot be listened to reason=%s", type(error).__name__)
                 self._closing.wait(RETRY_S)
 
-    def _hear(self, connection: psycopg.Connection[Any]) -> None:
+    def _hear(self, connection: JournalConnection) -> None:
         while not self._closing.is_set():
             for notice in connection.notifies(timeout=_LOOK_EVERY_S):
                 if notice.payload == self._server:
                     self._ring()
                 if self._closing.is_set():
                     return
+            connection.begin()  # a pooler that gave its session away took the ear with it
 
     def _ring(self) -> None:
         with self.rung:

@@ -26,6 +26,19 @@ class JournalDisplaced(JournalUnavailable):
     it."""
 
 
+class JournalPooled(JournalUnavailable):
+    """A pooler before PostgreSQL gives one session of the database to several clients, or was told
+    to while this program runs: nothing is read or written through it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "PostgreSQL: a pooler at this address gives one session of the database to several "
+            "clients: have it keep a session for each, and tidy it up behind him (PgBouncer: "
+            "pool_mode = session, server_reset_query = DISCARD ALL), or name the database's own "
+            "address"
+        )
+
+
 class JournalAbsent(JournalUnavailable):
     """There is no journal yet where somebody only looks; the first server makes it."""
 

@@ -10,21 +10,21 @@ without having asked since.
 import contextlib
 import hashlib
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 
-from sessions.journal.errors import JournalUnavailable
+from sessions.journal.errors import JournalPooled, JournalUnavailable
+from sessions.journal.postgres_connection import JournalConnection
 
 
 class OnlyOne:
     """A contender for being the only one of several servers that does something."""
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[Any]], name: str) -> None:
+    def __init__(self, connect: Callable[[], JournalConnection], name: str) -> None:
         """``name``: what it is that only one may do."""
         self._connect = connect
         self._name = name
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: JournalConnection | None = None
         self._held = False
 
     def holds(self) -> bool:
@@ -40,7 +40,12 @@ class OnlyOne:
                 self._connection.autocommit = True
             sql = "SELECT true" if self._held else "SELECT pg_try_advisory_lock(%s)"
             key = () if self._held else (_key(self._name),)
-            row = self._connection.execute(sql, key).fetchone()
+            with self._connection.transaction():
+                self._connection.begin()
+                row = self._connection.execute(sql, key).fetchone()
+        except JournalPooled:
+            self.leave()
+            raise
         except psycopg.Error as error:
             self.leave()
             said = str(error).strip().splitlines() or [type(error).__name__]
@@ -54,7 +59,7 @@ class OnlyOne:
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 # A connection's end is noticed there a moment later.
-                connection.execute("SELECT pg_advisory_unlock_all()")
+                connection.execute("SELECT pg_advisory_unlock(%s)", (_key(self._name),))
             connection.close()
 
 

@@ -11,7 +11,6 @@ same journal is behind the address.
 """
 
 import contextlib
-import os
 import re
 import secrets
 import threading
@@ -19,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from sessions.journal import retention
 from sessions.journal.bell import CHANNEL, Bell
@@ -28,25 +26,16 @@ from sessions.journal.errors import (
     JournalDamaged,
     JournalDisplaced,
     JournalError,
+    JournalPooled,
     JournalUnavailable,
     other_version,
 )
 from sessions.journal.ownership import Ownership
+from sessions.journal.postgres_connection import JournalConnection, connected
 from sessions.journal.records import SessionRecord, TurnRecord
 from sessions.journal.sql import SqlJournal
 from sessions.journal.tables import NAMES, VERSION, Cursor, statements
 
-STATEMENT_MS = 5000
-IDLE_IN_TRANSACTION_MS = 5000
-CONNECT_S = 5
-LOST_HOST = {
-    "tcp_user_timeout": 5000,
-    "keepalives_idle": 4,
-    "keepalives_interval": 1,
-    "keepalives_count": 5,
-}
-"""Milliseconds, seconds and a number: a host that is gone without a word is given up after so long,
-where the address does not say otherwise. Without them the system waits for a quarter of an hour."""
 _RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]
 _WRITTEN = [name for name in NAMES if name != "journal"]
 _LACKING = """
@@ -60,9 +49,10 @@ stopped inside it, or may only read, as on a server that is not the first one an
 _LATER = (psycopg.OperationalError, psycopg.errors.InsufficientPrivilege)
 """Errors that end without a change here: a right is granted again."""
 _BUSY = re.compile(
-    "starting up|shutting down|recovery mode|not yet accepting|too many|connection slots"
+    "starting up|shutting down|recovery mode|not yet accepting|too many|connection slots|"
+    "login has been failing|cannot connect to server|no more connections|query_wait_timeout|paused"
 )
-"""The words of a server that takes nobody more just now."""
+"""The words of a server, or of a pooler before it, that takes nobody more just now."""
 _SCHEMA_LOCK = 0x6B770001
 _IN_NO_TEXT = "\x01"
 """A character that no text of a row has, as NUL is: names are printable."""
@@ -128,8 +118,10 @@ class PostgresJournal(SqlJournal):
         self._address = address
         self._beside = beside
         self._closed = False
+        self._to_probe = True
+        """Whether the next connection asks a pooler if it gives sessions away."""
         self._local = threading.local()
-        self._connections: list[psycopg.Connection[Any]] = []
+        self._connections: list[JournalConnection] = []
         self._bell = Bell(self._connect, owner)
         self._identity: bytes | None = None
         """The identity of the journal that was found there first."""
@@ -194,9 +186,9 @@ class PostgresJournal(SqlJournal):
             identity = bytes(row[1])
         self._identity = identity
 
-    def _connection(self) -> psycopg.Connection[Any]:
+    def _connection(self) -> JournalConnection:
         """This thread's connection, opened if it has none."""
-        connection: psycopg.Connection[Any] | None = getattr(self._local, "connection", None)
+        connection: JournalConnection | None = getattr(self._local, "connection", None)
         if connection is None or connection.closed:
             connection = self._connect()
             if self._identity is not None:
@@ -206,8 +198,9 @@ class PostgresJournal(SqlJournal):
             self._connections.append(connection)
         return connection
 
-    def _ask_identity(self, connection: psycopg.Connection[Any]) -> None:
+    def _ask_identity(self, connection: JournalConnection) -> None:
         try:
+            connection.begin()
             with connection.cursor() as cursor:
                 self._refuse_another(_Cursor(cursor))
             connection.rollback()
@@ -223,8 +216,10 @@ class PostgresJournal(SqlJournal):
                 if self._identity is None:
                     self._prepare()
 
-    def _connect(self) -> psycopg.Connection[Any]:
-        return connected(self._address)
+    def _connect(self) -> JournalConnection:
+        connection = connected(self._address, probe=self._to_probe)
+        self._to_probe = False
+        return connection
 
     @contextlib.contextmanager
     def writing(self, *, synced: bool = True) -> Iterator[Cursor]:
@@ -235,13 +230,10 @@ class PostgresJournal(SqlJournal):
             yield cursor
 
     @contextlib.contextmanager
-    def _transaction(
-        self, connection: psycopg.Connection[Any], *, synced: bool
-    ) -> Iterator[Cursor]:
+    def _transaction(self, connection: JournalConnection, *, synced: bool) -> Iterator[Cursor]:
         try:
+            connection.begin("" if synced else "SET LOCAL synchronous_commit TO off")
             with connection.cursor() as cursor:
-                if not synced:
-                    cursor.execute("SET LOCAL synchronous_commit TO off")
                 yield _Cursor(cursor)
             connection.commit()
         except BaseException:
@@ -256,8 +248,8 @@ class PostgresJournal(SqlJournal):
         with self._said():
             connection = self._connection()
             try:
+                connection.begin("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 with connection.cursor() as cursor:
-                    cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                     yield _ReadingCursor(cursor)
             finally:
                 with contextlib.suppress(psycopg.Error):
@@ -268,6 +260,10 @@ class PostgresJournal(SqlJournal):
         """The driver's errors in the journal's words; a broken connection is thrown away."""
         try:
             yield
+        except JournalPooled:
+            self._to_probe = True
+            self._throw_away()
+            raise
         except psycopg.errors.UniqueViolation as error:
             raise JournalUnavailable(f"PostgreSQL: {_first_line(error)}") from error
         except psycopg.Error as error:
@@ -277,7 +273,7 @@ class PostgresJournal(SqlJournal):
             raise JournalError(f"PostgreSQL: {_first_line(error)}") from error
 
     def _throw_away(self) -> None:
-        connection: psycopg.Connection[Any] | None = getattr(self._local, "connection", None)
+        connection: JournalConnection | None = getattr(self._local, "connection", None)
         if connection is not None:
             self._local.connection = None
             with contextlib.suppress(psycopg.Error):
@@ -339,20 +335,6 @@ class PostgresJournal(SqlJournal):
             connection.close()
 
 
-def connected(address: str) -> psycopg.Connection[Any]:
-    """A connection on which nothing waits for ever. What the address says stays as it is, e.g. the
-    schema in its ``options``, but for these limits and the encoding."""
-    asked = conninfo_to_dict(address)
-    options = (
-        str(asked.get("options") or os.environ.get("PGOPTIONS", "")),
-        f"-c statement_timeout={STATEMENT_MS} -c synchronous_commit=on",
-        f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
-    )
-    given: dict[str, Any] = {**LOST_HOST, **asked, "options": " ".join(filter(None, options))}
-    given |= {"connect_timeout": CONNECT_S, "client_encoding": "utf8"}
-    return psycopg.connect(**given)
-
-
 def _refuse_encoding(cursor: Cursor) -> None:
     """Raise JournalError where the database cannot hold every text."""
     (encoding,) = cursor.execute("SELECT current_setting('server_encoding')").fetchone()
@@ -376,6 +358,8 @@ def _absent(cursor: Cursor) -> JournalUnavailable:
 def _silent(error: JournalError) -> bool:
     """Nobody answered at the address; who answers and refuses does so tomorrow."""
     said = str(error)
+    if isinstance(error, JournalPooled):
+        return False
     if "FATAL" in said:
         return _BUSY.search(said) is not None
     if isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):

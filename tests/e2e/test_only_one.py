@@ -10,7 +10,8 @@ from cluster.rows import MemberRows
 from sessions.journal.errors import JournalUnavailable
 from sessions.journal.members import MemberState, Presence, bell_of
 from sessions.journal.only_one import OnlyOne
-from sessions.journal.postgres import PostgresJournal, connected
+from sessions.journal.postgres import PostgresJournal
+from sessions.journal.postgres_connection import connected
 from sessions.quotas import Draw
 from tests.support.postgres import MISSING, PROGRAMS, PostgresServer, postgres_server
 

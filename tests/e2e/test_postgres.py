@@ -28,7 +28,8 @@ from sessions.journal.errors import (
 )
 from sessions.journal.inspection import Seen
 from sessions.journal.ownership import DEAD_MS, Ownership
-from sessions.journal.postgres import STATEMENT_MS, PostgresJournal, connected
+from sessions.journal.postgres import PostgresJournal
+from sessions.journal.postgres_connection import STATEMENT_MS, JournalConnection, connected
 from sessions.journal.samples import MINUTE_S, Sample
 from sessions.journal.shares import Want
 from sessions.journal.tables import FIRST_EPOCH, VERSION
@@ -237,9 +238,15 @@ def test_an_address_nobody_listens_at_is_said_in_a_line(tmp_path: Path) -> None:
 
 def test_what_the_address_says_of_the_schema_and_the_network_stays(address: str) -> None:
     kept: dict[str, Any] = {}
+
+    def keep(**given: Any) -> None:
+        kept.update(given)
+        raise psycopg.OperationalError
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("psycopg.connect", lambda **given: kept.update(given))
-        connected("postgresql://me:p%40%3A%2F@db,other/x?keepalives_idle=60")
+        patch.setattr(JournalConnection, "connect", keep)
+        with pytest.raises(psycopg.OperationalError):
+            connected("postgresql://me:p%40%3A%2F@db,other/x?keepalives_idle=60")
     assert (kept["host"], kept["password"], kept["keepalives_idle"]) == ("db,other", "p@:/", "60")
     assert kept["tcp_user_timeout"] <= STATEMENT_MS, "a host that is gone is given up"
     with psycopg.connect(address, autocommit=True) as connection:
