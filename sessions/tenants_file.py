@@ -21,11 +21,13 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from runtime.folder_files import UnfitFile, read_named, read_within
 from sessions.tenants import (
     ApiKey,
     BudgetTerms,
@@ -161,15 +163,18 @@ class _Document(BaseModel):
     tenants: dict[str, _TenantTable] = {}
 
 
-def read_tenants_file(path: Path) -> TenantsFile:
+def read_tenants_file(path: Path, *, wait: bool = True) -> TenantsFile:
     """Read a file.
+
+    Args:
+        wait: whether a pipe is waited for, a while.
 
     Raises:
         KeyFileError: it cannot be read, has an unknown or a bad entry, a key or a name twice,
             no key at all or too many. The message names the file and the entry.
     """
     try:
-        text = _text(path)
+        text = _text(path, wait)
         try:
             document = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
@@ -188,16 +193,14 @@ def key_row(key: ApiKey) -> str:
     )
 
 
-def _text(path: Path) -> str:
-    most = DEFAULT_LIMITS.max_tenants_file_bytes
+def _text(path: Path, wait: bool) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(most + 1)
-        if len(content) > most:
-            raise KeyFileError(f"longer than {most} bytes")
-        return content.decode()
-    except OSError as error:
+        read = read_named if wait else partial(read_within, wait_s=0.0)
+        return read(path, DEFAULT_LIMITS.max_tenants_file_bytes).decode()
+    except FileNotFoundError as error:
         raise KeyFileError(f"cannot read it: {error.strerror}") from error
+    except UnfitFile as error:
+        raise KeyFileError(f"cannot read it: {error.reason}") from error
     except UnicodeDecodeError:
         raise KeyFileError("cannot read it: not UTF-8") from None
 

@@ -98,6 +98,8 @@ def _append(file: Path, row: str) -> None:
 
 def _append_to(place: Path, row: str) -> None:
     draft = place.with_name(place.name + ".new")
+    if place.exists() and not place.is_file():
+        raise KeyFileError("not a regular file")
     try:
         before = place.read_text(encoding="utf-8") if place.exists() else ""
         draft.write_text(f"{before}\n{row}" if before else row, encoding="utf-8")

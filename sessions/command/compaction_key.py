@@ -10,7 +10,7 @@ import os
 import secrets
 from pathlib import Path
 
-from runtime.folder_files import UnfitFile, read_within
+from runtime.folder_files import UnfitFile, read_named
 from sessions.command.journal_options import JournalOptions, journal_file
 from sessions.command.settings import OptionError
 from sessions.durable.compaction import KEY_BYTES, Seal
@@ -54,7 +54,7 @@ def _key(options: JournalOptions, fingerprint: bytes) -> bytes:
 
 def _given(file: Path) -> bytes:
     try:
-        key = read_within(file, _MOST_BYTES)
+        key = read_named(file, _MOST_BYTES)
     except FileNotFoundError as error:
         raise OptionError(f"--compaction-key {file}: {error.strerror}") from error
     except UnfitFile as error:
@@ -79,7 +79,7 @@ def _beside(file: Path) -> bytes:
         finally:
             made.unlink()
     try:
-        key = read_within(file, _MOST_BYTES)
+        key = read_named(file, _MOST_BYTES)
     except UnfitFile as error:
         raise OSError(0, error.reason) from error
     if len(key) < KEY_BYTES:

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runtime.folder_files import UnfitFile, read_within
+from runtime.folder_files import UnfitFile, read_named
 from sessions.command.settings import OptionError
 from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
@@ -76,7 +76,7 @@ def read_price_file(path: Path) -> PriceFile:
         PriceError: it cannot be read, or an entry is missing, unknown or no price.
     """
     try:
-        text = read_within(path, _MOST_BYTES).decode()
+        text = read_named(path, _MOST_BYTES).decode()
         document = tomllib.loads(text, parse_float=Decimal)
     except FileNotFoundError as error:
         raise PriceError(f"{path} cannot be read: {error.strerror}") from error

@@ -1,6 +1,7 @@
 """A tenants file that is read again while the server runs.
 
-Always true: a file that cannot be used changes nothing, and the log says why.
+Always true: a file that cannot be used changes nothing, and the log says why; no pipe is waited
+for.
 """
 
 import logging
@@ -27,7 +28,7 @@ def reload_tenants(
         check: raises OptionError for what cannot hold at this server.
     """
     try:
-        read = read_tenants_file(path)
+        read = read_tenants_file(path, wait=False)  # in the event loop
         check(read.policies)
     except (KeyFileError, OptionError) as error:
         log.error("tenants file is not taken, what held before holds reason=%s", error)

@@ -127,7 +127,9 @@ def fault_of_file(path: Path) -> str | None:
     try:
         if path.is_dir():
             return "a folder, and no file"
-        return None if path.is_file() else "no such file"
+        if path.is_file():
+            return None
+        return "no regular file" if path.exists() else "no such file"
     except OSError as error:
         return error.strerror
 

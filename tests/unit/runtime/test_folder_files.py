@@ -1,5 +1,7 @@
 """Files of a model's folder: regular, within their size, and JSON that is worth parsing."""
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,33 @@ def test_json_beyond_its_bounds_is_refused_before_it_is_parsed(text: bytes, tmp_
     (tmp_path / "f").write_bytes(text)
     with pytest.raises(UnfitFile, match="f: not JSON within bounds: "):
         read_json(tmp_path / "f", BOUNDS)
+
+
+def test_a_pipe_is_read_to_its_end_and_waited_for_no_longer_than_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    os.mkfifo(path)
+    said = "f: a pipe whose writer did not end within 0.01 s"
+    with pytest.raises(UnfitFile, match=said):
+        read_within(path, 40, wait_s=0.01)  # nobody is there
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(path, os.O_WRONLY)
+    os.write(writer, b"half")
+    with pytest.raises(UnfitFile, match=said):
+        read_within(path, 40, wait_s=0.01)
+    os.close(writer)
+    os.close(reader)
+
+    def write() -> None:
+        with path.open("wb", buffering=0) as file:
+            for _ in range(4):
+                file.write(b"x" * 10)
+
+    for most, fits in ((40, True), (39, False)):
+        thread = threading.Thread(target=write)
+        thread.start()
+        if fits:
+            assert read_within(path, most, wait_s=10.0) == b"x" * 40
+        else:
+            with pytest.raises(UnfitFile, match="larger than 39 bytes"):
+                read_within(path, most, wait_s=10.0)
+        thread.join()

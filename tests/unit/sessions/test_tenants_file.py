@@ -143,7 +143,7 @@ def test_there_is_a_most_of_keys_and_of_bytes(tmp_path: Path) -> None:
     assert f"holds {most + 1} keys, at most {most}" in refusal(tmp_path, rows(most + 1))
     room = DEFAULT_LIMITS.max_tenants_file_bytes - len(ROW) - 1
     assert read_tenants_file(write(tmp_path, ROW + "#" + "x" * room)).keys == (CI,)
-    assert "longer than" in refusal(tmp_path, ROW + "#" + "x" * (room + 1))
+    assert "larger than" in refusal(tmp_path, ROW + "#" + "x" * (room + 1))
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

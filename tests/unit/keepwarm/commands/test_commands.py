@@ -228,6 +228,10 @@ def test_a_key_can_go_straight_into_a_file_that_stays_good(
     assert f"{file}: key 3: the name 'a' stands in the file twice" in err
     assert file.read_text() == before
     assert list(tmp_path.iterdir()) == [file]
+    file.unlink()
+    os.mkfifo(file)
+    words = ("keys", "new", "--name", "a", "--tenant", "t", "--append", str(file))
+    assert told(capsys, *words)[::2] == (1, f"keepwarm: error: {file}: not a regular file\n")
 
 
 def test_a_row_changes_neither_who_may_read_a_file_nor_what_a_link_is(

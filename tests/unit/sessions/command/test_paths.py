@@ -14,12 +14,13 @@ from runtime.model.sources import BYTE_TOKENIZER
 from sessions.command.compaction_key import seal_for
 from sessions.command.journal_options import JournalOptions, fingerprint
 from sessions.command.prices import read_price_file
-from sessions.command.settings import OptionError, read_config
+from sessions.command.settings import OptionError, config_path, read_config
 from sessions.journal.mark import read_mark
 from sessions.tenants import KeyFileError
 from sessions.tenants_file import read_tenants_file
 
 KINDS = ("folder", "device", "link to itself", "holes", "grows", "nothing")
+IDLE = "a pipe that nobody writes into"
 
 
 @contextmanager
@@ -35,6 +36,8 @@ def made(kind: str, path: Path) -> Iterator[None]:
         case "holes":
             with path.open("wb") as file:
                 file.truncate(1 << 40)
+        case _ if kind == IDLE:
+            os.mkfifo(path)
         case "grows":
             with _endless(path):
                 yield
@@ -82,11 +85,21 @@ READERS: dict[str, tuple[Callable[[Path], object], type[Exception]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("option", READERS)
+CASES = [(option, kind) for kind in (*KINDS, IDLE) for option in READERS]
+CASES.remove(("--config", IDLE))  # has to be a regular file
+
+
+def test_a_configuration_file_is_no_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "given")
+    with pytest.raises(OptionError, match="given: no regular file"):
+        config_path(str(tmp_path / "given"), {})
+
+
+@pytest.mark.parametrize(("option", "kind"), CASES)
 def test_what_cannot_be_read_is_told_in_a_line_and_costs_little(
-    option: str, kind: str, tmp_path: Path
+    option: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("runtime.folder_files.PIPE_WAIT_S", 10.0 if kind == "grows" else 0.01)
     read, fault = READERS[option]
     path = tmp_path / "given"
     tracemalloc.start()

@@ -1,6 +1,7 @@
 """A tenants file is read again whole, or what held before goes on holding."""
 
 import logging
+import os
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,16 @@ def test_a_bad_file_changes_nothing_and_the_log_says_why(
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert str(path) in record.getMessage()
+
+
+def test_no_pipe_is_waited_for_while_the_server_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, tenants = tmp_path / "tenants.toml", Tenants([OLD])
+    os.mkfifo(path)
+    assert not reload_tenants(path, tenants, Revoked())
+    assert tenants.authenticate("old-key-of-acme") == OLD.principal
+    assert "a pipe whose writer did not end within 0 s" in caplog.text
 
 
 def test_limits_and_prices_hold_from_now_on_all_or_none(
