@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 
 from keepwarm.demo.child_server import child_server
 from sessions.command.serve_settings import SERVE_SETTINGS
+from sessions.journal.places import state_folder
 from tests.support.architecture import PACKAGES, ROOT
 from tools.replay_dockerfile import IMAGE, copied, instructions
 from tools_api.limits import DEFAULT_LIMITS
@@ -254,6 +255,13 @@ def test_the_unit_leaves_the_service_little_to_do_harm_with() -> None:
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-300:] + done.stderr
+
+
+def test_the_units_journal_and_caches_are_in_the_folders_that_it_may_write_to() -> None:
+    environment = dict(each.split("=") for each in unit()["Environment"].split())
+    assert state_folder(environment) == Path("/var/lib", unit()["StateDirectory"])
+    assert environment["XDG_CACHE_HOME"] == "/var/cache"
+    assert unit()["CacheDirectory"] == "keepwarm"
 
 
 def test_the_unit_gives_turns_their_time_and_clients_their_sockets() -> None:
