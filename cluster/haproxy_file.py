@@ -5,11 +5,13 @@ Always true: members come and go over the runtime socket alone; the file does no
 and HAProxy is never reloaded.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from sessions.journal.members import MOST_SLOTS
+from sessions.journal.records import SERVER_DIED
 
 BACKEND, FRONTEND = "replicas", "clients"
 NUM_SLOTS = MOST_SLOTS
@@ -39,6 +41,9 @@ SERVERS = (
 )
 """``shutdown-sessions``: a process that is stopped, not dead, keeps its sockets open, and whoever
 waits at one would wait until it is tired of that."""
+
+_NONE_FREE = "The server is overloaded: no server of the cluster takes requests just now."
+_GONE = "The server that had the request is gone: what it began has failed. Send it again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +92,17 @@ def _defaults() -> Iterable[str]:
         # A socket may say nothing for as long as an agent's tools run.
         "timeout tunnel 2h",
         "timeout check 1500ms",
+        _answer(503, _NONE_FREE, "server_is_overloaded", " hdr retry-after 1"),
+        _answer(502, _GONE, SERVER_DIED),
+        _answer(504, _GONE, SERVER_DIED),
     )
+
+
+def _answer(status: int, message: str, code: str, headers: str = "") -> str:
+    """A line that has clients told in the API's words what HAProxy would say in a page."""
+    error = {"message": message, "type": "server_error", "param": None, "code": code}
+    body = json.dumps({"error": error})
+    return f"http-error status {status} content-type application/json string '{body}'{headers}"
 
 
 def _backend() -> Iterable[str]:

@@ -6,12 +6,14 @@ server of ours too.
 
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import httpx
 import pytest
 
 from cluster.haproxy import Haproxy, HaproxyError, find_program
@@ -141,6 +143,40 @@ def front(spoil: Spoil = whole) -> Iterator[Front]:
 def member(address: str, state: MemberState = MemberState.READY, slot: int = 0) -> Seen:
     said = Presence(cluster="c", address=address, identity="m", state=state)
     return Seen(member=Member(owner=address, heartbeat_ms=1, presence=said, slot=slot), fresh=True)
+
+
+def told(before: Front) -> tuple[int, str, object]:
+    """Status, time to wait and code of an answer that is HAProxy's own."""
+    answer = httpx.get(f"http://127.0.0.1:{before.port}/v1/responses", timeout=20)
+    assert answer.headers["content-type"] == "application/json"
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return answer.status_code, answer.headers.get("retry-after", ""), error["code"]
+
+
+def test_what_haproxy_answers_itself_is_said_as_the_api_says_it() -> None:
+    with front() as before, socket.create_server(("127.0.0.1", 0)) as dies:
+        assert told(before) == (503, "1", "server_is_overloaded"), "there is no server"
+        address = f"127.0.0.1:{dies.getsockname()[1]}"
+
+        def answer() -> None:
+            while True:
+                client, _ = dies.accept()
+                with client:
+                    head = read_head(client)
+                    if "/end" in head:
+                        return
+                    if "/health" in head:
+                        client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        before.do(member(address))
+        assert until(lambda: before.slots()[0].up)
+        assert told(before) == (502, "", "server_died"), "it had the request, and is gone"
+        with socket.create_connection(dies.getsockname()) as client:
+            send(client, "/end")
+            thread.join()
 
 
 # Checks
