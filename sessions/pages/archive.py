@@ -15,7 +15,7 @@ from sessions.durable.ledger import TurnUsage, dollars
 from sessions.http.exchange import Call
 from sessions.http.message import HttpResponse, http_error, json_response
 from sessions.journal.encoding import decode_header, decode_links, decode_turn
-from sessions.journal.errors import JournalError
+from sessions.journal.errors import JournalError, JournalUnavailable
 from sessions.journal.journal import Journal
 from sessions.journal.records import StoredTurn
 from sessions.pages.rows import tokens
@@ -29,6 +29,16 @@ MAX_TURNS_SHOWN = 200
 
 Beside = Callable[[str, Callable[[], dict[str, Any]]], Awaitable[dict[str, Any]]]
 """Makes a call on the journal beside the event loop, when it is the tenant's turn."""
+
+
+def unread(error: Exception, what: str) -> ApiError:
+    """What whoever asked for ``what`` is told where the journal could not be read. Of a journal out
+    of reach the log says when that begins and ends, and no more with each look."""
+    if isinstance(error, JournalUnavailable):
+        log.debug("%s cannot be read reason=%s", what, error)
+    else:
+        log.error("%s cannot be read", what, exc_info=error)
+    return errors.overloaded("the journal cannot be read just now", retry_after_s=1.0)
 
 
 class Archive:
@@ -61,11 +71,8 @@ class Archive:
             raise errors.missing_parameter("name")
         try:
             return json_response(await self._beside(principal.tenant, work))
-        except (JournalError, ApiError):
-            log.exception("journal cannot be shown")
-            raise http_error(
-                HTTPStatus.SERVICE_UNAVAILABLE, "The journal cannot be read just now."
-            ) from None
+        except (JournalError, ApiError) as error:
+            raise unread(error, "a session's journal") from None
 
 
 def session_turns(journal: Journal, tenant: str, name: str, *, own: bool) -> dict[str, Any]:

@@ -4,19 +4,15 @@ The rows are those that ``keepwarm cluster status`` prints; the page of the dash
 top --cluster`` show them too. They come from the database: no server is asked.
 """
 
-import logging
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 from sessions.http.exchange import Call
-from sessions.http.message import HttpResponse, http_error, json_response
+from sessions.http.message import HttpResponse, json_response
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Owner
-from sessions.pages.archive import Beside
+from sessions.pages.archive import Beside, unread
 from sessions.pages.cluster_rows import cluster_rows
-
-log = logging.getLogger(__name__)
 
 
 class ClusterPage:
@@ -37,7 +33,7 @@ class ClusterPage:
         """``{"cluster", "servers"}``, the latter by slot.
 
         Raises:
-            HttpError: the database cannot be read.
+            ApiError: the database cannot be read.
         """
         body: dict[str, Any] = {"cluster": self._cluster, "servers": []}
         if self._cluster is None or self._ownership is None:
@@ -46,10 +42,7 @@ class ClusterPage:
         try:
             return json_response(body | await self._beside(call.principal.tenant, work))
         except JournalError as error:
-            log.warning("the cluster cannot be read reason=%s", error)
-            raise http_error(
-                HTTPStatus.SERVICE_UNAVAILABLE, "The database cannot be read just now."
-            ) from None
+            raise unread(error, "the cluster") from None
 
 
 def servers(ownership: Owner, cluster: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from sessions.journal.journal import Journal
 from sessions.journal.kept_budgets import budgets_kept
 from sessions.journal.listing import ListAsked, ListedSession, ListPlace
 from sessions.journal.records import SessionRecord, SpendTotal, options_kept
-from sessions.pages.archive import Beside
+from sessions.pages.archive import Beside, unread
 from sessions.pages.list_query import PAGE_ROWS, SessionsQuery, read_sessions_query
 from sessions.pages.live_listing import LogOf, bounded, live_places, live_tree
 from sessions.pages.rows import budget_row, tokens
@@ -133,11 +133,8 @@ class SessionsListing:
     ) -> dict[str, Any]:
         try:
             return await self._beside(principal.tenant, work)
-        except JournalError:
-            log.exception("journal cannot be listed")
-            raise http_error(
-                HTTPStatus.SERVICE_UNAVAILABLE, "The journal cannot be read just now."
-            ) from None
+        except JournalError as error:
+            raise unread(error, "the list of sessions") from None
 
     # Without a journal
 

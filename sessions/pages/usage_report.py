@@ -7,7 +7,6 @@ spreadsheet takes for a formula.
 
 import csv
 import io
-import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -21,12 +20,10 @@ from sessions.http.message import HttpResponse, http_error, json_response
 from sessions.journal.errors import JournalError
 from sessions.journal.usage import UsageSums
 from sessions.journal.usage_reading import UsageAsked, UsagePlace, UsageRow
-from sessions.pages.archive import Beside
+from sessions.pages.archive import Beside, unread
 from sessions.pages.usage_cursor import CursorSeal
 from sessions.pages.usage_query import UsageQuery, read_usage_query
 from tools_api import errors
-
-log = logging.getLogger(__name__)
 
 CURSOR_HEADER = "X-Next-Cursor"
 """The next page's cursor, of a CSV."""
@@ -74,11 +71,8 @@ class UsageReport:
         query = read_usage_query(call.request, call.principal, self._wall_clock())
         try:
             body = await self._beside(call.principal.tenant, partial(usage_page, journal, query))
-        except JournalError:
-            log.exception("usage cannot be shown")
-            raise http_error(
-                HTTPStatus.SERVICE_UNAVAILABLE, "The journal cannot be read just now."
-            ) from None
+        except JournalError as error:
+            raise unread(error, "usage") from None
         return _csv_response(body) if query.format == "csv" else json_response(body)
 
 

@@ -1,6 +1,7 @@
 """The journal is shown page by page, to each tenant its own."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -8,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from sessions.journal.errors import JournalUnavailable
-from sessions.pages.archive import MAX_TURNS_SHOWN, Archive
+from sessions.journal.errors import JournalDamaged, JournalUnavailable
+from sessions.pages.archive import MAX_TURNS_SHOWN, Archive, unread
 from sessions.tenants import Principal, Role
 from tests.support.exchange import KeptExchange, make_call
 from tests.support.journals import record
@@ -109,3 +110,16 @@ def test_a_turns_items_are_read_from_the_journal_by_its_own_tenant_alone() -> No
     assert asked(journal, "items=resp_2", tenant="acme").body == {"kept": False}
     assert journal.hide("acme", "resp_1")
     assert asked(journal, "items=resp_1", tenant="acme").body == {"kept": False}
+
+
+def test_a_journal_out_of_reach_is_no_line_of_the_log_with_each_look_and_a_damaged_one_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    for error, levels in ((JournalUnavailable("away"), []), (JournalDamaged("x"), ["ERROR"])):
+        caplog.clear()
+        told = unread(error, "usage")
+        assert (told.status, told.code) == (503, "server_is_overloaded")
+        assert str(error) not in told.message
+        assert [each.levelname for each in caplog.records] == levels
+        assert all(each.exc_info for each in caplog.records)
