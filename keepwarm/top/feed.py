@@ -8,6 +8,7 @@ people.
 import http.client
 import math
 import re
+import secrets
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -138,7 +139,8 @@ class ClusterSnapshot:
 
 
 class Feed:
-    """One server, asked as often as ``read`` is called."""
+    """One server, asked as often as ``read`` is called; behind the balancer of a cluster one of
+    its servers, as long as that lives."""
 
     def __init__(self, url: str, key: str | None) -> None:
         """
@@ -152,7 +154,10 @@ class Feed:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not of the form http://host:port")
         self.address = f"{parts.scheme}://{parts.netloc}"
-        self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        # A balancer of ours has all looks go to one server, whose totals and curves they are.
+        self.headers = {"X-Session-Id": f"keepwarm-top-{secrets.token_hex(8)}"}
+        if key is not None:
+            self.headers["Authorization"] = f"Bearer {key}"
 
     def read(self) -> Snapshot:
         """Ask the server. Waits for some seconds at most.

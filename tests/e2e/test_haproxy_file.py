@@ -20,6 +20,7 @@ from cluster.haproxy import Haproxy, HaproxyError, find_program
 from cluster.haproxy_file import BACKEND, Listening, text
 from cluster.membership import Seen, Slot, plan
 from keepwarm.demo.child_server import ChildServer
+from keepwarm.top.feed import Feed, FeedError
 from sessions.journal.members import Member, MemberState, Presence
 from tests.support.upstream import Upstream, read_head
 
@@ -177,6 +178,18 @@ def test_what_haproxy_answers_itself_is_said_as_the_api_says_it() -> None:
         with socket.create_connection(dies.getsockname()) as client:
             send(client, "/end")
             thread.join()
+
+
+def test_every_look_of_top_comes_to_one_server_as_long_as_that_lives() -> None:
+    with Upstream("a") as a, Upstream("b") as b, front() as before:
+        before.do(member(a.address), member(b.address))
+        assert until(lambda: sum(each.up for each in before.slots()) == 2)
+        feed = Feed(f"http://127.0.0.1:{before.port}", "a-key-of-ops-0001")
+        for _ in range(8):
+            with suppress(FeedError):  # they are no servers of ours
+                feed.read()
+        looked = {each.name: len(each.seen) for each in (a, b)}
+        assert sorted(looked.values()) == [0, 8]
 
 
 # Checks
