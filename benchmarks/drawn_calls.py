@@ -211,7 +211,7 @@ class DrawnCalls:
             events = self._read(tool, [spoilt])
             again = self._format.items((), first=False, open_output=True, options=TemplateOptions())
             assert isinstance(again, list)
-        except Exception as error:  # noqa: BLE001: whatever a reader raises is a fault
+        except Exception as error:  # whatever a reader raises is a fault
             counts.failed += 1
             counts.note(f"{type(error).__name__}: {error} at {spoilt}")
             return
