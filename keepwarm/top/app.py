@@ -43,6 +43,7 @@ class Top(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("s", "sort(1)", "sort"),
         Binding("S", "sort(-1)", "sort back", show=False),
         Binding("r", "reverse", "reverse"),

@@ -27,7 +27,10 @@ class ClusterTop(App[None]):
     TITLE = "keepwarm top"
     ENABLE_COMMAND_PALETTE = False
     CSS = "#totals { height: auto; } #state { height: auto; } DataTable { height: 1fr; }"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "quit", "quit")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+    ]
 
     def __init__(self, feed: Feed, *, every_s: float) -> None:
         """``every_s``: between two looks."""

@@ -94,5 +94,18 @@ def test_a_look_that_the_end_comes_before_leaves_nothing(kind: type[ClusterTop |
     gc.collect()  # a coroutine that was never awaited is a warning
 
 
+@pytest.mark.parametrize("before", [(), ("slash", "x")])
+@pytest.mark.parametrize("kind", [ClusterTop, Top])
+def test_ctrl_c_ends_it_as_q_does(kind: type[ClusterTop | Top], before: tuple[str, ...]) -> None:
+    async def run() -> None:
+        app = kind(Told(FeedError("refused")), every_s=60.0)
+        async with app.run_test(size=(100, 24)) as pilot:
+            await pilot.press(*before, "ctrl+c")
+            await pilot.pause()
+            assert not app.is_running
+
+    asyncio.run(run())
+
+
 def test_the_option_chooses_it() -> None:
     assert isinstance(top(["--cluster", "--url", "http://h:1"], {}), ClusterTop)
