@@ -455,7 +455,7 @@ def _compiled() -> Path:
     if not target.exists():
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=cache) as folder:
-            _LOG.info("compiling the CPU kernels, once for this machine; it takes some seconds")
+            _LOG.info("compiling the CPU kernels, once for this machine; it takes up to a minute")
             _compile(compiler, Path(folder)).replace(target)
     return target
 

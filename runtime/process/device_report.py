@@ -36,7 +36,7 @@ class DeviceReport:
 
 
 def device_report() -> DeviceReport:
-    """Look. Compiles the CPU kernels if that was not done before, which takes some seconds."""
+    """Look. Compiles the CPU kernels if that was not done before, which takes up to a minute."""
     return DeviceReport(
         torch=torch.__version__,
         cuda=torch.version.cuda,
