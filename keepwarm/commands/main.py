@@ -17,13 +17,13 @@ from typing import cast
 import click
 
 from keepwarm.commands import listed
+from keepwarm.commands.parameters import HELP_OPTIONS
 from sessions.command.settings import OptionError
 from tools_api.version import __version__
 
 COMMANDS = listed.COMMANDS
 """Each command with what it does, in a line; ``keepwarm.commands.NAME`` holds it."""
 INTERRUPTED = 130
-HELP_OPTIONS = ["-h", "--help"]
 _TOP = click.Command("top", help=COMMANDS["top"])
 """Has an extra and a parser of its own, so keepwarm.__main__ runs it; here it is listed."""
 

@@ -14,6 +14,8 @@ from click.shell_completion import CompletionItem
 from sessions.command.settings import Setting
 
 MAX_HELP_WIDTH = 100
+HELP_OPTIONS = ["-h", "--help"]
+"""Said to each command by itself: the library keeps those that a command was first used with."""
 
 
 class Word(click.ParamType[str]):
@@ -103,7 +105,10 @@ def settings_command(
         callback=callback,
         params=[*more, *map(SettingOption, known), file],
         help=help,
-        context_settings={"max_content_width": MAX_HELP_WIDTH},
+        context_settings={
+            "max_content_width": MAX_HELP_WIDTH,
+            "help_option_names": HELP_OPTIONS,
+        },
     )
 
 

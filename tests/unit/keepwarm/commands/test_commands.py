@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import click
 import pytest
 from click.shell_completion import ShellComplete
 
@@ -280,6 +281,15 @@ def test_help_may_be_asked_for_in_short(word: str, capsys: pytest.CaptureFixture
         assert status == 0, err
         assert out.startswith("Usage: keepwarm")
     assert told(capsys, "-V")[1] == told(capsys, "--version")[1]
+
+
+@pytest.mark.parametrize("command", [serve.COMMAND, demo.COMMAND, doctor.COMMAND])
+def test_a_command_that_was_used_by_itself_still_has_its_help_in_short(
+    command: click.Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.name is not None
+    command.make_context(command.name, [])  # as `cluster up` reads the words for its servers
+    assert told(capsys, command.name, "-h")[0] == 0
 
 
 def test_a_failure_of_the_system_is_a_line(
