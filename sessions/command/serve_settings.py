@@ -6,6 +6,7 @@ they mean together is said by ``options``. Needs nothing of what a server needs 
 other commands can check a configuration file whole.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -223,6 +224,8 @@ TUNING = frozenset(
     | {"hung_after_s", "step_limit_s", "load_hung_after_s", "load_limit_s"}
 )
 """Fields that nobody needs to set who does not measure the engine."""
+_UNITS = {"tokens": "TOKENS", "ms": "MS", "s": "SECONDS", "percent": "PERCENT"}
+"""Last words of fields that count something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,21 +246,39 @@ class EngineOption:
 def _engine_option(name: str, kind: Any, default: Any, text: str) -> EngineOption:
     is_size = name.endswith("_bytes")
     unit = MIB if is_size else 1
-    low_high = BOUNDS.get(name)
+    low_high, said = BOUNDS.get(name), _kind(kind)
     return EngineOption(
         field=name,
         unit=unit,
         setting=Setting(
-            name=name.removesuffix("_bytes") + "_mib" if is_size else name,
-            help=text.replace("``", "'").replace("None:", "Default:"),
+            name=_setting_name(name),
+            help=_for_users(text),
             default=default // unit if is_size and default is not None else default,
             bounds=low_high and (-(-low_high[0] // unit), low_high[1] // unit),
-            metavar="MIB" if is_size else name.rpartition("_")[2].upper(),
+            metavar="MIB" if is_size else _metavar(name, said),
             group="engine",
             tuning=name in TUNING,
-            **_kind(kind),
+            **said,
         ),
     )
+
+
+def _for_users(docstring: str) -> str:
+    """A field's docstring as the help of its option: other fields by their options' names, as a
+    file has them, since help is wrapped at hyphens."""
+    named = re.sub(r"``(\w+)``", lambda found: f"'{_setting_name(found[1])}'", docstring)
+    named = named.replace("``", "'")
+    return named.replace("; None:", "; default:").replace("None:", "Default:")
+
+
+def _metavar(name: str, kind: Mapping[str, Any]) -> str:
+    """What the help shows for a value: a number's unit, where it has one."""
+    last = name.rpartition("_")[2]
+    return last.upper() if kind.get("kind") == "text" else _UNITS.get(last, "N")
+
+
+def _setting_name(field: str) -> str:
+    return field.removesuffix("_bytes") + "_mib" if field.endswith("_bytes") else field
 
 
 def _kind(hint: Any) -> dict[str, Any]:

@@ -26,6 +26,11 @@ def test_engine_settings_that_are_not_for_tuning_stand_in_the_help_with_their_do
     assert {field.name for field in fields(EngineConfig)} > TUNING
     assert "Turns that may decode at the same time. Default: 256." in shown
     assert "``" not in shown
+    assert "_bytes'" not in shown
+    assert "Needs 'host_kv_mib' and a folder" in shown
+    assert "--threads N " in shown
+    assert "--max-context-tokens TOKENS " in shown
+    assert "; Default" not in shown
 
 
 def test_no_two_settings_have_one_name_or_variable() -> None:
