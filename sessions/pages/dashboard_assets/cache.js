@@ -19,11 +19,12 @@ export function open(view) {
     chosen: null,
   };
   page.parts = sideParts();
+  page.picture = el("div", { class: "cache", hidden: true }, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Picture of the cache" }, page.tree), page.side);
   const legend = el("ul", { class: "legend" }, ...Object.entries(STATES).map(([state, words]) => el("li", { class: "node " + state }, words)), el("li", { class: "node host" }, "in host memory"), el("li", { class: "node disk" }, "on disk"));
   view.append(
     el("div", { class: "section-head" }, el("h2", {}, "The cache ", page.tally), legend),
     el("p", { class: "sub" }, "Each piece is a run of tokens; what follows it stands to its right. The paler, the longer ago it was used."),
-    el("div", { class: "cache" }, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Picture of the cache" }, page.tree), page.side),
+    page.picture,
   );
   page.tree.addEventListener("keydown", (event) => walk(event, page));
   return { update: (parts, news) => news.cache && update(parts.cache, page) };
@@ -38,7 +39,8 @@ function update(cache, page) {
     node.sharing = new Map([...node.sessions, ...node.below.flatMap((child) => [...child.sharing.values()])].map((each) => [JSON.stringify(each), each]));
   }
   const rest = cache.num_nodes > nodes.length ? ` of ${exact(cache.num_nodes)}` : "";
-  put(page.tally, !cache.ready ? "asking the engine" : nodes.length ? `${exact(nodes.length)}${rest} pieces` : "holds nothing yet");
+  put(page.tally, !cache.ready ? "asking the engine" : nodes.length ? (rest ? `${exact(nodes.length)}${rest} pieces` : many(nodes.length, "piece")) : "holds nothing yet");
+  page.picture.hidden = !nodes.length;
   const focused = document.activeElement?.dataset?.path;
   let y = 0;
   for (const root of roots) {

@@ -8,7 +8,10 @@ const share = (part, whole) => (whole ? part / whole : null);
 const rate = (name) => (turns, _, width) => (turns ? turns[name] / width : 0);
 const of = (name) => (turns) => turns?.[name] ?? null;
 const gauge = (name) => (_, machine) => machine?.[name] ?? null;
-const perSecond = (value) => (value >= 100 ? count(Math.round(value)) : value.toFixed(1));
+const perSecond = (value) => (value >= 100 ? count(Math.round(value)) : value >= 1 ? value.toFixed(1) : String(Number(value.toPrecision(2))));
+
+// The top of a scale while every value is 0 or missing, so that its numbers differ.
+const EMPTY = new Map([[dollars, 0.01], [duration, 0.1], [percent, 0.1]]);
 
 // What is paid for stands apart from how long it takes and from the machine. A colour means one thing.
 const GROUPS = [["paid", "Tokens and money"], ["time", "How long turns take"], ["machine", "The machine, for operators"]];
@@ -74,7 +77,7 @@ function update(parts, page) {
     plot.setData([times, ...values]);
     const said = chart.lines.map(([name], line) => {
       const latest = values[line].findLast((value) => value !== null);
-      return `${name} ${latest === undefined ? "nothing" : chart.show(latest)}`;
+      return `${name} ${latest === undefined ? "–" : chart.show(latest)}`;
     });
     put(figure.querySelector("figcaption small"), said.join(" · "));
   }
@@ -88,6 +91,15 @@ function together(buckets, server) {
   return [...said, ...(server.priced ? [`${dollars(sum("cost"))} spent, ${dollars(sum("saved"))} saved`] : [])].join(" · ");
 }
 
+// A tick of the time's axis, in the time of whoever looks: midnight is the day that begins.
+function moment(at) {
+  const then = new Date(at * 1000);
+  const two = (n) => String(n).padStart(2, "0");
+  const [hour, minute, second] = [then.getHours(), then.getMinutes(), then.getSeconds()].map(two);
+  if (second !== "00") return `${hour}:${minute}:${second}`;
+  return hour === "00" && minute === "00" ? `${two(then.getMonth() + 1)}-${two(then.getDate())}` : `${hour}:${minute}`;
+}
+
 function draw(chart, grid) {
   const box = el("div", { class: "plot", "aria-hidden": "true" });
   const figure = el("figure", {}, el("figcaption", {}, `${chart.title} `, el("small", {})), box);
@@ -99,8 +111,8 @@ function draw(chart, grid) {
       height: 170,
       legend: { show: false },
       cursor: { drag: { x: false, y: false } },
-      scales: { y: { range: (_, low, high) => [0, chart.top ?? Math.max(high || 0, chart.least ?? 1e-9) * 1.1] } },
-      axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => chart.show(tick)) }],
+      scales: { y: { range: (_, low, high) => [0, chart.top ?? Math.max(high || (EMPTY.get(chart.show) ?? 1), chart.least ?? 0) * 1.1] } },
+      axes: [{ ...axis, space: 64, values: (_, ticks) => ticks.map(moment) }, { ...axis, size: 74, values: (_, ticks) => ticks.map((tick) => chart.show(tick)) }],
       series: [{}, ...chart.lines.map(([label, name]) => ({ label, stroke: color(name), width: 1.75, spanGaps: false, points: { show: sparse(chart), size: 3 } }))],
     },
     [[], ...chart.lines.map(() => [])],
