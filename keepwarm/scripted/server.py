@@ -258,7 +258,7 @@ class ScriptedServer:
             self._end(running, answer.status, answer.reason, error=answer.error)
 
     def _answer(self, begun: Begun) -> ScriptedTurn:
-        if not begun.request.generate:
+        if not begun.request.generate or self._is_refused(begun):
             return ScriptedTurn()
         self._asked += 1
         if self._function is not None:
@@ -283,7 +283,9 @@ class ScriptedServer:
                 self.failures.append(error)
                 raise ApiError(str(error), code="script_failed") from error
             except StopIteration:
-                said = f"the script has {self._asked - 1} answers, and turn {self._asked} was asked"
+                had = self._asked - 1
+                answers = f"{had} answer" if had == 1 else f"{had} answers"
+                said = f"the script has {answers}, and turn {self._asked} was asked"
                 raise ApiError(f"{said}: give it one more", code="script_ended") from None
         if answer.refusal is not None:
             given = answer.refusal
@@ -296,6 +298,17 @@ class ScriptedServer:
                 retry_after_s=given.retry_after_s,
             )
         return answer
+
+    def _is_refused(self, begun: Begun) -> bool:
+        """Whether a budget is spent: then no model is asked, and no answer of a list is taken. A
+        function is asked all the same: it may tell the usage of another server, as cassettes do."""
+        if self._function is not None:
+            return False
+        try:
+            self._kept.room(begun)
+        except ApiError:
+            return True
+        return False
 
     def _response(self, begun: Begun) -> ResponseObject:
         request, parent = begun.request, begun.parent

@@ -429,6 +429,16 @@ def test_budgets_end_turns_and_refuse_more() -> None:
     assert stop("a b").status == "incomplete"
 
 
+def test_a_turn_that_a_budget_refuses_takes_no_answer() -> None:
+    with ScriptedServer(["a b c", "d e f"]).client() as client:
+        session = client.session(budget={"output": 3})
+        session.run("go")
+        for _ in range(3):
+            with pytest.raises(TurnFailed, match="no output token left"):
+                session.run("go")
+        assert client.session().run("go").text == "d e f"
+
+
 def test_a_child_is_where_it_may_be_alone() -> None:
     server = ScriptedServer(lambda _: "x")
     with server.client() as client:
@@ -453,7 +463,7 @@ def test_a_script_that_runs_out_or_raises_says_so() -> None:
     with ScriptedServer(["one"]).client() as client:
         session = client.session()
         session.run("go")
-        with pytest.raises(ApiError, match="has 1 answers, and turn 2 was asked") as caught:
+        with pytest.raises(ApiError, match="has 1 answer, and turn 2 was asked") as caught:
             session.run("go")
         assert caught.value.code == "script_ended"
 
