@@ -296,10 +296,13 @@ def unknown_call(call_id: str) -> ApiError:
     )
 
 
+MISSING_OUTPUT = "No tool output found for function call"
+
+
 def missing_call_output(call_id: str) -> ApiError:
     """The model cannot go on while a call has no output; ``call_id`` is the first of those."""
     return ApiError(
-        f"No tool output found for function call with call_id {quoted(call_id)}.",
+        f"{MISSING_OUTPUT} with call_id {quoted(call_id)}.",
         code="invalid_value",
         param="input",
     )

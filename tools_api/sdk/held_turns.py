@@ -3,9 +3,11 @@
 A turn is held where one of its calls needs approval and the session has nobody to ask. Its calls
 are the server's to keep (``tools_api.sdk.open_calls``): each is begun there before its tool runs,
 and its output is kept there, so that whoever goes on, in this process or another, runs nothing
-twice.
+twice. Of any other turn whose process ended before its tools did, the server has the calls alone:
+those that may run twice are run, the others wait.
 
-Always true: a tool that is not idempotent is begun by one run alone.
+Always true: a tool that is not idempotent is begun by one run alone, unless somebody approves it
+once more.
 """
 
 import hashlib
@@ -14,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tools_api.errors import MISSING_OUTPUT
 from tools_api.items import CustomToolCall, FunctionCall
 from tools_api.sdk.answers import AnyCall, CallRecord
 from tools_api.sdk.chain import Chain
@@ -33,8 +36,10 @@ class NotBegun(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Todo:
-    """The work on the calls of a held turn before the session can go on."""
+    """The work on the calls of a turn before the session can go on."""
 
+    was_held: bool
+    """The server knows which of them were begun."""
     run: list[FunctionCall] = field(default_factory=list)
     waiting: list[AnyCall] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -53,6 +58,7 @@ class HeldTurns:
         self._chain = chain
         self._runner = runner
         self._equipment = equipment
+        self._was_refused = False
 
     def waits(self, call: AnyCall) -> bool:
         """Whether nothing of the call runs until somebody approves it."""
@@ -93,29 +99,42 @@ class HeldTurns:
             _LOG.warning(told, record.call.call_id, error)
 
     async def todo(self, tools: Sequence[Tool]) -> Todo | None:
-        """The work that the last turn left; None: it held nothing. Outputs that are there are owed.
+        """The work that the last turn left; None: it left nothing. Outputs that are there are owed.
 
         Raises:
             Refused, ConnectionLost: the server could not say.
         """
-        if not (self._chain.held or self._may_stand_at_one(tools)):
+        if not (self._chain.held or self._was_refused or self._may_stand_at_one(tools)):
             return None
         listed = await self._calls.listed()
         if not listed:
             return None
         self._chain.held = frozenset(each.call.call_id for each in listed)
         owed = {item.get("call_id") for item in self._chain.owed}
-        todo = Todo()
+        todo = Todo(was_held=any(map(self._is_of_a_held_turn, listed)))
         for number, each in enumerate(listed):
             todo.order[each.call.call_id] = number
             if each.call.call_id not in owed:
                 self._sort(each, todo)
         return todo
 
+    def was_left_by_another(self, refused: Refused) -> bool:
+        """Whether a turn was refused since another process left calls of the session open: then
+        ``todo`` has them. Once in a run."""
+        unknown = not (self._was_refused or self._chain.marks or self._chain.held)
+        if not (unknown and refused.message.startswith(MISSING_OUTPUT)):
+            return False
+        self._was_refused = True
+        return True
+
     def _may_stand_at_one(self, tools: Sequence[Tool]) -> bool:
         """Another process may have left the session at a held turn."""
         unknown = not self._chain.marks and (self._chain.head or self._chain.name)
         return bool(unknown) and any(tool.conduct.needs_approval for tool in tools)
+
+    def _is_of_a_held_turn(self, each: PendingCall) -> bool:
+        found = self._runner.tool_of(each.call)
+        return each.state != "pending" or (found is not None and found.conduct.needs_approval)
 
     def _sort(self, each: PendingCall, todo: Todo) -> None:
         found = self._runner.tool_of(each.call)
@@ -135,6 +154,13 @@ class HeldTurns:
             )
         elif each.state == "pending" and self._equipment.leaves_open(found):
             todo.waiting.append(each.call)
+        elif not (todo.was_held or found.conduct.may_start_early):
+            todo.waiting.append(each.call)
+            todo.notes.append(
+                f"the call {each.call.call_id} of {found.name} may have run, since its process has "
+                "gone: approve it to have it run, answer it with session.owe, or make the tool "
+                "idempotent"
+            )
         else:
             todo.run.append(each.call)
 

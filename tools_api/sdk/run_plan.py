@@ -4,7 +4,7 @@ Always true: a plan that exists is one that can be played; what is wrong with it
 made it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -65,3 +65,12 @@ class RunPlan:
     def functions(self) -> list[Tool]:
         """The tools that can be run here."""
         return [tool for tool in self.tools if isinstance(tool, Tool)]
+
+
+def left_to_caller(tools: Iterable[AnyTool]) -> set[str]:
+    """Names of those that are definitions alone."""
+    raw = [tool for tool in tools if not isinstance(tool, Tool)]
+    return {
+        str(tool.get("name") if isinstance(tool, Mapping) else getattr(tool, "name", None))
+        for tool in raw
+    }

@@ -12,7 +12,7 @@ also after an error, a cancel or Ctrl-C.
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -50,11 +50,10 @@ from tools_api.sdk.held_turns import HeldTurns, NotBegun, has_input, refuse_unst
 from tools_api.sdk.occupancy import Occupancy
 from tools_api.sdk.open_calls import OpenCalls
 from tools_api.sdk.options import (
-    AnyTool,
     Input,
     wire_items,
 )
-from tools_api.sdk.run_plan import RunPlan
+from tools_api.sdk.run_plan import RunPlan, left_to_caller
 from tools_api.sdk.schemas import read_json
 from tools_api.sdk.tool_output import faults, shortened
 from tools_api.sdk.tool_runner import (
@@ -212,6 +211,14 @@ class Run:
                 async with aclosing(self._play_turn(input, number, last=last)) as events:
                     async for event in events:
                         yield event
+            except Refused as error:
+                if not self._held.was_left_by_another(error):
+                    raise
+                async with aclosing(self._go_on(input)) as before:
+                    async for event in before:
+                        yield event
+                going = not self._done.waiting
+                continue
             except TurnFailed as error:
                 self._chain.resumes += 1
                 self._done.failed.append(error.response)
@@ -240,8 +247,7 @@ class Run:
         yield self._result()
 
     async def _go_on(self, input: Input) -> RunEvents:
-        """Run what may run of a held turn that was left; then either calls wait, or all are
-        answered."""
+        """Run what may run of a turn that was left; then either calls wait, or all are answered."""
         todo = await self._held.todo(self._functions)
         if todo is None:
             return
@@ -300,7 +306,7 @@ class Run:
         """A turn has ended: what of it has to be answered, and by whom."""
         self._done.responses.append(response)
         self._head = self._chain.head
-        others = _left_to_caller([*self._plan.tools, *self._chain.late.values()])
+        others = left_to_caller([*self._plan.tools, *self._chain.late.values()])
         calls = [call for call in response.output if isinstance(call, Call) and _to_answer(call)]
         self._held.take(calls)
         for call in calls:
@@ -454,15 +460,6 @@ class Run:
             answered=done.answered,
             cancelled=done.cancelled,
         )
-
-
-def _left_to_caller(tools: Iterable[AnyTool]) -> set[str]:
-    """Names of those that are definitions alone."""
-    raw = [tool for tool in tools if not isinstance(tool, Tool)]
-    return {
-        str(tool.get("name") if isinstance(tool, Mapping) else getattr(tool, "name", None))
-        for tool in raw
-    }
 
 
 def _to_answer(call: Call) -> bool:

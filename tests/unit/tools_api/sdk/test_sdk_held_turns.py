@@ -173,6 +173,36 @@ async def test_a_tool_that_may_run_twice_is_run_again() -> None:
     assert shop.paid == [5]
 
 
+async def test_calls_that_a_killed_process_left_are_run_where_they_may_run_twice() -> None:
+    server, shop = served(call("look"), call("look")), Shop()
+    only_look = shop.tools()[1:2]
+    async with process(server, shop, tools=only_look) as session:
+        await session.respond("go", tools=only_look)  # and is killed before its tools run
+    async with process(server, shop, tools=only_look) as other:
+        assert (await other.run("and now?")).text == "seen seen"
+    assert shop.looked == 2
+
+
+@pytest.mark.parametrize("beside_approvals", [False, True])
+async def test_calls_that_a_killed_process_may_have_run_wait(beside_approvals: bool) -> None:
+    server, shop = served(call("send"), call("look")), Shop()
+    tools = shop.tools() if beside_approvals else shop.tools()[1:]
+    async with process(server, shop, tools=tools) as session:
+        await session.respond("go", tools=tools)
+    async with process(server, shop, tools=tools) as other:
+        with pytest.raises(RuntimeError, match=r"waits for the calls .* approve or reject"):
+            await other.run("and now?")
+        events = [event async for event in other.stream()]
+        assert events[-1].status == "waiting"  # type: ignore[union-attr]
+        (warned,) = [event.text for event in events if isinstance(event, Warned)]
+        assert "of send may have run" in warned
+        assert (shop.sent, shop.looked) == (0, 1)
+        waiting = next(each for each in await other.pending() if each.state == "pending")
+        await other.approve(waiting.call.call_id)
+        assert (await other.run()).text == "sent seen"
+    assert (shop.sent, shop.looked) == (1, 1)
+
+
 async def begun(server: ScriptedServer, session: AsyncSession, call_id: str) -> None:
     """Begin a call as a process does that is killed behind it."""
     for holder, expected in (("killed", 200), ("late", 409)):
