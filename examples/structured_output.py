@@ -1,4 +1,5 @@
-"""An answer that is a value of a type: the schema constrains every token, so it parses.
+"""An answer that is a value of a type: the schema constrains every token, so it parses. The
+default model has learnt to call tools alone: what it writes here has the form, and no sense.
 
 Start ``keepwarm serve``, then: python examples/structured_output.py [URL]
 """

@@ -170,6 +170,9 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         told = f"cannot listen on {host}, port {port}: {error.strerror}"
         if error.errno == errno.EADDRINUSE:
-            told += "; if it is a keepwarm that runs there, use it, else --port 0 takes a free one"
+            told += (
+                "; if it is a keepwarm that runs there, use it, else --port 0 takes a free one (of "
+                "two keepwarms each needs a --journal of its own)"
+            )
         raise OptionError(told) from error
     return bound
