@@ -143,6 +143,7 @@ class Agent:
 
 TRIED = "2026-11-28"
 COMPACTED = "2026-11-29"
+RAISED = "2026-11-30"
 CODEX_PROVIDERS = ("OpenAI", "Keepwarm")
 """By this name Codex has the server compact, and by any other it asks for a summary itself."""
 REWRITES = "the package rewrites calls and results as text, which the default model cannot read"
@@ -183,13 +184,13 @@ COMPACTING: list[Agent] = [
         "langchain_compaction.py",
         "responses",
         "chained",
-        tried=COMPACTED,
+        tried=RAISED,
     ),
     *_agent("@openai/codex", "Codex", *CODEX_PROVIDERS, tried=COMPACTED, large=True),
     *_agent("@anthropic-ai/claude-code", "Claude Code", "messages", tried=COMPACTED, large=True),
 ]
 """Turns of a user by clients that have their context compacted, or compact it themselves."""
-BACKGROUND: list[Agent] = _agent("openai", "openai_background.py", "http", tried=COMPACTED)
+BACKGROUND: list[Agent] = _agent("openai", "openai_background.py", "http", tried=RAISED)
 """Clients whose turns run on without them."""
 OWN_TOOLS: list[Agent] = _agent(
     "openai-agents", "openai_agents_tools.py", "websocket", "http", tried=COMPACTED
