@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.config import EngineConfig
+from runtime.config import BOUNDS, EngineConfig
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.kv_pool import block_bytes
 from runtime.model.state_pool import ring_bytes, state_bytes
@@ -57,19 +57,16 @@ def plan_states(
     block = block_bytes(model, config.block_size, kv_dtype)
     each, ring = state_bytes(model, dtype) + block, ring_bytes(model, dtype)
     most_rings = running + math.ceil(_PAUSED_SHARE * running)
-    slots, named = config.state_slots, "state_slots is {}"
+    slots = config.state_slots
     if config.state_share is not None:
         memory = kv_bytes * config.state_share // 100
         slots = max(0, memory - most_rings * ring) // each
-        named = f"state_share is {config.state_share} %, which holds {{}} slots,"
     if slots is None:
         sessions = kv_bytes * config.block_size / block / _SESSION_TOKENS
         slots = running + max(_FEWEST_SNAPSHOTS, math.ceil(_SNAPSHOTS * sessions))
     if slots < running:
-        raise LoadError(
-            f"{named.format(slots)} and max_running {running}: each sequence that runs has one, "
-            f"so give at least {running} slots, or a max_running of at most {slots}"
-        )
+        least = -(-100 * (running * each + most_rings * ring) // max(1, kv_bytes))
+        raise _too_few(config, slots, least)
     rings = min(slots, most_rings)
     total = slots * each + rings * ring
     chosen = config.num_blocks is not None or config.state_share is not None
@@ -86,3 +83,16 @@ def plan_states(
         slot_bytes=each,
         share=slots * each / (kv_bytes + (total if config.num_blocks is not None else 0)),
     )
+
+
+def _too_few(config: EngineConfig, slots: int, least_share: int) -> LoadError:
+    """``least_share``: the percentage that would do."""
+    running, share = config.max_running, config.state_share
+    fewer = f", or a max_running of at most {slots}" if slots else ", or a smaller max_running"
+    why = f"and max_running {running}: each sequence that runs has one, so give"
+    if share is None:
+        return LoadError(f"state_slots is {slots} {why} at least {running} slots{fewer}")
+    wanted = f"a state_share of at least {least_share}"
+    if least_share > BOUNDS["state_share"][1]:
+        wanted = "more memory for KV and states"
+    return LoadError(f"state_share is {share} %, which holds {slots} slots, {why} {wanted}{fewer}")

@@ -48,3 +48,22 @@ def test_a_share_of_the_memory_becomes_whole_slots() -> None:
         plan(max_running=64, state_share=1, kv_bytes=100_000)
     with pytest.raises(ConfigError, match="state_slots and state_share are both given"):
         plan(max_running=4, state_share=60, state_slots=9)
+
+
+def refusal(**settings: object) -> str:
+    with pytest.raises(LoadError) as refused:
+        plan(**settings)  # type: ignore[arg-type]
+    return str(refused.value)
+
+
+def test_a_share_that_is_too_small_is_refused_with_one_that_would_do() -> None:
+    said = refusal(max_running=40, state_share=1)
+    share = int(said.partition("a state_share of at least ")[2].partition(",")[0])
+    assert plan(max_running=40, state_share=share).slots >= 40
+    assert f"at least {share}," in refusal(max_running=40, state_share=share - 1)
+
+
+def test_no_refusal_offers_no_running_turn() -> None:
+    said = refusal(max_running=64, state_share=1, kv_bytes=100_000)
+    assert said.endswith("so give more memory for KV and states, or a smaller max_running")
+    assert refusal(max_running=4, state_slots=3).endswith("or a max_running of at most 3")
