@@ -6,6 +6,7 @@ precision. Groups are of neighbouring inputs of an output, the last of them may 
 Knows no file and no name: ``runtime.model`` brings the codes of all formats into this one form.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -69,6 +70,28 @@ class Codes:
             chosen = chosen.to(self.values.device)
         zeros = None if self.zeros is None else self.zeros[chosen]
         return replace(self, values=self.values[chosen], scales=self.scales[chosen], zeros=zeros)
+
+    def columns(self, low: int, size: int) -> "Codes":
+        """The matrix of the inputs ``low`` to ``low + size``; what lies in a group that is cut has
+        its scale.
+
+        Raises:
+            ValueError: a byte of two codes would be cut.
+        """
+        each = 2 * self.values.shape[1] // self.inputs  # codes of two bytes
+        if each * low % 2 or each * size % 2:
+            raise ValueError(f"{size} inputs from {low} on: two of 4 bits share a byte")
+        group = min(size, self.group)
+        if low % self.group or size % group:
+            group = math.gcd(low, size, self.group)
+        chosen = torch.arange(low, low + size, group, device=self.values.device) // self.group
+        return replace(
+            self,
+            values=self.values[:, each * low // 2 : each * (low + size) // 2],
+            scales=self.scales[:, chosen],
+            zeros=None if self.zeros is None else self.zeros[:, chosen],
+            group=group,
+        )
 
     def to(self, device: torch.device) -> "Codes":
         """A copy that the caller owns."""

@@ -1,14 +1,21 @@
 """One rank's weights, cut out of the whole model's as they are read."""
 
+import math
+from collections.abc import Iterator
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
+from kernels.codes import Codes
 from kernels.quant_matmul import GROUP
-from runtime.model.config import LoadError, ModelConfig
+from runtime.model.config import Attention, Experts, LoadError, ModelConfig
 from runtime.model.family_weights import Part
-from runtime.model.layers import WeightBits
-from runtime.model.partition import Cut, Partition, cut_of, is_added_once
+from runtime.model.layers import Matrix, WeightBits
+from runtime.model.partition import Cut, Partition, cut_of, fitting_ranks, is_added_once, said
+
+_FINEST = 32
+"""Fewest inputs of a rank's that may share a scale."""
 
 
 class WholeWeights(Protocol):
@@ -20,6 +27,76 @@ class WholeWeights(Protocol):
         """See ``WeightSource.tensor``; ``shape`` is the whole tensor's, and only what ``part``
         takes of it is kept."""
         ...
+
+    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
+        """See ``WeightSource.matrix``."""
+        ...
+
+
+class StoredWeights(WholeWeights, Protocol):
+    """The same in files."""
+
+    def group(self, name: str, shape: tuple[int, int]) -> int | None:
+        """Neighbouring inputs of a linear map that cannot be parted at will, as they share a scale
+        or bytes; None: any can."""
+        ...
+
+
+def check_groups(
+    name: str, stored: StoredWeights, config: ModelConfig, partition: Partition
+) -> None:
+    """Whether a model whose weights are in few bits can be cut, as far as headers tell.
+
+    Args:
+        name: the model's, for complaints.
+        config: of the whole model.
+
+    Raises:
+        LoadError: groups that share a scale would be cut too finely.
+    """
+    if config.quantisation is None:
+        return
+    grouped = []
+    for matrix, outputs, inputs in _cut_by_inputs(config, partition):
+        group = stored.group(matrix, (outputs, inputs))
+        if group is not None:
+            grouped.append((matrix, inputs, group))
+
+    def finest(ranks: int, inputs: int, group: int) -> bool:
+        return math.gcd(inputs // ranks, group) % _FINEST == 0
+
+    ranks = partition.ranks
+    wrong = next((each for each in grouped if not finest(ranks, *each[1:])), None)
+    if wrong is None:
+        return
+    can_be_had = [
+        other
+        for other in fitting_ranks(config, partition)
+        if all(finest(other, inputs, group) for _, inputs, group in grouped)
+    ]
+    matrix, inputs, group = wrong
+    module = matrix.removesuffix(".weight")
+    raise LoadError(
+        f"{name}: --tensor-parallel {ranks} cannot be had: {group} inputs of {module} share a "
+        f"scale, and a rank would have {inputs // ranks} of its {inputs}; parts are of whole "
+        f"groups, or of multiples of {_FINEST}" + said(can_be_had)
+    )
+
+
+def _cut_by_inputs(config: ModelConfig, partition: Partition) -> Iterator[tuple[str, int, int]]:
+    """The linear maps of which ranks have some of the inputs: name, outputs and inputs."""
+    hidden = config.hidden_size
+    for index, layer in enumerate(config.layers):
+        prefix, mlp = f"model.layers.{index}", layer.feed_forward
+        if isinstance(layer.mixer, Attention):
+            yield f"{prefix}.self_attn.o_proj.weight", hidden, layer.mixer.query_size
+        if isinstance(mlp, Experts):
+            if mlp.shared is not None:
+                yield f"{prefix}.mlp.shared_expert.down_proj.weight", hidden, mlp.shared.size
+            for expert in () if partition.whole_experts else mlp.held:
+                yield f"{prefix}.mlp.experts.{expert}.down_proj.weight", hidden, mlp.each.size
+        elif mlp is not None:
+            yield f"{prefix}.mlp.down_proj.weight", hidden, mlp.size
 
 
 class CutWeights:
@@ -58,9 +135,22 @@ class CutWeights:
             part=lambda whole: whole.narrow(axis, cut.part * size, size),
         )
 
-    def matrix(self, name: str, shape: tuple[int, int]) -> Tensor:
-        """See ``WeightSource.matrix``."""
-        return self.tensor(name, shape)
+    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
+        """See ``WeightSource.matrix``. Of a matrix in few bits the whole is read, and the part
+        copied."""
+        if self._config.quantisation is None:
+            return self.tensor(name, shape)
+        cut = cut_of(name, self._config, self._partition)
+        if cut is None:
+            return self._whole.matrix(name, shape)
+        outputs, inputs = cut.whole(shape)
+        found = self._whole.matrix(name, (outputs, inputs))
+        size = shape[cut.axis]
+        low = cut.part * size
+        if isinstance(found, Tensor):
+            part = found.narrow(cut.axis, low, size)
+            return part.clone(memory_format=torch.contiguous_format)
+        return _part_of_codes(found, cut.axis, low, size)
 
     def _check_groups(self, name: str, shape: tuple[int, ...], cut: Cut) -> None:
         if self._bits != 4 or cut.axis != 1 or not shape[1] % GROUP:
@@ -69,3 +159,8 @@ class CutWeights:
             f"{name} has {shape[1]} inputs on each of {cut.parts} ranks, not whole groups of "
             f"{GROUP}: --quantization int8 can be cut so, or fewer ranks"
         )
+
+
+def _part_of_codes(whole: Codes, axis: int, low: int, size: int) -> Codes:
+    part = whole.rows(slice(low, low + size)) if axis == 0 else whole.columns(low, size)
+    return part.to(whole.values.device)

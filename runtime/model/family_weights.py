@@ -121,6 +121,12 @@ class FamilyWeights:
         own = found[rows] if isinstance(found, Tensor) else found.rows(rows)
         return self._checkpoint.as_own(own)
 
+    def group(self, name: str, shape: tuple[int, int]) -> int | None:
+        """See ``cut_weights.StoredWeights``."""
+        if self._quantised is None or self._of_plain_stack(name):
+            return None
+        return self._quantised.group(self._module(name.removesuffix(".weight"), *shape)[0])
+
     def tensor(
         self, name: str, shape: tuple[int, ...], *, wide: bool = False, part: "Part | None" = None
     ) -> Tensor:

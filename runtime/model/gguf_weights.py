@@ -52,8 +52,15 @@ class GgufWeights:
             total=total, desc="loading", unit="tensor", disable=not progress, leave=False
         )
 
-    def tensor(self, name: str, shape: tuple[int, ...], *, wide: bool = False) -> Tensor:
-        """See ``WeightSource.tensor``."""
+    def tensor(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        *,
+        wide: bool = False,
+        part: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """See ``cut_weights.WholeWeights``."""
         dtype = torch.promote_types(self._dtype, torch.float32) if wide else self._dtype
         tensor, raw = self._taken(name, shape)
         values = self._widened(tensor, raw, shape, dtype)
@@ -61,7 +68,12 @@ class GgufWeights:
         total = loaded.sum(dtype=torch.promote_types(dtype, torch.float32))
         if not bool(total.isfinite()):
             raise self._fault(name, f"is not finite in {str(dtype).removeprefix('torch.')}")
-        return self._in_order(name, loaded)
+        whole = self._in_order(name, loaded)
+        return whole if part is None else part(whole).clone(memory_format=torch.contiguous_format)
+
+    def group(self, name: str, shape: tuple[int, int]) -> int | None:
+        """See ``cut_weights.StoredWeights``."""
+        return _GROUP if self._found(name).kind in CODES else None
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Tensor | Codes:
         """See ``WeightSource.matrix``."""
@@ -77,8 +89,9 @@ class GgufWeights:
             return own
         return own.rows(self._order(shape[0]).to(self._device))
 
-    def check_all_read(self) -> None:
-        """Raises LoadError: there is a tensor that nothing was computed with."""
+    def check_all_read(self, *, but: str = "") -> None:
+        """Raises LoadError: there is a tensor that nothing was computed with. ``but``: see
+        ``FamilyWeights.check_all_read``; experts that other ranks have are in the same tensors."""
         self._bar.close()
         strange = next((name for name in self._header.tensors if name not in self._read), None)
         if strange is not None:

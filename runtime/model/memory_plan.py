@@ -75,6 +75,21 @@ def weight_bytes(model: ModelConfig, dtype: torch.dtype, bits: WeightBits) -> in
     return int(model.num_parameters * WIDTHS.get(bits, dtype.itemsize))
 
 
+def bytes_of_part(held_bytes: int, whole: ModelConfig, part: ModelConfig, width: int) -> int:
+    """Memory of one rank's part of weights that take ``held_bytes`` together.
+
+    Args:
+        part: the rank's decoder.
+        width: bytes of a number in the model's dtype, in which is kept what every rank has whole.
+    """
+    if part is whole:
+        return held_bytes
+    embedding = whole.vocab_size * whole.hidden_size * (1 if whole.tie_embeddings else 2)
+    same = min(held_bytes, embedding * width)
+    cut = (part.num_parameters - embedding) / max(1, whole.num_parameters - embedding)
+    return same + int((held_bytes - same) * cut)
+
+
 def _kv_dtype_on(device: torch.device, name: str) -> torch.dtype:
     dtype, home = _KV_IN_8_BITS[name]
     if device.type != home:

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from runtime.model.config import Attention, Experts, Gated, Layer, LoadError, ModelConfig, Plain
-from runtime.model.sources import ModelSource
 
 _Mlp = Gated | Plain
 MOST_RANKS = 64
@@ -55,20 +54,6 @@ class Cut:
         return (*shape[: self.axis], shape[self.axis] * self.parts, *shape[self.axis + 1 :])
 
 
-def check_can_be_cut(name: str, found: ModelSource, partition: Partition) -> ModelConfig:
-    """The decoder of one rank of a model that has not been loaded.
-
-    Raises:
-        LoadError: it cannot be cut into so many parts, or is in a file that cannot.
-    """
-    if found.gguf is not None:
-        raise LoadError(
-            f"{name}: --tensor-parallel {partition.ranks} cannot be had: GGUF files cannot be cut "
-            "yet"
-        )
-    return part_of(name, found.config, partition)
-
-
 def part_of(name: str, config: ModelConfig, partition: Partition) -> ModelConfig:
     """The decoder of one rank.
 
@@ -84,13 +69,8 @@ def part_of(name: str, config: ModelConfig, partition: Partition) -> ModelConfig
     except ValueError as error:
         raise LoadError(
             f"{name}: --tensor-parallel {partition.ranks} cannot be had: {error}"
-            + _said(_fitting(config, partition))
+            + said(fitting_ranks(config, partition))
         ) from None
-    if config.quantisation is not None:
-        raise LoadError(
-            f"{name}: --tensor-parallel {partition.ranks} cannot be had: its weights are quantised "
-            f"({config.quantisation.method}), and such matrices cannot be cut yet"
-        )
     if partition.whole_experts and not config.has_experts:
         raise LoadError(f"{name}: --expert-parallel is given, and the model has no experts")
     return replace(config, layers=layers)
@@ -141,7 +121,7 @@ def _layers(config: ModelConfig, partition: Partition) -> tuple[Layer, ...]:
     return tuple(_layer(layer, partition) for layer in config.layers)
 
 
-def _fitting(config: ModelConfig, partition: Partition) -> list[int]:
+def fitting_ranks(config: ModelConfig, partition: Partition) -> list[int]:
     """The numbers of ranks that the layers can be cut into."""
     found = []
     for ranks in range(2, MOST_RANKS + 1):
@@ -151,7 +131,8 @@ def _fitting(config: ModelConfig, partition: Partition) -> list[int]:
     return found
 
 
-def _said(numbers: Sequence[int]) -> str:
+def said(numbers: Sequence[int]) -> str:
+    """The end of a refusal: the numbers of ranks that can be had."""
     return f"; what can be had: {', '.join(map(str, numbers))}" if numbers else ""
 
 

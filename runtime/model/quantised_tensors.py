@@ -96,6 +96,21 @@ class QuantisedTensors:
         taken = _Taken(self._stored, module, scheme, self.read)
         return _READERS[scheme.layout](taken)
 
+    def group(self, module: Module) -> int | None:
+        """Neighbouring inputs of a module that cannot be parted at will, as they share a scale or
+        bytes; None: any can.
+
+        Raises:
+            LoadError: see ``matrix``.
+        """
+        scheme = self._quantisation.scheme_of(module.name)
+        plain = scheme is None or self._is_plain(module, module.tensor("weight"))
+        if scheme is None or plain or scheme.layout == "nvfp4":
+            return None
+        if scheme.block is not None:
+            return scheme.block[1]
+        return scheme.group or (module.inputs if scheme.bits == 4 else None)
+
     def is_knowingly_left(self, name: str) -> bool:
         """Whether a tensor that nobody asked for may be there: what belongs to inputs, and biases
         of nothing that GPTQ writes for every module."""

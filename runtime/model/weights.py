@@ -22,15 +22,15 @@ from runtime.heap_free import give_back_heap
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.contents import Contents, counted, held_bytes, held_of_gguf, told
-from runtime.model.cut_weights import CutWeights
+from runtime.model.cut_weights import CutWeights, check_groups
 from runtime.model.decoder import Decoder
 from runtime.model.family_weights import FamilyWeights
 from runtime.model.gguf_header import GgufHeader
 from runtime.model.gguf_weights import GgufWeights
 from runtime.model.hf_config import FAMILIES
 from runtime.model.layers import WeightBits, WeightSource
-from runtime.model.memory_plan import WIDTHS, weight_bytes
-from runtime.model.partition import Partition, check_can_be_cut
+from runtime.model.memory_plan import WIDTHS, bytes_of_part, weight_bytes
+from runtime.model.partition import Partition, part_of
 from runtime.model.product_choice import ProductChoice
 from runtime.model.product_timing import measured_choice
 from runtime.model.random_weights import RandomWeights
@@ -102,8 +102,9 @@ def load_model(
     name = str(source)
     found = find_source(name, max_context_tokens=max_context_tokens)
     check_context(name, found.config, max_context_tokens)
-    config = found.config if ranks is None else check_can_be_cut(name, found, ranks.partition)
-    check_memory(name, config, dtype, device, bits, sharing=_sharing(device, ranks))
+    config = found.config if ranks is None else part_of(name, found.config, ranks.partition)
+    partition = None if ranks is None else ranks.partition
+    check_memory(name, config, dtype, device, bits, sharing=sharing(device, partition))
     with _weights(
         found, dtype, device, bits=bits, seed=seed, progress=progress, ranks=ranks
     ) as weights:
@@ -181,16 +182,12 @@ def _weights(
         yield drawn if partition is None else CutWeights(drawn, found.config, partition, bits)
         return
     with _stored_weights(found, dtype, device, progress, partition) as stored:
-        if partition is None:
-            yield stored
-            return
-        assert isinstance(stored, FamilyWeights)
-        yield CutWeights(stored, found.config, partition, bits)
+        yield stored if partition is None else CutWeights(stored, found.config, partition, bits)
 
 
-def _sharing(device: torch.device, ranks: RankLink | None) -> int:
+def sharing(device: torch.device, partition: Partition | None) -> int:
     """How many ranks have the device's memory together."""
-    return ranks.partition.ranks if ranks is not None and device.type == "cpu" else 1
+    return partition.ranks if partition is not None and device.type == "cpu" else 1
 
 
 @contextlib.contextmanager
@@ -203,42 +200,83 @@ def _stored_weights(
 ) -> Iterator[GgufWeights | FamilyWeights]:
     """The checkpoint's weights; closes it, and looks at what is left over when all are taken, where
     that is not another rank's."""
-    config = found.config
-    if found.gguf is not None:
-        check_stored(config, found.gguf.path, _contents_of_gguf(found.gguf, dtype), device)
-        size = config.head_dim
-        file = GgufWeights(found.gguf, dtype, device, head_dim=size, progress=progress)
-        with contextlib.closing(file):
-            yield file
-            file.check_all_read()
-        return
-    assert found.folder is not None
-    stored = Checkpoint(found.folder, dtype, device, progress=progress)
-    with contextlib.closing(stored):
-        weights = FamilyWeights(stored, FAMILIES[config.model_type].names, config)
-        check_stored(config, found.folder, _contents_of(stored, weights, config, dtype), device)
+    with _stored(found, dtype, device, progress=progress) as (weights, contents):
+        _check_part(found, weights, contents, dtype=dtype, device=device, partition=partition)
         yield weights
         if partition is None or partition.leads:
             others = partition is not None and partition.whole_experts
             weights.check_all_read(but="*.experts.*" if others else "")
 
 
-def contents_of(found: ModelSource, dtype: torch.dtype, bits: WeightBits) -> Contents:
-    """Contents of the model's files, as far as headers tell.
+@contextlib.contextmanager
+def _stored(
+    found: ModelSource, dtype: torch.dtype, device: torch.device, *, progress: bool
+) -> Iterator[tuple[GgufWeights | FamilyWeights, Contents]]:
+    """The checkpoint's weights, of which none has been read, and what is known of them."""
+    config = found.config
+    if found.gguf is not None:
+        size = config.head_dim
+        file = GgufWeights(found.gguf, dtype, device, head_dim=size, progress=progress)
+        with contextlib.closing(file):
+            yield file, _contents_of_gguf(found.gguf, dtype)
+        return
+    assert found.folder is not None
+    stored = Checkpoint(found.folder, dtype, device, progress=progress)
+    with contextlib.closing(stored):
+        weights = FamilyWeights(stored, FAMILIES[config.model_type].names, config)
+        yield weights, _contents_of(stored, weights, config, dtype)
+
+
+def _check_part(
+    found: ModelSource,
+    stored: FamilyWeights | GgufWeights,
+    contents: Contents,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    partition: Partition | None,
+) -> Contents:
+    """Whether a model in few bits fits, or the ranks' parts of it, and can be cut into these;
+    contents with the memory of one part.
 
     Raises:
-        LoadError: weights are missing, or a header is damaged.
+        LoadError: it does not, or cannot.
     """
-    held = weight_bytes(found.config, dtype, bits)
+    config, place = found.config, found.folder if found.gguf is None else found.gguf.path
+    assert place is not None
+    if partition is not None:
+        check_groups(str(place), stored, config, partition)
+        part = part_of(str(place), config, partition)
+        held = bytes_of_part(contents.held_bytes, config, part, dtype.itemsize)
+        contents = replace(contents, held_bytes=held)
+    check_stored(config, place, contents, device, sharing=sharing(device, partition))
+    return contents
+
+
+def contents_of(
+    found: ModelSource,
+    dtype: torch.dtype,
+    device: torch.device,
+    bits: WeightBits,
+    partition: Partition | None = None,
+) -> Contents:
+    """Contents of the model's files, as far as headers tell; ``partition``: the memory told of is
+    one rank's.
+
+    Raises:
+        LoadError: weights are missing or cannot be cut so, a header is damaged, or a model that is
+            quantised has no room on ``device``.
+    """
+    config = found.config
+    part = config if partition is None else part_of("", config, partition)
+    held = weight_bytes(part, dtype, bits)
     if found.folder is None:
         return Contents(form="drawn from a seed", held_bytes=held)
-    if found.gguf is not None:
-        return _contents_of_gguf(found.gguf, dtype)
-    names = FAMILIES[found.config.model_type].names
-    with contextlib.closing(Checkpoint(found.folder, dtype, torch.device("cpu"))) as stored:
-        weights = FamilyWeights(stored, names, found.config)
-        contents = _contents_of(stored, weights, found.config, dtype)
-    return contents if found.config.quantisation is not None else replace(contents, held_bytes=held)
+    with _stored(found, dtype, torch.device("cpu"), progress=False) as (weights, contents):
+        contents = _check_part(
+            found, weights, contents, dtype=dtype, device=device, partition=partition
+        )
+    return contents if config.quantisation is not None else replace(contents, held_bytes=held)
 
 
 def _contents_of(
@@ -307,17 +345,24 @@ def _products(
 
 
 def check_stored(
-    config: ModelConfig, place: Path, contents: Contents, device: torch.device
+    config: ModelConfig,
+    place: Path,
+    contents: Contents,
+    device: torch.device,
+    *,
+    sharing: int = 1,
 ) -> None:
-    """Whether there is room for a quantised model, which cannot be made smaller while it is loaded.
+    """Whether there is room for a quantised model, which cannot be made smaller while it is loaded;
+    so many parts as are ``sharing`` the memory are loaded.
 
     Raises:
         LoadError: there is not.
     """
     free = free_memory_bytes(device)
-    if config.quantisation is not None and contents.held_bytes > free:
+    held = contents.held_bytes * sharing
+    if config.quantisation is not None and held > free:
         raise LoadError(
-            f"{place}: its weights take {contents.held_bytes / (1 << 30):.1f} GiB once they are "
+            f"{place}: its weights take {held / (1 << 30):.1f} GiB once they are "
             f"loaded ({contents.form}), {free / (1 << 30):.1f} GiB are free on {device.type}"
         )
 

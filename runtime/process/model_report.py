@@ -9,11 +9,11 @@ import torch
 
 from runtime.config import EngineConfig
 from runtime.model.config import LoadError, ModelConfig
-from runtime.model.memory_plan import plan_memory, weight_bytes
+from runtime.model.memory_plan import plan_memory
 from runtime.model.partition import part_of
 from runtime.model.runner import BITS, check_quantization, device_of, resolve_device, resolve_dtype
 from runtime.model.sources import ModelSource, check_context, find_source
-from runtime.model.weights import check_memory, check_stored, contents_of, free_memory_bytes
+from runtime.model.weights import check_memory, contents_of, free_memory_bytes
 from runtime.offload.below_plan import plan_below
 from runtime.process.rank_processes import check_ranks, partition_of
 
@@ -75,9 +75,9 @@ def _report(config: EngineConfig) -> ModelReport:
     check_quantization(config.quantization, device)
     part, sharing = _part(config, found, device)
     check_memory(config.model, part, dtype, device, bits, sharing=sharing)
-    contents = contents_of(found, dtype, bits)
-    check_stored(found.config, found.folder or found.tokenizer_folder, contents, device)
-    held = contents.held_bytes if part is found.config else weight_bytes(part, dtype, bits)
+    partition = partition_of(config, 0) if config.tensor_parallel > 1 else None
+    contents = contents_of(found, dtype, device, bits, partition)
+    held = contents.held_bytes
     free = free_memory_bytes(device) // sharing
     left = max(0, free - held)
     plan = plan_memory(config, part, dtype=dtype, device=device, free_bytes=lambda: left)

@@ -10,7 +10,7 @@ import xxhash
 from runtime.model.sources import folder_of
 
 _HEAD_BYTES = 1 << 20
-_READ = ("config.json", "*.index.json", "*.safetensors")
+_READ = ("config.json", "*.index.json", "*.safetensors", "*.gguf")
 
 
 def files_digest(model: str) -> str:
@@ -24,7 +24,8 @@ def files_digest(model: str) -> str:
     if folder is None:
         return ""
     digest = xxhash.xxh3_128()
-    for path in sorted({path for pattern in _READ for path in folder.glob(pattern)}):
+    found = {path for pattern in _READ for path in folder.glob(pattern)}
+    for path in sorted(found if folder.is_dir() else {folder}):
         digest.update(_told(path))
     return digest.hexdigest()
 

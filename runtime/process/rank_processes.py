@@ -23,7 +23,7 @@ from runtime.config import EngineConfig
 from runtime.importing import child_words
 from runtime.log_lines import LogFormat
 from runtime.model.config import LoadError
-from runtime.model.partition import Partition, check_can_be_cut
+from runtime.model.partition import Partition, part_of
 from runtime.model.sources import find_source
 from runtime.process import frames, rank_frames
 from runtime.process.frame_socket import receive_frame
@@ -96,7 +96,7 @@ def check_ranks(config: EngineConfig) -> None:
     if config.tensor_parallel == 1:
         return
     found = find_source(config.model, max_context_tokens=config.max_context_tokens)
-    check_can_be_cut(config.model, found, partition_of(config, 0))
+    part_of(config.model, found.config, partition_of(config, 0))
 
 
 def partition_of(config: EngineConfig, rank: int) -> Partition:

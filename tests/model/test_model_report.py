@@ -85,7 +85,7 @@ def test_what_is_knowingly_left_is_told_by_kind_and_not_counted(tmp_path: Path) 
     ("own", "said"),
     [
         ({"quantization": "int8"}, "quantised already"),
-        ({"tensor_parallel": 2}, "such matrices cannot be cut yet"),
+        ({"tensor_parallel": 3}, "4 heads are not a multiple of 3"),
         ({"max_context_tokens": 513}, "512"),
         ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype int8 is"),
         ({"num_blocks": None, "kv_cache_bytes": 1 << 16, "block_size": 256}, "at least 2 are"),
