@@ -21,6 +21,7 @@ from runtime.model.safetensors_file import SafetensorsFile
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -126,7 +127,9 @@ class Checkpoint:
 def _open_files(folder: Path) -> dict[str, SafetensorsFile]:
     if not (folder / INDEX_NAME).exists():
         if not (folder / SINGLE_NAME).exists():
-            raise LoadError(f"{folder}: neither {SINGLE_NAME} nor {INDEX_NAME} is there")
+            raise LoadError(
+                f"{folder}: neither {SINGLE_NAME} nor {INDEX_NAME} is there{_pickled(folder)}"
+            )
         single = SafetensorsFile(folder / SINGLE_NAME)
         return dict.fromkeys(single.names(), single)
     index = folder / INDEX_NAME
@@ -144,6 +147,8 @@ def _open_files(folder: Path) -> dict[str, SafetensorsFile]:
         if not isinstance(shard, str) or Path(shard).name != shard or shard in ("", ".", ".."):
             raise LoadError(f"{index}: weight_map[{name!r}] is {shard!r}, not a file name")
         if shard not in shards:
+            if _is_gone(folder / shard):
+                raise _absent(folder / shard, set(weight_map.values()), index)
             shards[shard] = SafetensorsFile(folder / shard)
         if name not in shards[shard]:
             raise LoadError(f"{folder / shard}: tensor {name!r} is not there, {index.name} says so")
@@ -155,3 +160,30 @@ def _open_files(folder: Path) -> dict[str, SafetensorsFile]:
                 f"{folder / shard}: tensor {twice!r} is there, and in {files[twice].path.name} too"
             )
     return files
+
+
+def _pickled(folder: Path) -> str:
+    """What to say where weights are there in a form that is not read."""
+    found = next((path.name for kind in _PICKLED for path in sorted(folder.glob(kind))), None)
+    return "" if found is None else f"; {found} is no safetensors: pickled weights are not read"
+
+
+def _is_gone(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False  # whoever opens it says why it cannot
+    return False
+
+
+def _absent(path: Path, shards: set[object], index: Path) -> LoadError:
+    """A shard that the index names and that cannot be found."""
+    if path.is_symlink():
+        return LoadError(f"{path}: a link to {path.readlink()}, which is not there")
+    there = sum(isinstance(each, str) and not _is_gone(index.parent / each) for each in shards)
+    return LoadError(
+        f"{path}: not there, and {index.name} names it; of {len(shards)} shards {there} are there: "
+        "fetch the others"
+    )

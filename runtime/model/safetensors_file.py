@@ -28,6 +28,7 @@ _MOST_TENSORS = 65_536
 _MOST_RANK = 8
 _MOST_SHOWN_CHARS = 200
 _LENGTH_BYTES = 8
+_POINTER = b"version https://git-lfs.github.com/spec/"
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -130,6 +131,11 @@ def _header_text(path: Path) -> tuple[int, bytes]:
             raise UnfitFile(path, "not a regular file")
         size = kind.st_size
         prefix = file.read(_LENGTH_BYTES)
+        if prefix == _POINTER[:_LENGTH_BYTES] and (prefix + file.read(120)).startswith(_POINTER):
+            raise UnfitFile(
+                path,
+                "a pointer of Git LFS, not the weights: fetch these (git lfs pull, keepwarm pull)",
+            )
         length = int.from_bytes(prefix, "little")
         text = b"" if length > size else file.read(min(length, HEADER.most_bytes))
     if len(prefix) < _LENGTH_BYTES or len(text) < min(length, HEADER.most_bytes):

@@ -75,6 +75,45 @@ def test_an_index_that_lies_is_refused(index: object, message: str, tmp_path: Pa
         Checkpoint(tmp_path, torch.float32, CPU)
 
 
+def refusal(folder: Path) -> str:
+    with pytest.raises(LoadError) as refused:
+        Checkpoint(folder, torch.float32, CPU)
+    assert "\n" not in str(refused.value)
+    return str(refused.value).removeprefix(str(folder)).lstrip("/")
+
+
+def test_a_folder_that_was_fetched_in_part_says_what_is_lacking(tmp_path: Path) -> None:
+    (sharded(tmp_path) / "two.safetensors").unlink()
+    said = f"two.safetensors: not there, and {INDEX_NAME} names it; of 2 shards 1 are there"
+    assert refusal(tmp_path).startswith(said)
+
+
+def test_shards_may_be_links_and_one_that_leads_nowhere_is_told_as_that(tmp_path: Path) -> None:
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for name in ("one", "two"):
+        shard = sharded(tmp_path) / f"{name}.safetensors"
+        shard.rename(blobs / name)
+        shard.symlink_to(Path("blobs") / name)
+    assert "a" in Checkpoint(tmp_path, torch.float32, CPU)
+    (blobs / "two").unlink()
+    assert refusal(tmp_path) == "two.safetensors: a link to blobs/two, which is not there"
+
+
+def test_a_pointer_of_git_lfs_is_told_as_that(tmp_path: Path) -> None:
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4967215360\n"
+    (tmp_path / SINGLE_NAME).write_text(text)
+    assert refusal(tmp_path).startswith(f"{SINGLE_NAME}: a pointer of Git LFS, not the weights")
+
+
+def test_pickled_weights_are_named_and_not_read(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model-00001-of-00002.bin").write_bytes(b"\x80")
+    said = refusal(tmp_path)
+    assert said.endswith(
+        "pytorch_model-00001-of-00002.bin is no safetensors: pickled weights are not read"
+    )
+
+
 def test_a_tensor_that_two_shards_have_is_refused(tmp_path: Path) -> None:
     sharded(tmp_path)
     save_file({"b": torch.arange(4), "a": torch.ones(2, 3)}, tmp_path / "two.safetensors")

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from runtime.messages import TokenArray
 from runtime.model import weights
 from runtime.model.batch import SequenceInput
+from runtime.model.checkpoint import INDEX_NAME
 from runtime.model.config import LoadError
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import drawn_on_device
@@ -199,7 +200,7 @@ def test_a_missing_shard_is_named(folder: Path, tmp_path: Path) -> None:
     broken = copy_of(folder, tmp_path)
     shard = sorted(broken.glob("model-*.safetensors"))[1]
     shard.unlink()
-    with pytest.raises(LoadError, match=f"{shard.name}: No such file"):
+    with pytest.raises(LoadError, match=f"{shard.name}: not there, and {INDEX_NAME} names it"):
         load(broken)
 
 
