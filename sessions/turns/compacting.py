@@ -394,9 +394,9 @@ class Recasting:
                 reply_tokens=min(request.max_output_tokens or most, most // 8) if least else 0,
             )
             for shorter in truncations(context, model.renderer, plan.options, window):
-                found = self._rendered(
-                    replace(plan, warnings=(*plan.warnings, *shorter.cuts)), shorter
-                )
+                warnings = (*plan.warnings, *shorter.cuts)
+                cut = replace(plan, rebuilt=True, cut=True, warnings=warnings)
+                found = self._rendered(cut, shorter)
                 if found.prompt_tokens <= window.left_by_cut(len(plan.header.ids)):
                     break
         if found.prompt_tokens + least > most:

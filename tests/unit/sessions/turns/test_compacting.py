@@ -20,7 +20,7 @@ from tests.support.recast_loops import (
     sums_up,
     threshold,
 )
-from tests.support.sessions_rig import END, Client, Rig, call
+from tests.support.sessions_rig import END, Client, Rig, call, token_ids
 from tools_api.dialects.anthropic_messages import MESSAGES
 from tools_api.dialects.responses_compact import COMPACT
 
@@ -405,3 +405,30 @@ def test_a_history_is_compacted_alone_and_leads_a_new_chain() -> None:
     assert LONG not in read
     client.create(previous_response_id=made["id"], input="x")
     assert client.last["error"]["code"] == "previous_response_not_found"
+
+
+def test_a_context_that_is_cut_where_nothing_can_be_recast_is_read_anew() -> None:
+    """Truncation leaves a part of it; what the engine holds of the whole does not come before it."""
+    rig, client = connect(max_context_tokens=600)
+    last: dict[str, Any] = {}
+    cut = 0
+    for number in range(8):
+        text = f"{number}: " + "so many of them. " * 9
+        turn, read = play(
+            rig,
+            client,
+            f"answer {number}" + END,
+            input=text,
+            truncation="auto",
+            max_output_tokens=40,
+            context_management=threshold(300),
+            **last,
+        )
+        assert turn["status"] == "completed", turn
+        assert read.count(f"{number}: ") == 1
+        assert all(read.count(f"answer {other}") <= 1 for other in range(number))
+        assert turn["usage"]["input_tokens"] == len(token_ids(read)) < 600
+        told = " ".join(turn["keepwarm"]["warnings"])
+        cut += "nothing of the context can be left out" in told and "truncation: " in told
+        last = {"previous_response_id": turn["id"]}
+    assert cut
