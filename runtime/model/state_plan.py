@@ -89,6 +89,7 @@ def _too_few(config: EngineConfig, slots: int, least_share: int) -> LoadError:
     """``least_share``: the percentage that would do."""
     running, share = config.max_running, config.state_share
     fewer = f", or a max_running of at most {slots}" if slots else ", or a smaller max_running"
+    fewer = fewer if running > 1 else ""
     why = f"and max_running {running}: each sequence that runs has one, so give"
     if share is None:
         return LoadError(f"state_slots is {slots} {why} at least {running} slots{fewer}")

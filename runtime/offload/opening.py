@@ -58,11 +58,10 @@ def open_tiers(config: EngineConfig, runner: ModelRunner, workers: Executor | No
     """
     size = block_bytes(runner.model.config, config.block_size, runner.pool.blocks.dtype)
     wanted, free = config.host_kv_bytes, free_memory_bytes(torch.device("cpu"))
-    wanted += config.host_state_bytes or 0
-    if wanted > free:
-        raise LoadError(
-            f"host_kv_bytes is {config.host_kv_bytes}: a block takes {size}, {free} are free"
-        )
+    states = config.host_state_bytes or 0
+    if wanted + states > free:
+        beside = f" and host_state_bytes {states}" if states else f": a block takes {size}"
+        raise LoadError(f"host_kv_bytes is {wanted}{beside}, {free} are free")
     plan = plan_below(config, _states_of(runner), size)
     copying, writing = workers or _thread("kv-copy"), workers or _thread("kv-disk")
     store: KVStore | None = None

@@ -52,6 +52,10 @@ def test_host_memory_alone_opens_no_folder(runner: ModelRunner, size: int) -> No
         ({"host_kv_bytes": 1}, "host_kv_bytes is 1: a block takes"),
         ({"host_kv_bytes": 1 << 44}, "are free"),
         (
+            {"host_kv_bytes": 1 << 22, "host_state_bytes": 1 << 44},
+            f"host_kv_bytes is {1 << 22} and host_state_bytes {1 << 44}, ",
+        ),
+        (
             {"host_kv_bytes": 1 << 22, "disk_kv_bytes": 1, "disk_kv_folder": "{}"},
             "disk_kv_bytes is 1: a block takes",
         ),

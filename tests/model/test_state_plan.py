@@ -67,3 +67,4 @@ def test_no_refusal_offers_no_running_turn() -> None:
     said = refusal(max_running=64, state_share=1, kv_bytes=100_000)
     assert said.endswith("so give more memory for KV and states, or a smaller max_running")
     assert refusal(max_running=4, state_slots=3).endswith("or a max_running of at most 3")
+    assert refusal(max_running=1, state_share=1, kv_bytes=10_000).endswith("for KV and states")
