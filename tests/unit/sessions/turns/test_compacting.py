@@ -408,7 +408,7 @@ def test_a_history_is_compacted_alone_and_leads_a_new_chain() -> None:
 
 
 def test_a_context_that_is_cut_where_nothing_can_be_recast_is_read_anew() -> None:
-    """Truncation leaves a part of it; what the engine holds of the whole does not come before it."""
+    """Truncation leaves a part; what the engine holds of the whole does not come before that."""
     rig, client = connect(max_context_tokens=600)
     last: dict[str, Any] = {}
     cut = 0
