@@ -73,14 +73,14 @@ def delta_shaping_kernel(
         own = head - 2 * KEY_HEADS
         v = tl.arange(0, BLOCK_V)
         before = 2 * KEY_HEADS * KEY_DIM + own * VALUE_DIM
-        x = tl.load(row + before + v, mask=v < VALUE_DIM, other=0.0).to(tl.float32)
-        place = token * VALUE_HEADS + own
-        tl.store(values_ptr + place * VALUE_DIM + v, _silu(x), mask=v < VALUE_DIM)
+        value = tl.load(row + before + v, mask=v < VALUE_DIM, other=0.0).to(tl.float32)
+        of_head = token * VALUE_HEADS + own
+        tl.store(values_ptr + of_head * VALUE_DIM + v, _silu(value), mask=v < VALUE_DIM)
         paces = paces_ptr + token * 2 * VALUE_HEADS + own
         beta = tl.load(paces).to(tl.float32)
-        tl.store(betas_ptr + place, sigmoid(beta))
+        tl.store(betas_ptr + of_head, sigmoid(beta))
         step = tl.load(paces + VALUE_HEADS).to(tl.float32) + tl.load(bias_ptr + own)
-        tl.store(decays_ptr + place, -tl.load(rates_ptr + own) * _softplus(step))
+        tl.store(decays_ptr + of_head, -tl.load(rates_ptr + own) * _softplus(step))
 
 
 @triton.jit
@@ -110,15 +110,15 @@ def mamba_shaping_kernel(
     row = convolved_ptr + token * (HEADS * HEAD_DIM + 2 * GROUPS * STATE_DIM)
     if head < HEADS:
         v = tl.arange(0, BLOCK_V)
-        x = tl.load(row + head * HEAD_DIM + v, mask=v < HEAD_DIM, other=0.0).to(tl.float32)
-        x = _silu(x)
+        value = tl.load(row + head * HEAD_DIM + v, mask=v < HEAD_DIM, other=0.0).to(tl.float32)
+        value = _silu(value)
         step = tl.load(steps_ptr + token * steps_stride + head).to(tl.float32)
         step = _softplus(step + tl.load(bias_ptr + head))
         step = tl.where(step < least_step, least_step, tl.where(step > most_step, most_step, step))
-        place = token * HEADS + head
-        tl.store(values_ptr + place * HEAD_DIM + v, x, mask=v < HEAD_DIM)
-        tl.store(taken_ptr + place * HEAD_DIM + v, x * step, mask=v < HEAD_DIM)
-        tl.store(decays_ptr + place, step * tl.load(pace_ptr + head))
+        of_head = token * HEADS + head
+        tl.store(values_ptr + of_head * HEAD_DIM + v, value, mask=v < HEAD_DIM)
+        tl.store(taken_ptr + of_head * HEAD_DIM + v, value * step, mask=v < HEAD_DIM)
+        tl.store(decays_ptr + of_head, step * tl.load(pace_ptr + head))
     else:
         group = head - HEADS
         k = tl.arange(0, BLOCK_K)

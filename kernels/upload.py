@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 _ALIGNED_BYTES = 64
+_ALIGNED_NUMBERS = 8
 
 
 def upload(array: npt.NDArray[Any] | Tensor, device: torch.device) -> Tensor:
@@ -29,16 +30,20 @@ def upload(array: npt.NDArray[Any] | Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def upload_together(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[Tensor]:
-    """``upload`` of arrays of one dtype, in one copy."""
-    if device.type == "cpu" or not arrays:
+def upload_together(arrays: Sequence[npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
+    """``upload`` of several arrays in one copy. Each begins where any kernel likes: one that is
+    compiled for such a place would be compiled again for another."""
+    if device.type == "cpu":
         return [torch.from_numpy(array) for array in arrays]
-    flat = upload(np.concatenate([array.ravel() for array in arrays]), device)
-    ends = np.cumsum([array.size for array in arrays])
-    return [
-        flat[end - array.size : end].view(array.shape)
-        for end, array in zip(ends.tolist(), arrays, strict=True)
-    ]
+    rooms = [-(-array.size // _ALIGNED_NUMBERS) * _ALIGNED_NUMBERS for array in arrays]
+    packed, at = np.zeros(sum(rooms), dtype=np.int64), 0
+    places = []
+    for array, room in zip(arrays, rooms, strict=True):
+        packed[at : at + array.size] = array.ravel()
+        places.append((at, array))
+        at += room
+    there = upload(packed, device)
+    return [there[at : at + array.size].view(array.shape) for at, array in places]
 
 
 class FixedPlaces:

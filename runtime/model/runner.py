@@ -4,6 +4,7 @@ Decides what ``auto`` means for dtype and device and how many KV blocks fit. Whi
 step holds is the scheduler's decision, what becomes of the logits the engine's.
 """
 
+import functools
 import logging
 import os
 import sys
@@ -29,7 +30,7 @@ from runtime.model.recording_plan import recorded_chunks
 from runtime.model.state_plan import StatePlan
 from runtime.model.state_pool import StatePool
 from runtime.model.step_buckets import Bucket, RecordedSizes
-from runtime.model.warm_up import chunks, draws
+from runtime.model.warm_up import chunks, draws, single_token
 from runtime.model.weights import LoadedModel, free_memory_bytes, load_model
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,14 @@ class ModelRunner:
         model, ranks, block_size = self.model, self._ranks, self.block_size
         config = model.config
         most = min(max_tokens, self._num_blocks * block_size, config.max_context_tokens)
-        steps = [StepBatch.build(step, block_size) for step in chunks(most, block_size)]
+        warming = list(chunks(most, block_size))
+        also: list[Callable[[], object]] = list(draws(config.vocab_size, model.device))
+        if self.states is not None:
+            warming.append(single_token())
+            also.append(self.states.rehearse)
+        for step in warming:
+            batch = StepBatch.build(step, block_size)
+            also.append(functools.partial(self.run_as_it_comes, batch, None))
         return StepGraphs(
             model.decoder,
             self.pool,
@@ -113,10 +121,7 @@ class ModelRunner:
             ),
             record=record if ranks is None else AgreedRecorder(record, ranks.all_can),
             states=self.states,
-            also=[
-                *(lambda step=step: self.run_as_it_comes(step, None) for step in steps),
-                *draws(config.vocab_size, model.device),
-            ],
+            also=also,
         )
 
     @property

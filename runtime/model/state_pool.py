@@ -247,6 +247,14 @@ class StatePool:
             in_place=True,
         )
 
+    def rehearse(self) -> None:
+        """Bring nobody's state to where it is: no commit compiles anything afterwards."""
+        spare, zero = np.array([self.num_slots]), np.zeros(1, dtype=np.int64)
+        nothing = DeltaSpans(slots=spare, rings=zero, committed=zero, counts=zero)
+        move_windows(self._windows, self.rings, nothing)
+        if self._deltas is not None:
+            self._deltas.commit(nothing)
+
     def _conv_rows(self, places: StatePlaces[Tensor], starts: IntArray) -> ConvRows:
         there = places.starts, places.sequence_of
         return ConvRows(slots=places.slots, starts=starts, taps=self._taps, there=there)

@@ -75,3 +75,10 @@ def chunks(most_tokens: int, block_size: int) -> Iterator[list[SequenceInput]]:
             )
         ]
         tokens *= 2
+
+
+def single_token() -> list[SequenceInput]:
+    """A step of one token that begins, for models whose steps of few tokens may run as they come
+    (``runtime.model.state_step``)."""
+    first = np.zeros(1, dtype=np.int32)
+    return [SequenceInput(tokens=first, start=0, block_table=first, num_logits=1)]

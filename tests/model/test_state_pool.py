@@ -136,3 +136,17 @@ def test_sizes_follow_from_the_layers() -> None:
     assert ring_bytes(CONFIG, torch.float64) == LAYERS * RING * CHANNELS * 8
     assert state_bytes(random_model_config("qwen3-tiny"), torch.float32) == 0
     assert state_dtype(torch.float64) == torch.float64
+
+
+@pytest.mark.parametrize("family", ["lfm2-tiny", "qwen3.5-tiny"])
+def test_a_rehearsal_changes_no_state(family: str) -> None:
+    config = random_model_config(family)
+    pool = StatePool(
+        config, num_slots=2, num_rings=1, dtype=torch.float32, device=torch.device("cpu")
+    )
+    pool.begin(1, source=None, position=0)
+    pool.rows[:2] = 3
+    before = pool.rows.clone()
+    pool.rehearse()
+    assert torch.equal(pool.rows, before)
+    assert (pool.committed == 0).all()

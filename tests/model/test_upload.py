@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.upload import FixedPlaces, upload
+from kernels.upload import FixedPlaces, upload, upload_together
 from runtime.model.batch import SequenceInput, StepBatch
 from tests.support.streams import Timeline
 
@@ -18,6 +18,7 @@ ON_THE_WAY = ("kernels", "runtime")
 MADE_ONCE = {
     "kernels/codes.py",
     "runtime/model/checkpoint.py",
+    "runtime/model/cut_weights.py",
     "runtime/model/gguf_weights.py",
     "runtime/model/random_weights.py",
     "runtime/model/rotary.py",
@@ -53,6 +54,18 @@ def test_on_a_cpu_the_array_itself_is_taken() -> None:
     assert upload(array, torch.device("cpu")).data_ptr() == array.ctypes.data
     tensor = torch.arange(3, device=ELSEWHERE)
     assert upload(tensor, ELSEWHERE) is tensor
+
+
+def test_arrays_of_a_step_go_there_in_one_copy_and_begin_where_kernels_like(
+    copies: list[tuple[str, object]],
+) -> None:
+    arrays = [np.arange(3), np.arange(0), np.arange(9), np.arange(6).reshape(2, 3)]
+    here = upload_together(arrays, torch.device("cpu"))
+    assert all(np.shares_memory(a.numpy(), b) for a, b in zip(here, arrays, strict=True) if b.size)
+    there = upload_together(arrays, ELSEWHERE)
+    assert [kind for kind, _ in copies] == ["pinned", "copied"]
+    assert [tuple(part.shape) for part in there] == [part.shape for part in arrays]
+    assert [part.storage_offset() for part in there] == [0, 8, 8, 24]
 
 
 def test_elsewhere_it_goes_by_pinned_memory_and_the_host_does_not_wait(

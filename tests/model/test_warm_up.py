@@ -6,7 +6,8 @@ import torch
 
 from kernels.masked_sampling import SamplingBatch
 from runtime.model import warm_up
-from runtime.model.warm_up import chunks, draws
+from runtime.model.batch import NO_STATE
+from runtime.model.warm_up import chunks, draws, single_token
 
 CPU = torch.device("cpu")
 
@@ -46,3 +47,8 @@ def test_chunks_double_up_to_the_largest(most: int, sizes: list[int]) -> None:
     assert [len(step[0].tokens) for step in steps] == sizes
     for (step,) in steps:
         assert np.array_equal(step.block_table, np.arange(-(-len(step.tokens) // 16)))
+
+
+def test_a_single_token_begins_and_needs_no_state() -> None:
+    (part,) = single_token()
+    assert (len(part.tokens), part.start, part.state_slot) == (1, 0, NO_STATE)
