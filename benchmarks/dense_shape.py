@@ -1,6 +1,7 @@
 """The one layer that models of benchmarks repeat: attention with positions, and one MLP."""
 
-from runtime.model.config import Attention, Gated, ModelConfig, RopeConfig
+from runtime.model.config import Attention, Gated, ModelConfig
+from runtime.model.rope_config import RopeConfig
 
 
 def dense_layer(config: ModelConfig) -> tuple[Attention, Gated, RopeConfig]:

@@ -37,13 +37,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.report import Bar, parser, report
 from kernels import dispatch
 from runtime.model.batch import SequenceInput, StepBatch
-from runtime.model.config import Attention, Gated, Layer, ModelConfig, RopeConfig
+from runtime.model.config import Attention, Gated, Layer, ModelConfig
 from runtime.model.cuda_graphs import StepGraphs
 from runtime.model.decoder import Decoder
 from runtime.model.kv_pool import KVPool
 from runtime.model.layers import WeightBits
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
+from runtime.model.rope_config import RopeConfig
 from runtime.model.step_buckets import (
     Bucket,
     RecordedSizes,

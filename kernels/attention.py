@@ -4,7 +4,8 @@ A sequence's query tokens are the last ones of its context; their keys and value
 the pool already. Each query sees the context up to and including itself, or the last
 ``window`` tokens of that.
 
-The ways to do this fast are ``kernels.cpu_attention`` and ``kernels.triton_attention``.
+The ways to do this fast are ``kernels.cpu_attention`` and ``kernels.triton_attention``. Heads that
+the latter's tiles are too small for (latents) are computed on a GPU as the former does it in torch.
 """
 
 import torch
@@ -14,6 +15,9 @@ from kernels.cpu_attention import attend
 from kernels.dispatch import triton_kernels
 from kernels.paged_layout import PagedLayout
 from kernels.quantised_kv import FP8, widened
+
+MOST_ON_TRITON = 256
+"""Dimensions of a head that tiles of Triton's kernels have room for."""
 
 
 def paged_attention_reference(
@@ -83,12 +87,12 @@ def paged_attention(
 ) -> Tensor:
     """See ``paged_attention_reference``."""
     gpu = triton_kernels("attention", queries)
-    if gpu is not None:
+    if gpu is not None and queries.shape[2] <= MOST_ON_TRITON:
         output: Tensor = gpu.paged_attention(
             queries, k_blocks, v_blocks, layout, scale=scale, window=window, sinks=sinks
         )
         return output
-    if queries.device.type == "cpu" and k_blocks.dtype != FP8:
+    if k_blocks.dtype != FP8:
         return attend(queries, k_blocks, v_blocks, layout, scale=scale, window=window, sinks=sinks)
     return paged_attention_reference(
         queries, k_blocks, v_blocks, layout, scale=scale, window=window, sinks=sinks

@@ -1,4 +1,4 @@
-"""Paged attention on a CPU without copying contexts.
+"""Paged attention on a CPU without copying contexts; on a GPU what has no kernel there.
 
 Where a compiler is at hand, few query rows go to ``kernels/native``, and on processors with a
 matrix unit, with fast units for bf16 or with AVX2 alone all rows in bf16 do; the rest, and all of
@@ -53,14 +53,14 @@ def attend(
     window: int | None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """``kernels.attention.paged_attention_reference`` on a CPU.
+    """``kernels.attention.paged_attention_reference`` on a CPU, or in torch on a GPU.
 
     The torch way rounds scores to the queries' dtype before the softmax, which computes in
     float32, unless it has to multiply in float32; the compiled way keeps them in float32.
     """
     make = torch.zeros_like if layout.has_rows_of_nobody else torch.empty_like
     output = make(queries, memory_format=torch.contiguous_format)
-    library = native_library(queries.dtype)
+    library = native_library(queries.dtype) if queries.device.type == "cpu" else None
     compiled = 0
     if library is not None:
         compiled = COMPILED_QUERIES
@@ -86,17 +86,21 @@ def attend(
         rows = slice(span.first_row, span.first_row + span.num_queries)
         few = span.num_queries * group <= block_size
         way = _attend_few if few else _attend_many
-        mine = (queries[rows] * scale).to(_dtype_of_products(queries.dtype))
+        mine = (queries[rows] * scale).to(dtype_of_products(queries))
         way(mine, (k_blocks, v_blocks), span, (window, sinks), output[rows])
     return output
 
 
-@functools.lru_cache
-def _dtype_of_products(dtype: torch.dtype) -> torch.dtype:
-    """The dtypes in which torch multiplies: its products in bf16 are ten times as slow as those in
+def dtype_of_products(like: Tensor) -> torch.dtype:
+    """The dtype in which torch multiplies: its products in bf16 are ten times as slow as those in
     float32 on processors without units for them."""
-    slow = dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return torch.float32 if slow else dtype
+    slow = like.dtype == torch.bfloat16 and like.device.type == "cpu" and not _has_bf16_units()
+    return torch.float32 if slow else like.dtype
+
+
+@functools.lru_cache
+def _has_bf16_units() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _attend_few(
@@ -236,19 +240,18 @@ def _visible_softmax(
     below ``first_end`` + its number, the last ``window`` of them, and its head's sink. May reuse
     the memory."""
     num_queries, columns = scores.shape[-2:]
-    library = native_library(scores.dtype)
+    library = native_library(scores.dtype) if scores.device.type == "cpu" else None
     if library is not None and sinks is None:
         return library.visible_softmax_(
             scores, num_queries=num_queries, first_end=first_end, window=window
         )
-    end = torch.arange(first_end, first_end + num_queries)[:, None]
+    numbers = torch.arange(max(columns, first_end + num_queries), device=scores.device)
+    end = numbers[first_end : first_end + num_queries, None]
     tail = max(columns - first_end, 0)
-    scores[..., columns - tail :].masked_fill_(
-        torch.arange(columns - tail, columns) >= end, -torch.inf
-    )
+    scores[..., columns - tail :].masked_fill_(numbers[columns - tail : columns] >= end, -torch.inf)
     if window is not None:
         head = min(max(first_end + num_queries - 1 - window, 0), columns)
-        scores[..., :head].masked_fill_(torch.arange(head) < end - window, -torch.inf)
+        scores[..., :head].masked_fill_(numbers[:head] < end - window, -torch.inf)
     if sinks is None:
         return scores.softmax(-1)
     beside = sinks.to(scores.dtype).view(*scores.shape[:2], 1, 1).expand(-1, -1, num_queries, 1)

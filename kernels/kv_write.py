@@ -35,15 +35,16 @@ def write_kv_reference(
         )
     block_size = k_blocks.shape[2]
     blocks, offsets = slots // block_size, slots % block_size
-    if k_blocks.dtype == FP8:
-        for rows, pool in ((keys, k_blocks), (values, v_blocks)):
-            for part, new in zip(fp8_parts(pool), quantise_fp8(rows), strict=True):
-                part[blocks, :, offsets] = new
+    for rows, pool in ((keys, k_blocks), (values, v_blocks)):
+        _put(rows, pool, blocks, offsets)
+
+
+def _put(rows: Tensor, pool: Tensor, blocks: Tensor, offsets: Tensor) -> None:
+    if pool.dtype == FP8:
+        for part, new in zip(fp8_parts(pool), quantise_fp8(rows), strict=True):
+            part[blocks, :, offsets] = new
         return
-    if k_blocks.dtype == torch.int8:
-        keys, values = quantise_rows(keys), quantise_rows(values)
-    k_blocks[blocks, :, offsets] = keys
-    v_blocks[blocks, :, offsets] = values
+    pool[blocks, :, offsets] = quantise_rows(rows) if pool.dtype == torch.int8 else rows
 
 
 def write_kv(
@@ -51,3 +52,20 @@ def write_kv(
 ) -> None:
     """See ``write_kv_reference``."""
     write_kv_reference(keys, values, k_blocks, v_blocks, slots)
+
+
+def write_rows(rows: Tensor, blocks: Tensor, slots: Tensor) -> None:
+    """Store one row of each token, that is its key and its value, at its slot, in place.
+
+    Args:
+        rows: [tokens, kv_heads, head_dim].
+        blocks: [blocks, kv_heads, block_size, head_dim]; written. See ``write_kv_reference``.
+        slots: likewise.
+
+    Raises:
+        ValueError: the shapes do not fit together.
+    """
+    if (rows.shape[1], row_size(rows.shape[2], blocks.dtype)) != (blocks.shape[1], blocks.shape[3]):
+        raise ValueError(f"rows {tuple(rows.shape)} do not fit blocks {tuple(blocks.shape)}")
+    block_size = blocks.shape[2]
+    _put(rows, blocks, slots // block_size, slots % block_size)

@@ -8,60 +8,15 @@ Always true: a ``ModelConfig`` that exists describes a decoder that can be built
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
+from runtime.model.latent import Latent
+from runtime.model.rope_config import PLAIN_ROPE, RopeConfig
 from runtime.model.schemes import Quantisation
-
-RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 
 
 class LoadError(Exception):
     """A model cannot be served. The message names the file, the field and the remedy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RopeConfig:
-    """Rotary position embedding (Su et al. 2021, arXiv:2104.09864) and its stretching."""
-
-    theta: float = 10000.0
-    kind: RopeKind = "default"
-    rotated: int | None = None
-    """How many dimensions of a head are rotated, its first ones; None: all."""
-    factor: float = 1.0
-    """How many times the original context is stretched."""
-    original_max_position: int = 0
-    """Context the model was first trained at; llama3, yarn and ``query_beta`` need it."""
-    low_freq_factor: float = 1.0
-    """llama3: wavelengths above original / low_freq_factor are fully stretched."""
-    high_freq_factor: float = 4.0
-    """llama3: wavelengths below original / high_freq_factor are left alone."""
-    beta_fast: float = 32.0
-    """yarn (Peng et al. 2023, arXiv:2309.00071): rotations above which nothing is stretched."""
-    beta_slow: float = 1.0
-    """yarn: rotations below which everything is stretched."""
-    factors: tuple[float, ...] = ()
-    """longrope (Ding et al. 2024, arXiv:2402.13753): how far each pair's wave is stretched."""
-    attention_factor: float = 1.0
-    """yarn, longrope: cosines and sines are multiplied by this."""
-    truncate: bool = True
-    """yarn: round the ramp's ends to whole dimensions."""
-    query_beta: float = 0.0
-    """Queries at position p are multiplied by 1 + query_beta * log(1 + p // original)."""
-
-    def __post_init__(self) -> None:
-        if self.theta <= 0 or self.factor < 1:
-            raise ValueError(f"rope theta {self.theta} or factor {self.factor} out of bounds")
-        stretched = self.kind in ("llama3", "yarn") or self.query_beta
-        if stretched and self.original_max_position < 1:
-            raise ValueError(f"rope {self.kind} needs original_max_position_embeddings")
-        if self.kind == "yarn" and self.theta <= 1:
-            raise ValueError(f"rope yarn needs a rope_theta above 1, not {self.theta}")
-        if self.kind == "llama3" and self.high_freq_factor <= self.low_freq_factor:
-            raise ValueError("rope llama3 needs a high_freq_factor above low_freq_factor")
-        if self.rotated is not None and (self.rotated < 2 or self.rotated % 2):
-            raise ValueError(f"rope over {self.rotated} dimensions of a head: it turns pairs")
-        if any(factor <= 0 for factor in self.factors):
-            raise ValueError("rope stretched by a factor that is not above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +47,7 @@ class Attention:
     heads: int
     kv_heads: int
     head_dim: int
-    rope: RopeConfig | None = RopeConfig()
+    rope: RopeConfig | None = PLAIN_ROPE
     """Rotary positions; None: the layer knows no positions."""
     window: int | None = None
     """Tokens a query sees, itself included; None: all."""
@@ -108,6 +63,9 @@ class Attention:
     """A learnt logit for each head, in the softmax's sum and without a value (gpt-oss)."""
     gated: bool = False
     """The heads' results are weighed by a sigmoid, number by number (Qwen3-Next)."""
+
+    kv_rows: ClassVar[int] = 2
+    """Rows of a token and head in the pool: a key and a value."""
 
     def __post_init__(self) -> None:
         for name in ("heads", "kv_heads", "head_dim"):
@@ -136,6 +94,15 @@ class Attention:
     @property
     def kv_size(self) -> int:
         return self.kv_heads * self.head_dim
+
+    @property
+    def rotary_dim(self) -> int:
+        """Dimensions of a head that kernels rotate, some of them by nothing."""
+        return self.head_dim
+
+    def map_shapes(self, hidden: int) -> list[tuple[int, int]]:
+        """(outputs, inputs) of its linear maps, gates aside."""
+        return [(self.query_size + 2 * self.kv_size, hidden), (hidden, self.query_size)]
 
     def num_parameters(self, hidden: int) -> int:
         query, kv = self.query_size, self.kv_size
@@ -281,7 +248,9 @@ class Mamba2:
 OfMatrices = GatedDelta | Mamba2
 """Mixers that keep a matrix for each head."""
 Recurrent = ShortConv | OfMatrices
-Mixer = Attention | Recurrent
+KeepsKV = Attention | Latent
+"""Mixers that keep something of every token, in the pool's blocks."""
+Mixer = KeepsKV | Recurrent
 
 Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
 """The function of the gate (``kernels.activation``)."""
@@ -330,6 +299,8 @@ class Router:
     num_experts: int
     per_token: int
     scores: Literal["softmax", "sigmoid"] = "softmax"
+    wide: bool = False
+    """Logits are computed in float32 at least; those of sigmoids always are."""
     normalise: bool
     """The weights of a token's experts add up to 1, before ``scale``."""
     bias: bool = False
@@ -338,8 +309,9 @@ class Router:
     """A learnt number for each expert that counts in the choice and not in the weight."""
     groups: int = 1
     """Experts are in so many groups of neighbours, of which ``chosen_groups`` are taken: those
-    whose two best experts have the largest sum."""
+    whose ``best_of_group`` best experts have the largest sum."""
     chosen_groups: int = 1
+    best_of_group: int = 2
     scale: float = 1.0
     """Factor of the experts' weights."""
     least_sum: float = 0.0
@@ -353,8 +325,8 @@ class Router:
         if not 1 <= self.chosen_groups <= self.groups:
             raise ValueError(f"{self.chosen_groups} of {self.groups} groups of experts")
         each = self.num_experts // self.groups
-        if self.groups > 1 and each < 2:
-            raise ValueError(f"groups of {each} experts, at least 2 are needed")
+        if self.groups > 1 and each < self.best_of_group:
+            raise ValueError(f"groups of {each} experts, at least {self.best_of_group} are needed")
         if self.per_token > self.chosen_groups * each:
             raise ValueError(f"{self.per_token} experts per token of {self.chosen_groups * each}")
 
@@ -441,8 +413,11 @@ class ModelConfig:
         if not self.attention:
             raise ValueError("a model without a layer of attention")
         rows = {(mixer.kv_heads, mixer.head_dim) for mixer in self.attention}
+        kinds = {(type(mixer), mixer.rotary_dim) for mixer in self.attention}
         if len(rows) > 1:
             raise ValueError(f"layers whose keys differ in heads and size: {sorted(rows)}")
+        if len(kinds) > 1:
+            raise ValueError("layers whose keys differ in what they are")
         if len(set(self.recurrent)) > 1:
             raise ValueError(f"layers whose states differ: {sorted(map(str, set(self.recurrent)))}")
         if self.logit_divisor <= 0:
@@ -453,10 +428,10 @@ class ModelConfig:
         return len(self.layers)
 
     @property
-    def attention(self) -> tuple[Attention, ...]:
+    def attention(self) -> tuple[KeepsKV, ...]:
         """The mixers that keep keys and values, in the order of their layers."""
         mixers = [layer.mixer for layer in self.layers]
-        return tuple([mixer for mixer in mixers if isinstance(mixer, Attention)])
+        return tuple([mixer for mixer in mixers if isinstance(mixer, KeepsKV)])
 
     @property
     def recurrent(self) -> tuple[Recurrent, ...]:
@@ -473,6 +448,16 @@ class ModelConfig:
     def head_dim(self) -> int:
         """The dimension of their keys and values."""
         return self.attention[0].head_dim
+
+    @property
+    def kv_rows(self) -> int:
+        """Rows that a head has of each token: a key and a value, or one that is both."""
+        return self.attention[0].kv_rows
+
+    @property
+    def rotary_dim(self) -> int:
+        """The dimensions that tables of angles are made for."""
+        return self.attention[0].rotary_dim
 
     @property
     def has_experts(self) -> bool:

@@ -30,6 +30,11 @@ _MOST = {
     "moe_intermediate_size": 1 << 24,
     "shared_expert_intermediate_size": 1 << 24,
     "vocab_size": 1 << 24,
+    "kv_lora_rank": 1 << 20,
+    "q_lora_rank": 1 << 20,
+    "qk_nope_head_dim": 1 << 20,
+    "qk_rope_head_dim": 1 << 20,
+    "v_head_dim": 1 << 20,
 }
 """Beyond these no model is: one that says so would be built for minutes before it fails."""
 

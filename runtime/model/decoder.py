@@ -14,10 +14,12 @@ from torch import Tensor
 from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
-from runtime.model.config import Attention, LogitShaping, ModelConfig
+from runtime.model.config import Attention, KeepsKV, LogitShaping, ModelConfig
 from runtime.model.embedding import Embedding
 from runtime.model.feed_forward import FeedForward, GatedMlp, load_feed_forward
 from runtime.model.kv_pool import KVPool
+from runtime.model.latent import Latent
+from runtime.model.latent_mixer import LatentMixer
 from runtime.model.layers import MapLoader, Matrix, WeightBits, WeightSource, in_tiles
 from runtime.model.mixer import AttentionMixer
 from runtime.model.product_choice import ProductChoice
@@ -66,9 +68,11 @@ class DecoderLayer:
             norm("input_layernorm", there=before and mixes),
             norm("after_mixer_norm", there=after and mixes),
         )
-        self._mixer: AttentionMixer | RecurrentMixer | None = None
+        self._mixer: AttentionMixer | LatentMixer | RecurrentMixer | None = None
         if isinstance(spec.mixer, Attention):
             self._mixer = AttentionMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
+        elif isinstance(spec.mixer, Latent):
+            self._mixer = LatentMixer(spec.mixer, prefix, hidden, loader)
         elif spec.mixer is not None:
             self._mixer = load_recurrent(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
         self._mlp_norms = (
@@ -139,13 +143,13 @@ class DecoderLayer:
 
     def _mixed(
         self,
-        mixer: AttentionMixer | RecurrentMixer,
+        mixer: AttentionMixer | LatentMixer | RecurrentMixer,
         normed: Tensor,
         inputs: StepInputs,
         rotation: Rotation,
         pool: KVPool,
     ) -> Tensor:
-        if isinstance(mixer, AttentionMixer):
+        if isinstance(mixer, AttentionMixer | LatentMixer):
             return mixer(
                 normed,
                 rotation=rotation,
@@ -205,10 +209,10 @@ class Decoder:
         self._layers = [DecoderLayer(config, index, loader) for index in range(config.num_layers)]
         distinct = list(dict.fromkeys(mixer.rope for mixer in config.attention))
         self._table_of_layer = [
-            distinct.index(layer.mixer.rope) if isinstance(layer.mixer, Attention) else 0
+            distinct.index(layer.mixer.rope) if isinstance(layer.mixer, KeepsKV) else 0
             for layer in config.layers
         ]
-        self._tables = [RotaryTable(rope, config.head_dim, dtype, device) for rope in distinct]
+        self._tables = [RotaryTable(rope, config.rotary_dim, dtype, device) for rope in distinct]
         self.native = _native_layers(self._layers, config, self._tables)
         """The layers as one compiled call; None where there is none for them."""
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()

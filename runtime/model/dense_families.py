@@ -5,7 +5,7 @@ What a family's checkpoints leave out gets the default that ``transformers`` has
 
 from dataclasses import replace
 
-from runtime.model.config import Gated, Layer, ModelConfig, RopeConfig
+from runtime.model.config import Gated, Layer, ModelConfig
 from runtime.model.config_fields import Fields
 from runtime.model.family import (
     Family,
@@ -17,6 +17,7 @@ from runtime.model.family import (
     read_mlp,
     rotated_dimensions,
 )
+from runtime.model.rope_config import RopeConfig
 from runtime.model.rope_fields import longrope_of, read_rope, rope_object, rope_of
 
 

@@ -220,6 +220,9 @@ def _read_gpt_oss(fields: Fields, _: int | None) -> ModelConfig:
     return read_decoder(fields, layers, context, norm_eps=1e-5)
 
 
+SHARED_EXPERTS = (("mlp.shared_expert.", "mlp.shared_experts."),)
+"""Names of experts that every token takes: several in one."""
+
 EXPERT_FAMILIES = {
     "qwen2_moe": Family(read=_read_qwen2_moe),
     "qwen3_moe": Family(read=_read_qwen3_moe),
@@ -232,9 +235,7 @@ EXPERT_FAMILIES = {
     ),
     "glm4_moe": Family(
         read=_read_glm4_moe,
-        names=TensorNames(
-            replaced=(("mlp.shared_expert.", "mlp.shared_experts."),), predicts_more=True
-        ),
+        names=TensorNames(replaced=SHARED_EXPERTS, predicts_more=True),
     ),
     "gpt_oss": Family(
         read=_read_gpt_oss,

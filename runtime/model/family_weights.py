@@ -42,6 +42,7 @@ _UNREAD = (
     "*visual.*",
     "*audio_tower.*",
     "*multi_modal_projector.*",
+    "*mm_projector.*",
     "*vision_adapter.*",
     "*connector.*",
 )

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runtime.model.config import Attention, LoadError, ModelConfig, RopeConfig
+from runtime.model.config import Attention, LoadError, ModelConfig
 from runtime.model.config_fields import Fields
 from runtime.model.gguf_header import GgufHeader
 from runtime.model.hf_config import FAMILIES
+from runtime.model.rope_config import RopeConfig
 from runtime.model.schemes import Quantisation, Scheme
 
 

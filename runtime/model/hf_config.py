@@ -18,12 +18,14 @@ from runtime.model.dense_families import DENSE_FAMILIES
 from runtime.model.expert_families import EXPERT_FAMILIES
 from runtime.model.family import Family
 from runtime.model.hybrid_families import HYBRID_FAMILIES
+from runtime.model.latent_families import LATENT_FAMILIES
 from runtime.model.mamba_families import MAMBA_FAMILIES
 from runtime.model.quantisation import read_quantisation
 
 FAMILIES: dict[str, Family] = {
     **DENSE_FAMILIES,
     **EXPERT_FAMILIES,
+    **LATENT_FAMILIES,
     **HYBRID_FAMILIES,
     **DELTA_FAMILIES,
     **MAMBA_FAMILIES,
@@ -31,6 +33,7 @@ FAMILIES: dict[str, Family] = {
 
 _TEXT_PART = {
     "gemma3": "gemma3_text",
+    "kimi_k25": "deepseek_v3",
     "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",

@@ -3,7 +3,7 @@
 Only layers of attention have any. Which block belongs to whom is ``radix_cache``'s business; here a
 block is an index. The layout keeps a block of a layer in one piece and, within it, each head's
 tokens together: [kv_heads, block_size, head_dim]; int8 and fp8 rows are longer by their scale
-(``kernels.quantised_kv``).
+(``kernels.quantised_kv``). Of latent attention there is one row that is key and value.
 
 Always true: blocks are never moved or cleared; what was not written is never read.
 """
@@ -38,7 +38,7 @@ class KVPool:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        sizes = (len(config.attention), 2, num_blocks, config.kv_heads, block_size)
+        sizes = (len(config.attention), config.kv_rows, num_blocks, config.kv_heads, block_size)
         shape = torch.Size((*sizes, row_size(config.head_dim, dtype)))
         try:
             if device.type == "cpu":
@@ -56,12 +56,12 @@ class KVPool:
         """Blocks that were written, all below the highest of them included."""
         ample = device.type == "cpu" and self.num_bytes > AHEAD_BYTES // 8
         self._pages = PagesAhead(self._blocks) if ample else None
-        self.layers = [(layer[0], layer[1]) for layer in self._blocks]
+        self.layers = [(layer[0], layer[-1]) for layer in self._blocks]
         """The result of ``layer`` for each."""
 
     @property
     def blocks(self) -> Tensor:
-        """The whole pool: [layers, 2, blocks, kv_heads, block_size, head_dim]."""
+        """The whole pool: [layers, kv_rows, blocks, kv_heads, block_size, head_dim]."""
         return self._blocks
 
     def reach(self, block: int) -> None:
@@ -82,7 +82,7 @@ class KVPool:
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """(keys, values) of a layer, counted among those of attention, each
-        [blocks, kv_heads, block_size, head_dim]; views."""
+        [blocks, kv_heads, block_size, head_dim]; views, and the same one where a row is both."""
         return self.layers[index]
 
     def copy_block(self, source: "KVPool", block: int, target: int) -> None:
@@ -100,14 +100,14 @@ class KVPool:
         be, in whole pages."""
         if self._blocks.device.type != "cpu" or not self.num_blocks:
             return self.num_bytes
-        layers, two = self._blocks.shape[:2]
+        layers, rows = self._blocks.shape[:2]
         asked = 0 if self._pages is None else self._pages.asked
         block = self._blocks[0, 0, 0].nbytes if self.num_bytes else 0
         used = max(self._reached, asked) * block
-        return touched_bytes(layers * two, self.num_blocks * block, used) if block else 0
+        return touched_bytes(layers * rows, self.num_blocks * block, used) if block else 0
 
 
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
     """Memory of one block over all layers."""
     row_bytes = row_size(config.head_dim, dtype) * dtype.itemsize
-    return 2 * len(config.attention) * block_size * config.kv_heads * row_bytes
+    return config.kv_rows * len(config.attention) * block_size * config.kv_heads * row_bytes

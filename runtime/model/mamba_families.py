@@ -12,7 +12,6 @@ from runtime.model.config import (
     Mamba2,
     ModelConfig,
     Plain,
-    RopeConfig,
     Router,
 )
 from runtime.model.config_fields import Fields
@@ -23,6 +22,7 @@ from runtime.model.family import (
     read_attention,
     read_decoder,
 )
+from runtime.model.rope_config import RopeConfig
 from runtime.model.rope_fields import read_rope
 
 _KINDS = {

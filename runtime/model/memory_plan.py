@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.attention import MOST_ON_TRITON
 from kernels.quantised_kv import FP8
 from runtime.config import EngineConfig
 from runtime.model.config import LoadError, ModelConfig
@@ -55,6 +56,11 @@ def plan_memory(
     kv_dtype = dtype
     if config.kv_cache_dtype != "auto":
         kv_dtype = _kv_dtype_on(device, config.kv_cache_dtype)
+        if kv_dtype == FP8 and model.head_dim > MOST_ON_TRITON:
+            raise LoadError(
+                f"kv_cache_dtype fp8 is not for rows of {model.head_dim} numbers, {MOST_ON_TRITON} "
+                "at most: leave it out"
+            )
     block = block_bytes(model, config.block_size, kv_dtype)
     budget = _budget(config, block, device, free_bytes)
     states = plan_states(config, model, dtype=dtype, kv_dtype=kv_dtype, kv_bytes=budget)

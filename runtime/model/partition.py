@@ -3,8 +3,9 @@ between.
 
 Heads of attention are cut by their keys' heads: a rank has neighbouring heads of queries and the
 heads of keys and values that these use. Where there are more ranks than those, neighbouring ranks
-have the same one. An MLP is cut by its width; experts likewise, or each rank has some of them
-whole. Embedding, norms, routers and the output projection are whole on every rank. No torch here.
+have the same one; latents, which all heads share, every rank has. An MLP is cut by its width;
+experts likewise, or each rank has some of them whole. Embedding, norms, routers and the output
+projection are whole on every rank. No torch here.
 
 Always true: the parts of all ranks, summed after each mixer and each feed-forward, are the model.
 """
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from runtime.model.config import Attention, Experts, Gated, Layer, LoadError, ModelConfig, Plain
+from runtime.model.latent import Latent
 
 _Mlp = Gated | Plain
 MOST_RANKS = 64
@@ -90,7 +92,7 @@ def cut_of(name: str, config: ModelConfig, partition: Partition) -> Cut | None:
     within, rest = found[1], found[2]
     module, _, kind = rest.rpartition(".")
     if within == "self_attn":
-        if rest == "sinks" or module == "q_proj":
+        if rest == "sinks" or module in ("q_proj", "q_b_proj", "kv_b_proj"):
             return Cut(axis=0, parts=ranks, part=rank)
         if module in ("k_proj", "v_proj"):
             parts = min(ranks, config.kv_heads)
@@ -138,15 +140,20 @@ def said(numbers: Sequence[int]) -> str:
 
 def _layer(layer: Layer, partition: Partition) -> Layer:
     mixer = layer.mixer
-    if not isinstance(mixer, Attention):
+    part: Attention | Latent
+    if isinstance(mixer, Latent):
+        part = _latent(mixer, partition)
+    elif isinstance(mixer, Attention):
+        part = _attention(mixer, partition)
+    else:
         raise ValueError(f"layers of {type(mixer).__name__} cannot be cut yet")
-    attention, feed_forward = _attention(mixer, partition), layer.feed_forward
+    feed_forward = layer.feed_forward
     cut: Gated | Plain | Experts | None
     if isinstance(feed_forward, Experts):
         cut = _experts(feed_forward, partition)
     else:
         cut = None if feed_forward is None else _mlp(feed_forward, partition)
-    return replace(layer, mixer=attention, feed_forward=cut)
+    return replace(layer, mixer=part, feed_forward=cut)
 
 
 def _attention(mixer: Attention, partition: Partition) -> Attention:
@@ -159,6 +166,11 @@ def _attention(mixer: Attention, partition: Partition) -> Attention:
     if mixer.kv_heads % ranks and ranks % mixer.kv_heads:
         raise ValueError(f"{mixer.kv_heads} heads of keys are neither a multiple nor a divisor")
     return replace(mixer, heads=mixer.heads // ranks, kv_heads=max(1, mixer.kv_heads // ranks))
+
+
+def _latent(mixer: Latent, partition: Partition) -> Latent:
+    _check_divides(mixer.heads, partition.ranks, "heads")
+    return replace(mixer, heads=mixer.heads // partition.ranks)
 
 
 def _mlp(mlp: _Mlp, partition: Partition) -> _Mlp:

@@ -11,16 +11,18 @@ from runtime.model.config import (
     Experts,
     Gated,
     GatedDelta,
+    KeepsKV,
     Layer,
     LoadError,
     LogitShaping,
     Mamba2,
     ModelConfig,
     Plain,
-    RopeConfig,
     Router,
     ShortConv,
 )
+from runtime.model.latent import Latent
+from runtime.model.rope_config import RopeConfig
 
 PREFIX = "random:"
 
@@ -60,7 +62,12 @@ _MAMBA_TINY = Mamba2(
 )
 
 
-def _alike(count: int, mixer: Attention, feed_forward: Gated | Experts) -> tuple[Layer, ...]:
+_LATENT_REAL = Latent(heads=8, rank=512, plain_dim=128, rotary_dim=64, value_dim=128)
+"""DeepSeek's and Kimi's, but for the number of heads."""
+_LATENT_TINY = Latent(heads=4, rank=24, plain_dim=12, rotary_dim=8, value_dim=10, query_rank=20)
+
+
+def _alike(count: int, mixer: KeepsKV, feed_forward: Gated | Experts) -> tuple[Layer, ...]:
     return (Layer(mixer=mixer, feed_forward=feed_forward),) * count
 
 
@@ -229,6 +236,42 @@ PRESETS: dict[str, ModelConfig] = {
         max_context_tokens=8192,
         shaping=_SHAPING,
     ),
+    "deepseek-v3-tiny": ModelConfig(
+        model_type="deepseek_v3",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            *_alike(1, replace(_LATENT_TINY, rope=_YARN, scale=0.3), Gated(size=96)),
+            *_alike(2, replace(_LATENT_TINY, rope=_YARN, scale=0.3), _GROUPED_EXPERTS),
+        ),
+        max_context_tokens=8192,
+        shaping=_SHAPING,
+    ),
+    "deepseek-v2-tiny": ModelConfig(
+        model_type="deepseek_v2",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=_alike(
+            2,
+            replace(_LATENT_TINY, query_rank=None, interleaved=False, bias=True),
+            Experts(
+                router=Router(
+                    num_experts=8,
+                    per_token=3,
+                    wide=True,
+                    normalise=False,
+                    groups=4,
+                    chosen_groups=2,
+                    best_of_group=1,
+                    scale=1.3,
+                ),
+                each=Gated(size=32),
+                shared=Gated(size=64),
+            ),
+        ),
+        max_context_tokens=8192,
+        shaping=_SHAPING,
+    ),
     "minimax-m2-tiny": ModelConfig(
         model_type="minimax_m2",
         vocab_size=_TINY_VOCAB,
@@ -390,6 +433,15 @@ PRESETS: dict[str, ModelConfig] = {
             for number in range(12)
         ),
         max_context_tokens=65536,
+        tie_embeddings=True,
+        shaping=_SHAPING,
+    ),
+    "deepseek-v3-100m": ModelConfig(
+        model_type="deepseek_v3",
+        vocab_size=32768,
+        hidden_size=768,
+        layers=_alike(10, _LATENT_REAL, Gated(size=2048)),
+        max_context_tokens=32768,
         tie_embeddings=True,
         shaping=_SHAPING,
     ),

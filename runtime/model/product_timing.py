@@ -20,7 +20,7 @@ from kernels.native_library import build_name
 from kernels.quant_matmul import GROUP
 from kernels.tiled_matrix import fits_tiles
 from runtime.machine_files import MachineFile, processor
-from runtime.model.config import Attention, Experts, ModelConfig
+from runtime.model.config import Experts, KeepsKV, ModelConfig
 from runtime.model.layers import Linear, WeightBits, make_linear, packs
 from runtime.model.product_choice import (
     RANK,
@@ -124,18 +124,13 @@ def _can_be_had(choice: ProductChoice, copies: AllowedLayouts) -> bool:
 def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:
     """(outputs, inputs) of the linear maps of one layer; of experts, of one."""
     hidden = config.hidden_size
-    attending = [each for each in config.layers if isinstance(each.mixer, Attention)]
+    attending = [each for each in config.layers if isinstance(each.mixer, KeepsKV)]
     beside = [each.feed_forward for each in (*attending, *config.layers)]
     found = [mlp for mlp in beside if mlp is not None]
     experts = [mlp for mlp in found[: len(attending)] if isinstance(mlp, Experts)]
     mixer, mlp = config.attention[0], (experts or found)[0]
     size = mlp.each.size if isinstance(mlp, Experts) else mlp.size
-    return [
-        (mixer.query_size + 2 * mixer.kv_size, hidden),
-        (hidden, mixer.query_size),
-        (2 * size, hidden),
-        (hidden, size),
-    ]
+    return [*mixer.map_shapes(hidden), (2 * size, hidden), (hidden, size)]
 
 
 def linear_weights(config: ModelConfig) -> int:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from kernels.delta_rows import CHUNK
 from runtime.model.config import (
-    Attention,
     Experts,
     Gated,
     GatedDelta,
+    KeepsKV,
     Layer,
     Mamba2,
     ModelConfig,
@@ -77,10 +77,10 @@ def _value_bytes(model: ModelConfig, bucket: Bucket, itemsize: int) -> int:
 def _width(layer: Layer) -> int:
     """Numbers that a layer makes of a token in the model's dtype, beside those of the residual
     stream."""
-    mixed = 0
-    match layer.mixer:
-        case Attention(query_size=queries, kv_size=kv):
-            mixed = 2 * (queries + kv)
+    mixed, mixer = 0, layer.mixer
+    if isinstance(mixer, KeepsKV):
+        mixed = 2 * (mixer.query_size + mixer.kv_size)
+    match mixer:
         case ShortConv(channels=channels):
             mixed = 5 * channels
         case GatedDelta(channels=channels, value_size=values):

@@ -6,8 +6,8 @@ with two kinds of layers have an object for each within the former.
 
 import math
 
-from runtime.model.config import RopeConfig
 from runtime.model.config_fields import MOST_SIZE, Fields
+from runtime.model.rope_config import RopeConfig
 
 
 def read_rope(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from runtime.model.config import RopeConfig
+from runtime.model.rope_config import RopeConfig
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int, dtype: torch.dtype) -> Tensor:

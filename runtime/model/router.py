@@ -13,12 +13,12 @@ from runtime.model.layers import WeightSource
 
 class ExpertRouter:
     """See ``config.Router``. Weights are those of ``NAME.gate``; a router of sigmoids and its
-    correction are kept and computed in float32 at least."""
+    correction, and one that is ``wide``, are kept and computed in float32 at least."""
 
     def __init__(self, spec: Router, name: str, hidden: int, source: WeightSource) -> None:
         self._spec = spec
         count = spec.num_experts
-        wide = spec.scores == "sigmoid"
+        wide = spec.wide or spec.scores == "sigmoid"
         self.weight = source.tensor(f"{name}.gate.weight", (count, hidden), wide=wide)
         self.like = source.tensor(f"{name}.gate.weight", (count, hidden)) if wide else self.weight
         """A tensor of the dtype and on the device of the model."""
@@ -57,7 +57,7 @@ class ExpertRouter:
         """Experts of groups that are not taken lose every comparison."""
         spec = self._spec
         grouped = choice.view(len(choice), spec.groups, -1)
-        best = grouped.topk(2, dim=-1).values.sum(-1)
+        best = grouped.topk(spec.best_of_group, dim=-1).values.sum(-1)
         taken = best.topk(spec.chosen_groups, dim=-1).indices
         out = torch.ones_like(best, dtype=torch.bool).scatter_(-1, taken, False)
         return grouped.masked_fill(out[..., None], -torch.inf).view_as(choice)

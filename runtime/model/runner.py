@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from kernels.attention import MOST_ON_TRITON
 from kernels.dispatch import wants_triton
 from kernels.native_library import native_library, own_threads
 from kernels.upload import upload
@@ -345,9 +346,12 @@ def share_work(threads: int, *, compiled: bool = False) -> None:
 
 def _records(model: LoadedModel, *, quantised: bool) -> bool:
     """Whether steps of ``model`` can be recorded. Quantised experts ask the host how many
-    tokens each of them has, and so do the torch versions of the kernels, which float64 takes."""
+    tokens each of them has, and so do the torch versions of the kernels, which float64 takes and
+    heads that Triton's have no room for."""
     experts = quantised and model.config.has_experts
     on_triton = wants_triton(model.device) and model.dtype != torch.float64
+    if model.config.head_dim > MOST_ON_TRITON:
+        return False
     return model.device.type == "cuda" and on_triton and not experts
 
 

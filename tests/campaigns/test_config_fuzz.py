@@ -37,6 +37,10 @@ GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False,
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128],
        "activation_scheme": "dynamic", "modules_to_not_convert": ["gate", "lm_head"]}  # fmt: skip
 KINDS = ["sliding_attention", "full_attention"] * 3
+LATENT = {"num_key_value_heads": 8, "kv_lora_rank": 32, "q_lora_rank": 24, "qk_nope_head_dim": 8,
+          "qk_rope_head_dim": 4, "v_head_dim": 8, "n_routed_experts": 16, "n_shared_experts": 1,
+          "num_experts_per_tok": 4, "moe_intermediate_size": 16,
+          "first_k_dense_replace": 1}  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
     "llama": {"rope_scaling": {**YARN, "rope_type": "llama3", "low_freq_factor": 1.0,
                                "high_freq_factor": 4.0}, "mlp_bias": True,
@@ -65,6 +69,12 @@ OWN: dict[str, dict[str, Any]] = {
                    "scoring_func": "sigmoid"},
     "glm4_moe": {"n_routed_experts": 16, "n_group": 4, "topk_group": 2, "n_shared_experts": 1,
                  "first_k_dense_replace": 1, "partial_rotary_factor": 0.5},
+    "deepseek_v3": {**LATENT, "n_group": 4, "topk_group": 2, "rope_scaling": {
+        **YARN, "mscale": 1.0, "mscale_all_dim": 1.0}, "quantization_config": FP8},
+    "kimi_k2": {**LATENT, "n_group": 1, "topk_group": 1},
+    "glm4_moe_lite": {**LATENT, "mlp_layer_types": ["dense", *["sparse"] * 5]},
+    "deepseek_v2": {**LATENT, "q_lora_rank": None, "topk_method": "group_limited_greedy",
+                    "n_group": 4, "topk_group": 2},
     "gpt_oss": {"num_local_experts": 8, "swiglu_limit": 7.0, "rope_scaling": YARN,
                 "layer_types": KINDS},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 3, "conv_L_cache": 3, "conv_bias": False,

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from runtime.model.config import LoadError, RopeConfig
+from runtime.model.config import LoadError
+from runtime.model.rope_config import RopeConfig
 from tests.support.config_folders import read_folder, seen
 
 

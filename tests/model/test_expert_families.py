@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.model.config import Gated, LoadError, RopeConfig
+from runtime.model.config import Gated, LoadError
+from runtime.model.rope_config import RopeConfig
 from tests.support.config_folders import read_folder
 
 

@@ -17,11 +17,11 @@ from runtime.model.config import (
     Layer,
     LoadError,
     ModelConfig,
-    RopeConfig,
     Router,
 )
 from runtime.model.config_fields import read_json_object
 from runtime.model.hf_config import read_model_config
+from runtime.model.rope_config import RopeConfig
 
 BASE = {
     "model_type": "llama",

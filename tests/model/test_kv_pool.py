@@ -39,6 +39,21 @@ def test_rows_in_8_bits_take_about_half_of_16() -> None:
     assert pool.num_bytes / block_bytes(config, 32, torch.bfloat16) == (64 + 4) / 128
 
 
+def test_rows_that_are_keys_and_values_are_kept_once() -> None:
+    config = random_model_config("deepseek-v3-tiny")
+    cpu = torch.device("cpu")
+    pool = KVPool(config, num_blocks=3, block_size=8, dtype=torch.float32, device=cpu)
+    keys, values = pool.layer(1)
+    assert keys.shape == (3, 1, 8, 24 + 8)
+    assert keys.data_ptr() == values.data_ptr()
+    assert pool.num_bytes == 3 * block_bytes(config, 8, torch.float32) == 3 * 3 * 8 * 32 * 4
+    other = KVPool(config, num_blocks=3, block_size=8, dtype=torch.float32, device=cpu)
+    keys[2] = 7.0
+    other.copy_block(pool, 2, 0)
+    assert (other.layer(1)[0][0] == 7).all()
+    assert not other.layer(0)[0].any()
+
+
 def test_blocks_start_zero_and_cost_little_before_they_are_written() -> None:
     config = random_model_config("qwen3-tiny")
     before = resident_bytes()

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels.kv_write import write_kv, write_kv_reference
-from kernels.quantised_kv import SCALE_BYTES, quantise_rows
+from kernels.kv_write import write_kv, write_kv_reference, write_rows
+from kernels.quantised_kv import FP8, SCALE_BYTES, quantise_rows, row_size, widened
 
 
 @pytest.mark.parametrize("write", [write_kv, write_kv_reference])
@@ -33,6 +33,18 @@ def test_rows_in_8_bits_land_in_their_slots() -> None:
     for given, written in zip((keys, values), blocks, strict=True):
         assert torch.equal(written[slots // 4, :, slots % 4], quantise_rows(given))
         assert written.transpose(1, 2).flatten(2).any(-1).sum() == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, FP8])
+def test_rows_that_are_keys_and_values_are_stored_once(dtype: torch.dtype) -> None:
+    rows, slots = torch.randn(3, 1, 6), torch.tensor([9, 2, 0])
+    shape = 3, 1, 4, row_size(6, dtype)
+    blocks, others = (torch.zeros(shape).to(dtype) for _ in range(2))
+    write_rows(rows, blocks, slots)
+    write_kv(rows, rows, others, others.clone(), slots)
+    assert torch.equal(widened(blocks, torch.float32), widened(others, torch.float32))
+    with pytest.raises(ValueError, match="do not fit blocks"):
+        write_rows(rows[..., :5], blocks, slots)
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

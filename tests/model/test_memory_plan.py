@@ -56,6 +56,21 @@ def test_kv_in_8_bits_has_a_kind_for_each_device(device: str, name: str, other: 
     assert planned(device, kv_cache_dtype=other).block_bytes < BLOCK
 
 
+def test_a_latent_is_kept_once_and_is_not_for_fp8() -> None:
+    """576 numbers of a token and layer, whatever the number of heads."""
+    latents = random_model_config("deepseek-v3-100m")
+    assert block_bytes(latents, 16, torch.bfloat16) == 10 * 16 * (512 + 64) * 2
+    assert block_bytes(latents, 16, torch.int8) == 10 * 16 * (512 + 64 + 4)
+    with pytest.raises(LoadError, match="kv_cache_dtype fp8 is not for rows of 576 numbers"):
+        plan_memory(
+            EngineConfig(model="random:deepseek-v3-100m", kv_cache_dtype="fp8"),
+            latents,
+            dtype=torch.bfloat16,
+            device=torch.device("cuda"),
+            free_bytes=lambda: 1 << 40,
+        )
+
+
 def test_weights_are_as_wide_as_they_are_loaded() -> None:
     count = CONFIG.num_parameters
     assert weight_bytes(CONFIG, torch.float32, 16) == 4 * count

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from runtime.model.batch import SequenceInput, StepBatch
-from runtime.model.config import Attention, Gated, Layer, ModelConfig, RopeConfig
+from runtime.model.config import Attention, Gated, Layer, ModelConfig
 from runtime.model.kv_pool import KVPool
 from runtime.model.layers import MapLoader
 from runtime.model.mixer import AttentionMixer
 from runtime.model.random_weights import RandomWeights
+from runtime.model.rope_config import RopeConfig
 from runtime.model.rotary import RotaryTable
 from tests.support.reference import ReferenceModel
 

@@ -16,13 +16,13 @@ from runtime.model.config import (
     Gated,
     Layer,
     ModelConfig,
-    RopeConfig,
     Router,
 )
 from runtime.model.decoder import Decoder
 from runtime.model.layers import WeightBits
 from runtime.model.product_choice import ProductChoice
 from runtime.model.random_weights import RandomWeights
+from runtime.model.rope_config import RopeConfig
 from runtime.model.runner import ModelRunner
 from runtime.model.weights import LoadedModel, load_model
 from tests.support.model_shapes import changed

@@ -78,6 +78,8 @@ CUTS: tuple[tuple[str, int, dict[str, object]], ...] = (
     ("random:glm4-moe-tiny", 2, {"expert_parallel": True}),
     ("random:gpt-oss-tiny", 4, {}),
     ("random:gpt-oss-tiny", 2, {"expert_parallel": True}),
+    ("random:deepseek-v3-tiny", 2, {"expert_parallel": True}),
+    ("random:deepseek-v2-tiny", 4, {}),
     ("random:gemma3-tiny", 2, {}),
     ("random:smollm3-tiny", 2, {}),
     ("random:granite-tiny", 2, {}),

@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from runtime.model.config import RopeConfig
+from runtime.model.rope_config import RopeConfig
 from runtime.model.rotary import RotaryTable, inverse_frequencies
 
 CPU = torch.device("cpu")

@@ -104,6 +104,27 @@ def _part(shape: Shape, share: float) -> dict[str, Any]:
     return {"rope_parameters": {**shape.rope, "partial_rotary_factor": share}}
 
 
+def _latent(shape: Shape) -> dict[str, Any]:
+    """Latents of keys narrower and wider than a head, of queries or none, pairs that are neighbours
+    or not, scores scaled with the context or not."""
+    stretched = {"mscale": 1.0, "mscale_all_dim": 0.7 if shape.tied else 1.0}
+    return {
+        **_experts(shape),
+        "rope_parameters": {**shape.rope, **({} if shape.heads == 9 else stretched)},
+        "num_key_value_heads": shape.heads,
+        "kv_lora_rank": 2 * shape.head_dim + 2,
+        "q_lora_rank": None if shape.heads == 5 else 20,
+        "qk_nope_head_dim": shape.head_dim,
+        "qk_rope_head_dim": 6 if shape.tied else 8,
+        "v_head_dim": shape.head_dim + 3,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1 + shape.tied,
+        "moe_intermediate_size": 24,
+        "routed_scaling_factor": 1.7,
+        "attention_bias": shape.tied,
+    }
+
+
 def _windowed(shape: Shape) -> dict[str, Any]:
     return {
         "rope_parameters": shape.rope,
@@ -236,6 +257,36 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "first_k_dense_replace": 1 + shape.tied,
             "attention_bias": shape.tied,
             "use_qk_norm": not shape.tied,
+        },
+    ),
+    "deepseek_v3": (
+        "DeepseekV3",
+        lambda shape: {
+            **_latent(shape),
+            "n_group": 4 if shape.tied else 2,
+            "topk_group": 2,
+            "first_k_dense_replace": 1 + shape.tied,
+            "rope_interleave": shape.heads != 9,
+        },
+    ),
+    "glm4_moe_lite": (
+        "Glm4MoeLite",
+        lambda shape: {
+            **_latent(shape),
+            "rms_norm_eps": 1e-5,
+            "mlp_layer_types": ["sparse", "dense", *["sparse"] * (shape.layers - 2)],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 7000.0},
+        },
+    ),
+    "deepseek_v2": (
+        "DeepseekV2",
+        lambda shape: {
+            **_latent(shape),
+            "norm_topk_prob": False,
+            "topk_method": "group_limited_greedy" if shape.tied else "greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "first_k_dense_replace": 1,
         },
     ),
     "minimax_m2": (

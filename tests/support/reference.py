@@ -25,12 +25,13 @@ from runtime.model.config import (
     Mamba2,
     ModelConfig,
     Plain,
-    RopeConfig,
     Router,
     ShortConv,
 )
+from runtime.model.latent import Latent
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
+from runtime.model.rope_config import RopeConfig
 
 AllowedTokens = Callable[[Sequence[int]], Collection[int] | None]
 """From the tokens a turn has emitted so far to those it may emit next; None = any."""
@@ -101,9 +102,10 @@ class ReferenceModel:
             self._kept[name] = self._weight(name, shape).double()
         return self._kept[name]
 
-    def _norm(self, name: str, x: Tensor) -> Tensor:
+    def _norm(self, name: str, x: Tensor, eps: float | None = None) -> Tensor:
         weight = self._get(f"{name}.weight", x.shape[-1])
-        return x / (x.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt() * weight
+        eps = self.config.norm_eps if eps is None else eps
+        return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight
 
     def _linear(self, name: str, x: Tensor, size: int, bias: bool) -> Tensor:
         x = x @ self._get(f"{name}.weight", size, x.shape[-1]).T
@@ -115,6 +117,7 @@ class ReferenceModel:
             GatedDelta: self._gated_delta,
             Mamba2: self._mamba2,
             Attention: self.attention,
+            Latent: self.latent,
         }
         return kinds[type(layer.mixer)](layer, prefix, x)
 
@@ -248,6 +251,41 @@ class ReferenceModel:
             output = output / (1 + (-gates).exp())
         return self._linear(f"{name}.o_proj", output, self.config.hidden_size, spec.output_bias)
 
+    def latent(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
+        """With keys and values of every head, as they are defined."""
+        spec, name, tokens = layer.mixer, f"{prefix}.self_attn", len(x)
+        query_size = spec.heads * (spec.plain_dim + spec.rotary_dim)
+        if spec.query_rank is None:
+            queries = self._linear(f"{name}.q_proj", x, query_size, False)
+        else:
+            queries = self._linear(f"{name}.q_a_proj", x, spec.query_rank, spec.bias)
+            queries = self._norm(f"{name}.q_a_layernorm", queries, 1e-6)
+            queries = self._linear(f"{name}.q_b_proj", queries, query_size, False)
+        row = self._linear(f"{name}.kv_a_proj_with_mqa", x, spec.rank + spec.rotary_dim, spec.bias)
+        latents = self._norm(f"{name}.kv_a_layernorm", row[:, : spec.rank], 1e-6)
+        made = self._linear(
+            f"{name}.kv_b_proj", latents, spec.heads * (spec.plain_dim + spec.value_dim), False
+        ).view(tokens, spec.heads, -1)
+        queries = queries.view(tokens, spec.heads, -1)
+        shared = row[:, None, spec.rank :]
+        if spec.interleaved:
+            pairs = [*range(0, spec.rotary_dim, 2), *range(1, spec.rotary_dim, 2)]
+            shared = shared[..., pairs]
+            turned = _rotate(queries[..., spec.plain_dim :][..., pairs], spec.rope)
+        else:
+            turned = _rotate(queries[..., spec.plain_dim :], spec.rope)
+        shared = _rotate(shared, spec.rope)[:, 0]
+        scale = 1 / math.sqrt(spec.plain_dim + spec.rotary_dim)
+        visible = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+        outputs = []
+        for head in range(spec.heads):
+            keys, values = made[:, head].split([spec.plain_dim, spec.value_dim], 1)
+            scores = queries[:, head, : spec.plain_dim] @ keys.T + turned[:, head] @ shared.T
+            scores = scores * (scale if spec.scale is None else spec.scale)
+            outputs.append(torch.where(visible, scores, -torch.inf).softmax(-1) @ values)
+        output = torch.cat(outputs, -1)
+        return self._linear(f"{name}.o_proj", output, self.config.hidden_size, spec.bias)
+
     def _feed_forward(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
         spec, name = layer.feed_forward, f"{prefix}.mlp"
         if not isinstance(spec, Experts):
@@ -277,7 +315,8 @@ class ReferenceModel:
         for score, chance in zip(scores.tolist(), choice.tolist(), strict=True):
             each = router.num_experts // router.groups
             groups = [list(range(g * each, g * each + each)) for g in range(router.groups)]
-            groups.sort(key=lambda group: -sum(sorted(chance[e] for e in group)[-2:]))
+            best = router.best_of_group
+            groups.sort(key=lambda group: -sum(sorted(chance[e] for e in group)[-best:]))
             allowed = [expert for group in groups[: router.chosen_groups] for expert in group]
             taken = sorted(allowed, key=lambda expert: -chance[expert])[: router.per_token]
             total = sum(score[expert] for expert in taken) if router.normalise else 1.0

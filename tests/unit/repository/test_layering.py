@@ -84,6 +84,7 @@ USES_TORCH = {
     "model.feed_forward",
     "model.gguf_weights",
     "model.kv_pool",
+    "model.latent_mixer",
     "model.layers",
     "model.memory_plan",
     "model.mamba_mixer",

@@ -11,9 +11,9 @@ from runtime.model.config import (
     Gated,
     Layer,
     ModelConfig,
-    RopeConfig,
     Router,
 )
+from runtime.model.rope_config import RopeConfig
 from tests.support.model_shapes import changed
 
 SMALL = ModelConfig(
@@ -55,26 +55,6 @@ def test_layers_keep_keys_of_one_shape() -> None:
     other = replace(SMALL.layers[0], mixer=Attention(heads=4, kv_heads=1, head_dim=6))
     with pytest.raises(ValueError, match=r"keys differ in heads and size: \[\(1, 6\), \(2, 6\)\]"):
         replace(SMALL, layers=(SMALL.layers[0], other))
-
-
-@pytest.mark.parametrize(
-    "rope",
-    [
-        {"theta": 0},
-        {"factor": 0.5},
-        {"kind": "llama3", "factor": 8.0},
-        {"kind": "llama3", "original_max_position": 9, "high_freq_factor": 1.0},
-        {"kind": "yarn"},
-        {"kind": "yarn", "original_max_position": 9, "theta": 1.0},
-        {"query_beta": 0.1},
-        {"rotated": 3},
-        {"rotated": 0},
-        {"kind": "longrope", "factors": (1.0, 0.0)},
-    ],
-)
-def test_rope_without_what_it_needs_is_refused(rope: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="rope"):
-        RopeConfig(**rope)
 
 
 def test_parameters_add_up() -> None:

@@ -1,0 +1,35 @@
+"""Linear maps of heads: each head's numbers by a matrix of its own."""
+
+import torch
+from torch import Tensor
+
+from kernels.cpu_attention import dtype_of_products
+
+
+def per_head_reference(x: Tensor, weights: Tensor) -> Tensor:
+    """Multiply each head's rows with its matrix.
+
+    Args:
+        x: [tokens, heads, inputs].
+        weights: [heads, inputs, outputs], of the same float dtype.
+
+    Returns:
+        New tensor [tokens, heads, outputs].
+    """
+    return torch.einsum("thi,hio->tho", x, weights)
+
+
+class HeadMaps:
+    """Matrices of heads, kept in the dtype in which products are made where they are: on
+    processors without units for bfloat16 that is float32."""
+
+    def __init__(self, weights: Tensor) -> None:
+        """``weights`` [heads, inputs, outputs]."""
+        self._weights = weights.to(dtype_of_products(weights)).contiguous()
+        self.num_bytes = self._weights.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See ``per_head_reference``; the result is [tokens, heads, outputs] in ``x``'s dtype, not
+        contiguous."""
+        wide = x.to(self._weights.dtype).transpose(0, 1)
+        return torch.bmm(wide, self._weights).transpose(0, 1).to(x.dtype)

@@ -1,0 +1,160 @@
+"""Families with latent attention: from their ``config.json`` to layers.
+
+What a family's checkpoints leave out gets the default that ``transformers`` has for it.
+"""
+
+import math
+from collections.abc import Sequence
+
+from runtime.model.config import Experts, Gated, Layer, ModelConfig, Router
+from runtime.model.config_fields import Fields
+from runtime.model.expert_families import SHARED_EXPERTS
+from runtime.model.family import Family, TensorNames, read_activation, read_decoder
+from runtime.model.latent import Latent
+from runtime.model.rope_config import RopeConfig
+from runtime.model.rope_fields import read_rope, rope_object
+
+
+def _read_deepseek_v3(fields: Fields, _: int | None) -> ModelConfig:
+    """Sigmoids with a correction, groups and a shared expert; the first layers have one MLP."""
+    count = fields.size("num_hidden_layers")
+    router = _corrected(fields, groups=8, chosen=4, per_token=8, experts=256, scale=2.5)
+    experts = _experts(fields, router, size=2048)
+    mixer, context = _read_latent(fields, ranks=(512, 1536), dims=(128, 64, 128))
+    layers = _layers(fields, mixer, experts, [each < _dense(fields, 3) for each in range(count)])
+    return read_decoder(fields, layers, context)
+
+
+def _read_glm4_moe_lite(fields: Fields, _: int | None) -> ModelConfig:
+    """The same, of other sizes; which layers have one MLP is a list."""
+    count = fields.size("num_hidden_layers")
+    router = _corrected(fields, groups=1, chosen=1, per_token=4, experts=64, scale=1.8)
+    experts = _experts(fields, router, size=1536)
+    mixer, context = _read_latent(fields, ranks=(512, 768), dims=(192, 64, 256))
+    dense = [each < _dense(fields, 1) for each in range(count)]
+    kinds = fields.get("mlp_layer_types")
+    if kinds is not None:
+        known = ("dense", "sparse")
+        right = isinstance(kinds, list) and len(kinds) == count
+        if not right or not all(isinstance(kind, str) and kind in known for kind in kinds):
+            raise fields.error("mlp_layer_types", kinds, f"{count} of {', '.join(known)}")
+        dense = [kind == "dense" for kind in kinds]
+    return read_decoder(fields, _layers(fields, mixer, experts, dense), context, norm_eps=1e-5)
+
+
+def _read_deepseek_v2(fields: Fields, _: int | None) -> ModelConfig:
+    """A softmax over all experts, whose weights are not normed; groups count by their best."""
+    count = fields.size("num_hidden_layers")
+    fields.whole("scoring_func", "softmax", "softmax")
+    fields.whole("norm_topk_prob", False, "false: this model type does not norm experts' weights")
+    fields.whole("mlp_bias", False, "false")
+    ways = {"greedy": False, "group_limited_greedy": True}
+    grouped = fields.one_of("topk_method", ways, "greedy")
+    groups, chosen = fields.size("n_group", 1), fields.size("topk_group", 1)
+    router = Router(
+        num_experts=fields.size("n_routed_experts", 64),
+        per_token=fields.size("num_experts_per_tok"),
+        wide=True,
+        normalise=False,
+        groups=groups if grouped else 1,
+        chosen_groups=chosen if grouped else 1,
+        best_of_group=1,
+        scale=fields.number("routed_scaling_factor", 1.0),
+    )
+    experts = _experts(fields, router, size=1407, shared=2)
+    mixer, context = _read_latent(fields, ranks=(512, 1536), dims=(128, 64, 128))
+    layers = _layers(fields, mixer, experts, [each < _dense(fields, 0) for each in range(count)])
+    return read_decoder(fields, layers, context)
+
+
+def _corrected(
+    fields: Fields, *, groups: int, chosen: int, per_token: int, experts: int, scale: float
+) -> Router:
+    """Sigmoids with a correction; the numbers are defaults."""
+    fields.whole("scoring_func", "sigmoid", "sigmoid")
+    fields.whole("topk_method", "noaux_tc", "noaux_tc: experts are chosen with a correction")
+    return Router(
+        num_experts=fields.size("n_routed_experts", experts),
+        per_token=fields.size("num_experts_per_tok", per_token),
+        scores="sigmoid",
+        normalise=fields.flag("norm_topk_prob", True),
+        correction=True,
+        groups=fields.size("n_group", groups),
+        chosen_groups=fields.size("topk_group", chosen),
+        scale=fields.number("routed_scaling_factor", scale),
+    )
+
+
+def _experts(fields: Fields, router: Router, *, size: int, shared: int = 1) -> Experts:
+    """Experts beside one that every token takes, as wide as ``shared`` of them by default."""
+    each, activation = fields.size("moe_intermediate_size", size), read_activation(fields)
+    wide = each * fields.size("n_shared_experts", shared)
+    return Experts(
+        router=router,
+        each=Gated(size=each, activation=activation),
+        shared=Gated(size=wide, activation=activation),
+    )
+
+
+def _dense(fields: Fields, default: int) -> float:
+    """How many of the first layers have one MLP."""
+    fields.whole("moe_layer_freq", 1, "1: every layer behind the first has experts")
+    return fields.number("first_k_dense_replace", default)
+
+
+def _layers(fields: Fields, mixer: Latent, experts: Experts, dense: Sequence[bool]) -> list[Layer]:
+    mlp = Gated(size=fields.size("intermediate_size"), activation=read_activation(fields))
+    return [Layer(mixer=mixer, feed_forward=mlp if one else experts) for one in dense]
+
+
+def _read_latent(
+    fields: Fields, *, ranks: tuple[int, int], dims: tuple[int, int, int]
+) -> tuple[Latent, int]:
+    """The mixer, and the context. ``ranks``: defaults of keys' latents and of queries'; ``dims``:
+    of a head's plain and rotated dimensions and of its values."""
+    heads = fields.size("num_attention_heads")
+    fields.whole("num_key_value_heads", heads, f"{heads}, like num_attention_heads")
+    rope, context = read_rope(fields)
+    query_rank: int | None = None
+    if fields.get("q_lora_rank") is not None or "q_lora_rank" not in fields:
+        query_rank = fields.size("q_lora_rank", ranks[1])
+    plain_dim, rotary_dim = (
+        fields.size("qk_nope_head_dim", dims[0]),
+        fields.size("qk_rope_head_dim", dims[1]),
+    )
+    mixer = Latent(
+        heads=heads,
+        rank=fields.size("kv_lora_rank", ranks[0]),
+        plain_dim=plain_dim,
+        rotary_dim=rotary_dim,
+        value_dim=fields.size("v_head_dim", dims[2]),
+        query_rank=query_rank,
+        rope=rope,
+        interleaved=fields.flag("rope_interleave", True),
+        scale=(plain_dim + rotary_dim) ** -0.5 * _stretched(fields, rope) ** 2,
+        bias=fields.flag("attention_bias", False),
+    )
+    return mixer, context
+
+
+def _stretched(fields: Fields, rope: RopeConfig) -> float:
+    """What queries and keys are multiplied with in a context that is stretched, for the whole of
+    them (``mscale_all_dim``)."""
+    if rope.kind == "default" or rope.factor <= 1:
+        return 1.0
+    spelled = rope_object(fields)
+    share = spelled.number("mscale_all_dim", 0.0)
+    if share > _MOST_SHARE:
+        raise spelled.error("mscale_all_dim", share, f"at most {_MOST_SHARE:g}")
+    return 0.1 * share * math.log(rope.factor) + 1.0
+
+
+_MOST_SHARE = 100.0
+_NAMES = TensorNames(replaced=SHARED_EXPERTS, predicts_more=True)
+
+LATENT_FAMILIES = {
+    "deepseek_v3": Family(read=_read_deepseek_v3, names=_NAMES),
+    "kimi_k2": Family(read=_read_deepseek_v3, names=_NAMES),
+    "glm4_moe_lite": Family(read=_read_glm4_moe_lite, names=_NAMES),
+    "deepseek_v2": Family(read=_read_deepseek_v2, names=_NAMES),
+}

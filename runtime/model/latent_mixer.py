@@ -1,0 +1,141 @@
+"""Multi-head latent attention over the paged pool (``runtime.model.latent``).
+
+Keys and values of the heads are never made: what a head's keys do to a latent is done to its
+queries beforehand, and what its values do to it is done to the mixture (the absorbed form, section
+2.1 of arXiv:2405.04434). So the pool is asked by ordinary attention with one head of keys, the
+values of which are the keys' first numbers.
+
+The matrices of the heads' keys and values, ``kv_b_proj``, are kept in the model's dtype whatever
+the checkpoint or ``--quantization`` has for others: a product with a part of their outputs and one
+with a part of their inputs is made.
+"""
+
+import torch
+from torch import Tensor
+
+from kernels.attention import paged_attention
+from kernels.codes import widen_codes
+from kernels.kv_write import write_rows
+from kernels.norm import rms_norm
+from kernels.paged_layout import PagedLayout
+from kernels.per_head import HeadMaps
+from kernels.rope import apply_rope
+from runtime.model.latent import NORM_EPS, Latent
+from runtime.model.layers import Linear, MapLoader, Matrix, biases_of, matrices_of
+from runtime.model.rotary import Rotation
+
+
+class LatentMixer:
+    """See ``Latent``. Weights are those of ``PREFIX.self_attn``."""
+
+    def __init__(self, spec: Latent, prefix: str, hidden: int, loader: MapLoader) -> None:
+        self.spec = spec
+        self._scale = spec.query_dim**-0.5 if spec.scale is None else spec.scale
+        name, source = f"{prefix}.self_attn", loader.source
+        self._first = _load_first(spec, name, hidden, loader)
+        """To the queries, or their latent, and the row."""
+        self._latent_norm = source.tensor(f"{name}.kv_a_layernorm.weight", (spec.rank,))
+        self._queries: Linear | None = None
+        if spec.query_rank is not None:
+            self._query_norm = source.tensor(f"{name}.q_a_layernorm.weight", (spec.query_rank,))
+            (weight,) = matrices_of(source, [f"{name}.q_b_proj"], [_queries(spec)], spec.query_rank)
+            self._queries = loader.made([_in_halves(spec, weight)], None)
+        keys, values = _load_heads(spec, name, loader, self._latent_norm)
+        self._into_keys, self._out_of_values = HeadMaps(keys), HeadMaps(values)
+        self.output = loader.linear(
+            [f"{name}.o_proj"], [hidden], spec.heads * spec.value_dim, bias=spec.bias
+        )
+
+    @property
+    def step_bytes(self) -> int:
+        maps = [self._first, self._into_keys, self._out_of_values, self.output]
+        queries = 0 if self._queries is None else self._queries.num_bytes
+        return queries + sum(each.num_bytes for each in maps)
+
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        rotation: Rotation,
+        blocks: tuple[Tensor, Tensor],
+        slots: Tensor,
+        layout: PagedLayout,
+    ) -> Tensor:
+        """[T, hidden] -> [T, hidden]; writes the tokens' rows.
+
+        Args:
+            x: the step's tokens.
+            rotation: of their positions.
+            blocks: the layer's rows, twice: [blocks, 1, block_size, head_dim].
+            slots: [T] where each token's go.
+            layout: the step's sequences.
+        """
+        spec = self.spec
+        first = self._first(x)
+        sizes = [first.shape[1] - spec.head_dim, spec.rank, spec.rotary_dim]
+        made, latent, shared = torch.split(first, sizes, dim=1)
+        if self._queries is not None:
+            made = self._queries(rms_norm(made.contiguous(), self._query_norm, NORM_EPS))
+        by_head = made.view(len(x), spec.heads, spec.query_dim)
+        plain, turning = torch.split(by_head, [spec.plain_dim, spec.rotary_dim], dim=2)
+        turned = apply_rope(
+            torch.cat((turning, shared[:, None]), dim=1), rotation.cos, rotation.sin
+        )
+        latent = rms_norm(latent.contiguous(), self._latent_norm, NORM_EPS)
+        write_rows(torch.cat((latent[:, None], turned[:, -1:]), dim=2), blocks[0], slots)
+        queries = torch.cat((self._into_keys(plain), turned[:, :-1]), dim=2)
+        mixed = paged_attention(queries, *blocks, layout, scale=self._scale, window=None)
+        return self.output(self._out_of_values(mixed[..., : spec.rank]).flatten(1))
+
+
+def _load_first(spec: Latent, name: str, hidden: int, loader: MapLoader) -> Linear:
+    of_queries = "q_proj" if spec.query_rank is None else "q_a_proj"
+    names = [f"{name}.{of_queries}", f"{name}.kv_a_proj_with_mqa"]
+    outputs = [spec.query_rank or _queries(spec), spec.head_dim]
+    source = loader.source
+    queries, rows = matrices_of(source, names, outputs, hidden)
+    order = torch.cat((torch.arange(spec.rank), spec.rank + _halves(spec)))
+    rows = _rows(rows, order)
+    if spec.query_rank is None:
+        queries = _in_halves(spec, queries)
+    bias: Tensor | None = None
+    if spec.bias:
+        of_rows = biases_of(source, names[1:], outputs[1:])[order]
+        of_queries_too = spec.query_rank is not None
+        made = biases_of(source, names[:1], outputs[:1]) if of_queries_too else None
+        bias = torch.cat((of_rows.new_zeros(outputs[0]) if made is None else made, of_rows))
+    return loader.made([queries, rows], bias)
+
+
+def _load_heads(spec: Latent, name: str, loader: MapLoader, like: Tensor) -> tuple[Tensor, Tensor]:
+    """What queries are multiplied with, [heads, plain_dim, rank], and mixtures, [heads, rank,
+    value_dim], in the dtype and on the device of ``like``."""
+    outputs = spec.heads * (spec.plain_dim + spec.value_dim)
+    (weight,) = matrices_of(loader.source, [f"{name}.kv_b_proj"], [outputs], spec.rank)
+    if not isinstance(weight, Tensor):
+        weight = widen_codes(weight, torch.float32)
+    by_head = weight.to(like.dtype).view(spec.heads, -1, spec.rank)
+    keys, values = torch.split(by_head, [spec.plain_dim, spec.value_dim], dim=1)
+    return keys, values.transpose(1, 2)
+
+
+def _queries(spec: Latent) -> int:
+    return spec.heads * spec.query_dim
+
+
+def _halves(spec: Latent) -> Tensor:
+    """Which of the rotated dimensions of the checkpoint lies at each place, where the two of a pair
+    are half of them apart: of 6 that are interleaved 0 2 4 | 1 3 5."""
+    places = torch.arange(spec.rotary_dim)
+    return places.view(-1, 2).T.flatten() if spec.interleaved else places
+
+
+def _in_halves(spec: Latent, weight: Matrix) -> Matrix:
+    """The same of each head's queries."""
+    each = torch.cat((torch.arange(spec.plain_dim), spec.plain_dim + _halves(spec)))
+    starts = torch.arange(spec.heads) * spec.query_dim
+    return _rows(weight, (starts[:, None] + each).flatten())
+
+
+def _rows(weight: Matrix, chosen: Tensor) -> Matrix:
+    return weight[chosen] if isinstance(weight, Tensor) else weight.rows(chosen)

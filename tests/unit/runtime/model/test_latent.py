@@ -1,0 +1,58 @@
+"""The shape of latent attention: what it takes, what is refused."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runtime.model.config import Attention, Gated, Layer, ModelConfig
+from runtime.model.latent import Latent
+from runtime.model.rope_config import RopeConfig
+
+DEEPSEEK = Latent(heads=128, rank=512, plain_dim=128, rotary_dim=64, value_dim=128, query_rank=1536)
+SMALL = Latent(heads=2, rank=6, plain_dim=4, rotary_dim=2, value_dim=3, query_rank=5, bias=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": 0}, "heads is 0, at least 1"),
+        ({"rank": 0}, "rank is 0, at least 1"),
+        ({"value_dim": 0}, "value_dim is 0, at least 1"),
+        ({"query_rank": 0}, "query_rank is 0, at least 1"),
+        ({"rotary_dim": 3}, "3 dimensions are rotated: rope turns pairs"),
+        ({"rope": RopeConfig(rotated=2)}, "a part rotated otherwise"),
+        ({"rope": RopeConfig(query_beta=0.1, original_max_position=9)}, "a part rotated otherwise"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **changes)
+
+
+def test_a_token_has_one_row_of_latent_and_shared_part() -> None:
+    assert (DEEPSEEK.kv_heads, DEEPSEEK.head_dim, DEEPSEEK.kv_rows) == (1, 576, 1)
+    assert DEEPSEEK.query_dim == 192
+    assert Attention(heads=8, kv_heads=2, head_dim=4).kv_rows == 2
+
+
+def test_parameters_add_up() -> None:
+    maps = 10 * (5 + 8) + 5 * 2 * 6 + 6 * 2 * (4 + 3) + 2 * 3 * 10
+    assert SMALL.num_parameters(10) == maps + (5 + 8 + 10) + 6 + 5
+    plain = replace(SMALL, query_rank=None, bias=False)
+    assert plain.num_parameters(10) == 10 * (12 + 8) + 6 * 2 * 7 + 2 * 3 * 10 + 6
+
+
+def test_layers_keep_rows_of_one_kind() -> None:
+    layers = [
+        Layer(mixer=mixer, feed_forward=Gated(size=8))
+        for mixer in (SMALL, Attention(heads=2, kv_heads=1, head_dim=8))
+    ]
+    with pytest.raises(ValueError, match="differ in what they are"):
+        ModelConfig(
+            model_type="x",
+            vocab_size=9,
+            hidden_size=10,
+            layers=tuple(layers),
+            max_context_tokens=64,
+        )
