@@ -84,8 +84,10 @@ def paged_attention(
     scale: float,
     window: int | None,
     sinks: Tensor | None = None,
+    most_queries: int | None = None,
 ) -> Tensor:
-    """See ``paged_attention_reference``."""
+    """See ``paged_attention_reference``. With ``most_queries`` rows of sequences that have more
+    query tokens may hold anything."""
     gpu = triton_kernels("attention", queries)
     if gpu is not None and queries.shape[2] <= MOST_ON_TRITON:
         output: Tensor = gpu.paged_attention(
@@ -93,7 +95,16 @@ def paged_attention(
         )
         return output
     if k_blocks.dtype != FP8:
-        return attend(queries, k_blocks, v_blocks, layout, scale=scale, window=window, sinks=sinks)
+        return attend(
+            queries,
+            k_blocks,
+            v_blocks,
+            layout,
+            scale=scale,
+            window=window,
+            sinks=sinks,
+            most_queries=most_queries,
+        )
     return paged_attention_reference(
         queries, k_blocks, v_blocks, layout, scale=scale, window=window, sinks=sinks
     )

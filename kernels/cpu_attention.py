@@ -30,6 +30,11 @@ _PIECE = 256
 """Query tokens of a prefill piece."""
 COMPILED_QUERIES = 32
 """Sequences of up to this many query tokens go to the compiled kernel where there is one."""
+_COMPILED_NUMBERS = 1 << 17
+"""Numbers of a sequence's queries for one head of keys that it goes through again and again: more
+would not stay in the cache, and products of torch are better."""
+_SCORES = 1 << 28
+"""Scores of a piece, of all heads: where these are many or a context is long it is shorter."""
 _SHORT_RUN = 8
 """Runs of fewer blocks are gathered: a product of its own costs more than the copy."""
 
@@ -52,8 +57,9 @@ def attend(
     scale: float,
     window: int | None,
     sinks: Tensor | None = None,
+    most_queries: int | None = None,
 ) -> Tensor:
-    """``kernels.attention.paged_attention_reference`` on a CPU, or in torch on a GPU.
+    """``kernels.attention.paged_attention`` on a CPU, or in torch on a GPU.
 
     The torch way rounds scores to the queries' dtype before the softmax, which computes in
     float32, unless it has to multiply in float32; the compiled way keeps them in float32.
@@ -61,9 +67,10 @@ def attend(
     make = torch.zeros_like if layout.has_rows_of_nobody else torch.empty_like
     output = make(queries, memory_format=torch.contiguous_format)
     library = native_library(queries.dtype) if queries.device.type == "cpu" else None
-    compiled = 0
+    compiled, group = 0, queries.shape[1] // k_blocks.shape[1]
     if library is not None:
-        compiled = COMPILED_QUERIES
+        fitting = max(1, _COMPILED_NUMBERS // (group * queries.shape[2]))
+        compiled = min(COMPILED_QUERIES, fitting, most_queries or COMPILED_QUERIES)
         library.attend(
             queries,
             k_blocks,
@@ -79,12 +86,13 @@ def attend(
             return output
     if layout.max_query_tokens <= compiled:
         return output
-    group, block_size = queries.shape[1] // k_blocks.shape[1], k_blocks.shape[2]
+    block_size = k_blocks.shape[2]
     for span in layout.spans():
-        if span.num_queries <= compiled:
+        count = span.num_queries
+        if count <= compiled or (most_queries is not None and count > most_queries):
             continue
-        rows = slice(span.first_row, span.first_row + span.num_queries)
-        few = span.num_queries * group <= block_size
+        rows = slice(span.first_row, span.first_row + count)
+        few = count * group <= block_size
         way = _attend_few if few else _attend_many
         mine = (queries[rows] * scale).to(dtype_of_products(queries))
         way(mine, (k_blocks, v_blocks), span, (window, sinks), output[rows])
@@ -115,24 +123,24 @@ def _attend_few(
     _, kv_heads, block_size, _ = blocks[0].shape
     first = _first_visible(span.context_length - num_queries, window) // block_size * block_size
     pieces = list(pieces_of(span, first, block_size))
-    by_head = queries.view(num_queries, kv_heads, -1, head_dim).transpose(0, 1)
-    by_head = by_head.transpose(1, 2).reshape(kv_heads, -1, head_dim)
-    rows = by_head.shape[1]
+    asked = queries.view(num_queries, kv_heads, -1, head_dim).transpose(0, 1)
+    asked = asked.transpose(1, 2).reshape(kv_heads, -1, head_dim)
+    rows = asked.shape[1]
     parts = []
     for piece in pieces:
         keys = _stack(blocks[0], piece, queries.dtype)
         count = keys.shape[0] // kv_heads
-        repeated = by_head.expand(count, -1, -1, -1).reshape(-1, rows, head_dim)
+        repeated = asked.expand(count, -1, -1, -1).reshape(-1, rows, head_dim)
         scores = torch.bmm(repeated, keys.transpose(1, 2)).view(count, kv_heads, rows, -1)
         parts.append(scores.permute(1, 2, 0, 3).reshape(kv_heads, rows, -1))
     scores = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
-    weights = _visible_softmax(
+    weights = visible_softmax(
         scores.view(kv_heads, -1, num_queries, scores.shape[2]),
         first_end=span.context_length - num_queries + 1 - first,
         window=window,
         sinks=sinks,
     ).reshape(scores.shape)
-    mixed = torch.zeros_like(by_head)
+    mixed = torch.zeros_like(asked)
     at = 0
     for piece, part in zip(pieces, parts, strict=True):
         values = _stack(blocks[1], piece, queries.dtype)
@@ -157,16 +165,17 @@ def _attend_many(
     _, kv_heads, block_size, _ = blocks[0].shape
     start = span.context_length - num_queries
     first = _first_visible(start, window) // block_size * block_size
-    keys, values = (_by_head(part, span, first, queries.dtype) for part in blocks)
-    for low in range(0, num_queries, _PIECE):
-        high = min(low + _PIECE, num_queries)
+    keys, values = (by_head(part, span, first, queries.dtype) for part in blocks)
+    size = max(1, min(_PIECE, _SCORES // (queries.shape[1] * span.context_length)))
+    for low in range(0, num_queries, size):
+        high = min(low + size, num_queries)
         begin = max(_first_visible(start + low, window) - first, 0)
         end = start + high - first
         count = high - low
         q = queries[low:high].view(count, kv_heads, -1, head_dim)
         q = q.permute(1, 2, 0, 3).reshape(kv_heads, -1, head_dim)
         scores = torch.bmm(q, keys[:, begin:end].transpose(1, 2))
-        weights = _visible_softmax(
+        weights = visible_softmax(
             scores.view(kv_heads, -1, count, end - begin),
             first_end=start + low + 1 - first - begin,
             window=window,
@@ -223,8 +232,8 @@ def _stack(blocks: Tensor, piece: _Piece, dtype: torch.dtype) -> Tensor:
     return widened(chosen, dtype).flatten(0, 1)
 
 
-def _by_head(blocks: Tensor, span: SequenceSpan, first: int, dtype: torch.dtype) -> Tensor:
-    """[kv_heads, context from ``first``, head_dim]: a copy."""
+def by_head(blocks: Tensor, span: SequenceSpan, first: int, dtype: torch.dtype) -> Tensor:
+    """[kv_heads, context from ``first``, a block's start, head_dim] in ``dtype``: a copy."""
     _, kv_heads, block_size, row = blocks.shape
     parts = [
         blocks[piece.blocks][:, :, : piece.tokens].transpose(0, 1).reshape(kv_heads, -1, row)
@@ -233,12 +242,12 @@ def _by_head(blocks: Tensor, span: SequenceSpan, first: int, dtype: torch.dtype)
     return widened(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1), dtype)
 
 
-def _visible_softmax(
+def visible_softmax(
     scores: Tensor, *, first_end: int, window: int | None, sinks: Tensor | None = None
 ) -> Tensor:
-    """Softmax of scores [kv_heads, group, queries, columns] over the columns each query sees: those
-    below ``first_end`` + its number, the last ``window`` of them, and its head's sink. May reuse
-    the memory."""
+    """Softmax of scores [kv_heads, group, queries, columns], contiguous, over the columns each
+    query sees: those below ``first_end`` + its number, the last ``window`` of them, and its head's
+    sink. May reuse the memory."""
     num_queries, columns = scores.shape[-2:]
     library = native_library(scores.dtype) if scores.device.type == "cpu" else None
     if library is not None and sinks is None:

@@ -25,11 +25,11 @@ class HeadMaps:
 
     def __init__(self, weights: Tensor) -> None:
         """``weights`` [heads, inputs, outputs]."""
-        self._weights = weights.to(dtype_of_products(weights)).contiguous()
-        self.num_bytes = self._weights.nbytes
+        self.weights = weights.to(dtype_of_products(weights)).contiguous()
+        self.num_bytes = self.weights.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
         """See ``per_head_reference``; the result is [tokens, heads, outputs] in ``x``'s dtype, not
         contiguous."""
-        wide = x.to(self._weights.dtype).transpose(0, 1)
-        return torch.bmm(wide, self._weights).transpose(0, 1).to(x.dtype)
+        wide = x.to(self.weights.dtype).transpose(0, 1)
+        return torch.bmm(wide, self.weights).transpose(0, 1).to(x.dtype)

@@ -1,10 +1,5 @@
 """Multi-head latent attention over the paged pool (``runtime.model.latent``).
 
-Keys and values of the heads are never made: what a head's keys do to a latent is done to its
-queries beforehand, and what its values do to it is done to the mixture (the absorbed form, section
-2.1 of arXiv:2405.04434). So the pool is asked by ordinary attention with one head of keys, the
-values of which are the keys' first numbers.
-
 The matrices of the heads' keys and values, ``kv_b_proj``, are kept in the model's dtype whatever
 the checkpoint or ``--quantization`` has for others: a product with a part of their outputs and one
 with a part of their inputs is made.
@@ -13,9 +8,9 @@ with a part of their inputs is made.
 import torch
 from torch import Tensor
 
-from kernels.attention import paged_attention
 from kernels.codes import widen_codes
 from kernels.kv_write import write_rows
+from kernels.latent_attention import LatentHeads, latent_attention
 from kernels.norm import rms_norm
 from kernels.paged_layout import PagedLayout
 from kernels.per_head import HeadMaps
@@ -40,15 +35,14 @@ class LatentMixer:
             self._query_norm = source.tensor(f"{name}.q_a_layernorm.weight", (spec.query_rank,))
             (weight,) = matrices_of(source, [f"{name}.q_b_proj"], [_queries(spec)], spec.query_rank)
             self._queries = loader.made([_in_halves(spec, weight)], None)
-        keys, values = _load_heads(spec, name, loader, self._latent_norm)
-        self._into_keys, self._out_of_values = HeadMaps(keys), HeadMaps(values)
+        self._heads = _load_heads(spec, name, loader, self._latent_norm)
         self.output = loader.linear(
             [f"{name}.o_proj"], [hidden], spec.heads * spec.value_dim, bias=spec.bias
         )
 
     @property
     def step_bytes(self) -> int:
-        maps = [self._first, self._into_keys, self._out_of_values, self.output]
+        maps = [self._first, self._heads.keys, self._heads.values, self.output]
         queries = 0 if self._queries is None else self._queries.num_bytes
         return queries + sum(each.num_bytes for each in maps)
 
@@ -83,9 +77,9 @@ class LatentMixer:
         )
         latent = rms_norm(latent.contiguous(), self._latent_norm, NORM_EPS)
         write_rows(torch.cat((latent[:, None], turned[:, -1:]), dim=2), blocks[0], slots)
-        queries = torch.cat((self._into_keys(plain), turned[:, :-1]), dim=2)
-        mixed = paged_attention(queries, *blocks, layout, scale=self._scale, window=None)
-        return self.output(self._out_of_values(mixed[..., : spec.rank]).flatten(1))
+        queries = plain, turned[:, :-1]
+        mixed = latent_attention(queries, self._heads, blocks[0], layout, scale=self._scale)
+        return self.output(mixed.flatten(1))
 
 
 def _load_first(spec: Latent, name: str, hidden: int, loader: MapLoader) -> Linear:
@@ -107,16 +101,15 @@ def _load_first(spec: Latent, name: str, hidden: int, loader: MapLoader) -> Line
     return loader.made([queries, rows], bias)
 
 
-def _load_heads(spec: Latent, name: str, loader: MapLoader, like: Tensor) -> tuple[Tensor, Tensor]:
-    """What queries are multiplied with, [heads, plain_dim, rank], and mixtures, [heads, rank,
-    value_dim], in the dtype and on the device of ``like``."""
+def _load_heads(spec: Latent, name: str, loader: MapLoader, like: Tensor) -> LatentHeads:
+    """The two halves of ``kv_b_proj``, for rows of the dtype of ``like``."""
     outputs = spec.heads * (spec.plain_dim + spec.value_dim)
     (weight,) = matrices_of(loader.source, [f"{name}.kv_b_proj"], [outputs], spec.rank)
     if not isinstance(weight, Tensor):
         weight = widen_codes(weight, torch.float32)
     by_head = weight.to(like.dtype).view(spec.heads, -1, spec.rank)
     keys, values = torch.split(by_head, [spec.plain_dim, spec.value_dim], dim=1)
-    return keys, values.transpose(1, 2)
+    return LatentHeads(keys=HeadMaps(keys), values=HeadMaps(values.transpose(1, 2)))
 
 
 def _queries(spec: Latent) -> int:

@@ -5,7 +5,7 @@ import torch
 
 import kernels.cpu_attention
 from kernels.attention import paged_attention_reference
-from kernels.cpu_attention import _visible_softmax, attend
+from kernels.cpu_attention import attend, visible_softmax
 from kernels.native_library import native_library
 from kernels.paged_layout import PagedLayout, SequenceSpan
 from kernels.quantised_kv import quantise_rows
@@ -257,7 +257,7 @@ def test_weights_are_the_softmax_of_what_a_query_sees_and_zero_elsewhere(
     hidden = (column >= end) | (column < end - (window or columns + first_end + queries))
     expected = scores.double().masked_fill(hidden, -torch.inf).softmax(-1)
 
-    weights = _visible_softmax(scores, first_end=first_end, window=window)
+    weights = visible_softmax(scores, first_end=first_end, window=window)
 
     assert (weights.double() - expected).abs().max() < TOLERANCE[dtype] / 4
     assert not weights[hidden.expand_as(weights)].any()
@@ -272,7 +272,7 @@ def test_a_poisoned_score_spoils_the_rows_that_see_it(
 ) -> None:
     scores = torch.randn(2, 8, 40).to(dtype)
     scores[0, :, at] = poison
-    weights = _visible_softmax(scores, first_end=25, window=20)
+    weights = visible_softmax(scores, first_end=25, window=20)
     end = torch.arange(25, 33)
     sees = (at < end) & (at >= end - 20)
     visible = torch.arange(40) < end[:, None]
@@ -305,3 +305,45 @@ def test_a_context_is_taken_in_pieces_as_the_worked_example_has_it() -> None:
         blocks = torch.arange(64)[piece.blocks].tolist()
         found.append((blocks, piece.tokens))
     assert found == [([21], None), ([*range(30, 39)], None), ([50, 51], None), ([52], 2)]
+
+
+@pytest.mark.usefixtures("way")
+def test_scores_of_many_heads_and_long_contexts_come_in_smaller_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    contexts = make_contexts([(400, 300)], seed=4, dtype=torch.float64, kv_heads=1)
+    queries = torch.randn(300, 4, 8, dtype=torch.float64)
+    whole = attend(queries, *contexts.blocks, contexts.layout, scale=0.4, window=None)
+    monkeypatch.setattr(kernels.cpu_attention, "_SCORES", 7 * 4 * 400)
+    found = attend(queries, *contexts.blocks, contexts.layout, scale=0.4, window=None)
+    assert torch.allclose(found, whole, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("most", [1, 5, 31, 40])
+def test_longer_sequences_than_are_asked_for_are_left_alone(most: int) -> None:
+    contexts = make_contexts(SHAPES, seed=5, dtype=torch.float32)
+    queries = torch.randn(sum(new for _, new in SHAPES), 6, 8)
+    arguments = {"scale": 0.4, "window": None}
+    found = attend(queries, *contexts.blocks, contexts.layout, **arguments, most_queries=most)
+    expected = attend(queries, *contexts.blocks, contexts.layout, **arguments)
+    at = 0
+    for _, new in SHAPES:
+        if new <= most:
+            assert torch.equal(found[at : at + new], expected[at : at + new])
+        at += new
+
+
+def test_queries_that_no_cache_holds_are_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One head of keys for very many of queries."""
+    contexts = make_contexts([(90, 6), (50, 1)], seed=6, dtype=torch.float32, kv_heads=1)
+    queries = torch.randn(7, 32, 8)
+    whole = attend(queries, *contexts.blocks, contexts.layout, scale=0.4, window=None)
+    asked = []
+    monkeypatch.setattr(kernels.cpu_attention, "_COMPILED_NUMBERS", 5 * 32 * 8)
+    many = kernels.cpu_attention._attend_many
+    monkeypatch.setattr(
+        kernels.cpu_attention, "_attend_many", lambda *given: asked.append(many(*given))
+    )
+    found = attend(queries, *contexts.blocks, contexts.layout, scale=0.4, window=None)
+    assert len(asked) == 1
+    assert torch.allclose(found, whole, rtol=1e-5, atol=1e-5)

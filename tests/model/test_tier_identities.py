@@ -11,12 +11,16 @@ from collections import OrderedDict
 from pathlib import Path
 
 import pytest
+import torch
 
 from runtime.messages import FinishReason, SamplingParams
+from runtime.model.kv_pool import block_bytes
+from runtime.model.presets import random_model_config
 from runtime.offload.checksums import HostChecksums, HostMemoryDamaged
 from runtime.offload.disk import BLOCKS, slot_bytes
 from tests.support.engine_driver import EngineDriver
 from tests.support.executors import AtOnce, Later
+from tests.support.preset_kinds import LATENT
 
 BLOCK = 4
 BLOCK_BYTES = 8 * 2 * 2 * 32 * BLOCK
@@ -30,13 +34,21 @@ def words(rng: random.Random, count: int) -> list[int]:
 
 
 def play(
-    seed: int, *, host_blocks: int, disk_blocks: int, folder: Path, num_blocks: int
+    seed: int,
+    *,
+    host_blocks: int,
+    disk_blocks: int,
+    folder: Path,
+    num_blocks: int,
+    kind: str = "qwen3-tiny",
 ) -> tuple[list[list[int]], EngineDriver]:
     """A random schedule of turns; returns the tokens of each, in order of arrival."""
+    size = block_bytes(random_model_config(kind), BLOCK, torch.float64)
     rng = random.Random(seed)
     workers = Later(random.Random(seed))
     driver = EngineDriver.load(
         workers=workers,
+        model=f"random:{kind}",
         num_blocks=num_blocks,
         block_size=BLOCK,
         max_batch_tokens=rng.choice([16, 64, 512]),
@@ -45,8 +57,8 @@ def play(
         session_context_percent=10_000,
         policy=rng.choice(["fcfs", "short_turn_first", "fair"]),
         cache_policy=rng.choice(["lru", "lease"]),
-        host_kv_bytes=host_blocks * BLOCK_BYTES,
-        disk_kv_bytes=disk_blocks * SLOT_BYTES,
+        host_kv_bytes=host_blocks * size,
+        disk_kv_bytes=disk_blocks * slot_bytes(size),
         disk_kv_folder=str(folder) if disk_blocks else None,
         max_draft_tokens=rng.choice([0, 8]),
     )
@@ -114,6 +126,18 @@ def test_tokens_do_not_depend_on_where_kv_has_been(seed: int, tmp_path: Path) ->
     assert hosted == plain
     assert driver.host_hits > 0, "nothing came back from host memory"
     stored, driver = play(seed, host_blocks=40, disk_blocks=300, folder=tmp_path, num_blocks=30)
+    assert stored == plain
+    assert driver.host_hits > 0, "nothing came back"
+
+
+@pytest.mark.parametrize("kind", LATENT)
+def test_tokens_do_not_depend_on_where_rows_that_are_keys_and_values_have_been(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    seed = request.config.getoption("--seed")
+    sizes = {"folder": tmp_path, "kind": kind}
+    plain, _ = play(seed, host_blocks=0, disk_blocks=0, num_blocks=2000, **sizes)
+    stored, driver = play(seed, host_blocks=40, disk_blocks=300, num_blocks=30, **sizes)
     assert stored == plain
     assert driver.host_hits > 0, "nothing came back"
 
