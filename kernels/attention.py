@@ -5,7 +5,7 @@ the pool already. Each query sees the context up to and including itself, or the
 ``window`` tokens of that.
 
 The ways to do this fast are ``kernels.cpu_attention`` and ``kernels.triton_attention``. Heads that
-the latter's tiles are too small for (latents) are computed on a GPU as the former does it in torch.
+the latter's tiles have no room for are computed on a GPU as the former does it in torch.
 """
 
 import torch
@@ -18,6 +18,18 @@ from kernels.quantised_kv import FP8, widened
 
 MOST_ON_TRITON = 256
 """Dimensions of a head that tiles of Triton's kernels have room for."""
+_LONGEST_LATENT = 512
+_REST = (16, 32, 64)
+
+
+def fits_triton(head_dim: int, value_dim: int) -> bool:
+    """Whether Triton's kernels have room for heads of so many dimensions, of which the first
+    ``value_dim`` have values that are asked for: for those of latents a power of two, and some
+    more."""
+    if head_dim <= MOST_ON_TRITON:
+        return True
+    rest = head_dim - value_dim
+    return value_dim in (MOST_ON_TRITON, _LONGEST_LATENT) and rest in _REST
 
 
 def paged_attention_reference(
@@ -85,11 +97,13 @@ def paged_attention(
     window: int | None,
     sinks: Tensor | None = None,
     most_queries: int | None = None,
+    value_dim: int | None = None,
 ) -> Tensor:
     """See ``paged_attention_reference``. With ``most_queries`` rows of sequences that have more
-    query tokens may hold anything."""
+    query tokens may hold anything, with ``value_dim`` all columns but the first ones."""
     gpu = triton_kernels("attention", queries)
-    if gpu is not None and queries.shape[2] <= MOST_ON_TRITON:
+    head_dim = queries.shape[2]
+    if gpu is not None and fits_triton(head_dim, value_dim or head_dim):
         output: Tensor = gpu.paged_attention(
             queries, k_blocks, v_blocks, layout, scale=scale, window=window, sinks=sinks
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.attention import MOST_ON_TRITON, paged_attention
+from kernels.attention import fits_triton, paged_attention
 from kernels.cpu_attention import by_head, visible_softmax
 from kernels.dispatch import triton_kernels
 from kernels.paged_layout import PagedLayout, SequenceSpan
@@ -83,7 +83,7 @@ def latent_attention(
 ) -> Tensor:
     """See ``latent_attention_reference``."""
     on_triton = triton_kernels("attention", queries[0]) is not None
-    if on_triton and blocks.shape[3] <= MOST_ON_TRITON:
+    if on_triton and fits_triton(blocks.shape[3], heads.keys.weights.shape[2]):
         return _absorbed(queries, heads, blocks, layout, scale)
     most = heads.made_from()
     if layout.max_query_tokens < most:
@@ -108,10 +108,18 @@ def _absorbed(
     most_queries: int | None = None,
 ) -> Tensor:
     asked = torch.cat((heads.keys(queries[0]), queries[1]), dim=2)
+    rank = heads.keys.weights.shape[2]
     mixed = paged_attention(
-        asked, blocks, blocks, layout, scale=scale, window=None, most_queries=most_queries
+        asked,
+        blocks,
+        blocks,
+        layout,
+        scale=scale,
+        window=None,
+        most_queries=most_queries,
+        value_dim=rank,
     )
-    return heads.values(mixed[..., : heads.keys.weights.shape[2]])
+    return heads.values(mixed[..., :rank])
 
 
 def _attend_made(

@@ -18,13 +18,23 @@ from torch import Tensor
 from kernels.launching import launch
 from kernels.paged_layout import MAX_DECODE_QUERIES, PagedLayout
 from kernels.triton_decode import decode
-from kernels.triton_tiles import WIDE_TILING, Tiling, attend_tiles, mean_of, shared_sizes
+from kernels.triton_tiles import (
+    LATENT_WIDE_TILING,
+    WIDE_TILING,
+    Tiling,
+    attend_tiles,
+    load_queries,
+    mean_of,
+    shared_sizes,
+)
 
 
 def extend_tiling(element_size: int, head_dim: int) -> Tiling:
     """Tile sizes for chunks of prompts."""
     if element_size > 2:
-        return WIDE_TILING
+        return WIDE_TILING if head_dim <= 256 else LATENT_WIDE_TILING
+    if head_dim > 256:
+        return Tiling(rows=32, keys=32, num_warps=8, num_stages=2)
     if head_dim > 128:
         return Tiling(rows=64, keys=32, num_warps=4, num_stages=2)
     return Tiling(rows=128, keys=64, num_warps=8, num_stages=3)
@@ -72,8 +82,8 @@ def extend_kernel(
     dims = tl.arange(0, BLOCK_D)
     known = (query < num_queries)[:, None] & (dims < HEAD_DIM)[None, :]
     place = (first_row + query).to(tl.int64) * HEADS + head
+    q = load_queries(q_ptr, place * HEAD_DIM, query < num_queries, HEAD_DIM, BLOCK_D)
     place = place[:, None] * HEAD_DIM + dims[None, :]
-    q = tl.load(q_ptr + place, mask=known, other=0.0)
     query_at = start_at + query
     first_at = start_at + tile * BLOCK_M // GROUP
     last_at = start_at + tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP, num_queries - 1)

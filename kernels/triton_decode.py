@@ -25,7 +25,14 @@ from kernels.paged_layout import PagedLayout, decode_width
 from kernels.side_stream import joined
 from kernels.triton_prefix import attend_prefixes
 from kernels.triton_split_plan import most_items, plan_item, plan_sequence, split_plan
-from kernels.triton_tiles import LOG2_E, attend_part, decode_tiling, room_for_parts, shared_sizes
+from kernels.triton_tiles import (
+    LOG2_E,
+    attend_part,
+    decode_tiling,
+    load_queries,
+    room_for_parts,
+    shared_sizes,
+)
 
 SPLITS_AT_ONCE = 64
 """Parts that a join takes together."""
@@ -76,8 +83,8 @@ def decode_split_kernel(
     dims = tl.arange(0, BLOCK_D)
     known = (query < num_queries)[:, None] & (dims < HEAD_DIM)[None, :]
     place = (first_row + query).to(tl.int64) * HEADS + head
+    q = load_queries(q_ptr, place * HEAD_DIM, query < num_queries, HEAD_DIM, BLOCK_D)
     place = place[:, None] * HEAD_DIM + dims[None, :]
-    q = tl.load(q_ptr + place, mask=known, other=0.0)
     mean, peak = attend_part(
         q,
         k_ptr,

@@ -16,7 +16,13 @@ from torch import Tensor
 from kernels.launching import launch
 from kernels.paged_layout import PREFIX_UNIT, PagedLayout, SharedPrefixes
 from kernels.side_stream import beside
-from kernels.triton_tiles import attend_part, decode_tiling, room_for_parts, shared_sizes
+from kernels.triton_tiles import (
+    attend_part,
+    decode_tiling,
+    load_queries,
+    room_for_parts,
+    shared_sizes,
+)
 
 SPLITS = 16
 """Splits of every prefix, however many there are: a recorded step does not know. A join takes them
@@ -71,7 +77,8 @@ def shared_prefix_kernel(
     dims = tl.arange(0, BLOCK_D)
     known = (real & (query < num_queries))[:, None] & (dims < HEAD_DIM)[None, :]
     place = (first_row + query).to(tl.int64) * HEADS + head
-    q = tl.load(q_ptr + place[:, None] * HEAD_DIM + dims[None, :], mask=known, other=0.0)
+    row_known = real & (query < num_queries)
+    q = load_queries(q_ptr, place * HEAD_DIM, row_known, HEAD_DIM, BLOCK_D)
     length = tl.load(prefixes_ptr + tl.program_id(2))
     per_split = (length // BLOCK_N + splits - 1) // splits * BLOCK_N
     low = split * per_split

@@ -28,6 +28,7 @@ LOG2_E = tl.constexpr(math.log2(math.e))
 VALUE_UNIT = tl.constexpr(64.0)
 """Weights times scales of values in 8 bits are this much larger while they are multiplied: in
 float16 they lose less than bfloat16 would for values of 2e-4 up to 4e5."""
+MOST_WHOLE = 256
 _LEAST_PEAK = tl.constexpr(1e-30)
 
 
@@ -47,11 +48,18 @@ WIDE_TILING = Tiling(rows=16, keys=64, num_warps=8, num_stages=3)
 """Tile sizes for float32, whose exact products tensor cores do not know: what registers hold."""
 
 
+LATENT_TILING = Tiling(rows=16, keys=32, num_warps=8, num_stages=2)
+LATENT_WIDE_TILING = Tiling(rows=16, keys=16, num_warps=8, num_stages=1)
+"""For rows of the pool that are latents, keys and values at once, and for float32."""
+
+
 def decode_tiling(rows: int, element_size: int, head_dim: int, *, scaled: bool) -> Tiling:
     """For sequences of up to ``rows`` query rows for each kv head; ``scaled``: keys and values
     in 8 bits, which take registers until they are widened."""
     if element_size > 2:
-        return WIDE_TILING
+        return WIDE_TILING if head_dim <= 256 else LATENT_WIDE_TILING
+    if head_dim > 256:
+        return LATENT_TILING
     fitting = next((size for size in (16, 32) if rows <= size), 64)
     if head_dim > 128:
         stages = 3 if fitting == 16 else 2
@@ -63,13 +71,17 @@ def decode_tiling(rows: int, element_size: int, head_dim: int, *, scaled: bool) 
 
 
 def shared_sizes(queries: Tensor, k_blocks: Tensor, window: int | None) -> dict[str, int]:
-    """The constants that all kernels of attention share."""
+    """The constants that all kernels of attention share. Of heads of more than MOST_WHOLE
+    dimensions the first BLOCK_D have values, the rest takes part in scores alone."""
     head_dim = queries.shape[2]
+    block = max(16, triton.next_power_of_2(head_dim))
+    if head_dim > MOST_WHOLE:
+        block = 1 << (head_dim.bit_length() - 1)
     return {
         "HEADS": queries.shape[1],
         "KV_HEADS": k_blocks.shape[1],
         "HEAD_DIM": head_dim,
-        "BLOCK_D": max(16, triton.next_power_of_2(head_dim)),
+        "BLOCK_D": block,
         "BLOCK_SIZE": k_blocks.shape[2],
         "SCALED": k_blocks.dtype == FP8,
         "WINDOW": window or 0,
@@ -86,8 +98,22 @@ def room_for_parts(queries: Tensor, *shape: int) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
+def load_queries(q_ptr, place, known, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Of query rows that begin at ``place`` the first BLOCK_D dimensions, and those behind, or,
+    where there are none, the same again; zeros where a row is not ``known``."""
+    dims = tl.arange(0, BLOCK_D)
+    mask = known[:, None] & (dims < HEAD_DIM)[None, :]
+    q = tl.load(q_ptr + place[:, None] + dims[None, :], mask=mask, other=0.0)
+    q_rest = q
+    if HEAD_DIM > BLOCK_D:
+        more = BLOCK_D + tl.arange(0, HEAD_DIM - BLOCK_D)
+        q_rest = tl.load(q_ptr + place[:, None] + more[None, :], mask=known[:, None], other=0.0)
+    return q, q_rest
+
+
+@triton.jit
 def attend_tiles(
-    q,
+    queries,
     acc,
     top,
     mass,
@@ -110,7 +136,9 @@ def attend_tiles(
 ):
     """Take keys ``low`` .. ``high`` - 1 into the running softmax. Without MASKED every row
     sees all of them, and their number is a multiple of BLOCK_N. ``scale_log2``: a number, or one
-    for each row. With SCALED ``acc`` is VALUE_UNIT times as large."""
+    for each row. With SCALED ``acc`` is VALUE_UNIT times as large. ``queries``: see
+    ``load_queries``."""
+    q, q_rest = queries
     dims = tl.arange(0, BLOCK_D)
     for start in tl.range(low, high, BLOCK_N):
         at = start + tl.arange(0, BLOCK_N)
@@ -135,7 +163,14 @@ def attend_tiles(
         ).to(q.dtype)
         known = inside[:, None] & (dims < HEAD_DIM)[None, :]
         v = tl.load(v_ptr + row[:, None] + dims[None, :], mask=known, other=0.0).to(q.dtype)
-        scores = tl.dot(q, k, input_precision="ieee") * scale_log2
+        scores = tl.dot(q, k, input_precision="ieee")
+        if HEAD_DIM > BLOCK_D:
+            more = BLOCK_D + tl.arange(0, HEAD_DIM - BLOCK_D)
+            k_rest = tl.load(
+                k_ptr + row[None, :] + more[:, None], mask=inside[None, :], other=0.0
+            ).to(q.dtype)
+            scores = tl.dot(q_rest, k_rest, scores, input_precision="ieee")
+        scores = scores * scale_log2
         if SCALED:
             scores = scores * k_scale[None, :]
         if MASKED:
@@ -159,7 +194,7 @@ def attend_tiles(
 
 @triton.jit
 def attend_part(
-    q,
+    queries,
     k_ptr,
     v_ptr,
     table_ptr,
@@ -181,13 +216,14 @@ def attend_part(
     """(mean, log2 of its mass) of BLOCK_M rows over keys ``low`` .. ``high`` - 1 alone; a row
     that sees none has mean 0 and the logarithm minus infinity."""
     if SCALED:  # noqa: SIM102, both are decided when compiling
-        if q.dtype == tl.bfloat16:
-            wide = q.to(tl.float32)
-            peak = tl.maximum(tl.max(tl.abs(wide), 1), _LEAST_PEAK)
-            q = (wide / peak[:, None]).to(tl.float16)
-            scale_log2 = (scale_log2 * peak)[:, None]
+        if queries[0].dtype == tl.bfloat16:
+            wide, wide_rest = queries[0].to(tl.float32), queries[1].to(tl.float32)
+            peak = tl.maximum(tl.max(tl.abs(wide), 1), tl.max(tl.abs(wide_rest), 1))
+            peak = tl.maximum(peak, _LEAST_PEAK)[:, None]
+            queries = (wide / peak).to(tl.float16), (wide_rest / peak).to(tl.float16)
+            scale_log2 = scale_log2 * peak
     acc, top, mass = attend_tiles(
-        q,
+        queries,
         tl.zeros((BLOCK_M, BLOCK_D), tl.float32),
         tl.full((BLOCK_M,), float("-inf"), tl.float32),
         tl.zeros((BLOCK_M,), tl.float32),

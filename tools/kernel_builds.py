@@ -70,6 +70,9 @@ def builds() -> Iterator[Build]:
     for head_dim in (64, 256):
         name = f"head size {head_dim} bf16"
         yield from _attention(name, "bf16", heads, kv_heads, window=0, head_dim=head_dim)
+    for heads_of_latents in (20, 128):
+        name = f"latents, {heads_of_latents} heads bf16"
+        yield from _attention(name, "bf16", heads_of_latents, 1, window=0, head_dim=576)
     yield from _attention("window bf16", "bf16", heads, kv_heads, window=4096)
     for window in (0, 128):
         name = f"sinks window {window} bf16"
@@ -278,7 +281,7 @@ def _attention(
                 num_stages=tiling.num_stages,
                 blocks_at_once=(2 if fp8 else 3) if single else 1,
                 needs="LDGSTS",
-                max_registers=128 if queries == 1 else 255,
+                max_registers=128 if queries == 1 and head_dim <= 256 else 255,
             )
         if queries == 1:
             yield Build(
@@ -324,7 +327,7 @@ def _attention(
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
         # float32 is for checks: exact products have no tensor-core form.
-        needs=None if wide else "HGMMA",
+        needs=None if wide else "HGMMA" if tiling.rows >= 64 else "HMMA",
     )
 
 
@@ -352,7 +355,7 @@ def _shared_sizes(heads: int, kv_heads: int, fp8: bool, head_dim: int) -> dict[s
         "HEADS": heads,
         "KV_HEADS": kv_heads,
         "HEAD_DIM": head_dim,
-        "BLOCK_D": head_dim,
+        "BLOCK_D": min(head_dim, 512),
         "BLOCK_SIZE": 16,
         "SCALED": fp8,
     }

@@ -100,6 +100,11 @@ class Attention:
         """Dimensions of a head that kernels rotate, some of them by nothing."""
         return self.head_dim
 
+    @property
+    def values_dim(self) -> int:
+        """Numbers of a row of the pool that are values, its first ones."""
+        return self.head_dim
+
     def map_shapes(self, hidden: int) -> list[tuple[int, int]]:
         """(outputs, inputs) of its linear maps, gates aside."""
         return [(self.query_size + 2 * self.kv_size, hidden), (hidden, self.query_size)]

@@ -59,6 +59,11 @@ class Latent:
         return self.rank + self.rotary_dim
 
     @property
+    def values_dim(self) -> int:
+        """Numbers of a row that are values, its first ones."""
+        return self.rank
+
+    @property
     def query_dim(self) -> int:
         """Dimensions of a head's queries in the checkpoint."""
         return self.plain_dim + self.rotary_dim

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernels.attention import MOST_ON_TRITON
+from kernels.attention import fits_triton
 from kernels.dispatch import wants_triton
 from kernels.native_library import native_library, own_threads
 from kernels.upload import upload
@@ -350,7 +350,8 @@ def _records(model: LoadedModel, *, quantised: bool) -> bool:
     heads that Triton's have no room for."""
     experts = quantised and model.config.has_experts
     on_triton = wants_triton(model.device) and model.dtype != torch.float64
-    if model.config.head_dim > MOST_ON_TRITON:
+    mixer = model.config.attention[0]
+    if not fits_triton(mixer.head_dim, mixer.values_dim):
         return False
     return model.device.type == "cuda" and on_triton and not experts
 

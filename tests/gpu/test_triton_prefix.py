@@ -107,6 +107,34 @@ def test_a_prefix_read_once_gives_what_reading_it_for_each_gives(
     assert torch.allclose(output.cpu(), expected, rtol=limit, atol=limit)
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_prefix_of_latents_is_read_once(dtype: torch.dtype, device: torch.device) -> None:
+    """Rows are keys, and their first 256 numbers values."""
+    layout, used = step(GROUPS["drafts and a chunk"], 40)
+    assert layout.shared is not None
+    pool = torch.full((40, 1, BLOCK_SIZE, 256 + 32), torch.nan)
+    draw = torch.Generator().manual_seed(2)
+    pool[used] = torch.randn(len(used), 1, BLOCK_SIZE, 256 + 32, generator=draw) / 4
+    pool = pool.to(dtype)
+    rows = int(layout.query_starts[-1])
+    queries = torch.randn(rows, 5, 256 + 32, generator=draw).to(dtype)
+    implementation = triton_kernels("attention", queries)
+    assert implementation is not None
+    moved = replace(
+        layout,
+        query_starts=layout.query_starts.to(device),
+        context_lengths=layout.context_lengths.to(device),
+        block_tables=layout.block_tables.to(device),
+        shared=layout.shared.to(device),
+    )
+    output = implementation.paged_attention(
+        queries.to(device), pool.to(device), pool.to(device), moved, scale=0.3, window=None
+    ).cpu()
+    expected = paged_attention_reference(queries, pool, pool, layout, scale=0.3, window=None)
+    limit = TOLERANCE[dtype]
+    assert torch.allclose(output[..., :256], expected[..., :256], rtol=limit, atol=limit)
+
+
 def test_a_member_takes_the_prefix_from_the_group_and_not_from_its_own_table(
     device: torch.device,
 ) -> None:

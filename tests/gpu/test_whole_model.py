@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import kernels.paged_layout
+from runtime.model import presets
 from runtime.model.batch import NO_STATE, SequenceInput, StepBatch
 from runtime.model.cuda_graphs import CudaRecorder, Recorder
 from runtime.model.decoder import Decoder
@@ -87,6 +88,22 @@ def test_logits_are_those_of_torch(
     expected = logits_of(family, torch.device("cpu"))
     monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
     for found, wanted in zip(logits_of(family, device), expected, strict=True):
+        assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_latents_longer_than_a_tile_give_the_logits_of_torch(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU keys and values of the longer chunks are made, here they are not."""
+    tiny = presets.PRESETS["deepseek-v3-tiny"]
+    layers = [
+        replace(layer, mixer=replace(layer.mixer, rank=256, rotary_dim=16))
+        for layer in tiny.layers[:2]
+    ]
+    monkeypatch.setitem(presets.PRESETS, "long-latents", replace(tiny, layers=tuple(layers)))
+    expected = logits_of("long-latents", torch.device("cpu"))
+    monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
+    for found, wanted in zip(logits_of("long-latents", device), expected, strict=True):
         assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 

@@ -334,16 +334,26 @@ def test_longer_sequences_than_are_asked_for_are_left_alone(most: int) -> None:
 
 
 def test_queries_that_no_cache_holds_are_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One head of keys for very many of queries."""
+    """One head of keys for very many of queries: as if there were no compiled way."""
     contexts = make_contexts([(90, 6), (50, 1)], seed=6, dtype=torch.float32, kv_heads=1)
     queries = torch.randn(7, 32, 8)
-    whole = attend(queries, *contexts.blocks, contexts.layout, scale=0.4, window=None)
-    asked = []
+    arguments = {"scale": 0.4, "window": None}
     monkeypatch.setattr(kernels.cpu_attention, "_COMPILED_NUMBERS", 5 * 32 * 8)
-    many = kernels.cpu_attention._attend_many
-    monkeypatch.setattr(
-        kernels.cpu_attention, "_attend_many", lambda *given: asked.append(many(*given))
-    )
-    found = attend(queries, *contexts.blocks, contexts.layout, scale=0.4, window=None)
-    assert len(asked) == 1
-    assert torch.allclose(found, whole, rtol=1e-5, atol=1e-5)
+    found = attend(queries, *contexts.blocks, contexts.layout, **arguments)
+    monkeypatch.setattr(kernels.cpu_attention, "native_library", lambda _: None)
+    without = attend(queries, *contexts.blocks, contexts.layout, **arguments)
+    assert torch.allclose(found, without, rtol=1e-5, atol=1e-5)
+    asked: list[int] = []
+    if native_library(torch.float32) is None:
+        pytest.skip("nothing is compiled here")
+
+    class Asked:
+        def attend(self, *given: object, max_queries: int, **more: object) -> None:
+            asked.append(max_queries)
+
+        def attends_any(self, head_dim: int) -> bool:
+            return True
+
+    monkeypatch.setattr(kernels.cpu_attention, "native_library", lambda _: Asked())
+    attend(queries, *contexts.blocks, contexts.layout, **arguments)
+    assert asked == [5]
