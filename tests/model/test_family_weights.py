@@ -130,6 +130,8 @@ def test_stacked_experts_are_taken_apart() -> None:
         ("mixtral", "mlp.gate", "block_sparse_moe.gate"),
         ("minimax_m2", "mlp.experts.0.down_proj", "block_sparse_moe.experts.0.w2"),
         ("glm4_moe", "mlp.shared_expert.up_proj", "mlp.shared_experts.up_proj"),
+        ("deepseek_v3", "mlp.shared_expert.up_proj", "mlp.shared_experts.up_proj"),
+        ("glm4_moe_lite", "self_attn.kv_a_layernorm", "self_attn.kv_a_layernorm"),
         ("gpt_oss", "mlp.gate", "mlp.router"),
     ],
 )
@@ -223,6 +225,12 @@ def test_a_head_is_left_where_the_embedding_is_one_and_has_its_numbers(
     for own in (other, numbers[:, :2], numbers[:4096], numbers.T, torch.zeros(())):
         with pytest.raises(LoadError, match=f"'{head}' has other numbers than '{embedding}'"):
             check(own)
+
+
+def test_what_brings_kimis_images_to_its_text_is_left() -> None:
+    tied = config_of(Gated(size=4), tied=True)
+    images = {"mm_projector__linear_1__weight": torch.zeros(1)}
+    weights(FAMILIES["kimi_k2"].names, tied, **images).check_all_read()
 
 
 def test_layers_that_predict_more_are_left() -> None:
