@@ -198,11 +198,10 @@ class StatePool:
     def begin_step(self, plan: StateMoves) -> StateStep:
         """Begin a step that was planned: what is due is done here, or as its layers are reached."""
         runs, rows, spans = plan.runs, plan.rows, plan.spans
-        self._move_windows(rows.slots[runs], rows.positions[runs])
-        # From here on matrices are due to be where the windows are.
         arrays = [*plan.places(), *(() if plan.deltas is None else plan.deltas)]
         places, of_deltas = places_of(upload_together(arrays, self._device))
-        deltas = None
+        self._move_windows(rows.slots[runs], rows.positions[runs])
+        deltas = None  # from here on matrices are due to be where the windows are
         if self._deltas is not None:
             rows = replace(rows, there=of_deltas)
             deltas = self._deltas.step(rows, spans, places.kept, places.handed)

@@ -48,5 +48,5 @@ def test_the_end_of_turn_is_the_tokenizers(name: str) -> None:
 
 
 def test_other_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(LoadError, match=r"there are: gemma3-tiny, .*, qwen3-tiny"):
+    with pytest.raises(LoadError, match=r"there are: deepseek-v2-tiny, .*, qwen3-tiny"):
         random_model_config("gpt")
