@@ -159,7 +159,7 @@ def test_conversations_are_kept_and_moved_as_in_a_file(journal: PostgresJournal)
     turn = replace(conversations.turn_of(one, "resp_1"), epoch=FIRST_EPOCH)
     assert journal.put_conversation("t", one, version=None)
     assert journal.append([turn]) == [True]
-    stands = moved(one, read_of(one), "resp_1")
+    stands = moved(one, read_of(one), "resp_1", turn.entry)
     assert journal.conversation("t", one.id) == stands
     late = conversations.turn_of(replace(one, edits=7), "resp_2")
     with pytest.raises(JournalParentGone):
