@@ -296,7 +296,8 @@ def test_wherever_a_step_fails_that_moves_states_they_are_where_tokens_are(
 
         with monkeypatch.context() as planted:
             states = driver.runner.states
-            for place, name in ((state_pool, "upload_together"), (torch, "stack"), (states, "begin")):
+            wanting = (state_pool, "upload_together"), (torch, "stack"), (states, "begin")
+            for place, name in wanting:
                 planted.setattr(place, name, partial(failing, work=getattr(place, name)))
             driver.run()
         assert [driver.results[name].tokens for name in names] == alone, call
