@@ -17,6 +17,8 @@ from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.runner import ModelRunner
 from runtime.model.sources import BYTE_TOKENIZER
+from runtime.model.state_plan import StatePlan
+from runtime.model.step_buckets import buckets_up_to
 from runtime.model.weights import LoadedModel, load_model
 from tests.support.begun_states import begun_states
 from tests.support.preset_kinds import EVERY_KIND
@@ -149,6 +151,59 @@ def test_recorded_decodes_are_the_plain_ones(
         assert torch.allclose(found, plain.run(step), rtol=1e-4, atol=1e-4)
     assert recording.graphs is not None
     assert recording.graphs.counts.replayed >= 2
+
+
+@pytest.mark.parametrize("family", ["lfm2-tiny", "qwen3.5-tiny"])
+def test_recorded_steps_of_hybrids_leave_the_states_of_plain_ones(
+    family: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt longer than a ring beside a short one, a decode, and a prompt that goes on."""
+    monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
+    few = [each for each in buckets_up_to(2) if each.tokens == 2 or each.tokens == 2 + 128]
+    monkeypatch.setattr("runtime.model.cuda_graphs.buckets_up_to", lambda most: few)
+    monkeypatch.setattr("runtime.model.cuda_graphs.unrecorded_kinds", lambda most: [])
+    model = load_model(f"random:{family}", dtype=torch.float32, device=device)
+    runners = [
+        ModelRunner(
+            model,
+            num_blocks=NUM_BLOCKS,
+            block_size=16,
+            record=record,
+            max_recorded_sequences=2,
+            states=StatePlan(slots=2, rings=2),
+        )
+        for record in (CudaRecorder() if device.type == "cuda" else as_it_is, None)
+    ]
+    for runner in runners:
+        assert runner.states is not None
+        for slot in range(2):
+            runner.states.begin(slot, source=None, position=0)
+    tokens = np.random.default_rng(0).integers(0, 256, (2, 180), dtype=np.int32)
+    reached = [0, 0]
+    for counts in ((70, 1), (1, 1), (100, 1)):
+        step = [
+            SequenceInput(
+                tokens=tokens[sequence, reached[sequence] : reached[sequence] + count],
+                start=reached[sequence],
+                block_table=np.arange(12 * sequence, 12 * sequence + 12, dtype=np.int32),
+                num_logits=1,
+                state_slot=sequence,
+            )
+            for sequence, count in enumerate(counts)
+        ]
+        found, wanted = (runner.run(step).clone() for runner in runners)
+        assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-4)
+        reached = [start + count for start, count in zip(reached, counts, strict=True)]
+    states = []
+    for runner in runners:
+        assert runner.states is not None
+        for slot, position in enumerate(reached):
+            assert runner.states.bring(slot, position=position)
+        states.append(runner.states.rows)
+    assert torch.allclose(states[0], states[1], rtol=1e-4, atol=1e-4)
+    assert runners[0].graphs is not None
+    counts_of = runners[0].graphs.counts
+    assert (counts_of.replayed, counts_of.replayed_chunks) == (1, 2)
 
 
 def test_recorded_steps_follow_each_other_without_the_host_knowing_a_token(
