@@ -153,7 +153,7 @@ class StatePool:
         return bool(torch.isfinite(self.rows[slot]).all())
 
     def step(self, slots: IntArray, positions: IntArray, query_starts: IntArray) -> StateStep:
-        """``plan`` and ``begin`` in one."""
+        """``plan`` and ``begin_step`` in one."""
         return self.begin_step(self.plan(slots, positions, query_starts))
 
     def plan(self, slots: IntArray, positions: IntArray, query_starts: IntArray) -> StateMoves:
