@@ -5,6 +5,7 @@ ring and place that is, is said by who keeps them (``runtime.model.state_pool``)
 """
 
 import math
+from typing import Final
 
 from torch import Tensor
 
@@ -14,6 +15,9 @@ from kernels.native_library import native_library
 
 RingPlaces = tuple[Tensor, Tensor, Tensor]
 """Rings, places in them, and the tokens that go there; int64 [N], no place twice."""
+
+MOST_PAIRS: Final = 3
+"""The kinds of rows that one launch on a GPU writes."""
 
 
 def ring_write_reference(layer: int, places: RingPlaces, *pairs: tuple[Tensor, Tensor]) -> None:
@@ -34,6 +38,7 @@ def ring_write(layer: int, places: RingPlaces, *pairs: tuple[Tensor, Tensor]) ->
 
     Raises:
         IndexError: a ring, a place or a token that is not there; not on a GPU.
+        ValueError: none, or more than ``MOST_PAIRS`` pairs; on a GPU.
     """
     gpu = triton_kernels("ring_write", pairs[0][0])
     if gpu is not None:

@@ -12,11 +12,10 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.launching import launch
-from kernels.ring_write import RingPlaces
+from kernels.ring_write import MOST_PAIRS, RingPlaces
 
 NUMBERS_EACH: Final = 1024
 """Numbers of a row that a program copies."""
-MOST_PAIRS: Final = 3
 
 
 @triton.jit

@@ -28,10 +28,7 @@ class Expression:
     def __init__(self, pattern: str) -> None:
         """Raises Unsupported: see there."""
         reader = _Reader(pattern)
-        try:
-            reader.read()
-        except RecursionError:
-            raise Unsupported("groups nested too deep") from None
+        reader.read()
         self.parts = tuple(reader.parts)
         """Syntax as ``re`` has it too, and numbers of atoms."""
         self.atoms = tuple(reader.atoms)
@@ -113,6 +110,8 @@ _QUANTIFIER = re.compile(r"[*+?][+?]?|\{(?:\d+|\d*,\d*)\}\??")
 _SPELT_ALIKE = re.compile(r"[*+?][+?]?|\{\d+\}|\{(?:\d+,\d*|,\d+)\}\??")
 _LOOP = re.compile(r"[*+]|\{\d*,\}")
 _MAY_BE_NONE = re.compile(r"[*?]|\{(?:0+[,}]|,)")
+_DEEPEST = 50
+"""Groups within groups; ``re`` reads each with some calls of its own."""
 _TWO_IN_ONE = ("ff", "fi", "fl", "ss", "st")
 """Letters of ASCII that fold to one character where case does not count."""
 
@@ -125,6 +124,7 @@ class _Reader:
         self._at = 0
         self._folded = ""
         self._choices = 0
+        self._depth = 0
         self.parts: list[str | int] = []
         """Syntax as ``re`` has it too, and numbers of atoms."""
         self.atoms: dict[str, int] = {}
@@ -223,6 +223,9 @@ class _Reader:
         found = _GROUP.match(self._pattern, self._at)
         if found is None:
             raise Unsupported(f"the group {self._pattern[self._at : self._at + 3]}")
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise Unsupported("groups nested too deep")
         self._at = found.end()
         kind = found[1] or "?:"
         self.parts.append("(" + kind.replace("i", ""))
@@ -230,6 +233,7 @@ class _Reader:
         if not self._next(")"):
             raise Unsupported("a bracket is not closed")
         self._at += 1
+        self._depth -= 1
         self.parts.append(")")
         return empty or kind[-1] in "=!"
 

@@ -283,6 +283,17 @@ def test_make_test_leaves_out_the_folders_that_are_named_for_it_and_no_other() -
     )
 
 
+def test_every_test_module_can_be_collected_without_triton() -> None:
+    """`make test` has none; a module that cannot be imported is an error, not a skipped test."""
+    found = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        names = imported_at_load(path.read_text(encoding="utf-8"))
+        needed = {n for n in names if n.split(".")[0] == "triton" or "kernels.triton_" in n}
+        if needed:
+            found[relative(path)] = needed
+    assert not found
+
+
 def untested(modules: set[str], sources: dict[str, str]) -> set[str]:
     """``modules`` without a test module among ``sources``, which are by the test module's name.
     One has the module's name (``__main__`` its package's), or that of a folder it lies in and
