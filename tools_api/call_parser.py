@@ -40,6 +40,7 @@ from tools_api.python_calls import PythonCallReader, PythonCalls
 from tools_api.raw_call_reader import ArgumentTypes, RawCallReader
 from tools_api.raw_calls import RawCalls
 from tools_api.raw_values import Types, argument_types
+from tools_api.sectioned_calls import SectionedCallReader, SectionedCalls
 from tools_api.tools import FunctionTool
 
 __all__ = [
@@ -390,6 +391,8 @@ def call_reader(syntax: CallSyntax, types: ArgumentTypes, plain: frozenset[str])
     match syntax:
         case NamedCalls():
             return NamedCallReader(syntax, plain)
+        case SectionedCalls():
+            return SectionedCallReader(syntax, plain)
         case PythonCalls():
             return PythonCallReader(syntax, plain)
         case RawCalls():

@@ -66,10 +66,10 @@ class CallReader(ABC):
         if self.inside:
             self._done(complete=False)
 
-    def _start(self, name: str) -> None:
+    def _start(self, name: str, number: str = "") -> None:
         self.inside = True
         self._name, self._pieces = name, []
-        self._events.append(ParsedCallStart(name))
+        self._events.append(ParsedCallStart(name, number))
 
     def _add(self, text: str) -> None:
         if text:

@@ -17,12 +17,14 @@ from tools_api.chat_format import CallSyntax, JsonCalls, to_json
 from tools_api.custom_input import CustomFormat
 from tools_api.lark_rules import LarkRules, literal
 from tools_api.named_calls import NamedCalls
+from tools_api.sectioned_calls import SectionedCalls
 from tools_api.tools import FunctionTool
 
 _COMBINATIONS = frozenset(
     {"additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames"}
     | {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "$ref"}
 )
+_CALL_NUMBER = "/0|[1-9][0-9]{0,3}/"
 
 
 class CallRules(ABC):
@@ -34,6 +36,8 @@ class CallRules(ABC):
         self._limit = limit
         self._before = self._after = ""
         """What stands between a call and its opener and closer."""
+        self._plain_end = ""
+        """The rule of what ends plain input, where it is not the closer of all."""
         self._calls: list[str] = []
         """Rules of the calls whose arguments a schema binds."""
         self._plain: list[str] = []
@@ -48,7 +52,7 @@ class CallRules(ABC):
                 continue
             if tool.custom is not None and tool.plain:
                 nested = self._lark.rule(f"input_{i}", f"%lark {{\n{nested_lark(tool.custom)}\n}}")
-                body = f"{self._plain_head(tool.name)} {nested}"
+                body = f"{self._plain_head(tool.name)} {nested} {self._plain_end}"
                 self._plain.append(self._lark.rule(f"plain_{i}", body))
             else:
                 here = tool.built_in is not None and tool.built_in.runs_here
@@ -132,6 +136,34 @@ class NamedCallRules(CallRules):
 
     def _plain_head(self, name: str) -> str:
         return f"{literal(name)} {self._arguments}"
+
+
+class SectionedCallRules(CallRules):
+    """Calls each of which stands between two tokens of its own."""
+
+    def __init__(self, lark: LarkRules, syntax: SectionedCalls, limit: int) -> None:
+        super().__init__(lark, syntax, limit)
+        self._syntax = syntax
+        self._plain_end = lark.special(syntax.call_closer)
+
+    def _call(self, i: int, tool: FunctionTool) -> str:
+        schema = self._lark.json_rule(f"arguments_{i}", closed_parameters(tool.parameters))
+        syntax = self._syntax
+        before, after = literal(syntax.before_arguments), literal(syntax.after_arguments)
+        return f"{self._head(tool.name)} {before} {schema} {after} {self._plain_end}"
+
+    def _plain_head(self, name: str) -> str:
+        line = "" if self._syntax.word is None else literal("\n")
+        return f"{self._head(name)} {line}"
+
+    def _head(self, name: str) -> str:
+        syntax, special = self._syntax, self._lark.special
+        number = f'":" {self._lark.terminal(_CALL_NUMBER, "NUMBER")}' if syntax.numbered else ""
+        named = f"{literal(syntax.before_name + name)} {number}"
+        opener, separator = special(syntax.call_opener), special(syntax.separator)
+        if syntax.word is None:
+            return f"{opener} {named} {separator}"
+        return f"{opener} {literal(syntax.word)} {separator} {named}"
 
 
 def closed_parameters(schema: dict[str, Any]) -> dict[str, Any]:

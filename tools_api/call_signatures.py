@@ -37,7 +37,12 @@ _WRITINGS = (
     ),
     CallWriting(name="MiniMax", shown='<invoke name="NAME">', signs=("<invoke name=",)),
     CallWriting(name="DeepSeek-V3.2", shown=f"<{_BAR}DSML{_BAR}...>", signs=(f"{_BAR}DSML{_BAR}",)),
-    CallWriting(name="DeepSeek", shown=f"<{_SEPARATOR}>NAME", signs=(_SEPARATOR,)),
+    CallWriting(
+        name="DeepSeek V3",
+        shown=f"function<{_SEPARATOR}>NAME",
+        signs=(_SEPARATOR, "```json"),
+    ),
+    CallWriting(name="DeepSeek V3.1", shown=f"NAME<{_SEPARATOR}>{{...}}", signs=(_SEPARATOR,)),
     CallWriting(
         name="Kimi K2",
         shown="<|tool_call_begin|>NAME<|tool_call_argument_begin|>",

@@ -13,6 +13,7 @@ from tools_api.items import FunctionCall
 from tools_api.named_calls import NamedCalls, write_named_calls
 from tools_api.python_calls import PythonCalls, write_python_calls
 from tools_api.raw_calls import RawCalls, write_raw_calls
+from tools_api.sectioned_calls import SectionedCalls, write_sectioned_calls
 
 
 def write_calls(out: SegmentWriter, syntax: CallSyntax, calls: Sequence[FunctionCall]) -> None:
@@ -24,6 +25,8 @@ def write_calls(out: SegmentWriter, syntax: CallSyntax, calls: Sequence[Function
             write_raw_calls(out, syntax, calls)
         case NamedCalls():
             write_named_calls(out, syntax, calls)
+        case SectionedCalls():
+            write_sectioned_calls(out, syntax, calls)
         case PythonCalls():
             write_python_calls(out, syntax, calls)
         case HarmonyCalls():

@@ -10,9 +10,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tools_api.chat_chatml import QWEN2_DEFAULT_SYSTEM, ChatML
+from tools_api.chat_deepseek import (
+    ASSISTANT,
+    BEGIN_OF_SENTENCE,
+    CALL_TOKENS,
+    END_OF_SENTENCE,
+    OUTPUT_TAGS,
+    OUTPUTS_TAGS,
+    USER,
+    DeepSeekR1,
+    DeepSeekR1May,
+    DeepSeekV3,
+    DeepSeekV31,
+)
 from tools_api.chat_format import CallSyntax, ChatFormat
 from tools_api.chat_glm import Glm45, Glm47
 from tools_api.chat_harmony import Harmony
+from tools_api.chat_kimi import TOKENS as KIMI_TOKENS
+from tools_api.chat_kimi import KimiK2, KimiK2Thinking, KimiK25
 from tools_api.chat_lfm import Lfm2, Olmo3
 from tools_api.chat_llama import Llama3
 from tools_api.chat_minimax import MiniMaxM2
@@ -37,6 +52,8 @@ _CALL_TAGS = ("<tool_call>", "</tool_call>")
 _THINK = ("<think>", "</think>")
 _GLM = ("<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", *_CALL_TAGS)
 _MISTRAL_V11 = ("[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[TOOL_CALLS]", "[ARGS]")
+_DEEPSEEK_V31 = (BEGIN_OF_SENTENCE, END_OF_SENTENCE, USER, ASSISTANT, *CALL_TOKENS, *OUTPUT_TAGS)
+_DEEPSEEK = (*_DEEPSEEK_V31, *OUTPUTS_TAGS)
 _HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>")
 _ROWS: dict[str, _Row] = {
     "qwen3": _Row(make=ChatML, needs=(*_CHATML, *_CALL_TAGS, "<think>", "</think>")),
@@ -61,6 +78,13 @@ _ROWS: dict[str, _Row] = {
     "minimax-m2": _Row(
         make=MiniMaxM2, needs=("]~b]", "[e~[", "<minimax:tool_call>", "</minimax:tool_call>")
     ),
+    "deepseek-r1": _Row(make=DeepSeekR1, needs=(*_DEEPSEEK, *_THINK)),
+    "deepseek-r1-0528": _Row(make=DeepSeekR1May, needs=(*_DEEPSEEK, *_THINK)),
+    "deepseek-v3.1": _Row(make=DeepSeekV31, needs=(*_DEEPSEEK_V31, *_THINK)),
+    "deepseek-v3": _Row(make=DeepSeekV3, needs=_DEEPSEEK),
+    "kimi-k2": _Row(make=KimiK2, needs=KIMI_TOKENS),
+    "kimi-k2.5": _Row(make=KimiK25, needs=(*KIMI_TOKENS, *_THINK)),
+    "kimi-k2-thinking": _Row(make=KimiK2Thinking, needs=(*KIMI_TOKENS, *_THINK)),
     "mistral-v13": _Row(make=MistralV13, needs=_MISTRAL_V11),
     "mistral-v11": _Row(make=MistralV11, needs=(*_MISTRAL_V11, "[CALL_ID]")),
     "mistral": _Row(make=Mistral, needs=("[INST]", "[/INST]")),

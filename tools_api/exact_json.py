@@ -75,13 +75,16 @@ def dumps(value: Any, *, sort_keys: bool = False) -> bytes:
         return orjson.dumps(_writable(value), default=_fragment, option=option)
 
 
-def written(value: Any, *, indent: int | None = None, ensure_ascii: bool = False) -> str:
-    """``value`` as ``json.dumps`` spells it, with spaces; what is outside ASCII as it is, unless
-    ``ensure_ascii``."""
+def written(
+    value: Any, *, indent: int | None = None, ensure_ascii: bool = False, spaces: bool = True
+) -> str:
+    """``value`` as ``json.dumps`` spells it, with spaces unless told otherwise; what is outside
+    ASCII as it is, unless ``ensure_ascii``."""
+    separators = None if spaces else (",", ":")
     try:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators)
     except TypeError:
-        return _Spelling(indent, ensure_ascii).of(value)
+        return _Spelling(indent, ensure_ascii, "" if not spaces else " ").of(value)
 
 
 def whole_text(text: str) -> str:
@@ -202,16 +205,18 @@ def _writable(value: Any, depth: int = 0) -> Any:
 class _Spelling:
     """How ``json.dumps`` spells arrays and objects, for values that it does not know."""
 
-    def __init__(self, indent: int | None, ensure_ascii: bool) -> None:
+    def __init__(self, indent: int | None, ensure_ascii: bool, space: str) -> None:
         self._indent = indent
         self._ensure_ascii = ensure_ascii
+        self._space = space
 
     def of(self, value: Any, level: int = 1) -> str:
         if isinstance(value, Decimal) and value.is_finite():
             return str(value)
         if isinstance(value, dict):
             pairs = (
-                f"{self._plain(key)}: {self.of(each, level + 1)}" for key, each in value.items()
+                f"{self._plain(key)}:{self._space}{self.of(each, level + 1)}"
+                for key, each in value.items()
             )
             return "{" + self._joined(pairs, level) + "}"
         if isinstance(value, list | tuple):
@@ -224,7 +229,7 @@ class _Spelling:
     def _joined(self, parts: Iterable[str], level: int) -> str:
         listed = list(parts)
         if self._indent is None or not listed:
-            return ", ".join(listed)
+            return f",{self._space}".join(listed)
         line = "\n" + " " * (self._indent * level)
         outer = "\n" + " " * (self._indent * (level - 1))
         return line + f",{line}".join(listed) + outer

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tools_api import errors
-from tools_api.call_rules import CallRules, JsonCallRules, NamedCallRules
+from tools_api.call_rules import CallRules, JsonCallRules, NamedCallRules, SectionedCallRules
 from tools_api.chat_format import (
     CALL_BRACE,
     CallSyntax,
@@ -32,6 +32,7 @@ from tools_api.python_calls import PythonCalls
 from tools_api.raw_call_rules import RawCallRules
 from tools_api.raw_calls import RawCalls
 from tools_api.requests import TextFormat
+from tools_api.sectioned_calls import SectionedCalls
 from tools_api.tools import FunctionTool, ToolChoice
 
 
@@ -179,6 +180,8 @@ def call_rules(lark: LarkRules, syntax: CallSyntax, limit: int) -> CallRules:
             return JsonCallRules(lark, syntax, limit)
         case NamedCalls():
             return NamedCallRules(lark, syntax, limit)
+        case SectionedCalls():
+            return SectionedCallRules(lark, syntax, limit)
         case PythonCalls():
             return PythonCallRules(lark, syntax, limit)
         case RawCalls():

@@ -35,6 +35,8 @@ class ParsedCallStart:
     """The name's string is closed; arguments follow."""
 
     name: str
+    number: str = ""
+    """The call's number as the model writes it, in formats that number calls."""
 
 
 @dataclass(frozen=True, slots=True)

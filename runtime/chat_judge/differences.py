@@ -17,8 +17,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from runtime.chat_judge.conversations import Conversation, without_reasoning
-from tools_api.chat_format import ChatFormat, TemplateOptions
-from tools_api.items import FunctionCall, Item, Message, Reasoning
+from tools_api.chat_deepseek import ASSISTANT, END_OF_SENTENCE, OUTPUT_TAGS, USER
+from tools_api.chat_format import (
+    THINK_CLOSER,
+    AssistantTurn,
+    ChatFormat,
+    TemplateOptions,
+    turns,
+)
+from tools_api.chat_kimi import DEFAULT_SYSTEM, kimi_call_id
+from tools_api.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 
 _EMPTY_THINK = re.compile(r"<think>\s*</think>\n*")
 _TOOLS_OF_MISTRAL = re.compile(r"\[AVAILABLE_TOOLS\].*?\[/AVAILABLE_TOOLS\]", re.DOTALL)
@@ -63,7 +71,7 @@ def differing(
     text: str, name: str, chat_format: ChatFormat, conversation: Conversation
 ) -> Differing | None:
     """Where a template's text differs otherwise than the list allows; None: nowhere."""
-    prompts = _prompts(chat_format, conversation)
+    prompts = _prompts(name, chat_format, conversation)
     ours = [written(chat_format, other) for other in _as_rewritten(name, conversation)]
     if any(_same(text, each, prompts, name, conversation) for each in ours):
         return None
@@ -85,12 +93,19 @@ def difference(template: str, ours: str, probe: str) -> Differing:
 _CALLS_ARE_CONTENT = frozenset({"gemma3", "lfm2", "phi4-mini", "smollm3"})
 """Their templates have no place for calls, and leave them to whoever writes the contents."""
 
+_WITHOUT_SWITCH = frozenset({"deepseek-r1-0528", "kimi-k2-thinking"})
+"""Their models open a think block themselves, and their templates have no way to close one."""
+
 
 def is_compared(name: str, conversation: Conversation) -> bool:
     """Whether the format's published template has a place for all of the conversation."""
+    items = conversation.items
     if name == "harmony":  # one call a turn
-        return not _has_calls_in_parallel(conversation.items)
-    called = any(isinstance(item, FunctionCall) for item in conversation.items)
+        return not _has_calls_in_parallel(items)
+    if name == "deepseek-r1":  # it writes a text behind its calls, and knows one turn with calls
+        again = sum(isinstance(each, AssistantTurn) and bool(each.calls) for each in turns(items))
+        return again < 2 and not _has_text_before_call(items)
+    called = any(isinstance(item, FunctionCall) for item in items)
     return not (called and name in _CALLS_ARE_CONTENT)
 
 
@@ -109,9 +124,12 @@ def without_empty_thoughts(text: str) -> str:
 
 def _as_rewritten(name: str, conversation: Conversation) -> Iterator[Conversation]:
     """The conversations that a template may write instead: without reasoning, which all drop in
-    one way or another; without text before a call, which Llama's drops."""
+    one way or another; without text before a call, which Llama's drops; without tools, for which
+    DeepSeek's have no place."""
     yield conversation
     items = conversation.items
+    if name.startswith("deepseek") and conversation.tools:
+        yield from _as_rewritten(name, dataclasses.replace(conversation, tools=()))
     if any(isinstance(item, Reasoning) for item in items):
         for finished_only in (True, False):
             fewer = without_reasoning(items, finished_only=finished_only)
@@ -127,19 +145,20 @@ def _as_rewritten(name: str, conversation: Conversation) -> Iterator[Conversatio
         yield dataclasses.replace(conversation, items=thought)
 
 
-def _prompts(chat_format: ChatFormat, conversation: Conversation) -> tuple[str, ...]:
+def _prompts(name: str, chat_format: ChatFormat, conversation: Conversation) -> tuple[str, ...]:
     """The text with which our renderer ends the conversation, then what the template may have
     instead: one without a switch for reasoning opens a think block, which we close where nothing is
-    to be thought."""
+    to be thought; DeepSeek's opens none behind outputs."""
     if not conversation.prompt:
         return ("",)
     asked = conversation.thinking and chat_format.thinking
     kinds = [TemplateOptions(thinking=asked)]
-    if chat_format.opens_reasoning:
+    if chat_format.opens_reasoning or name in _WITHOUT_SWITCH:
         kinds.append(TemplateOptions(thinking=True))
-    return tuple(
-        "".join(each.text for each in chat_format.generation_prompt(kind)) for kind in kinds
-    )
+    found = ["".join(each.text for each in chat_format.generation_prompt(kind)) for kind in kinds]
+    if name.startswith("deepseek") and isinstance(conversation.items[-1], FunctionCallOutput):
+        found.append("")
+    return tuple(found)
 
 
 def _same(
@@ -160,6 +179,12 @@ def _normal(text: str, name: str, conversation: Conversation) -> str:
     users = sum(map(_by_user, conversation.items))
     if name == "mistral":
         text = _OUTPUT_OF_MISTRAL.sub(_as_it_came, text)
+    if name.startswith("deepseek"):
+        # Where a message has calls and no text R1's template writes an answer without text too.
+        text = text.replace(ASSISTANT + END_OF_SENTENCE, "").replace(ASSISTANT + USER, USER)
+        text = text.replace(f"{OUTPUT_TAGS[1]}{THINK_CLOSER}", OUTPUT_TAGS[1])
+    if name.startswith("kimi"):
+        text = _as_kimi_was_given(text, conversation)
     if name.startswith("mistral-v") and conversation.instructions is None:
         text = _SYSTEM_OF_MISTRAL.sub("", text, count=1)
     if name.startswith("mistral") and (users > 1 or not _by_user(conversation.items[-1])):
@@ -168,6 +193,16 @@ def _normal(text: str, name: str, conversation: Conversation) -> str:
         text = _TOOLS_OF_MISTRAL.sub("", text, count=1)
         if name == "mistral" and conversation.instructions is not None:
             text = text.replace(conversation.instructions + "\n\n", "", 1)
+    return text
+
+
+def _as_kimi_was_given(text: str, conversation: Conversation) -> str:
+    """Ids of calls as they came, and no system message that nobody gave."""
+    for item in conversation.items:
+        if isinstance(item, FunctionCall):
+            text = text.replace(kimi_call_id(item.call_id, item.full_name), item.call_id)
+    if conversation.instructions is None:
+        text = text.replace(f"<|im_system|>system<|im_middle|>{DEFAULT_SYSTEM}<|im_end|>", "", 1)
     return text
 
 

@@ -5,17 +5,14 @@ They are made once for a file and kept in the user's cache folder, by their own 
 byte-level vocabularies (``gpt2`` in GGUF); others are refused by name. No torch here.
 """
 
-import hashlib
 import json
-import os
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from runtime.machine_files import cache_folder
 from runtime.model.config import LoadError
 from runtime.model.gguf_header import GgufHeader
+from runtime.model.tokenizer_folders import kept_folder
 
 _CONTROL, _USER_DEFINED = 3, 4
 """Types of tokens that are found in a text before it is cut into words."""
@@ -45,30 +42,8 @@ def tokenizer_folder_of(header: GgufHeader, model_type: str) -> Path:
         "tokenizer_config.json": _settings(header),
         "config.json": _config(header, model_type),
     }
-    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in files.items()}
-    digest = hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()[:20]
-    target = cache_folder(os.environ) / f"gguf-{digest}"
-    try:
-        if not target.is_dir():
-            _write(texts, target)
-    except OSError as error:
-        raise LoadError(f"{target}: {error.strerror or error}") from error
-    return target
-
-
-def _write(texts: Mapping[str, str], target: Path) -> None:
-    """Write all files of a tokenizer, or none."""
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=target.parent) as made:
-        whole = Path(made) / "whole"
-        whole.mkdir(mode=0o700)
-        for name, text in texts.items():
-            (whole / name).write_text(text, encoding="utf-8")
-        try:
-            whole.rename(target)
-        except OSError:
-            if not target.is_dir():  # else another process has made it meanwhile
-                raise
+    texts = {name: json.dumps(value, ensure_ascii=False).encode() for name, value in files.items()}
+    return kept_folder("gguf", texts, lambda: texts)
 
 
 def _tokenizer(header: GgufHeader) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from runtime.model.hf_config import read_model_config
 from runtime.model.hub_models import PREFIX as PREFIX_OF_HUB
 from runtime.model.hub_models import hub_folder, is_hub_name
 from runtime.model.presets import PREFIX, random_model_config
+from runtime.model.tiktoken_vocabulary import has_vocabulary, tiktoken_folder_of
 
 WEIGHT_FILES = ("model.safetensors.index.json", "model.safetensors")
 """Files of weights in a folder: one of them."""
@@ -97,6 +98,10 @@ def find_source(name: str, *, max_context_tokens: int | None = None) -> ModelSou
     if gguf is not None:
         return _gguf_source(gguf, max_context_tokens)
     config = read_model_config(folder, max_context_tokens=max_context_tokens)
+    if has_vocabulary(folder):
+        return ModelSource(
+            config=config, folder=folder, tokenizer_folder=tiktoken_folder_of(folder)
+        )
     if not (folder / "tokenizer.json").exists():
         raise LoadError(f"{folder / 'tokenizer.json'}: missing; a fast tokenizer is needed")
     return ModelSource(config=config, folder=folder, tokenizer_folder=folder)

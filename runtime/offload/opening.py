@@ -166,7 +166,7 @@ def _weight_files(model: LoadedModel) -> list[Path]:
         return []
     folder = folder_of(model.name) or model.tokenizer_folder
     gguf = gguf_file_in(folder)
-    return sorted(model.tokenizer_folder.glob("*.safetensors")) if gguf is None else [gguf]
+    return sorted(folder.glob("*.safetensors")) if gguf is None else [gguf]
 
 
 def _file_sample(path: Path) -> str:

@@ -206,13 +206,14 @@ class ResponseEvents:
                 case ParsedReasoning(text):
                     self._ensure("reasoning", out)
                     self._reasoning_delta(text, out)
-                case ParsedCallStart(name):
+                case ParsedCallStart(name, number):
                     self.close("completed", out)
                     tool = self._tool(name)
                     if tool.built_in is not None:
-                        self._open_built_in(tool, out)
+                        self._open_built_in(tool, number, out)
                     else:
-                        self._open_item("call" if tool.custom is None else "custom", out, tool)
+                        kind: Kind = "call" if tool.custom is None else "custom"
+                        self._open_item(kind, out, tool, number)
                 case CallArgumentsDelta(text):
                     self._call_delta(text, out)
                 case CallDone(_, arguments, complete):
@@ -257,7 +258,9 @@ class ResponseEvents:
         tools = self._response.request.tools
         return next((tool for tool in tools if tool.name == name), FunctionTool(name=name))
 
-    def _open_item(self, kind: Kind, out: list[Event], tool: FunctionTool = _NO_TOOL) -> None:
+    def _open_item(
+        self, kind: Kind, out: list[Event], tool: FunctionTool = _NO_TOOL, call_number: str = ""
+    ) -> None:
         index, id_ = len(self.items), self._new_id(_ID_PREFIX[kind])
         item = self._open = _Open(kind=kind, id=id_, index=index, tool=tool)
         zero: Item
@@ -267,10 +270,10 @@ class ResponseEvents:
             case "reasoning":
                 zero = Reasoning(id=item.id, status="in_progress")
             case "call":
-                item.call_id = self._new_id("call")
+                item.call_id = _numbered(self._new_id("call"), call_number)
                 zero = item.function_call("in_progress")
             case "custom":
-                item.call_id = self._new_id("call")
+                item.call_id = _numbered(self._new_id("call"), call_number)
                 item.reader = None if tool.plain else InputText()
                 zero = item.custom_call("in_progress")
         number = self.take_number()
@@ -279,11 +282,14 @@ class ResponseEvents:
             part = TextPart(type="output_text", text="").to_wire()
             out.append(self._at(item, events.content_part_added, content_index=0, part=part))
 
-    def _open_built_in(self, tool: FunctionTool, out: list[Event]) -> None:
+    def _open_built_in(self, tool: FunctionTool, number: str, out: list[Event]) -> None:
         assert tool.built_in is not None
         index, id_ = len(self.items), self._new_id(CALL_PREFIXES[tool.built_in.call_type])
-        # Outputs of local shells name their call by the one id or the other.
-        call_id = id_ if tool.built_in.type == "local_shell" else self._new_id("call")
+        if tool.built_in.type == "local_shell":
+            # Outputs of local shells name their call by the one id or the other.
+            id_ = call_id = _numbered(id_, number)
+        else:
+            call_id = _numbered(self._new_id("call"), number)
         writer = BuiltInWriter(
             tool.built_in,
             id_=id_,
@@ -365,6 +371,12 @@ class ResponseEvents:
         assert self._open is not None
         assert self._open.kind == kind
         return self._open
+
+
+def _numbered(id_: str, number: str) -> str:
+    """A call's id with the number that the model gave it at its end, by which the format finds it
+    again (``tools_api.sectioned_calls``)."""
+    return f"{id_}_{number}" if number else id_
 
 
 def _coalesced(pieces: Sequence[Piece]) -> Iterable[Piece]:

@@ -21,7 +21,9 @@ WAYS = {"openai": ("http", "websocket", "chat"), "anthropic": ("messages",)}
 OPTIONS = ("--kv-cache-mib", "64", "--threads", "1", "--startup-profile-ms", "0")
 
 
-@pytest.fixture(scope="module", params=["qwen3", "qwen3-coder", "harmony"])
+@pytest.fixture(
+    scope="module", params=["qwen3", "qwen3-coder", "harmony", "deepseek-v3.1", "kimi-k2"]
+)
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ChildServer]:

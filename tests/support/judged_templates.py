@@ -4,6 +4,7 @@ They are put together from what the renderers write: a template is Jinja around 
 """
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -200,6 +201,72 @@ DROPS_QUESTIONS = QWEN3_CODER.replace("~ message.content ~ '<|im_end|>\\n'", "~ 
 ASKS_FOR_THE_DATE = QWEN3_CODER.replace(
     "{{- '<|im_start|>system\\n' ~",
     "{{- '<|im_start|>system\\n' ~ strftime_now('%d %b %Y') ~ '\\n' ~",
+)
+_BAR, _BLOCK = "\N{FULLWIDTH VERTICAL LINE}", "\N{LOWER ONE EIGHTH BLOCK}"
+
+
+def _deepseek(template: str) -> str:
+    """``{tool calls begin}`` and others as DeepSeek's special tokens."""
+    return re.sub(
+        r"\[\[([\w ]+)\]\]", lambda f: f"<{_BAR}{f[1].replace(' ', _BLOCK)}{_BAR}>", template
+    )
+
+
+_SYSTEM_FIRST = (
+    "{{- bos_token }}{%- for m in messages if m.role == 'system' %}{{- m.content }}{%- endfor %}"
+)
+DEEPSEEK_V31 = _deepseek(
+    _SYSTEM_FIRST + "{%- set asked = namespace(last=false) %}{%- for m in messages %}"
+    "{%- if m.role == 'user' %}{{- '[[User]]' + m.content }}{%- set asked.last = true %}"
+    "{%- elif m.role == 'tool' %}{%- set asked.last = false %}"
+    "{{- '[[tool output begin]]' + m.content + '[[tool output end]]' }}"
+    "{%- elif m.role == 'assistant' %}{{- '[[Assistant]]</think>' if asked.last }}"
+    "{%- set asked.last = false %}{{- m.content }}"
+    "{%- if m.tool_calls %}{{- '[[tool calls begin]]' }}"
+    "{%- for c in m.tool_calls %}{{- '[[tool call begin]]' + c.function.name + '[[tool sep]]' + "
+    "c.function.arguments + '[[tool call end]]' }}{%- endfor %}{{- '[[tool calls end]]' }}"
+    "{%- endif %}{{- '[[end of sentence]]' }}{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt and asked.last %}"
+    "{{- '[[Assistant]]' + ('<think>' if thinking else '</think>') }}{%- endif %}"
+)
+"""As V3.1's: no tools, no reasoning of finished turns."""
+DEEPSEEK_V3 = _deepseek(
+    _SYSTEM_FIRST + "{%- set at = namespace(outputs=0) %}{%- for m in messages %}"
+    "{%- if m.role == 'user' %}{{- '[[User]]' + m.content + '[[Assistant]]' }}"
+    "{%- elif m.role == 'tool' %}{{- '\n' if at.outputs else '[[tool outputs begin]]' }}"
+    "{%- set at.outputs = 1 %}{{- '[[tool output begin]]' + m.content + '[[tool output end]]' }}"
+    "{%- if loop.last or loop.nextitem.role != 'tool' %}{{- '[[tool outputs end]]' }}"
+    "{%- set at.outputs = 0 %}{%- endif %}"
+    "{%- elif m.role == 'assistant' %}{{- m.content }}{%- if m.tool_calls %}"
+    "{{- '[[tool calls begin]]' }}{%- for c in m.tool_calls %}{{- '\n' if not loop.first }}"
+    "{{- '[[tool call begin]]function[[tool sep]]' + c.function.name + '\n```json\n' + "
+    "c.function.arguments + '\n```[[tool call end]]' }}{%- endfor %}{{- '[[tool calls end]]' }}"
+    "{%- endif %}{{- '[[end of sentence]]' }}{%- endif %}{%- endfor %}"
+)
+"""As V3-0324's and R1-0528's, which their tokens tell apart."""
+_KIMI = (
+    "{%- macro start(m) %}{{- {'user': '<|im_user|>', 'assistant': '<|im_assistant|>'}"
+    ".get(m.role, '<|im_system|>') + (m.name or m.role) + '<|im_middle|>' }}{%- endmacro %}"
+    "{%- if tools %}{{- '<|im_system|>tool_declare<|im_middle|>' + "
+    "tools | tojson(separators=(',', ':')) + '<|im_end|>' }}{%- endif %}"
+    "{%- if messages[0].role != 'system' %}{{- '<|im_system|>system<|im_middle|>You are Kimi, "
+    "an AI assistant created by Moonshot AI.<|im_end|>' }}{%- endif %}"
+    "{%- for m in messages %}{{- start(m) }}{%- if m.role == 'assistant' %}%THINK%{%- endif %}"
+    "{%- if m.role == 'tool' %}{{- '## Return of ' + m.tool_call_id + '\n' }}{%- endif %}"
+    "{{- m.content }}{%- if m.tool_calls %}{{- '<|tool_calls_section_begin|>' }}"
+    "{%- for c in m.tool_calls %}{{- '<|tool_call_begin|>' + c.id + "
+    "'<|tool_call_argument_begin|>' + (c.function.arguments "
+    "if c.function.arguments is string else c.function.arguments | tojson) + "
+    "'<|tool_call_end|>' }}{%- endfor %}{{- '<|tool_calls_section_end|>' }}{%- endif %}"
+    "{{- '<|im_end|>' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_assistant|>assistant<|im_middle|>' }}"
+    "%PROMPT%{%- endif %}"
+)
+_KIMI_THOUGHT = "{{- '<think>' + (m.reasoning_content or '') + '</think>' }}"
+KIMI_K2 = _KIMI.replace("%THINK%", "").replace("%PROMPT%", "")
+KIMI_K2_THINKING = _KIMI.replace("%THINK%", _KIMI_THOUGHT).replace("%PROMPT%", "")
+KIMI_K25 = _KIMI.replace("%THINK%", _KIMI_THOUGHT).replace(
+    "%PROMPT%", "{{- '<think>' if thinking else '<think></think>' }}"
 )
 
 

@@ -19,7 +19,7 @@ NAMES = {
     "MISTRAL_V11": "Mistral v11 and later",
     "LLAMA": "Llama 3.1",
     "HARMONY": "harmony (gpt-oss)",
-    "DEEPSEEK": "DeepSeek",
+    "DEEPSEEK": "DeepSeek V3.1",
 }
 OWN = [(HERMES, "HERMES"), (LLAMA, "LLAMA"), (MISTRAL, "MISTRAL")]
 

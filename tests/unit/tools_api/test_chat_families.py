@@ -102,7 +102,7 @@ def test_what_a_user_writes_is_never_a_special_token(name: str) -> None:
 PLAIN_TURNS = [
     name
     for name, entry in FORMATS.items()
-    if not name.startswith(("glm", "harmony")) and not name.endswith(("-thinking", "-m2"))
+    if not name.startswith(("glm", "harmony")) and not name.endswith(("-thinking", "-m2", "-r1"))
 ] + ["qwen3-thinking", "smollm3-thinking"]
 """Where an answer is text and one token that ends it, whatever it answers."""
 

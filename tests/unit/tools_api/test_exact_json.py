@@ -185,6 +185,9 @@ def test_it_spells_like_the_library_what_the_library_can_spell(indent: int | Non
                 {"d": 1.25, "v": value}, ensure_ascii=ensure_ascii, indent=indent
             )
             assert exact == as_double.replace('"d": 1.25', '"d": 1.50', 1)
+        compact = json.dumps({"d": 1.25, "v": value}, separators=(",", ":"), ensure_ascii=False)
+        exact = written({"d": Decimal("1.50"), "v": value}, spaces=False)
+        assert exact == compact.replace('"d":1.25', '"d":1.50', 1)
 
 
 def test_keys_are_sorted_where_that_is_asked() -> None:

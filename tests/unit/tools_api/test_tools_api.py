@@ -9,12 +9,14 @@ import pytest
 from tests.support.chat_models import FORMATS, format_of
 from tools_api.call_parser import CallParser
 from tools_api.call_reader import CallReader
-from tools_api.call_rules import CallRules, JsonCallRules, NamedCallRules
+from tools_api.call_rules import CallRules, JsonCallRules, NamedCallRules, SectionedCallRules
 from tools_api.call_writing import write_calls
 from tools_api.chat_chatml import ChatML
-from tools_api.chat_format import JsonCalls, Segment, SegmentWriter
+from tools_api.chat_deepseek import DeepSeekR1, DeepSeekR1May, DeepSeekV3, DeepSeekV31
+from tools_api.chat_format import JsonCalls, Segment, SegmentWriter, TemplateOptions
 from tools_api.chat_glm import Glm45, Glm47
 from tools_api.chat_harmony import Harmony
+from tools_api.chat_kimi import KimiK2, KimiK2Thinking, KimiK25
 from tools_api.chat_lfm import Lfm2, Olmo3
 from tools_api.chat_llama import Llama3
 from tools_api.chat_minimax import MiniMaxM2
@@ -32,6 +34,7 @@ from tools_api.python_call_rules import PythonCallRules
 from tools_api.python_calls import PythonCalls
 from tools_api.raw_call_rules import RawCallRules
 from tools_api.raw_calls import RawCalls
+from tools_api.sectioned_calls import SectionedCalls
 from tools_api.tools import FunctionTool
 
 KINDS = {
@@ -50,6 +53,8 @@ KINDS = {
     MiniMaxM2: RawCalls,
     MistralV11: NamedCalls,
     MistralV13: NamedCalls,
+    **dict.fromkeys((DeepSeekV3, DeepSeekR1, DeepSeekR1May, DeepSeekV31), SectionedCalls),
+    **dict.fromkeys((KimiK2, KimiK2Thinking, KimiK25), SectionedCalls),
     Lfm2: PythonCalls,
     Olmo3: PythonCalls,
     Harmony: HarmonyCalls,
@@ -59,6 +64,7 @@ RULES: dict[type[Any], type[CallRules]] = {
     NamedCalls: NamedCallRules,
     PythonCalls: PythonCallRules,
     RawCalls: RawCallRules,
+    SectionedCalls: SectionedCallRules,
 }
 TOOL = FunctionTool(
     name="f",
@@ -104,6 +110,16 @@ def test_each_way_has_rules_of_its_own(kind: type[Any]) -> None:
     assert type(rules) is RULES[kind]
     rules.add_tools([TOOL], frozenset({"f"}))
     assert "\ncall: call_0\n" in lark.text(rules.whole())
+
+
+def test_a_model_that_reasons_and_calls_reasons_again_behind_outputs() -> None:
+    """DeepSeek's turns go on behind outputs without a token of their own."""
+    for kind in (DeepSeekR1, DeepSeekV31):
+        chat = kind(lambda _: True)
+        (opener, *_) = chat.generation_prompt(TemplateOptions(thinking=True))
+        assert opener == Segment("<think>", special=True)
+        assert chat.opens_reasoning
+    assert DeepSeekV31(lambda _: True).generation_prompt(TemplateOptions()) == []
 
 
 def test_harmony_binds_the_whole_output() -> None:

@@ -11,6 +11,7 @@ from runtime.chat_judge.judge import Judgement, Refused, fitting_names, judge
 from runtime.chat_judge.template_runs import run_template
 from tests.support import judged_templates as templates
 from tests.support.byte_tokenizer import SPECIAL_TOKENS
+from tests.support.chat_models import FORMATS as TABLE
 from tools_api.chat_format import ChatFormat
 from tools_api.chat_generic import GenericFormat, chat_format_described
 from tools_api.raw_calls import RawCalls
@@ -54,6 +55,30 @@ def test_the_renderer_that_writes_what_the_template_does_is_chosen(
     template: str, specials: Sequence[str], name: str
 ) -> None:
     found = judged(getattr(templates, template), specials)
+    assert (found.description, found.no_tools) == (name, "")
+
+
+KIMI = TABLE["kimi-k2"]["tokens"]
+DEEPSEEK, DEEPSEEK_V3 = (TABLE[name]["tokens"] for name in ("deepseek-r1", "deepseek-v3"))
+
+
+@pytest.mark.parametrize(
+    ("template", "specials", "name"),
+    [
+        ("KIMI_K2", KIMI, "kimi-k2"),
+        ("KIMI_K2", [*KIMI, "<think>", "</think>"], "kimi-k2"),
+        ("KIMI_K2_THINKING", [*KIMI, "<think>", "</think>"], "kimi-k2-thinking"),
+        ("KIMI_K25", [*KIMI, "<think>", "</think>"], "kimi-k2.5"),
+        ("DEEPSEEK_V31", DEEPSEEK, "deepseek-v3.1"),
+        ("DEEPSEEK_V3", DEEPSEEK, "deepseek-r1-0528"),
+        ("DEEPSEEK_V3", DEEPSEEK_V3, "deepseek-v3"),
+    ],
+)
+def test_templates_with_ids_of_their_own_or_without_tools_are_known(
+    template: str, specials: Sequence[str], name: str
+) -> None:
+    """Kimi's writes ids of calls as they come, DeepSeek's lists no tools."""
+    found = judge(getattr(templates, template), {"bos_token": specials[0]}, specials)
     assert (found.description, found.no_tools) == (name, "")
 
 

@@ -22,6 +22,7 @@ from tools_api.parsed_events import (
 )
 from tools_api.requests import CreateRequest
 from tools_api.responses import ResponseObject, usage
+from tools_api.sectioned_calls import call_number
 from tools_api.tools import FunctionTool, parse_tools
 
 PUBLISHED: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
@@ -78,6 +79,27 @@ def test_reasoning_text_and_calls_are_items_one_after_another() -> None:
         *["function_call_arguments.done", "output_item.done"],
     ]
     assert [event["output_index"] for event in out if "item" in event] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_the_number_that_a_model_gives_a_call_ends_its_id() -> None:
+    """Of functions, custom tools and built-in ones; local shells' items have one id."""
+    tools = parse_tools(
+        [
+            {"type": "function", "name": "f"},
+            {"type": "custom", "name": "c"},
+            {"type": "local_shell"},
+            {"type": "apply_patch"},
+        ]
+    )
+    events, names = writer(tools=tools), [tool.name for tool in tools]
+    out: list[dict[str, Any]] = []
+    for number, name in enumerate(names):
+        out += events.write(pieces(ParsedCallStart(name, str(number)), CallDone(name, "{}")))
+    items = [event["item"] for event in out if event["type"] == "response.output_item.done"]
+    assert [item["call_id"].rpartition("_")[2] for item in items] == ["0", "1", "2", "3"]
+    assert [call_number(item["call_id"]) for item in items] == ["0", "1", "2", "3"]
+    shell = next(item for item in items if item["type"] == "local_shell_call")
+    assert shell["id"] == shell["call_id"]
 
 
 def test_all_events_are_of_the_published_types() -> None:
