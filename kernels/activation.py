@@ -1,6 +1,7 @@
 """The gate of the MLP (Shazeer 2020, arXiv:2002.05202): one half of the columns gates the other.
 
-SiLU(gate) * up has kernels of its own; the other two are plain torch everywhere.
+SiLU(gate) * up has kernels of its own, and so has the square of ReLU of an MLP without a gate (So
+et al. 2021, arXiv:2109.08668); the other two are plain torch everywhere.
 """
 
 import torch
@@ -53,3 +54,17 @@ def clamped_swiglu(gate_up: Tensor, limit: float) -> Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return (up + 1).mul_(gate * torch.sigmoid(gate * SWISH_GAIN))
+
+
+def squared_relu_reference(x: Tensor) -> Tensor:
+    """max(x, 0) ** 2, a new tensor in x's dtype."""
+    return functional.relu(x).square()
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """See ``squared_relu_reference``."""
+    gpu = triton_kernels("elementwise", x)
+    if gpu is None:
+        return functional.relu(x).square_()
+    squared: Tensor = gpu.squared_relu(x)
+    return squared

@@ -55,6 +55,47 @@ def power_of_two(exponent):
     return tl.maximum(exponent << 23, 1 << 22).to(tl.float32, bitcast=True)
 
 
+@triton.jit
+def coded_weights(
+    values_ptr,
+    scales_ptr,
+    zeros_ptr,
+    output,
+    at,
+    there,
+    INPUTS: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
+    KIND: tl.constexpr,
+    NARROW: tl.constexpr,
+    HAS_ZEROS: tl.constexpr,
+):
+    """float32 [inputs, outputs] of a matrix of codes, 0 where nothing is ``there``; ``output``
+    int64 and ``at`` are the places of its columns and rows."""
+    place = output[None, :] * GROUPS + (at // GROUP)[:, None]
+    scale = tl.load(scales_ptr + place, mask=there, other=0)
+    if NARROW:
+        byte = output[None, :] * (INPUTS // 2) + (at // 2)[:, None]
+        both = tl.load(values_ptr + byte, mask=there, other=0).to(tl.int32)
+        code = (both >> ((at % 2) * 4)[:, None]) & 15
+    else:
+        byte = output[None, :] * INPUTS + at[:, None]
+        code = tl.load(values_ptr + byte, mask=there, other=0).to(tl.int32)
+    if KIND == E2M1:
+        weight = e2m1_value(code) * power_of_two(scale.to(tl.int32))
+    elif KIND == E4M3:
+        weight = e4m3_value(code) * scale
+    else:
+        if KIND == INT8:
+            code = tl.where(code >= 128, code - 256, code)
+        if HAS_ZEROS:
+            code -= tl.load(zeros_ptr + place, mask=there, other=0).to(tl.int32)
+        elif KIND == INT4:
+            code -= MIDDLE_OF_4_BITS
+        weight = code.to(tl.float32) * scale
+    return tl.where(there, weight, 0.0)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def coded_matmul_kernel(
     x_ptr,
@@ -87,28 +128,20 @@ def coded_matmul_kernel(
             other=0.0,
         )
         there = known & (at < INPUTS)[:, None]
-        place = column[None, :].to(tl.int64) * GROUPS + (at // GROUP)[:, None]
-        scale = tl.load(scales_ptr + place, mask=there, other=0)
-        if NARROW:
-            byte = column[None, :].to(tl.int64) * (INPUTS // 2) + (at // 2)[:, None]
-            both = tl.load(values_ptr + byte, mask=there, other=0).to(tl.int32)
-            code = (both >> ((at % 2) * 4)[:, None]) & 15
-        else:
-            byte = column[None, :].to(tl.int64) * INPUTS + at[:, None]
-            code = tl.load(values_ptr + byte, mask=there, other=0).to(tl.int32)
-        if KIND == E2M1:
-            weight = e2m1_value(code) * power_of_two(scale.to(tl.int32))
-        elif KIND == E4M3:
-            weight = e4m3_value(code) * scale
-        else:
-            if KIND == INT8:
-                code = tl.where(code >= 128, code - 256, code)
-            if HAS_ZEROS:
-                code -= tl.load(zeros_ptr + place, mask=there, other=0).to(tl.int32)
-            elif KIND == INT4:
-                code -= MIDDLE_OF_4_BITS
-            weight = code.to(tl.float32) * scale
-        weight = tl.where(there, weight, 0.0).to(x.dtype)
+        weight = coded_weights(
+            values_ptr,
+            scales_ptr,
+            zeros_ptr,
+            column.to(tl.int64),
+            at,
+            there,
+            INPUTS,
+            GROUP,
+            GROUPS,
+            KIND,
+            NARROW,
+            HAS_ZEROS,
+        ).to(x.dtype)
         acc = tl.dot(x, weight, acc, input_precision="ieee")
     stored = (row < rows)[:, None] & known
     target = out_ptr + row[:, None].to(tl.int64) * OUTPUTS + column[None, :]

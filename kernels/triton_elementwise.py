@@ -61,6 +61,15 @@ def silu_mul_kernel(gate_up_ptr, out_ptr, SIZE: tl.constexpr, BLOCK: tl.constexp
     tl.store(out_ptr + place, gated.to(out_ptr.dtype.element_ty), mask=known)
 
 
+@triton.jit
+def squared_relu_kernel(x_ptr, out_ptr, count, BLOCK: tl.constexpr):
+    """BLOCK numbers, wherever they stand. Grid: (tiles,)."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + place, mask=place < count, other=0.0).to(tl.float32)
+    x = tl.where(x < 0, 0.0, x)
+    tl.store(out_ptr + place, (x * x).to(out_ptr.dtype.element_ty), mask=place < count)
+
+
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """See ``kernels.norm.add_rms_norm_reference``."""
     x, residual = x.contiguous(), residual.contiguous()
@@ -87,5 +96,17 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     output = torch.empty(rows, size, dtype=gate_up.dtype, device=gate_up.device)
     launch(silu_mul_kernel, (rows, triton.cdiv(size, COLUMNS_EACH)))(
         gate_up.contiguous(), output, SIZE=size, BLOCK=COLUMNS_EACH, num_warps=4
+    )
+    return output
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """See ``kernels.activation.squared_relu_reference``."""
+    x = x.contiguous()
+    output = torch.empty_like(x)
+    if x.numel() == 0:
+        return output
+    launch(squared_relu_kernel, (triton.cdiv(x.numel(), COLUMNS_EACH),))(
+        x, output, x.numel(), BLOCK=COLUMNS_EACH, num_warps=4
     )
     return output

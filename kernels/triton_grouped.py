@@ -21,6 +21,23 @@ MANY_ROWS = 64
 
 
 @triton.jit
+def own_picks(starts_ptr, own, EXPERTS: tl.constexpr, PADDED: tl.constexpr, BLOCK_M: tl.constexpr):
+    """(expert, picks [BLOCK_M], end) of the tile of that number; the expert is EXPERTS or more
+    where there are fewer tiles. Picks from ``end`` on are another's."""
+    each = tl.arange(0, PADDED)
+    low = tl.load(starts_ptr + each, mask=each < EXPERTS, other=0)
+    high = tl.load(starts_ptr + each + 1, mask=each < EXPERTS, other=0)
+    tiles = (high - low + BLOCK_M - 1) // BLOCK_M
+    upto = tl.cumsum(tiles, 0)
+    expert = tl.sum((upto <= own).to(tl.int32), 0)
+    mine = each == expert
+    first = own - tl.sum(tl.where(mine, upto - tiles, 0), 0)
+    end = tl.sum(tl.where(mine, high, 0), 0)
+    pick = tl.sum(tl.where(mine, low, 0), 0) + first * BLOCK_M + tl.arange(0, BLOCK_M)
+    return expert, pick, end
+
+
+@triton.jit
 def grouped_matmul_kernel(
     x_ptr,
     matrices_ptr,
@@ -36,19 +53,9 @@ def grouped_matmul_kernel(
     BLOCK_K: tl.constexpr,
 ):
     """BLOCK_M picks of one expert by BLOCK_N outputs. Grid: (tiles of picks, of outputs)."""
-    each = tl.arange(0, PADDED)
-    low = tl.load(starts_ptr + each, mask=each < EXPERTS, other=0)
-    high = tl.load(starts_ptr + each + 1, mask=each < EXPERTS, other=0)
-    tiles = (high - low + BLOCK_M - 1) // BLOCK_M
-    upto = tl.cumsum(tiles, 0)
-    own = tl.program_id(0)
-    expert = tl.sum((upto <= own).to(tl.int32), 0)
+    expert, pick, end = own_picks(starts_ptr, tl.program_id(0), EXPERTS, PADDED, BLOCK_M)
     if expert >= EXPERTS:
         return
-    mine = each == expert
-    first = own - tl.sum(tl.where(mine, upto - tiles, 0), 0)
-    end = tl.sum(tl.where(mine, high, 0), 0)
-    pick = tl.sum(tl.where(mine, low, 0), 0) + first * BLOCK_M + tl.arange(0, BLOCK_M)
     known = pick < end
     row = tl.load(rows_ptr + pick, mask=known, other=0)
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -23,6 +23,7 @@ from kernels.triton_elementwise import (
     add_rms_norm_kernel,
     norm_warps,
     silu_mul_kernel,
+    squared_relu_kernel,
 )
 from kernels.triton_fp8 import COLUMNS_EACH as COLUMNS_OF_ROWS
 from kernels.triton_fp8 import quantise_rows_kernel
@@ -33,6 +34,7 @@ from kernels.triton_grouped import (
     MANY_ROWS,
     grouped_matmul_kernel,
 )
+from kernels.triton_grouped_coded import grouped_coded_kernel
 from kernels.triton_kv import HEADS_EACH, norm_rope_write_kernel
 from kernels.triton_prefix import SPLITS as PREFIX_SPLITS
 from kernels.triton_prefix import shared_prefix_kernel
@@ -124,6 +126,13 @@ def builds() -> Iterator[Build]:
         constants={"SIZE": 12288, "BLOCK": COLUMNS_EACH},
         num_warps=4,
     )
+    yield Build(
+        name="squared_relu",
+        kernel=squared_relu_kernel,
+        types=pointers("bf16", "x", "out") | {"count": "i32"},
+        constants={"BLOCK": COLUMNS_EACH},
+        num_warps=4,
+    )
     yield from _sampling(151936)
     yield from _coded()
     yield from recurrent_builds()
@@ -149,32 +158,45 @@ def builds() -> Iterator[Build]:
 
 
 def _coded() -> Iterator[Build]:
-    """Products with codes: few rows and many, every kind, integers with and without zero points."""
+    """Products with codes, one matrix and those of experts: few rows and many, every kind, integers
+    with and without zero points."""
     for kind, zeros in (*((kind, False) for kind in KINDS), ("int4", True), ("int8", True)):
+        parts = (
+            pointers("bf16", "x")
+            | pointers("u8", "values")
+            | pointers("u8" if kind == "e2m1" else "fp32", "scales")
+            | pointers("i8", "zeros")
+        )
         for block in (FEW_ROWS, MANY_ROWS):
+            name = f"{kind}{' zeros' if zeros else ''} {block} rows"
+            constants = {
+                "OUTPUTS": 4096,
+                "INPUTS": 4096,
+                "GROUP": 32 if kind == "e2m1" else 128,
+                "GROUPS": 128 if kind == "e2m1" else 32,
+                "KIND": KINDS[kind],
+                "NARROW": kind in NARROW_KINDS,
+                "HAS_ZEROS": zeros,
+                "BLOCK_M": block,
+                "BLOCK_N": OUTPUTS_OF_CODES,
+                "BLOCK_K": INPUTS_OF_CODES,
+            }
+            needs = "HGMMA" if block >= 64 else "HMMA"
             yield Build(
-                name=f"coded_matmul {kind}{' zeros' if zeros else ''} {block} rows",
+                name=f"coded_matmul {name}",
                 kernel=coded_matmul_kernel,
-                types=pointers("bf16", "x")
-                | pointers("u8", "values")
-                | pointers("u8" if kind == "e2m1" else "fp32", "scales")
-                | pointers("i8", "zeros")
-                | pointers("bf16", "out")
-                | {"rows": "i32"},
-                constants={
-                    "OUTPUTS": 4096,
-                    "INPUTS": 4096,
-                    "GROUP": 32 if kind == "e2m1" else 128,
-                    "GROUPS": 128 if kind == "e2m1" else 32,
-                    "KIND": KINDS[kind],
-                    "NARROW": kind in NARROW_KINDS,
-                    "HAS_ZEROS": zeros,
-                    "BLOCK_M": block,
-                    "BLOCK_N": OUTPUTS_OF_CODES,
-                    "BLOCK_K": INPUTS_OF_CODES,
-                },
+                types=parts | pointers("bf16", "out") | {"rows": "i32"},
+                constants=constants,
                 num_warps=4,
-                needs="HGMMA" if block >= 64 else "HMMA",
+                needs=needs,
+            )
+            yield Build(
+                name=f"grouped_coded {name}",
+                kernel=grouped_coded_kernel,
+                types=parts | pointers("i64", "rows", "starts") | pointers("bf16", "out"),
+                constants=constants | {"EXPERTS": 128, "PADDED": 128},
+                num_warps=4,
+                needs=needs,
             )
 
 

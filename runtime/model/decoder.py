@@ -16,7 +16,12 @@ from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
 from runtime.model.config import Attention, KeepsKV, LogitShaping, ModelConfig
 from runtime.model.embedding import Embedding
-from runtime.model.feed_forward import FeedForward, GatedMlp, load_feed_forward
+from runtime.model.feed_forward import (
+    FeedForward,
+    GatedMlp,
+    load_feed_forward,
+    waits_for_the_host,
+)
 from runtime.model.kv_pool import KVPool
 from runtime.model.latent import Latent
 from runtime.model.latent_mixer import LatentMixer
@@ -89,6 +94,11 @@ class DecoderLayer:
         """Bytes of weights, norms aside, that a step of one token reads."""
         halves = (self._mixer, self._feed_forward)
         return sum(half.step_bytes for half in halves if half is not None)
+
+    @property
+    def waits_for_the_host(self) -> bool:
+        """Whether the host has to know something of a step before it can go on."""
+        return waits_for_the_host(self._feed_forward)
 
     @property
     def scale(self) -> float | None:
@@ -202,10 +212,7 @@ class Decoder:
         self.choice = choice
         size = config.vocab_size, config.hidden_size
         self._embedding = Embedding(source.matrix("model.embed_tokens.weight", size), dtype)
-        coded = config.quantisation is not None
-        loader = MapLoader(
-            source=source, bits=bits, choice=choice, dtype=dtype, coded=coded, rank_sum=rank_sum
-        )
+        loader = MapLoader(source=source, bits=bits, choice=choice, dtype=dtype, rank_sum=rank_sum)
         self._layers = [DecoderLayer(config, index, loader) for index in range(config.num_layers)]
         distinct = list(dict.fromkeys(mixer.rope for mixer in config.attention))
         self._table_of_layer = [
@@ -227,6 +234,11 @@ class Decoder:
             return self._embedding.weight
         shape = (self.config.vocab_size, self.config.hidden_size)
         return source.matrix("lm_head.weight", shape)
+
+    @property
+    def waits_for_the_host(self) -> bool:
+        """Whether a step asks the host something before it is over, so that none is recorded."""
+        return any(layer.waits_for_the_host for layer in self._layers)
 
     @property
     def step_weight_bytes(self) -> int:

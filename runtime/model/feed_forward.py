@@ -4,16 +4,18 @@ Which experts a token takes follows from that token alone (``runtime.model.route
 tokens of a step meet at an expert changes the speed, not the results.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.activation import clamped_swiglu, gelu_tanh_mul, silu_mul
-from kernels.grouped_matmul import grouped_matmul, multiplies_grouped, sorted_by_expert
+from kernels.activation import clamped_swiglu, gelu_tanh_mul, silu_mul, squared_relu
+from kernels.grouped_matmul import multiplies_grouped, sorted_by_expert
 from runtime.model.config import Experts, Gated, Plain
-from runtime.model.layers import Linear, MapLoader, WeightSource, biases_of, weights_of
+from runtime.model.expert_stacks import ExpertStack, stack_of
+from runtime.model.layers import Linear, MapLoader, biases_of, matrices_of
 from runtime.model.router import ExpertRouter
 
 
@@ -43,11 +45,10 @@ def load_feed_forward(
     if not isinstance(spec, Experts):
         return _load_mlp(spec, name, hidden, loader)
     router = ExpertRouter(spec.router, name, hidden, loader.source)
-    experts: FeedForward
-    stacks = isinstance(spec.each, Gated) and multiplies_grouped(router.weight)
-    if loader.bits == 16 and not loader.coded and stacks:
-        experts = GroupedExpertMlp(spec, name, router, loader.source)
-    else:
+    experts: FeedForward | None = None
+    if multiplies_grouped(router.weight) and loader.bits in (16, "fp8"):
+        experts = grouped_experts(spec, name, router, loader)
+    if experts is None:
         experts = ExpertMlp(spec, name, router, loader)
     if spec.shared is None:
         return experts
@@ -62,6 +63,19 @@ def _load_mlp(spec: Gated | Plain, name: str, hidden: int, loader: MapLoader) ->
     if isinstance(spec, Gated):
         return GatedMlp(spec, name, hidden, loader)
     return PlainMlp(spec, name, hidden, loader)
+
+
+def waits_for_the_host(feed_forward: FeedForward | None) -> bool:
+    """Whether the host is asked in each step how many tokens experts have, so that steps cannot be
+    recorded."""
+    if isinstance(feed_forward, SharedExpertMlp):
+        return waits_for_the_host(feed_forward.experts)
+    return isinstance(feed_forward, ExpertMlp)
+
+
+def _activated(spec: Gated | Plain, x: Tensor) -> Tensor:
+    """What an expert's or a layer's MLP makes of its first product."""
+    return _gate(spec, x) if isinstance(spec, Gated) else squared_relu(x)
 
 
 def _gate(spec: Gated, gate_up: Tensor) -> Tensor:
@@ -100,7 +114,7 @@ class PlainMlp:
         self.step_bytes = self._up.num_bytes + self._down.num_bytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._down(functional.relu(self._up(x)).square())
+        return self._down(squared_relu(self._up(x)))
 
 
 class ExpertMlp:
@@ -137,28 +151,22 @@ class GroupedExpertMlp:
     a step waits for the host, and a token's parts are summed up in the order of its choice."""
 
     def __init__(
-        self, spec: Experts, name: str, router: ExpertRouter, source: WeightSource
+        self,
+        spec: Experts,
+        router: ExpertRouter,
+        maps: tuple[ExpertStack, ExpertStack],
+        biases: tuple[Tensor, Tensor] | None,
     ) -> None:
-        self._router = router
-        each, like = spec.each, router.like
-        assert isinstance(each, Gated)
-        self._spec, self._each = spec, each
-        hidden, size, count = router.weight.shape[1], each.size, len(spec.held)
-        self._gate_up = like.new_empty(count, 2 * size, hidden)
-        self._down = like.new_empty(count, hidden, size)
-        self._biases: tuple[Tensor, Tensor] | None = None
-        if each.bias:
-            self._biases = like.new_empty(count, 2 * size), like.new_empty(count, hidden)
-        for index, expert in enumerate(spec.held):
-            own = f"{name}.experts.{expert}"
-            wide, narrow = [f"{own}.gate_proj", f"{own}.up_proj"], [f"{own}.down_proj"]
-            self._gate_up[index] = weights_of(source, wide, [size, size], hidden)
-            self._down[index] = weights_of(source, narrow, [hidden], size)
-            if self._biases is not None:
-                self._biases[0][index] = biases_of(source, wide, [size, size])
-                self._biases[1][index] = biases_of(source, narrow, [hidden])
-        weights = spec.router.per_token * 3 * size * hidden
-        self.step_bytes = router.num_bytes + weights * like.element_size()
+        """
+        Args:
+            maps: what an expert begins with (gate and up side by side, or up), and down.
+            biases: of both, [experts, outputs].
+        """
+        self._router, self._spec, self._biases = router, spec, biases
+        self._first, self._down = maps
+        taken = min(spec.router.per_token, len(spec.held))
+        stacked = sum(each.num_bytes for each in maps) // len(spec.held)
+        self.step_bytes = router.num_bytes + taken * stacked
 
     def __call__(self, x: Tensor) -> Tensor:
         weights, chosen = self._router(x)
@@ -167,13 +175,13 @@ class GroupedExpertMlp:
         order, starts = sorted_by_expert(picked, router.num_experts)
         rows, held = order // router.per_token, self._spec.held
         starts = starts[held.start : held.stop + 1]
-        gate_up = grouped_matmul(x, self._gate_up, rows, starts)
+        first = self._first.multiply(x, rows, starts)
         if self._biases is not None:
             own = (picked[order] - held.start).clamp(0, len(held) - 1)
-            gate_up += self._biases[0][own]
-        gated = _gate(self._each, gate_up)
+            first += self._biases[0][own]
+        inner = _activated(self._spec.each, first)
         each = torch.arange(len(order), device=x.device)
-        down = grouped_matmul(gated, self._down, each, starts)
+        down = self._down.multiply(inner, each, starts)
         if self._biases is not None:
             down += self._biases[1][own]
         if self._spec.own is not None:
@@ -184,12 +192,51 @@ class GroupedExpertMlp:
         return (parts * weights[:, :, None]).sum(1)
 
 
+def grouped_experts(
+    spec: Experts, name: str, router: ExpertRouter, loader: MapLoader
+) -> GroupedExpertMlp | None:
+    """Experts stacked; None: their matrices are not of one form.
+
+    Raises:
+        LoadError: see ``WeightSource.matrix``.
+    """
+    hidden, size, source = router.weight.shape[1], spec.each.size, loader.source
+    wide = ("gate_proj", "up_proj") if isinstance(spec.each, Gated) else ("up_proj",)
+
+    def named(place: int, parts: Sequence[str]) -> list[str]:
+        return [f"{name}.experts.{spec.held[place]}.{part}" for part in parts]
+
+    def stacked(parts: Sequence[str], outputs: int, inputs: int) -> ExpertStack | None:
+        sizes = [outputs] * len(parts)
+        return stack_of(
+            lambda place: matrices_of(source, named(place, parts), sizes, inputs),
+            len(spec.held),
+            loader.bits,
+        )
+
+    first = stacked(wide, size, hidden)
+    down = None if first is None else stacked(("down_proj",), hidden, size)
+    if first is None or down is None:
+        return None
+    biases = None
+    if spec.each.bias:
+        places = range(len(spec.held))
+        sizes = [size] * len(wide)
+        biases = (
+            torch.stack([biases_of(source, named(place, wide), sizes) for place in places]),
+            torch.stack(
+                [biases_of(source, named(place, ("down_proj",)), [hidden]) for place in places]
+            ),
+        )
+    return GroupedExpertMlp(spec, router, (first, down), biases)
+
+
 class SharedExpertMlp:
     """Experts, and beside them one MLP that every token takes."""
 
     def __init__(self, experts: FeedForward, shared: FeedForward, gate: Tensor | None) -> None:
         """``gate`` [1, hidden]: the shared one is weighed by the sigmoid of its product."""
-        self._experts = experts
+        self.experts = experts
         self._shared = shared
         self._gate = gate
         self.step_bytes = experts.step_bytes + shared.step_bytes
@@ -198,4 +245,4 @@ class SharedExpertMlp:
         shared = self._shared(x)
         if self._gate is not None:
             shared = torch.sigmoid(functional.linear(x, self._gate)) * shared
-        return self._experts(x) + shared
+        return self.experts(x) + shared

@@ -223,8 +223,6 @@ class MapLoader:
     choice: ProductChoice | None = None
     dtype: torch.dtype = torch.float32
     """The dtype of the rows that maps are given; only matrices in few bits ask."""
-    coded: bool = False
-    """The checkpoint keeps matrices in few bits."""
     rank_sum: Callable[[Tensor], Tensor] | None = None
     """Of a model that several ranks compute: from what this one has computed of a layer's half,
     [tokens, hidden], to the sum of all ranks', the same on each."""

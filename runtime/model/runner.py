@@ -292,7 +292,7 @@ def load_runner(
         num_blocks=num_blocks,
         block_size=config.block_size,
         kv_dtype=plan.kv_dtype,
-        record=CudaRecorder() if _records(model, quantised=config.quantization != "none") else None,
+        record=CudaRecorder() if _records(model) else None,
         max_recorded_sequences=config.max_running,
         max_step_tokens=config.max_batch_tokens,
         states=plan.states if plan.states.slots else None,
@@ -344,16 +344,15 @@ def share_work(threads: int, *, compiled: bool = False) -> None:
     own_threads(threads if compiled else None)
 
 
-def _records(model: LoadedModel, *, quantised: bool) -> bool:
-    """Whether steps of ``model`` can be recorded. Quantised experts ask the host how many
-    tokens each of them has, and so do the torch versions of the kernels, which float64 takes and
-    heads that Triton's have no room for."""
-    experts = quantised and model.config.has_experts
+def _records(model: LoadedModel) -> bool:
+    """Whether steps of ``model`` can be recorded. Experts that cannot be stacked ask the host how
+    many tokens each of them has, and so do the torch versions of the kernels, which float64 takes
+    and heads that Triton's have no room for."""
     on_triton = wants_triton(model.device) and model.dtype != torch.float64
     mixer = model.config.attention[0]
     if not fits_triton(mixer.head_dim, mixer.values_dim):
         return False
-    return model.device.type == "cuda" and on_triton and not experts
+    return model.device.type == "cuda" and on_triton and not model.decoder.waits_for_the_host
 
 
 def available_cores() -> int:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.activation import silu_mul_reference
+from kernels.activation import silu_mul_reference, squared_relu_reference
 from kernels.dispatch import triton_kernels
 from kernels.norm import add_rms_norm_reference
 
@@ -48,3 +48,18 @@ def test_the_gate_agrees_with_the_reference(
         rtol=limit,
         atol=limit,
     )
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("tokens", "size"), [(1, 64), (4, 100), (3, 1100), (0, 8)])
+def test_what_is_below_0_is_squared_to_0(
+    dtype: torch.dtype, tokens: int, size: int, device: torch.device
+) -> None:
+    x = (4 * torch.randn(tokens, size)).to(dtype)
+    if tokens:
+        x[-1, -1] = torch.nan
+    kernels = triton_kernels("elementwise", x)
+    assert kernels is not None
+    found, wanted = kernels.squared_relu(x.to(device)).cpu(), squared_relu_reference(x)
+    limit = TOLERANCE[dtype]
+    assert torch.allclose(found, wanted, rtol=limit, atol=limit, equal_nan=True)

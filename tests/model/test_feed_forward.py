@@ -1,5 +1,6 @@
 """Experts: which are taken, with which weights, and that tokens stay apart."""
 
+import zlib
 from dataclasses import replace
 from typing import Any
 
@@ -7,17 +8,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.model.config import Activation, Experts, Gated
+from kernels.codes import CodeKind, Codes
+from runtime.model.config import Experts, Gated, Plain
 from runtime.model.feed_forward import (
+    ExpertMlp,
     FeedForward,
     GatedMlp,
     GroupedExpertMlp,
     load_feed_forward,
+    waits_for_the_host,
 )
 from runtime.model.layers import MapLoader, WeightBits
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
-from runtime.model.router import ExpertRouter
+from tests.support.coded import KINDS as CODE_KINDS
+from tests.support.coded import random_codes
 
 CPU = torch.device("cpu")
 PRESET = random_model_config("qwen3-moe-tiny")
@@ -123,13 +128,81 @@ def test_a_shared_expert_is_added_by_a_weight_of_its_own() -> None:
     assert torch.allclose(made(replace(shared, shared_gate=True))(x), weighed)
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "clamped_swiglu"])
-@pytest.mark.parametrize("bias", [True, False])
-def test_stacked_experts_compute_what_single_ones_do(activation: Activation, bias: bool) -> None:
-    limit = 0.5 if activation == "clamped_swiglu" else 0.0
-    each = Gated(size=24, activation=activation, limit=limit, bias=bias)
+KINDS = [
+    Gated(size=24),
+    Gated(size=24, activation="gelu_tanh", bias=True),
+    Gated(size=24, activation="clamped_swiglu", limit=0.5, bias=True),
+    Plain(size=24),
+    Plain(size=24, bias=True),
+]
+
+
+@pytest.mark.parametrize("each", KINDS)
+@pytest.mark.parametrize("own", [None, (2, 6)])
+def test_stacked_experts_compute_what_single_ones_do(
+    each: Gated | Plain, own: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(experts(), each=each, own=own)
+    x = torch.randn(9, HIDDEN, dtype=torch.float64)
+    single = made(spec)
+    assert isinstance(single, ExpertMlp)
+    assert waits_for_the_host(single)
+    monkeypatch.setattr("runtime.model.feed_forward.multiplies_grouped", lambda _: True)
+    stacked = made(replace(spec, shared=Gated(size=20)))
+    alone = GatedMlp(
+        Gated(size=20),
+        "model.layers.1.mlp.shared_expert",
+        HIDDEN,
+        MapLoader(source=RandomWeights(0, torch.float64, CPU)),
+    )
+    assert not waits_for_the_host(stacked)
+    assert torch.allclose(stacked(x), single(x) + alone(x), rtol=0, atol=1e-12)
+    assert made(spec).step_bytes == single.step_bytes
+
+
+class CodedSource(RandomWeights):
+    """Experts' matrices are in few bits; those of one expert may be of another form."""
+
+    def __init__(self, kind: CodeKind, odd: int | None = None) -> None:
+        super().__init__(0, torch.float32, CPU)
+        self._kind, self._odd = kind, odd
+
+    def matrix(self, name: str, shape: tuple[int, int]) -> Codes | Tensor:
+        if ".experts." not in name:
+            return super().matrix(name, shape)
+        group = 8 if self._odd is not None and f".experts.{self._odd}." in name else 16
+        seed = zlib.crc32(name.encode())
+        codes = random_codes(self._kind, *shape, group, zeros=True, seed=seed)
+        scales = codes.scales.fill_(121) if self._kind == "e2m1" else codes.scales / 500
+        return replace(codes, scales=scales)
+
+
+@pytest.mark.parametrize("kind", CODE_KINDS)
+@pytest.mark.parametrize("each", [Gated(size=24), Plain(size=24)])
+def test_experts_in_few_bits_are_stacked_as_they_lie(
+    kind: CodeKind, each: Gated | Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = replace(experts(), each=each)
-    x, source = torch.randn(9, HIDDEN, dtype=torch.float64), RandomWeights(0, torch.float64, CPU)
-    router = ExpertRouter(spec.router, "model.layers.1.mlp", HIDDEN, source)
-    stacked = GroupedExpertMlp(spec, "model.layers.1.mlp", router, source)
-    assert torch.allclose(stacked(x), made(spec)(x), rtol=0, atol=1e-12)
+    loader = MapLoader(source=CodedSource(kind))
+    single = load_feed_forward(spec, "model.layers.1", HIDDEN, loader)
+    monkeypatch.setattr("runtime.model.feed_forward.multiplies_grouped", lambda _: True)
+    stacked = load_feed_forward(spec, "model.layers.1", HIDDEN, loader)
+    assert isinstance(stacked, GroupedExpertMlp)
+    x = torch.randn(9, HIDDEN)
+    assert torch.allclose(stacked(x), single(x), rtol=1e-4, atol=1e-4)
+    assert stacked.step_bytes == single.step_bytes
+
+
+def test_experts_of_several_forms_are_not_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.model.feed_forward.multiplies_grouped", lambda _: True)
+    loader = MapLoader(source=CodedSource("int8", odd=3))
+    assert isinstance(load_feed_forward(experts(), "model.layers.1", HIDDEN, loader), ExpertMlp)
+
+
+def test_experts_rounded_to_fp8_stay_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(40, HIDDEN)
+    plain = made(experts(), torch.float32)(x)
+    monkeypatch.setattr("runtime.model.feed_forward.multiplies_grouped", lambda _: True)
+    rounded = made(experts(), torch.float32, "fp8")
+    assert isinstance(rounded, GroupedExpertMlp)
+    assert 0 < (rounded(x) - plain).norm() / plain.norm() < 0.05

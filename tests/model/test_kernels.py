@@ -8,7 +8,12 @@ import torch
 
 import kernels.activation
 from kernels import native_sampling
-from kernels.activation import silu_mul, silu_mul_reference
+from kernels.activation import (
+    silu_mul,
+    silu_mul_reference,
+    squared_relu,
+    squared_relu_reference,
+)
 from kernels.attention import paged_attention_reference
 from kernels.grouped_matmul import (
     grouped_matmul,
@@ -121,6 +126,14 @@ def test_every_way_agrees_with_the_reference(
 def test_extreme_gates_neither_overflow_nor_turn_nan(value: float) -> None:
     gate_up = torch.tensor([[value, 1.0]])
     assert torch.allclose(silu_mul(gate_up), silu_mul_reference(gate_up), atol=1e-30)
+
+
+def test_what_is_below_0_is_squared_to_0() -> None:
+    x = torch.tensor([[-3.0, 0.0, 2.0, torch.nan]])
+    for found in (squared_relu(x), squared_relu_reference(x)):
+        assert torch.equal(found[:, :3], torch.tensor([[0.0, 0.0, 4.0]]))
+        assert found[0, 3].isnan()
+    assert x[0, 0] == -3
 
 
 @pytest.mark.parametrize("experts", [1, 4, 9])

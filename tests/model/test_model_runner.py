@@ -14,6 +14,7 @@ from runtime.model import presets
 from runtime.model import runner as model_runner
 from runtime.model.batch import SequenceInput
 from runtime.model.config import LoadError
+from runtime.model.layers import WeightBits
 from runtime.model.runner import ModelRunner, _records, free_after_loading, load_runner
 from runtime.model.sampler import SampleRow, sample
 from runtime.model.weights import load_model
@@ -193,24 +194,33 @@ def test_random_schedules_give_the_reference_engines_tokens(family: str, seed: i
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "name", "quantised", "expected"),
+    ("device", "dtype", "name", "bits", "stacked", "expected"),
     [
-        ("cuda", torch.bfloat16, "qwen3-tiny", False, True),
-        ("cuda", torch.bfloat16, "qwen3-tiny", True, True),
-        ("cuda", torch.float64, "qwen3-tiny", False, False),
-        ("cuda", torch.bfloat16, "qwen3-moe-tiny", False, True),
-        ("cuda", torch.bfloat16, "qwen3-moe-tiny", True, False),
-        ("cuda", torch.bfloat16, "deepseek-v3-tiny", False, True),
-        ("cuda", torch.bfloat16, "deepseek-v3-100m", False, True),
-        ("cpu", torch.bfloat16, "qwen3-tiny", False, False),
+        ("cuda", torch.bfloat16, "qwen3-tiny", 16, True, True),
+        ("cuda", torch.bfloat16, "qwen3-tiny", "fp8", True, True),
+        ("cuda", torch.float64, "qwen3-tiny", 16, True, False),
+        ("cuda", torch.bfloat16, "qwen3-moe-tiny", 16, True, True),
+        ("cuda", torch.bfloat16, "qwen3-moe-tiny", "fp8", True, True),
+        ("cuda", torch.bfloat16, "qwen3-moe-tiny", 16, False, False),
+        ("cuda", torch.bfloat16, "nemotron-h-tiny", 16, True, True),
+        ("cuda", torch.bfloat16, "deepseek-v3-tiny", 16, True, True),
+        ("cuda", torch.bfloat16, "deepseek-v3-100m", 16, True, True),
+        ("cpu", torch.bfloat16, "qwen3-tiny", 16, True, False),
     ],
 )
 def test_steps_are_recorded_where_nothing_in_them_asks_the_host(
-    device: str, dtype: torch.dtype, name: str, quantised: bool, expected: bool
+    device: str,
+    dtype: torch.dtype,
+    name: str,
+    bits: WeightBits,
+    stacked: bool,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = load_model(f"random:{name}", dtype=torch.float32, device=CPU)
+    monkeypatch.setattr("runtime.model.feed_forward.multiplies_grouped", lambda _: stacked)
+    model = load_model(f"random:{name}", dtype=torch.float32, device=CPU, bits=bits)
     elsewhere = replace(model, device=torch.device(device), dtype=dtype)
-    assert _records(elsewhere, quantised=quantised) is expected
+    assert _records(elsewhere) is expected
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])

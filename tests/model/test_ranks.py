@@ -266,7 +266,7 @@ def recording(
     monkeypatch: pytest.MonkeyPatch, played: list[tuple[bool, Bucket]], *, fails: int = 0
 ) -> ModelRunner:
     """Two ranks with recorded steps."""
-    monkeypatch.setattr(runner_module, "_records", lambda model, *, quantised: True)
+    monkeypatch.setattr(runner_module, "_records", lambda model: True)
     monkeypatch.setattr(runner_module, "CudaRecorder", lambda: StandIn(fails, played))
     return loaded(config_of("random:qwen3-tiny-4", 2, max_running=4, max_batch_tokens=64))
 
