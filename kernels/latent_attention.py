@@ -16,6 +16,7 @@ from torch import Tensor
 from kernels.attention import fits_triton, paged_attention
 from kernels.cpu_attention import by_head, visible_softmax
 from kernels.dispatch import triton_kernels
+from kernels.latent_rows import whole_queries
 from kernels.paged_layout import PagedLayout, SequenceSpan
 from kernels.per_head import HeadMaps
 
@@ -107,8 +108,12 @@ def _absorbed(
     *,
     most_queries: int | None = None,
 ) -> Tensor:
-    asked = torch.cat((heads.keys(queries[0]), queries[1]), dim=2)
     rank = heads.keys.weights.shape[2]
+    asked = whole_queries(queries[1], rank)
+    if asked is None:
+        asked = torch.cat((heads.keys(queries[0]), queries[1]), dim=2)
+    else:
+        heads.keys.into(queries[0], asked[:, :, :rank])
     mixed = paged_attention(
         asked,
         blocks,

@@ -33,3 +33,10 @@ class HeadMaps:
         contiguous."""
         wide = x.to(self.weights.dtype).transpose(0, 1)
         return torch.bmm(wide, self.weights).transpose(0, 1).to(x.dtype)
+
+    def into(self, x: Tensor, output: Tensor) -> None:
+        """The same into ``output`` [tokens, heads, outputs], of ``x``'s dtype, in any layout."""
+        if self.weights.dtype == output.dtype:
+            torch.bmm(x.transpose(0, 1), self.weights, out=output.transpose(0, 1))
+        else:
+            output.copy_(self(x))

@@ -36,6 +36,8 @@ from kernels.triton_grouped import (
 )
 from kernels.triton_grouped_coded import grouped_coded_kernel
 from kernels.triton_kv import HEADS_EACH, norm_rope_write_kernel
+from kernels.triton_latent_rows import HEADS_EACH as HEADS_OF_LATENTS
+from kernels.triton_latent_rows import latent_rows_kernel
 from kernels.triton_prefix import SPLITS as PREFIX_SPLITS
 from kernels.triton_prefix import shared_prefix_kernel
 from kernels.triton_sampling import (
@@ -124,6 +126,24 @@ def builds() -> Iterator[Build]:
         kernel=silu_mul_kernel,
         types=pointers("bf16", "gate_up", "out"),
         constants={"SIZE": 12288, "BLOCK": COLUMNS_EACH},
+        num_warps=4,
+    )
+    yield Build(
+        name="latent_rows 128 heads of DeepSeek V3",
+        kernel=latent_rows_kernel,
+        types=pointers("bf16", "queries", "rows", "weight", "cos", "sin")
+        | pointers("i64", "slots")
+        | pointers("bf16", "blocks", "out")
+        | {"query_stride": "i32", "row_stride": "i32", "eps": "fp32"},
+        constants={
+            "HEADS": 128,
+            "QUERY_DIM": 192,
+            "RANK": 512,
+            "ROTARY": 64,
+            "BLOCK_H": HEADS_OF_LATENTS,
+            "BLOCK_R": 512,
+            "BLOCK_HALF": 32,
+        },
         num_warps=4,
     )
     yield Build(

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from kernels.codes import widen_codes
-from kernels.kv_write import write_rows
 from kernels.latent_attention import LatentHeads, latent_attention
+from kernels.latent_rows import latent_rows
 from kernels.norm import rms_norm
 from kernels.paged_layout import PagedLayout
 from kernels.per_head import HeadMaps
-from kernels.rope import apply_rope
 from runtime.model.latent import NORM_EPS, Latent
 from runtime.model.layers import Linear, MapLoader, Matrix, biases_of, matrices_of
 from runtime.model.rotary import Rotation
@@ -66,18 +65,19 @@ class LatentMixer:
         """
         spec = self.spec
         first = self._first(x)
-        sizes = [first.shape[1] - spec.head_dim, spec.rank, spec.rotary_dim]
-        made, latent, shared = torch.split(first, sizes, dim=1)
+        made, rows = torch.split(first, [first.shape[1] - spec.head_dim, spec.head_dim], dim=1)
         if self._queries is not None:
             made = self._queries(rms_norm(made.contiguous(), self._query_norm, NORM_EPS))
         by_head = made.view(len(x), spec.heads, spec.query_dim)
-        plain, turning = torch.split(by_head, [spec.plain_dim, spec.rotary_dim], dim=2)
-        turned = apply_rope(
-            torch.cat((turning, shared[:, None]), dim=1), rotation.cos, rotation.sin
+        turned = latent_rows(
+            by_head,
+            rows,
+            norm=(self._latent_norm, NORM_EPS),
+            rotation=(rotation.cos, rotation.sin),
+            blocks=blocks[0],
+            slots=slots,
         )
-        latent = rms_norm(latent.contiguous(), self._latent_norm, NORM_EPS)
-        write_rows(torch.cat((latent[:, None], turned[:, -1:]), dim=2), blocks[0], slots)
-        queries = plain, turned[:, :-1]
+        queries = by_head[:, :, : spec.plain_dim], turned
         mixed = latent_attention(queries, self._heads, blocks[0], layout, scale=self._scale)
         return self.output(mixed.flatten(1))
 

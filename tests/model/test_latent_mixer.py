@@ -125,7 +125,7 @@ def test_matrices_in_few_bits_are_multiplied_as_they_are() -> None:
     """Blocks end within heads, and within the part that is rotated."""
     layer, config = config_of(PLAIN)
     source = _InBlocks()
-    loader = MapLoader(source=source, dtype=torch.float32, coded=True)
+    loader = MapLoader(source=source, dtype=torch.float32)
     mixer = LatentMixer(PLAIN, "model.layers.0", HIDDEN, loader)
     x = torch.randn(TOKENS, HIDDEN)
     expected = ReferenceModel(config, source.tensor).latent(layer, "model.layers.0", x.double())
