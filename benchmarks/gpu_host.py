@@ -66,11 +66,14 @@ CHUNK = 1024
 REPEATS = 200
 CPU = torch.device("cpu")
 MODELS = {
-    "qwen3.5-tiny": 99,
-    "granite-hybrid-tiny": 99,
-    "nemotron-h-tiny": 99,
-    "lfm2-tiny": 99,
-    "deepseek-v3-100m": 99,
+    "qwen3-moe-tiny": 22,
+    "gpt-oss-tiny": 25,
+    "glm4-moe-tiny": 23,
+    "nemotron-h-tiny": 14,
+    "qwen3.5-tiny": 20,
+    "granite-hybrid-tiny": 22,
+    "lfm2-tiny": 15,
+    "deepseek-v3-100m": 16,
 }
 """Models whose decodes are counted whole, and the most launches for a layer of each."""
 _NO_LAUNCH = {

@@ -18,8 +18,9 @@ from benchmarks.gpu_timing import copies_to_rotate
 from kernels.activation import silu_mul
 from kernels.attention import paged_attention, paged_attention_reference
 from kernels.dispatch import triton_kernels
+from kernels.expert_routing import combined, sorted_picks
 from kernels.fp8_matmul import Fp8Matrix, fp8_matmul_reference
-from kernels.grouped_matmul import grouped_matmul, grouped_matmul_reference, sorted_by_expert
+from kernels.grouped_matmul import grouped_matmul, grouped_matmul_reference
 from kernels.masked_sampling import SamplingBatch, sample_reference
 from kernels.paged_layout import PagedLayout
 from kernels.quantised_kv import FP8, SCALE_BYTES, fp8_parts, quantise_fp8
@@ -197,9 +198,10 @@ def fp8_pool(plan: Plan, num_blocks: int, device: torch.device) -> tuple[Tensor,
 def measure_experts(
     plan: Plan, rate: float, dtype: torch.dtype, device: torch.device
 ) -> list[dict[str, Any]]:
-    """One layer's experts: two products in one launch each and the gate between them, beside a
-    loop over the experts, for which the host waits. What has to be read is the matrices of the
-    experts that some token takes.
+    """One layer's experts, as in service but for the router: picks sorted, two products in one
+    launch each with the gate between them, and the sum of each token's parts, beside a loop over
+    the experts, for which the host waits. What has to be read is the matrices of the experts that
+    some token takes.
 
     Raises:
         Wrong: a product is not the reference's.
@@ -212,18 +214,20 @@ def measure_experts(
         for shape in ((2 * size, hidden), (hidden, size))
     )
     rows: list[dict[str, Any]] = []
+    even = torch.full((1, 1), 1 / per_token, dtype=dtype, device=device)
     for tokens in plan.expert_tokens:
         x = torch.randn(tokens, hidden, device=device).to(dtype)
         chosen = _chosen(tokens, count, per_token, device)
 
         def run(
-            product: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+            product: Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor],
             x: Tensor = x,
             chosen: Tensor = chosen,
         ) -> Tensor:
-            order, starts = sorted_by_expert(chosen, count)
-            gated = silu_mul(product(x, gate_up, order // per_token, starts))
-            return product(gated, down, torch.arange(len(order), device=device), starts)
+            picks = sorted_picks(chosen, count, x)
+            gated = silu_mul(product(x, gate_up, picks.rows, picks.starts))
+            parts = product(gated, down, None, picks.starts)
+            return combined(parts, picks.places, even.expand_as(chosen))
 
         found, expected = run(grouped_matmul).float(), run(grouped_matmul_reference).float()
         error = float((found - expected).norm() / expected.norm())
@@ -235,7 +239,7 @@ def measure_experts(
         ]
         calls = [_calling(run, grouped_matmul, x, each) for each in chosen_too]
         taken = seconds(calls, device)
-        used = sum(len(set(each.tolist())) for each in chosen_too) // len(chosen_too)
+        used = sum(len(each.unique()) for each in chosen_too) // len(chosen_too)
         size_read = used * (gate_up[0].numel() + down[0].numel()) * dtype.itemsize
         rows.append(
             {
@@ -250,5 +254,5 @@ def measure_experts(
 
 
 def _chosen(tokens: int, count: int, per_token: int, device: torch.device) -> Tensor:
-    """[tokens * per_token] experts, drawn anew: no cache holds what all the calls read."""
-    return torch.rand(tokens, count, device=device).topk(per_token, dim=-1).indices.flatten()
+    """[tokens, per_token] experts, drawn anew: no cache holds what all the calls read."""
+    return torch.rand(tokens, count, device=device).topk(per_token, dim=-1).indices

@@ -1,7 +1,7 @@
 """The gate of the MLP (Shazeer 2020, arXiv:2002.05202): one half of the columns gates the other.
 
-SiLU(gate) * up has kernels of its own, and so has the square of ReLU of an MLP without a gate (So
-et al. 2021, arXiv:2109.08668); the other two are plain torch everywhere.
+Beside it the square of ReLU of an MLP without a gate (So et al. 2021, arXiv:2109.08668). On a GPU
+each is one kernel, on a CPU SiLU(gate) * up has one.
 """
 
 import torch
@@ -38,22 +38,40 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return functional.silu(gate).mul_(up)
 
 
-def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
+def gelu_tanh_mul_reference(gate_up: Tensor) -> Tensor:
     """``silu_mul`` with GELU in its approximation by tanh (Gemma) in the place of SiLU."""
     gate, up = gate_up.chunk(2, dim=-1)
     return functional.gelu(gate, approximate="tanh").mul_(up)
+
+
+def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
+    """See ``gelu_tanh_mul_reference``."""
+    gpu = triton_kernels("elementwise", gate_up)
+    if gpu is None:
+        return gelu_tanh_mul_reference(gate_up)
+    gated: Tensor = gpu.gelu_tanh_mul(gate_up)
+    return gated
 
 
 SWISH_GAIN = 1.702
 """Constants of ``clamped_swiglu``: x * sigmoid(1.702 x) is near GELU."""
 
 
-def clamped_swiglu(gate_up: Tensor, limit: float) -> Tensor:
+def clamped_swiglu_reference(gate_up: Tensor, limit: float) -> Tensor:
     """(up + 1) * gate * sigmoid(1.702 gate), gates held below ``limit``, ups within it on both
     sides (gpt-oss)."""
     gate, up = gate_up.chunk(2, dim=-1)
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return (up + 1).mul_(gate * torch.sigmoid(gate * SWISH_GAIN))
+
+
+def clamped_swiglu(gate_up: Tensor, limit: float) -> Tensor:
+    """See ``clamped_swiglu_reference``."""
+    gpu = triton_kernels("elementwise", gate_up)
+    if gpu is None:
+        return clamped_swiglu_reference(gate_up, limit)
+    gated: Tensor = gpu.clamped_swiglu(gate_up, limit)
+    return gated
 
 
 def squared_relu_reference(x: Tensor) -> Tensor:

@@ -2,36 +2,43 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kernels.dispatch import triton_kernels
 
 
-def grouped_matmul_reference(x: Tensor, matrices: Tensor, rows: Tensor, starts: Tensor) -> Tensor:
+def grouped_matmul_reference(
+    x: Tensor, matrices: Tensor, rows: Tensor | None, starts: Tensor, *, bias: Tensor | None = None
+) -> Tensor:
     """Multiply picked rows, sorted by expert, each with its expert's transposed matrix.
 
     Args:
         x: [tokens, inputs].
         matrices: [experts, outputs, inputs].
-        rows: [picks] int64: which row of ``x`` each pick is.
+        rows: [picks] int64: which row of ``x`` each pick is; None: it has a row for each.
         starts: [experts + 1] int64: expert e has picks starts[e] .. starts[e + 1] - 1.
+        bias: [experts, outputs], added.
 
     Returns:
-        [picks, outputs] in x's dtype.
+        [picks, outputs] in x's dtype; picks of none of these experts are not written.
     """
-    output = x.new_empty(len(rows), matrices.shape[1])
+    output = x.new_empty(len(x) if rows is None else len(rows), matrices.shape[1])
     edges = starts.tolist()
     for expert, matrix in enumerate(matrices):
         own = slice(edges[expert], edges[expert + 1])
-        output[own] = x[rows[own]] @ matrix.T
+        added = None if bias is None else bias[expert]
+        output[own] = functional.linear(x[own if rows is None else rows[own]], matrix, added)
     return output
 
 
-def grouped_matmul(x: Tensor, matrices: Tensor, rows: Tensor, starts: Tensor) -> Tensor:
+def grouped_matmul(
+    x: Tensor, matrices: Tensor, rows: Tensor | None, starts: Tensor, *, bias: Tensor | None = None
+) -> Tensor:
     """See ``grouped_matmul_reference``; on a GPU the host does not wait for ``starts``."""
     gpu = triton_kernels("grouped", x)
     if gpu is None:
-        return grouped_matmul_reference(x, matrices, rows, starts)
-    output: Tensor = gpu.grouped_matmul(x, matrices, rows, starts)
+        return grouped_matmul_reference(x, matrices, rows, starts, bias=bias)
+    output: Tensor = gpu.grouped_matmul(x, matrices, rows, starts, bias=bias)
     return output
 
 

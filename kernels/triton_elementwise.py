@@ -4,15 +4,25 @@ What ``kernels.norm`` and ``kernels.activation`` say.
 Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
 """
 
+import math
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.activation import SWISH_GAIN
 from kernels.launching import launch
 
 COLUMNS_EACH = 1024
 """Columns of a program of the gate."""
+GATES = {"silu": 0, "gelu_tanh": 1, "clamped": 2}
+
+GELU_TANH = tl.constexpr(1)
+CLAMPED = tl.constexpr(2)
+GAIN = tl.constexpr(SWISH_GAIN)
+SQRT_8_OVER_PI = tl.constexpr(math.sqrt(8 / math.pi))
+GELU_CUBE = tl.constexpr(0.044715)
 
 
 @triton.jit
@@ -49,14 +59,26 @@ def add_rms_norm_kernel(
 
 
 @triton.jit
-def silu_mul_kernel(gate_up_ptr, out_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """BLOCK columns of one row. Grid: (rows, tiles of columns)."""
+def gate_kernel(
+    gate_up_ptr, out_ptr, limit, SIZE: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr
+):
+    """BLOCK columns of one row. Grid: (rows, tiles of columns). ``limit`` counts for CLAMPED."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = column < SIZE
     gate = tl.load(gate_up_ptr + row * 2 * SIZE + column, mask=known, other=0.0).to(tl.float32)
     up = tl.load(gate_up_ptr + row * 2 * SIZE + SIZE + column, mask=known, other=0.0)
-    gated = gate / (1.0 + tl.exp(-gate)) * up.to(tl.float32)
+    up = up.to(tl.float32)
+    if KIND == GELU_TANH:
+        # tanh(z) is 2 sigmoid(2 z) - 1.
+        inner = SQRT_8_OVER_PI * (gate + GELU_CUBE * gate * gate * gate)
+        gated = gate * sigmoid(inner) * up
+    elif KIND == CLAMPED:
+        gate = tl.where(gate > limit, limit, gate)
+        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+        gated = (up + 1.0) * (gate * sigmoid(gate * GAIN))
+    else:
+        gated = gate * sigmoid(gate) * up
     place = row * SIZE + column
     tl.store(out_ptr + place, gated.to(out_ptr.dtype.element_ty), mask=known)
 
@@ -92,10 +114,32 @@ def norm_warps(block: int) -> int:
 
 def silu_mul(gate_up: Tensor) -> Tensor:
     """See ``kernels.activation.silu_mul_reference``."""
+    return _gated(gate_up, "silu")
+
+
+def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
+    """See ``kernels.activation.gelu_tanh_mul_reference``."""
+    return _gated(gate_up, "gelu_tanh")
+
+
+def clamped_swiglu(gate_up: Tensor, limit: float) -> Tensor:
+    """See ``kernels.activation.clamped_swiglu_reference``."""
+    return _gated(gate_up, "clamped", limit)
+
+
+def _gated(gate_up: Tensor, kind: str, limit: float = 0.0) -> Tensor:
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     output = torch.empty(rows, size, dtype=gate_up.dtype, device=gate_up.device)
-    launch(silu_mul_kernel, (rows, triton.cdiv(size, COLUMNS_EACH)))(
-        gate_up.contiguous(), output, SIZE=size, BLOCK=COLUMNS_EACH, num_warps=4
+    if rows == 0:
+        return output
+    launch(gate_kernel, (rows, triton.cdiv(size, COLUMNS_EACH)))(
+        gate_up.contiguous(),
+        output,
+        float(limit),
+        SIZE=size,
+        KIND=GATES[kind],
+        BLOCK=COLUMNS_EACH,
+        num_warps=4,
     )
     return output
 

@@ -43,21 +43,25 @@ def grouped_matmul_kernel(
     matrices_ptr,
     rows_ptr,
     starts_ptr,
+    bias_ptr,
     out_ptr,
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
     EXPERTS: tl.constexpr,
     PADDED: tl.constexpr,
+    SORTED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """BLOCK_M picks of one expert by BLOCK_N outputs. Grid: (tiles of picks, of outputs)."""
+    """BLOCK_M picks of one expert by BLOCK_N outputs. Grid: (tiles of picks, of outputs).
+    ``rows_ptr`` is not read with SORTED, ``bias_ptr`` with HAS_BIAS only."""
     expert, pick, end = own_picks(starts_ptr, tl.program_id(0), EXPERTS, PADDED, BLOCK_M)
     if expert >= EXPERTS:
         return
     known = pick < end
-    row = tl.load(rows_ptr + pick, mask=known, other=0)
+    row = pick if SORTED else tl.load(rows_ptr + pick, mask=known, other=0)
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     matrix = matrices_ptr + expert.to(tl.int64) * OUTPUTS * INPUTS
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -74,6 +78,9 @@ def grouped_matmul_kernel(
             other=0.0,
         )
         acc = tl.dot(x, weight, acc, input_precision="ieee")
+    if HAS_BIAS:
+        own = expert * OUTPUTS + column
+        acc += tl.load(bias_ptr + own, mask=column < OUTPUTS, other=0.0).to(tl.float32)[None, :]
     place = pick.to(tl.int64)[:, None] * OUTPUTS + column[None, :]
     stored = known[:, None] & (column < OUTPUTS)[None, :]
     tl.store(out_ptr + place, acc.to(out_ptr.dtype.element_ty), mask=stored)
@@ -84,10 +91,12 @@ def rows_each(picks: int, experts: int) -> int:
     return FEW_ROWS if picks <= FEW_ROWS * experts else MANY_ROWS
 
 
-def grouped_matmul(x: Tensor, matrices: Tensor, rows: Tensor, starts: Tensor) -> Tensor:
+def grouped_matmul(
+    x: Tensor, matrices: Tensor, rows: Tensor | None, starts: Tensor, *, bias: Tensor | None = None
+) -> Tensor:
     """See ``kernels.grouped_matmul.grouped_matmul_reference``."""
     experts, outputs, inputs = matrices.shape
-    picks = len(rows)
+    picks = len(x) if rows is None else len(rows)
     output = torch.empty(picks, outputs, dtype=x.dtype, device=x.device)
     if picks == 0:
         return output
@@ -96,13 +105,16 @@ def grouped_matmul(x: Tensor, matrices: Tensor, rows: Tensor, starts: Tensor) ->
     launch(grouped_matmul_kernel, grid)(
         x.contiguous(),
         matrices,
-        rows,
+        starts if rows is None else rows,
         starts,
+        starts if bias is None else bias,
         output,
         OUTPUTS=outputs,
         INPUTS=inputs,
         EXPERTS=experts,
         PADDED=triton.next_power_of_2(experts),
+        SORTED=rows is None,
+        HAS_BIAS=bias is not None,
         BLOCK_M=block,
         BLOCK_N=COLUMNS_EACH,
         BLOCK_K=INPUTS_EACH,

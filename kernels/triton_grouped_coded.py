@@ -25,6 +25,7 @@ def grouped_coded_kernel(
     zeros_ptr,
     rows_ptr,
     starts_ptr,
+    bias_ptr,
     out_ptr,
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
@@ -35,16 +36,19 @@ def grouped_coded_kernel(
     HAS_ZEROS: tl.constexpr,
     EXPERTS: tl.constexpr,
     PADDED: tl.constexpr,
+    SORTED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """BLOCK_M picks of one expert by BLOCK_N outputs. Grid: (tiles of picks, of outputs)."""
+    """BLOCK_M picks of one expert by BLOCK_N outputs. Grid: (tiles of picks, of outputs).
+    ``rows_ptr`` is not read with SORTED, ``bias_ptr`` with HAS_BIAS only."""
     expert, pick, end = own_picks(starts_ptr, tl.program_id(0), EXPERTS, PADDED, BLOCK_M)
     if expert >= EXPERTS:
         return
     known = pick < end
-    row = tl.load(rows_ptr + pick, mask=known, other=0)
+    row = pick if SORTED else tl.load(rows_ptr + pick, mask=known, other=0)
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     output = expert.to(tl.int64) * OUTPUTS + column
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -71,17 +75,27 @@ def grouped_coded_kernel(
             HAS_ZEROS,
         ).to(x.dtype)
         acc = tl.dot(x, weight, acc, input_precision="ieee")
+    if HAS_BIAS:
+        own = expert * OUTPUTS + column
+        acc += tl.load(bias_ptr + own, mask=column < OUTPUTS, other=0.0).to(tl.float32)[None, :]
     place = pick.to(tl.int64)[:, None] * OUTPUTS + column[None, :]
     stored = known[:, None] & (column < OUTPUTS)[None, :]
     tl.store(out_ptr + place, acc.to(out_ptr.dtype.element_ty), mask=stored)
 
 
 def grouped_coded_matmul(
-    x: Tensor, codes: Codes, experts: int, rows: Tensor, starts: Tensor
+    x: Tensor,
+    codes: Codes,
+    experts: int,
+    rows: Tensor | None,
+    starts: Tensor,
+    *,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """See ``kernels.grouped_codes.grouped_coded_matmul_reference``; weights are rounded to x's
     dtype."""
-    picks, outputs = len(rows), codes.outputs // experts
+    picks = len(x) if rows is None else len(rows)
+    outputs = codes.outputs // experts
     output = torch.empty(picks, outputs, dtype=x.dtype, device=x.device)
     if picks == 0:
         return output
@@ -92,8 +106,9 @@ def grouped_coded_matmul(
         codes.values,
         codes.scales,
         codes.scales if codes.zeros is None else codes.zeros,
-        rows,
+        starts if rows is None else rows,
         starts,
+        starts if bias is None else bias,
         output,
         OUTPUTS=outputs,
         INPUTS=codes.inputs,
@@ -104,6 +119,8 @@ def grouped_coded_matmul(
         HAS_ZEROS=codes.zeros is not None,
         EXPERTS=experts,
         PADDED=triton.next_power_of_2(experts),
+        SORTED=rows is None,
+        HAS_BIAS=bias is not None,
         BLOCK_M=block,
         BLOCK_N=OUTPUTS_EACH,
         BLOCK_K=INPUTS_EACH,

@@ -20,10 +20,19 @@ from kernels.triton_decode import (
 )
 from kernels.triton_elementwise import (
     COLUMNS_EACH,
+    GATES,
     add_rms_norm_kernel,
+    gate_kernel,
     norm_warps,
-    silu_mul_kernel,
     squared_relu_kernel,
+)
+from kernels.triton_expert_routing import COLUMNS_EACH as COLUMNS_OF_PARTS
+from kernels.triton_expert_routing import (
+    EXPERTS_EACH,
+    MOST_PICKS,
+    combined_kernel,
+    route_kernel,
+    sorted_picks_kernel,
 )
 from kernels.triton_fp8 import COLUMNS_EACH as COLUMNS_OF_ROWS
 from kernels.triton_fp8 import quantise_rows_kernel
@@ -121,13 +130,15 @@ def builds() -> Iterator[Build]:
         constants={"SIZE": 4096, "BLOCK": COLUMNS_OF_ROWS},
         num_warps=4,
     )
-    yield Build(
-        name="silu_mul 12288",
-        kernel=silu_mul_kernel,
-        types=pointers("bf16", "gate_up", "out"),
-        constants={"SIZE": 12288, "BLOCK": COLUMNS_EACH},
-        num_warps=4,
-    )
+    for gate, number in GATES.items():
+        yield Build(
+            name=f"{gate} gate 12288",
+            kernel=gate_kernel,
+            types=pointers("bf16", "gate_up", "out") | {"limit": "fp32"},
+            constants={"SIZE": 12288, "KIND": number, "BLOCK": COLUMNS_EACH},
+            num_warps=4,
+        )
+    yield from _experts()
     yield Build(
         name="latent_rows 128 heads of DeepSeek V3",
         kernel=latent_rows_kernel,
@@ -162,12 +173,14 @@ def builds() -> Iterator[Build]:
             kernel=grouped_matmul_kernel,
             types=pointers("bf16", "x", "matrices")
             | pointers("i64", "rows", "starts")
-            | pointers("bf16", "out"),
+            | pointers("bf16", "bias", "out"),
             constants={
                 "OUTPUTS": 1536,
                 "INPUTS": 2048,
                 "EXPERTS": 128,
                 "PADDED": 128,
+                "SORTED": False,
+                "HAS_BIAS": True,
                 "BLOCK_M": block,
                 "BLOCK_N": COLUMNS_OF_EXPERTS,
                 "BLOCK_K": INPUTS_EACH,
@@ -213,11 +226,59 @@ def _coded() -> Iterator[Build]:
             yield Build(
                 name=f"grouped_coded {name}",
                 kernel=grouped_coded_kernel,
-                types=parts | pointers("i64", "rows", "starts") | pointers("bf16", "out"),
-                constants=constants | {"EXPERTS": 128, "PADDED": 128},
+                types=parts | pointers("i64", "rows", "starts") | pointers("bf16", "bias", "out"),
+                constants=constants
+                | {"EXPERTS": 128, "PADDED": 128, "SORTED": True, "HAS_BIAS": False},
                 num_warps=4,
                 needs=needs,
             )
+
+
+def _experts() -> Iterator[Build]:
+    """Choosing among 128 experts, and among 256 in groups; sorting; adding up."""
+    for name, experts, grouped in (("qwen3", 128, False), ("deepseek-v3", 256, True)):
+        yield Build(
+            name=f"route {name}",
+            kernel=route_kernel,
+            types=pointers("fp32", "logits", "correction")
+            | pointers("bf16", "weights")
+            | pointers("i64", "chosen")
+            | {"scale": "fp32", "least_sum": "fp32"},
+            constants={
+                "EXPERTS": experts,
+                "PADDED": experts,
+                "TAKEN": 8,
+                "SLOTS": 8,
+                "GROUPS": 8 if grouped else 1,
+                "PADDED_GROUPS": 8 if grouped else 1,
+                "CHOSEN_GROUPS": 4 if grouped else 1,
+                "BEST_OF_GROUP": 2,
+                "SIGMOID": grouped,
+                "CORRECTED": grouped,
+                "NORMALISE": True,
+            },
+            num_warps=4,
+        )
+    for picks in (64, MOST_PICKS):
+        yield Build(
+            name=f"sorted_picks {picks}",
+            kernel=sorted_picks_kernel,
+            types=pointers("i64", "chosen", "rows", "starts", "places") | {"picks": "i32"},
+            constants={"TAKEN": 8, "PADDED": picks, "EXPERTS": 128, "BLOCK_E": EXPERTS_EACH},
+            num_warps=8,
+        )
+    for some in (False, True):
+        yield Build(
+            name=f"combined{' some' if some else ''}",
+            kernel=combined_kernel,
+            types=pointers("bf16", "parts")
+            | pointers("i64", "places")
+            | pointers("bf16", "weights")
+            | pointers("i1" if some else "bf16", "mine")
+            | pointers("bf16", "out"),
+            constants={"HIDDEN": 2048, "TAKEN": 8, "SOME": some, "BLOCK": COLUMNS_OF_PARTS},
+            num_warps=4,
+        )
 
 
 def _sampling(vocab: int) -> Iterator[Build]:

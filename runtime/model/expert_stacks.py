@@ -22,12 +22,12 @@ OneExpert = Callable[[int], Sequence[Matrix]]
 
 
 class ExpertStack(Protocol):
-    """A linear map of each expert, without biases."""
+    """A linear map of each expert."""
 
     num_bytes: int
     """Bytes of all of them."""
 
-    def multiply(self, x: Tensor, rows: Tensor, starts: Tensor) -> Tensor:
+    def multiply(self, x: Tensor, rows: Tensor | None, starts: Tensor) -> Tensor:
         """Picked rows, sorted by expert, each by its expert's map: see
         ``kernels.grouped_matmul.grouped_matmul_reference``."""
         ...
@@ -36,36 +36,39 @@ class ExpertStack(Protocol):
 class PlainStack:
     """In the model's dtype."""
 
-    def __init__(self, matrices: Tensor) -> None:
-        """``matrices`` [experts, outputs, inputs]."""
-        self._matrices = matrices
+    def __init__(self, matrices: Tensor, bias: Tensor | None) -> None:
+        """``matrices`` [experts, outputs, inputs], ``bias`` [experts, outputs]."""
+        self._matrices, self._bias = matrices, bias
         self.num_bytes = matrices.numel() * matrices.element_size()
 
-    def multiply(self, x: Tensor, rows: Tensor, starts: Tensor) -> Tensor:
+    def multiply(self, x: Tensor, rows: Tensor | None, starts: Tensor) -> Tensor:
         """See ``ExpertStack``."""
-        return grouped_matmul(x, self._matrices, rows, starts)
+        return grouped_matmul(x, self._matrices, rows, starts, bias=self._bias)
 
 
 class CodedStack:
     """In few bits."""
 
-    def __init__(self, codes: Codes, experts: int) -> None:
-        """``codes`` [experts * outputs, inputs]."""
-        self._codes, self._experts = codes, experts
+    def __init__(self, codes: Codes, experts: int, bias: Tensor | None) -> None:
+        """``codes`` [experts * outputs, inputs], ``bias`` [experts, outputs]."""
+        self._codes, self._experts, self._bias = codes, experts, bias
         self.num_bytes = codes.num_bytes
 
-    def multiply(self, x: Tensor, rows: Tensor, starts: Tensor) -> Tensor:
+    def multiply(self, x: Tensor, rows: Tensor | None, starts: Tensor) -> Tensor:
         """See ``ExpertStack``."""
-        return grouped_coded_matmul(x, self._codes, self._experts, rows, starts)
+        return grouped_coded_matmul(x, self._codes, self._experts, rows, starts, bias=self._bias)
 
 
-def stack_of(matrices: OneExpert, experts: int, bits: WeightBits) -> ExpertStack | None:
+def stack_of(
+    matrices: OneExpert, experts: int, bits: WeightBits, bias: Tensor | None
+) -> ExpertStack | None:
     """The maps of so many experts as one; None: they are not of one form.
 
     Args:
         matrices: taken one after the other and once, so that no more than one expert's are held
             beside the stack.
         bits: 16, or fp8 for matrices that are not in few bits already.
+        bias: [experts, outputs], added to what the maps give.
     """
     first = _whole(matrices(0), bits)
     if first is None:
@@ -77,7 +80,7 @@ def stack_of(matrices: OneExpert, experts: int, bits: WeightBits) -> ExpertStack
             if not isinstance(each, Tensor):
                 return None
             plain[place] = each
-        return PlainStack(plain)
+        return PlainStack(plain, bias)
     codes = _room(first, experts)
     for place in range(experts):
         each = first if place == 0 else _whole(matrices(place), bits)
@@ -87,7 +90,7 @@ def stack_of(matrices: OneExpert, experts: int, bits: WeightBits) -> ExpertStack
         codes.values[own], codes.scales[own] = each.values, each.scales
         if codes.zeros is not None and each.zeros is not None:
             codes.zeros[own] = each.zeros
-    return CodedStack(codes, experts)
+    return CodedStack(codes, experts, bias)
 
 
 def _whole(matrices: Sequence[Matrix], bits: WeightBits) -> Matrix | None:

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.activation import clamped_swiglu, gelu_tanh_mul, silu_mul, squared_relu
-from kernels.grouped_matmul import multiplies_grouped, sorted_by_expert
+from kernels.expert_routing import combined, sorted_picks
+from kernels.grouped_matmul import multiplies_grouped
 from runtime.model.config import Experts, Gated, Plain
 from runtime.model.expert_stacks import ExpertStack, stack_of
 from runtime.model.layers import Linear, MapLoader, biases_of, matrices_of
@@ -151,18 +152,10 @@ class GroupedExpertMlp:
     a step waits for the host, and a token's parts are summed up in the order of its choice."""
 
     def __init__(
-        self,
-        spec: Experts,
-        router: ExpertRouter,
-        maps: tuple[ExpertStack, ExpertStack],
-        biases: tuple[Tensor, Tensor] | None,
+        self, spec: Experts, router: ExpertRouter, maps: tuple[ExpertStack, ExpertStack]
     ) -> None:
-        """
-        Args:
-            maps: what an expert begins with (gate and up side by side, or up), and down.
-            biases: of both, [experts, outputs].
-        """
-        self._router, self._spec, self._biases = router, spec, biases
+        """``maps``: what an expert begins with (gate and up side by side, or up), and down."""
+        self._router, self._spec = router, spec
         self._first, self._down = maps
         taken = min(spec.router.per_token, len(spec.held))
         stacked = sum(each.num_bytes for each in maps) // len(spec.held)
@@ -170,26 +163,14 @@ class GroupedExpertMlp:
 
     def __call__(self, x: Tensor) -> Tensor:
         weights, chosen = self._router(x)
-        router = self._spec.router
-        picked = chosen.flatten()
-        order, starts = sorted_by_expert(picked, router.num_experts)
-        rows, held = order // router.per_token, self._spec.held
-        starts = starts[held.start : held.stop + 1]
-        first = self._first.multiply(x, rows, starts)
-        if self._biases is not None:
-            own = (picked[order] - held.start).clamp(0, len(held) - 1)
-            first += self._biases[0][own]
-        inner = _activated(self._spec.each, first)
-        each = torch.arange(len(order), device=x.device)
-        down = self._down.multiply(inner, each, starts)
-        if self._biases is not None:
-            down += self._biases[1][own]
+        picks = sorted_picks(chosen, self._spec.router.num_experts, x)
+        held, mine = self._spec.held, None
         if self._spec.own is not None:
-            mine = (picked[order] >= held.start) & (picked[order] < held.stop)
-            down = torch.where(mine[:, None], down, 0)  # nothing was written for the others
-        parts = torch.empty(*chosen.shape, x.shape[1], dtype=x.dtype, device=x.device)
-        parts.flatten(0, 1)[order] = down
-        return (parts * weights[:, :, None]).sum(1)
+            mine = (chosen >= held.start) & (chosen < held.stop)
+        starts = picks.starts[held.start : held.stop + 1]
+        inner = _activated(self._spec.each, self._first.multiply(x, picks.rows, starts))
+        parts = self._down.multiply(inner, None, starts)
+        return combined(parts, picks.places, weights, mine)
 
 
 def grouped_experts(
@@ -203,32 +184,22 @@ def grouped_experts(
     hidden, size, source = router.weight.shape[1], spec.each.size, loader.source
     wide = ("gate_proj", "up_proj") if isinstance(spec.each, Gated) else ("up_proj",)
 
-    def named(place: int, parts: Sequence[str]) -> list[str]:
-        return [f"{name}.experts.{spec.held[place]}.{part}" for part in parts]
-
     def stacked(parts: Sequence[str], outputs: int, inputs: int) -> ExpertStack | None:
+        names = [[f"{name}.experts.{index}.{part}" for part in parts] for index in spec.held]
         sizes = [outputs] * len(parts)
+        bias = None
+        if spec.each.bias:
+            bias = torch.stack([biases_of(source, each, sizes) for each in names])
         return stack_of(
-            lambda place: matrices_of(source, named(place, parts), sizes, inputs),
-            len(spec.held),
+            lambda place: matrices_of(source, names[place], sizes, inputs),
+            len(names),
             loader.bits,
+            bias,
         )
 
     first = stacked(wide, size, hidden)
     down = None if first is None else stacked(("down_proj",), hidden, size)
-    if first is None or down is None:
-        return None
-    biases = None
-    if spec.each.bias:
-        places = range(len(spec.held))
-        sizes = [size] * len(wide)
-        biases = (
-            torch.stack([biases_of(source, named(place, wide), sizes) for place in places]),
-            torch.stack(
-                [biases_of(source, named(place, ("down_proj",)), [hidden]) for place in places]
-            ),
-        )
-    return GroupedExpertMlp(spec, router, (first, down), biases)
+    return None if first is None or down is None else GroupedExpertMlp(spec, router, (first, down))
 
 
 class SharedExpertMlp:

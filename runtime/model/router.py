@@ -3,10 +3,10 @@
 The router is a small matrix and is never quantised: its choices are not continuous.
 """
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.expert_routing import Routing, route
 from runtime.model.config import Router
 from runtime.model.layers import WeightSource
 
@@ -16,7 +16,16 @@ class ExpertRouter:
     correction, and one that is ``wide``, are kept and computed in float32 at least."""
 
     def __init__(self, spec: Router, name: str, hidden: int, source: WeightSource) -> None:
-        self._spec = spec
+        self._routing = Routing(
+            per_token=spec.per_token,
+            scores=spec.scores,
+            normalise=spec.normalise,
+            groups=spec.groups,
+            chosen_groups=spec.chosen_groups,
+            best_of_group=spec.best_of_group,
+            scale=spec.scale,
+            least_sum=spec.least_sum,
+        )
         count = spec.num_experts
         wide = spec.wide or spec.scores == "sigmoid"
         self.weight = source.tensor(f"{name}.gate.weight", (count, hidden), wide=wide)
@@ -32,32 +41,5 @@ class ExpertRouter:
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(weights, experts), each [tokens, per_token]."""
-        spec = self._spec
-        scores = self._scores(x)
-        choice = scores if self.correction is None else scores + self.correction
-        if spec.groups > 1:
-            choice = self._within_groups(choice)
-        weights, chosen = choice.topk(spec.per_token, dim=-1)
-        if choice is not scores:
-            weights = scores.gather(-1, chosen)
-        if spec.normalise:
-            weights = weights / (weights.sum(-1, keepdim=True) + spec.least_sum)
-        if spec.scale != 1:
-            weights = weights * spec.scale
-        return weights.to(x.dtype), chosen
-
-    def _scores(self, x: Tensor) -> Tensor:
         logits = functional.linear(x.to(self.weight.dtype), self.weight, self._bias)
-        if self._spec.scores == "sigmoid":
-            return logits.sigmoid()
-        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-        return logits.softmax(-1, dtype=wide)
-
-    def _within_groups(self, choice: Tensor) -> Tensor:
-        """Experts of groups that are not taken lose every comparison."""
-        spec = self._spec
-        grouped = choice.view(len(choice), spec.groups, -1)
-        best = grouped.topk(spec.best_of_group, dim=-1).values.sum(-1)
-        taken = best.topk(spec.chosen_groups, dim=-1).indices
-        out = torch.ones_like(best, dtype=torch.bool).scatter_(-1, taken, False)
-        return grouped.masked_fill(out[..., None], -torch.inf).view_as(choice)
+        return route(logits, self.correction, self._routing, x.dtype)

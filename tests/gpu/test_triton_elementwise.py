@@ -1,9 +1,16 @@
 """Triton's norm and gate against their references."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from kernels.activation import silu_mul_reference, squared_relu_reference
+from kernels.activation import (
+    clamped_swiglu_reference,
+    gelu_tanh_mul_reference,
+    silu_mul_reference,
+    squared_relu_reference,
+)
 from kernels.dispatch import triton_kernels
 from kernels.norm import add_rms_norm_reference
 
@@ -33,21 +40,30 @@ def test_the_norm_after_an_add_agrees_with_the_reference(
         assert torch.allclose(found.cpu(), wanted, rtol=limit, atol=limit)
 
 
+GATES: dict[str, tuple[Callable[..., torch.Tensor], tuple[float, ...]]] = {
+    "silu_mul": (silu_mul_reference, ()),
+    "gelu_tanh_mul": (gelu_tanh_mul_reference, ()),
+    "clamped_swiglu": (clamped_swiglu_reference, (7.0,)),
+}
+
+
+@pytest.mark.parametrize("name", GATES)
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize(("tokens", "size"), [(1, 64), (4, 100), (2, 1100)])
+@pytest.mark.parametrize(("tokens", "size"), [(1, 64), (4, 100), (2, 1100), (0, 8)])
 def test_the_gate_agrees_with_the_reference(
-    dtype: torch.dtype, tokens: int, size: int, device: torch.device
+    name: str, dtype: torch.dtype, tokens: int, size: int, device: torch.device
 ) -> None:
+    reference, limits = GATES[name]
     gate_up = (8 * torch.randn(tokens, 2 * size)).to(dtype)
+    if tokens:
+        gate_up[0, 0], gate_up[0, -1] = torch.nan, torch.nan
+        gate_up[-1, 1], gate_up[-1, 2] = 90.0, -90.0
     kernels = triton_kernels("elementwise", gate_up)
     assert kernels is not None
-    limit = TOLERANCE[dtype]
-    assert torch.allclose(
-        kernels.silu_mul(gate_up.to(device)).cpu(),
-        silu_mul_reference(gate_up),
-        rtol=limit,
-        atol=limit,
-    )
+    found = getattr(kernels, name)(gate_up.to(device), *limits).cpu()
+    wanted, limit = reference(gate_up.float(), *limits), TOLERANCE[dtype]
+    wanted = wanted.to(dtype)
+    assert torch.allclose(found, wanted, rtol=limit, atol=limit, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -38,13 +38,21 @@ def test_every_pick_is_multiplied_with_its_own_experts_matrix(
     rows = order // per_token
     kernels = triton_kernels("grouped", x)
     assert kernels is not None
+    bias = torch.randn(experts, outputs, generator=generator).to(dtype)
+    bias[-1] = torch.nan
     found = kernels.grouped_matmul(
-        x.to(device), matrices.to(device), rows.to(device), starts.to(device)
+        x.to(device), matrices.to(device), rows.to(device), starts.to(device), bias=bias.to(device)
     )
-    expected = grouped_matmul_reference(x.float(), matrices.float(), rows, starts).to(dtype)
+    expected = grouped_matmul_reference(
+        x.float(), matrices.float(), rows, starts, bias=bias.float()
+    ).to(dtype)
     limit = TOLERANCE[dtype]
     assert expected.isfinite().all()
     assert torch.allclose(found.cpu(), expected, rtol=limit, atol=limit)
+    given = x[rows].to(device), matrices.to(device), None, starts.to(device)
+    again = kernels.grouped_matmul(*given)
+    expected = (expected.float() - bias.float()[chosen[order]]).to(dtype)
+    assert torch.allclose(again.cpu(), expected, rtol=limit, atol=2 * limit)
 
 
 def test_no_picks_are_no_rows(device: torch.device) -> None:

@@ -48,14 +48,24 @@ def test_every_pick_is_multiplied_with_its_own_experts_codes(
     rows = order // per_token
     kernels = triton_kernels("grouped_coded", x)
     assert kernels is not None
+    bias = torch.randn(experts, outputs, generator=generator).to(dtype)
     found = kernels.grouped_coded_matmul(
-        x.to(device), codes.to(device), experts, rows.to(device), starts.to(device)
+        x.to(device),
+        codes.to(device),
+        experts,
+        rows.to(device),
+        starts.to(device),
+        bias=bias.to(device),
     )
-    expected = grouped_coded_matmul_reference(x.float(), codes, experts, rows, starts)
+    wide = bias.float()
+    expected = grouped_coded_matmul_reference(x.float(), codes, experts, rows, starts, bias=wide)
     sizes = grouped_coded_matmul_reference(x.float().abs(), codes, experts, rows, starts).abs()
     allowed = TOLERANCE[dtype] * (10 + sizes + expected.abs().amax())
     assert expected.isfinite().all()
     assert bool(((found.cpu().float() - expected).abs() <= allowed).all())
+    given = x[rows].to(device), codes.to(device), experts, None, starts.to(device)
+    again = kernels.grouped_coded_matmul(*given).cpu().float() + wide[chosen[order]]
+    assert bool(((again - expected).abs() <= 2 * allowed).all())
 
 
 def test_no_picks_are_no_rows(device: torch.device) -> None:

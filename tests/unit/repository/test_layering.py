@@ -80,6 +80,7 @@ USES_TORCH = {
     "model.delta_mixer",
     "model.delta_states",
     "model.embedding",
+    "model.expert_stacks",
     "model.family_weights",
     "model.feed_forward",
     "model.gguf_weights",
