@@ -213,6 +213,7 @@ def test_an_engine_can_be_replaced_while_thousands_of_clients_are_there() -> Non
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.tail
 def test_an_engine_that_stands_still_is_killed_and_a_fresh_one_takes_over() -> None:
     asyncio.run(_stop_and_restart())
 
@@ -334,6 +335,7 @@ def test_a_model_that_does_not_exist_is_one_clear_error() -> None:
     assert "Traceback" not in str(caught.value)
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("link", [EngineProcess, InlineEngine])
 @pytest.mark.samples(1)
 def test_what_an_engine_leaves_on_disk_is_there_for_the_next(

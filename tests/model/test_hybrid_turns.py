@@ -229,6 +229,7 @@ def test_more_turns_than_slots_are_refused_at_the_start() -> None:
         load(state_slots=4)
 
 
+@pytest.mark.tail
 def test_a_tenant_that_floods_with_one_token_sessions_keeps_to_its_share_of_slots() -> None:
     """Its neighbour finds the end of each of its sessions, gets slots up to its own share, and a
     token at each step beside few of the flood's."""

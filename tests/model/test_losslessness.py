@@ -284,6 +284,7 @@ class _Wrong:
         return len(tokens) - len(PROMPT)
 
 
+@pytest.mark.tail
 def test_a_verifier_by_rejection_passes_the_same_test() -> None:
     """Guards the next test: its verifier is right where no fault is planted."""
     assert _p_value(list(_outputs(1000, _Wrong("none")))) > 1e-4

@@ -108,6 +108,7 @@ def test_the_peers_interpreter_goes_to_those_that_are_measured_beside_it() -> No
                 assert given.rehearsed[-2:] == given.command[-2:]
 
 
+@pytest.mark.tail
 def test_measurements_can_be_chosen_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

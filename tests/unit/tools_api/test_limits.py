@@ -213,7 +213,7 @@ def test_beyond_a_limit_of_turns_a_tenant_has_its_share_and_half_of_what_is_left
     assert _fill(limit, "".join(turns) or "ab") == turns
 
 
-@pytest.mark.parametrize("limit", [1, 7, 64, 4096])
+@pytest.mark.parametrize("limit", [1, 7, 64, pytest.param(4096, marks=pytest.mark.tail)])
 def test_whoever_comes_and_goes_there_are_twice_as_many_turns_at_most(limit: int) -> None:
     rng = random.Random(limit)
     turns: Counter[str] = Counter()

@@ -141,6 +141,7 @@ def test_a_slow_grammar_is_killed_and_the_next_one_is_checked(tmp_path: Path) ->
     run(tmp_path, scenario, ProbeLimits(seconds=0.5))
 
 
+@pytest.mark.tail
 def test_a_child_that_does_not_get_to_run_refuses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +198,7 @@ def test_a_child_that_is_slow_to_die_is_not_robbed_of_its_status(
     run(tmp_path / "tokenizer", scenario)
 
 
+@pytest.mark.tail
 def test_others_do_not_wait_for_a_slow_grammar(tmp_path: Path) -> None:
     async def scenario(probe: GrammarProbe) -> None:
         slow = asyncio.create_task(probe.check(schema_spec(SLOW)))
@@ -318,6 +320,7 @@ def test_the_child_is_renewed_after_its_share_of_checks(tmp_path: Path) -> None:
     run(tmp_path, scenario, ProbeLimits(checks_per_process=2))
 
 
+@pytest.mark.tail
 def test_nobody_waits_for_the_child_that_takes_over(tmp_path: Path) -> None:
     """It took a second and more, three and a half beside sixty-four clients with new grammars."""
 

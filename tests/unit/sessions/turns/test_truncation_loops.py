@@ -269,6 +269,7 @@ def test_forks_of_a_chain_are_cut_alike() -> None:
         assert fork.prompt.startswith(turns[number].prompt)
 
 
+@pytest.mark.tail
 def test_servers_that_know_nothing_cut_a_history_where_it_was_cut_before() -> None:
     """A history that is resent turn by turn, each time to a server that has not seen it."""
     known = resent(Rig(max_context_tokens=WINDOW))[: TURNS // 2]
