@@ -49,6 +49,9 @@ SHARED := -n 2 --dist loadfile
 QUICK := -m 'not tail'
 REHEARSAL_TORCH ?=
 
+# Tests start servers hundreds of times; compiled modules are kept, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt
