@@ -102,6 +102,8 @@ class DeepSeekV3(ChatFormat):
                     out.special(USER)
                     out.text(turn.text)
                     self._open(out, options)
+                case AssistantTurn(only_reasoning=True) if not self._has_reasoning(options):
+                    pass
                 case AssistantTurn():
                     self._assistant(out, turn, options)
                     out.special(END_OF_SENTENCE)
@@ -112,6 +114,10 @@ class DeepSeekV3(ChatFormat):
     def generation_prompt(self, options: TemplateOptions) -> list[Segment]:
         """No tokens: the model's turn begins where a user's ends, and goes on behind outputs."""
         return []
+
+    def _has_reasoning(self, options: TemplateOptions) -> bool:
+        """Whether there is a place for the reasoning of earlier turns."""
+        return False
 
     def _open(self, out: SegmentWriter, options: TemplateOptions) -> None:
         """Open the model's turn behind a user's."""
@@ -168,6 +174,9 @@ class DeepSeekR1(DeepSeekV3):
         super().__init__(has_token)
         self.thinking = has_token(self.think_opener) and has_token(self.think_closer)
 
+    def _has_reasoning(self, options: TemplateOptions) -> bool:
+        return self.thinking
+
     def generation_prompt(self, options: TemplateOptions) -> list[Segment]:
         """Opens the think block; an empty one keeps the model from thinking."""
         out = self._writer()
@@ -180,7 +189,7 @@ class DeepSeekR1(DeepSeekV3):
         return out.segments
 
     def _assistant(self, out: SegmentWriter, turn: AssistantTurn, options: TemplateOptions) -> None:
-        if turn.reasoning:
+        if turn.reasoning and self.thinking:
             out.tag(self.think_opener)
             out.text("\n" + turn.reasoning.strip("\n") + "\n")
             out.tag(self.think_closer)
@@ -215,6 +224,9 @@ class DeepSeekV31(DeepSeekV3):
         self.thinking = has_token(self.think_opener) and has_token(self.think_closer)
         self._calls = _NAMED
         self.calls = self._calls
+
+    def _has_reasoning(self, options: TemplateOptions) -> bool:
+        return options.thinking
 
     def generation_prompt(self, options: TemplateOptions) -> list[Segment]:
         """Opens the think block where the model is to reason."""

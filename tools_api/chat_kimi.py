@@ -83,6 +83,8 @@ class KimiK2(ChatFormat):
             match turn:
                 case Message():
                     self._turn(out, role_of(turn), turn.text)
+                case AssistantTurn(only_reasoning=True) if not self.thinking:
+                    pass
                 case AssistantTurn():
                     names |= {call.call_id: call.full_name for call in turn.calls}
                     self._start(out, "assistant")

@@ -26,7 +26,7 @@ from tools_api.chat_small import Gemma3, Granite4, Phi4Mini, SmolLm3
 from tools_api.grammar import call_rules
 from tools_api.harmony import HarmonyCalls
 from tools_api.harmony_rules import HarmonyRules
-from tools_api.items import FunctionCall
+from tools_api.items import FunctionCall, Reasoning
 from tools_api.lark_rules import LarkRules
 from tools_api.named_calls import NamedCalls
 from tools_api.parsed_events import CallDone
@@ -120,6 +120,31 @@ def test_a_model_that_reasons_and_calls_reasons_again_behind_outputs() -> None:
         assert opener == Segment("<think>", special=True)
         assert chat.opens_reasoning
     assert DeepSeekV31(lambda _: True).generation_prompt(TemplateOptions()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "thinking", "written"),
+    [
+        (DeepSeekV3, False, False),
+        (DeepSeekV31, False, False),
+        (DeepSeekV31, True, True),
+        (DeepSeekR1, True, True),
+        (KimiK2, False, False),
+        (KimiK2Thinking, True, True),
+    ],
+)
+def test_an_output_that_was_cut_in_its_reasoning_is_no_empty_answer(
+    kind: type[Any], thinking: bool, written: bool
+) -> None:
+    """Where the format has a place for it, it stays."""
+    segments = kind(lambda _: True).items(
+        (Reasoning(content=("Hm.",)),),
+        first=False,
+        open_output=False,
+        options=TemplateOptions(thinking=thinking),
+    )
+    assert (segments != []) is written
+    assert any("Hm." in segment.text for segment in segments) is written
 
 
 def test_harmony_binds_the_whole_output() -> None:
