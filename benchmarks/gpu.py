@@ -36,9 +36,9 @@ from benchmarks.gpu_cases import (
     measure_steps,
     measure_verify,
 )
+from benchmarks.gpu_experts import measure_experts
 from benchmarks.gpu_graphs import measure_graphs, measure_verified_steps
 from benchmarks.gpu_kernels import (
-    measure_experts,
     measure_fp8_kv,
     measure_fp8_products,
     measure_sampling,

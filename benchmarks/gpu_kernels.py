@@ -1,4 +1,4 @@
-"""More of the GPU benchmark's cases: the draw, products in fp8, keys and values in fp8, experts.
+"""More of the GPU benchmark's cases: the draw, products in fp8, keys and values in fp8.
 
 Each is checked against its reference first, then timed beside what one would use otherwise,
 and related to the bytes that it has to move at least.
@@ -12,15 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.gpu_cases import Wrong, blocks_for, make_layout, seconds, wall_seconds
+from benchmarks.gpu_cases import Wrong, blocks_for, make_layout, seconds
 from benchmarks.gpu_plan import BLOCK_SIZE, Plan
 from benchmarks.gpu_timing import copies_to_rotate
-from kernels.activation import silu_mul
 from kernels.attention import paged_attention, paged_attention_reference
 from kernels.dispatch import triton_kernels
-from kernels.expert_routing import combined, sorted_picks
 from kernels.fp8_matmul import Fp8Matrix, fp8_matmul_reference
-from kernels.grouped_matmul import grouped_matmul, grouped_matmul_reference
 from kernels.masked_sampling import SamplingBatch, sample_reference
 from kernels.paged_layout import PagedLayout
 from kernels.quantised_kv import FP8, SCALE_BYTES, fp8_parts, quantise_fp8
@@ -193,66 +190,3 @@ def fp8_pool(plan: Plan, num_blocks: int, device: torch.device) -> tuple[Tensor,
         for part, new in zip((numbers, scales), quantise_fp8(drawn), strict=True):
             part.copy_(new)
     return keys, values
-
-
-def measure_experts(
-    plan: Plan, rate: float, dtype: torch.dtype, device: torch.device
-) -> list[dict[str, Any]]:
-    """One layer's experts, as in service but for the router: picks sorted, two products in one
-    launch each with the gate between them, and the sum of each token's parts, beside a loop over
-    the experts, for which the host waits. What has to be read is the matrices of the experts that
-    some token takes.
-
-    Raises:
-        Wrong: a product is not the reference's.
-    """
-    experts, hidden = plan.experts, plan.experts_hidden
-    count, size = experts.router.num_experts, experts.each.size
-    per_token = experts.router.per_token
-    gate_up, down = (
-        torch.empty(count, *shape, dtype=dtype, device=device).normal_(std=shape[1] ** -0.5)
-        for shape in ((2 * size, hidden), (hidden, size))
-    )
-    rows: list[dict[str, Any]] = []
-    even = torch.full((1, 1), 1 / per_token, dtype=dtype, device=device)
-    for tokens in plan.expert_tokens:
-        x = torch.randn(tokens, hidden, device=device).to(dtype)
-        chosen = _chosen(tokens, count, per_token, device)
-
-        def run(
-            product: Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor],
-            x: Tensor = x,
-            chosen: Tensor = chosen,
-        ) -> Tensor:
-            picks = sorted_picks(chosen, count, x)
-            gated = silu_mul(product(x, gate_up, picks.rows, picks.starts))
-            parts = product(gated, down, None, picks.starts)
-            return combined(parts, picks.places, even.expand_as(chosen))
-
-        found, expected = run(grouped_matmul).float(), run(grouped_matmul_reference).float()
-        error = float((found - expected).norm() / expected.norm())
-        if not error <= max(2 * torch.finfo(dtype).eps, 1e-5):
-            raise Wrong(f"experts of {tokens} tokens are off by {error:.2g} of the norm")
-        chosen_too = [
-            chosen,
-            *(_chosen(tokens, count, per_token, device) for _ in "abc"),
-        ]
-        calls = [_calling(run, grouped_matmul, x, each) for each in chosen_too]
-        taken = seconds(calls, device)
-        used = sum(len(each.unique()) for each in chosen_too) // len(chosen_too)
-        size_read = used * (gate_up[0].numel() + down[0].numel()) * dtype.itemsize
-        rows.append(
-            {
-                "tokens": tokens,
-                "experts_used": used,
-                "us": taken * 1e6,
-                "loop_us": wall_seconds(_calling(run, grouped_matmul_reference), device) * 1e6,
-                "share_of_copy": size_read / taken / rate,
-            }
-        )
-    return rows
-
-
-def _chosen(tokens: int, count: int, per_token: int, device: torch.device) -> Tensor:
-    """[tokens, per_token] experts, drawn anew: no cache holds what all the calls read."""
-    return torch.rand(tokens, count, device=device).topk(per_token, dim=-1).indices

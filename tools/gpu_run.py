@@ -87,10 +87,9 @@ def agent_loop(way: str, limit_s: float) -> Measurement:
 SERVER = "tools.gpu_server"
 _DEMO = (sys.executable, "-m", "keepwarm", "demo")
 _TESTS = (sys.executable, "-m", "pytest", "-q", "tests/gpu")
-_RECURRENT_TESTS = (
-    *(*_TESTS, "tests/model/test_gated_delta.py", "tests/model/test_short_conv.py"),
-    *("-k", "delta or conv or mamba", "-W", "default"),
-)
+_NEW_TESTS = (*_TESTS, "tests/model/test_gated_delta.py", "tests/model/test_short_conv.py")
+_RECURRENT = "delta or conv or mamba"
+_NEW_KERNELS = f"{_RECURRENT} or shaping or ring or gated or latent or expert or grouped"
 PARTS: dict[str, tuple[Measurement, ...]] = {
     "1": (
         module("tools.gpu_versions", 60),
@@ -128,7 +127,7 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
         benchmark("sampling", 60),
         benchmark("fp8_kv", 60),
         benchmark("fp8_products", 60),
-        benchmark("experts", 60),
+        benchmark("experts", 120),
         benchmark("peer_compiled", 150),
     ),
     "3": (
@@ -152,9 +151,9 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
     "5": (
         Measurement(
             name="recurrent_tests",
-            command=(*_RECURRENT_TESTS, "-n", "12"),
+            command=(*_NEW_TESTS, "-k", _NEW_KERNELS, "-W", "default", "-n", "12"),
             limit_s=120,
-            rehearsed=_RECURRENT_TESTS,
+            rehearsed=(*_NEW_TESTS, "-k", _RECURRENT, "-W", "default"),
         ),
         benchmark("recurrent", 120),
         module(
@@ -163,6 +162,7 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
             *("--model", "random:qwen3.5-100m", "--sessions", "16", "--turns", "4"),
             rehearsed=(*("--model", "random:qwen3.5-tiny", "--sessions", "2", "--turns", "2"),),
         ),
+        benchmark("experts", 120),
     ),
     "6": (
         module(

@@ -1,12 +1,13 @@
 """The GPU benchmark's plumbing on sizes that the interpreter manages; no figure counts here."""
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import gpu, gpu_cases, gpu_kernels
+from benchmarks import gpu, gpu_cases, gpu_experts, gpu_kernels
 from benchmarks.gpu import bars, main, measure, table
 from benchmarks.gpu_cases import Wrong, check
 from benchmarks.gpu_kernels import FILTERS
@@ -55,7 +56,8 @@ def test_every_part_is_measured_and_tabled(
     assert figures["relative_error"] < 1e-5
     assert len(figures["sampling"]) == len(FILTERS)
     assert [row["rows"] for row in figures["fp8_products"]] == [1, 5]
-    assert [row["experts_used"] for row in figures["experts"]] == [2, 4]
+    assert [row["kept"] for row in figures["experts"][::2]] == ["dtype", "e4m3", "int4", "e2m1"]
+    assert {row["experts_used"] for row in figures["experts"][::2]} == {2}
     assert [row["context"] for row in figures["prefill"]] == [0, 40]
     assert [(row["way"], row["blocks"]) for row in figures["tiers"]] == [
         (way, order) for order in ("in a row", "scattered") for way in ("down", "up")
@@ -93,18 +95,19 @@ def test_a_part_that_fails_says_so_and_the_others_are_measured(
 
 
 @pytest.mark.parametrize(
-    ("part", "name"),
+    ("part", "module", "name"),
     [
-        ("fp8_kv", "paged_attention_reference"),
-        ("fp8_products", "fp8_matmul_reference"),
-        ("experts", "grouped_matmul_reference"),
+        ("fp8_kv", gpu_kernels, "paged_attention_reference"),
+        ("fp8_products", gpu_kernels, "fp8_matmul_reference"),
+        ("experts", gpu_experts, "grouped_matmul_reference"),
+        ("experts", gpu_experts, "grouped_coded_matmul_reference"),
     ],
 )
 def test_a_part_whose_kernel_is_wrong_is_not_measured(
-    part: str, name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    part: str, module: ModuleType, name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = getattr(gpu_kernels, name)
-    monkeypatch.setattr(gpu_kernels, name, lambda *args, **more: right(*args, **more) * 1.02)
+    right = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *args, **more: right(*args, **more) * 1.02)
     with pytest.raises(Wrong, match="off by"):
         gpu.parts(TINY, torch.float32, device)[part](1.0)
 
