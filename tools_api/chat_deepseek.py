@@ -189,7 +189,7 @@ class DeepSeekR1(DeepSeekV3):
         return out.segments
 
     def _assistant(self, out: SegmentWriter, turn: AssistantTurn, options: TemplateOptions) -> None:
-        if turn.reasoning and self.thinking:
+        if turn.reasoning:
             out.tag(self.think_opener)
             out.text("\n" + turn.reasoning.strip("\n") + "\n")
             out.tag(self.think_closer)

@@ -133,8 +133,7 @@ def _tokenizer(
     merges: list[tuple[str, str]] = []
     for token in ranks:
         cuts = [(token[:at], token[at:]) for at in range(1, len(token))]
-        pairs = [(ranks[a], ranks[b], a, b) for a, b in cuts if a in ranks and b in ranks]
-        merges += [(spelt[a], spelt[b]) for _, _, a, b in sorted(pairs)]
+        merges += [(spelt[a], spelt[b]) for a, b in cuts if a in ranks and b in ranks]
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False,
              "use_regex": False}  # fmt: skip
     words = {"type": "Split", "pattern": {"Regex": _WORDS}, "behavior": "Isolated", "invert": False}

@@ -114,6 +114,12 @@ def test_what_the_two_may_match_differently_is_unsupported(pattern: str) -> None
         Expression(pattern)
 
 
+def test_groups_side_by_side_are_as_many_as_there_are() -> None:
+    text = "ab" * 200
+    expression = "(a)(?:b)" * 200
+    assert ours(Expression(expression), text) == theirs(expression, text) == [text]
+
+
 def test_a_character_that_comes_later_is_learnt() -> None:
     matcher = Expression(PATTERNS["qwen2"]).over("a")
     for text in ("a a", "é1字", "\n\u2028 \xa0", "a a"):

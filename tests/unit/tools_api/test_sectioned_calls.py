@@ -174,6 +174,41 @@ def test_no_output_loses_text_or_leaves_a_call_open(name: str, seed: int) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("after", ["no call", " \n no call", "{}"])
+def test_what_is_no_call_behind_an_opener_is_text(name: str, after: str) -> None:
+    opener = syntax_of(name).opener or ""
+    for text in (opener + after, opener + after + end_of_turn(name)):
+        found = parse(name, [cut(name, text)])
+        assert "".join(event.text for event in found if isinstance(event, ParsedText)) == (
+            opener + after.strip()
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("closed", [True, False])
+def test_plain_input_ends_with_the_token_of_its_call(name: str, closed: bool) -> None:
+    """It may hold anything, JSON and blocks of code too; another call may follow."""
+    syntax, given = syntax_of(name), 'x = {"a": 1}\n```json\n  y\n'
+    number, numbered = (":3", "3") if syntax.numbered else ("", "")
+    head = f"{syntax.before_name}patch{number}{syntax.separator}"
+    if syntax.word is not None:
+        head = f"{syntax.word}{syntax.separator}patch\n"
+    text = f"{syntax.opener}{syntax.call_opener}{head}{given}"
+    if closed:
+        rest = written(name, call("now", number=4)).removeprefix(syntax.opener or "")
+        text += f"{syntax.call_closer}{rest}"
+    found = parse(name, [cut(name, text + end_of_turn(name))], plain=frozenset({"patch"}))
+    wanted: list[ParsedEvent] = [
+        ParsedCallStart("patch", numbered),
+        CallArgumentsDelta(given),
+        CallDone("patch", given, closed),
+    ]
+    if closed:
+        wanted += events(call("now", number=4), numbered=syntax.numbered)
+    assert found == wanted
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_call_without_arguments_has_none(name: str) -> None:
     if name == "deepseek-v3":
         return
