@@ -19,7 +19,7 @@ from cluster.left_homes import LeftHomes
 from cluster.membership import Step, plan
 from cluster.targets import TargetsFile
 from cluster.watch import Watch
-from sessions.journal.errors import JournalError
+from sessions.journal.errors import JournalError, JournalPooled, JournalUnavailable
 from sessions.journal.members import Member
 
 log = logging.getLogger(__name__)
@@ -88,10 +88,19 @@ class Balancer:
         """Another balance is at work on the cluster."""
 
     def round(self) -> None:
-        """Look and do once. Raises HaproxyError: it cannot be run."""
+        """Look and do once.
+
+        Raises:
+            HaproxyError: it cannot be run.
+            JournalError: there is a reason that waiting does not change, and nobody has been
+                carried yet.
+        """
         try:
             members = self._rows.read()
         except JournalError as error:
+            lasting = isinstance(error, JournalPooled) or not isinstance(error, JournalUnavailable)
+            if lasting and not self.carries:
+                raise
             self._watch.nothing_read()
             self._say(f"the database is out of reach: {error}")
             return

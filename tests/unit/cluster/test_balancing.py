@@ -9,7 +9,12 @@ import pytest
 
 from cluster.balancing import SAVE_EVERY_S, Balancer
 from cluster.watch import Watch
-from sessions.journal.errors import JournalUnavailable
+from sessions.journal.errors import (
+    JournalError,
+    JournalOtherVersion,
+    JournalPooled,
+    JournalUnavailable,
+)
 from sessions.journal.members import Member, MemberState, Presence
 from tests.support.clock import FakeClock
 from tests.support.fake_haproxy import FakeHaproxy
@@ -21,11 +26,12 @@ class FakeRows:
     def __init__(self) -> None:
         self.members: list[Member] | None = [Member(owner="a", heartbeat_ms=1, presence=SAID)]
         self.away = False
+        self.fault: JournalError = JournalUnavailable("away")
         self.written: list[tuple[dict[str, int], list[str]]] = []
 
     def read(self) -> list[Member] | None:
         if self.away:
-            raise JournalUnavailable("away")
+            raise self.fault
         return self.members
 
     def write(self, slots: Mapping[str, int], told: Sequence[str]) -> None:
@@ -92,6 +98,22 @@ def test_a_database_that_is_away_is_told_once_and_changes_nothing(
         "the database is out of reach: away",
         "all is at hand again",
     ]
+
+
+@pytest.mark.parametrize("fault", [JournalPooled(), JournalOtherVersion("of another version")])
+def test_what_waiting_does_not_change_ends_a_balance_that_carries_nobody_yet(
+    rig: Rig, fault: JournalError, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that carries goes on: what it knows is as good as before."""
+    rig.rows.fault, rig.rows.away = fault, True
+    with pytest.raises(type(fault)):
+        rig.balancer.round()
+    rig.rows.away = False
+    rig.balancer.round()
+    done, rig.rows.away = list(rig.haproxy.done), True
+    rig.balancer.round()
+    assert rig.haproxy.done == done
+    assert str(fault) in caplog.text
 
 
 def test_where_another_balance_is_at_work_haproxy_is_left_alone(rig: Rig) -> None:
