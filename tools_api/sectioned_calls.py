@@ -107,7 +107,7 @@ class SectionedCallReader(CallReader):
                 self._at = "head"
             case "next" | "tail", syntax.closer:
                 self.over = True
-            case "head", syntax.separator:
+            case "head", syntax.separator if syntax.word in (None, self._held.strip(SPACE)):
                 self._headed()
             case "gap", syntax.call_closer if not self._held.strip(SPACE):
                 self._add("{}")
