@@ -1,6 +1,6 @@
 """A real server process for the tests of this folder, with a watch on its event loop.
 
-No callback of the front end may take longer than 30 ms of CPU time while these tests run
+No callback of the front end may take longer than 20 ms of CPU time while these tests run
 (``tests.support.watched_server``); the test in which one does fails, with its stack. With
 ``KEEPWARM_WATCH_LOOP=0`` nobody watches, and the loop is the one that users have.
 """

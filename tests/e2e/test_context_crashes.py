@@ -1,6 +1,6 @@
 """A server is killed while it recasts contexts: each session stands before the cut or behind it.
 
-``KEEPWARM_CONTEXT_KILLS`` says how many times (CI: 4; 100 is the long campaign),
+``KEEPWARM_CONTEXT_KILLS`` says how many times (CI: 8; 100 is the long campaign),
 ``KEEPWARM_CONTEXT_KILL_SEED`` where the draws begin.
 """
 
@@ -25,7 +25,7 @@ from sessions.journal.sqlite import SqliteJournal
 from tests.e2e.conftest import OPTIONS
 from tests.support.wire_client import TERMINAL, WireClient
 
-KILLS = int(os.environ.get("KEEPWARM_CONTEXT_KILLS", "4"))
+KILLS = int(os.environ.get("KEEPWARM_CONTEXT_KILLS", "8"))
 SEED = int(os.environ.get("KEEPWARM_CONTEXT_KILL_SEED", "1"))
 THRESHOLD = 2400
 OUTPUT = "The shop has sold so many of them today, at the usual price. "

@@ -1,6 +1,6 @@
 """A server that is killed, and the next one on the same journal: nothing acknowledged is lost.
 
-``KEEPWARM_CRASHES`` says how many times the server is killed (CI: 3; 200 is the long campaign).
+``KEEPWARM_CRASHES`` says how many times the server is killed (CI: 5; 200 is the long campaign).
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from sessions.journal.sqlite import SqliteJournal
 from tests.e2e.conftest import OPTIONS
 from tests.support.wire_client import WireClient
 
-CRASHES = int(os.environ.get("KEEPWARM_CRASHES", "3"))
+CRASHES = int(os.environ.get("KEEPWARM_CRASHES", "5"))
 SESSIONS = 4
 LONG_TOKENS = 2000
 """A session of so many is left, and another begun: the model's context has an end."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from keepwarm.demo.child_server import ChildServer
-from tests.support.watched_server import MOST_S, LoopWatch, long_callbacks
+from tests.support.watched_server import MOST_S, LoopWatch
 
 
 def hold_up(cpu_s: float) -> None:
@@ -50,14 +50,3 @@ def test_only_a_callback_that_computes_for_long_is_told_with_its_stack(tmp_path:
 def test_the_servers_of_this_folder_are_watched(server: ChildServer) -> None:
     assert isinstance(server.process.args, list)
     assert "tests.support.watched_server" in server.process.args
-
-
-def test_a_socket_that_was_written_to_all_along_is_not_told(tmp_path: Path) -> None:
-    """Somebody else's work may be done in the system meanwhile; whatever is seen once counts."""
-    report, ours = tmp_path / "report", "in work\n    work()\n"
-    sending = "in write\n    n = self._sock.send(data)\n"
-    told = [[sending, sending], [sending, ours], [ours], []]
-    lines = [{"ms": 99, "callback": str(n), "stacks": stacks} for n, stacks in enumerate(told)]
-    report.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = long_callbacks(report, 0)
-    assert [each.split(" in ")[1].split("\n")[0] for each in found] == ["1", "2", "3"]

@@ -27,7 +27,7 @@ from tests.support.faults import (
 KILL, STOP, TERM = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
 CHECK_S = 2.0
 """A check that takes longer is given up: only then is a stopped probe noticed."""
-CYCLES = int(os.environ.get("KEEPWARM_FAULT_CYCLES", "10"))
+CYCLES = int(os.environ.get("KEEPWARM_FAULT_CYCLES", "16"))
 LONGEST_S = float(os.environ.get("KEEPWARM_FAULT_SPARE_S", f"{SPARE_S:g}"))
 SEED = int(os.environ.get("KEEPWARM_FAULT_SEED", "1"))
 

@@ -17,9 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MOST_S = 0.030
-"""Twenty milliseconds are what a callback may take; beside other work on the same cores it takes up
-to half as long again."""
+MOST_S = 0.020
 _LOOK_EVERY_S = 0.004
 _MOST_STACKS = 4
 
@@ -69,21 +67,15 @@ class LoopWatch:
 
 
 def long_callbacks(report: Path, since: int, most_s: float = MOST_S) -> list[str]:
-    """What was written behind that many bytes, a text for each callback of more than ``most_s``;
-    not of those that were in the system's hands whenever they were looked at."""
+    """What was written behind that many bytes, a text for each callback of more than ``most_s``."""
     with report.open(encoding="utf-8") as file:
         file.seek(since)
         found = [json.loads(line) for line in file]
     return [
         f"{each['ms']:.0f} ms of CPU in {each['callback']}\n" + "\n".join(each["stacks"])
         for each in found
-        if each["ms"] > most_s * 1000 and not _is_sending(each["stacks"])
+        if each["ms"] > most_s * 1000
     ]
-
-
-def _is_sending(stacks: list[str]) -> bool:
-    """Whether a socket was written to all along: the system may do others' work meanwhile."""
-    return bool(stacks) and all(each.rstrip().endswith("self._sock.send(data)") for each in stacks)
 
 
 def main() -> int:
