@@ -184,6 +184,19 @@ def test_what_is_no_call_behind_an_opener_is_text(name: str, after: str) -> None
         )
 
 
+@pytest.mark.parametrize("head", ["functionX", "x", ""])
+def test_a_head_that_is_not_the_word_of_calls_stays_text(head: str) -> None:
+    """DeepSeek V3 begins each call with the word ``function``: nothing is dropped where it does
+    not stand."""
+    syntax = syntax_of("deepseek-v3")
+    text = f"{syntax.opener}{syntax.call_opener}{head}{syntax.separator}now\n"
+    found = parse("deepseek-v3", [cut("deepseek-v3", text)])
+    assert not any(isinstance(event, ParsedCallStart) for event in found)
+    told = "".join(event.text for event in found if isinstance(event, ParsedText))
+    assert head in told
+    assert "now" in told
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("closed", [True, False])
 def test_plain_input_ends_with_the_token_of_its_call(name: str, closed: bool) -> None:
