@@ -1,8 +1,8 @@
 """A real server process for the tests of this folder, with a watch on its event loop.
 
 No callback of the front end may take longer than 20 ms of CPU time while these tests run
-(``tests.support.watched_server``); the test in which one does fails, with its stack. With
-``KEEPWARM_WATCH_LOOP=0`` nobody watches, and the loop is the one that users have.
+(``tests.support.watched_server``); the test in which one does fails, and its stacks are printed.
+With ``KEEPWARM_WATCH_LOOP=0`` nobody watches, and the loop is the one that users have.
 """
 
 import os
@@ -15,6 +15,7 @@ from playwright.sync_api import Browser
 from keepwarm.demo import child_server as children
 from keepwarm.demo.child_server import ChildServer, child_server
 from tests.support.desk import Desk, World
+from tests.support.stolen_time import watched_cores
 from tests.support.watched_server import long_callbacks
 
 OPTIONS = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "64", "--threads", "1"]
@@ -31,7 +32,8 @@ def loop_report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setitem(os.environ, "LOOP_WATCH_REPORT", str(report))
         if os.environ.get("KEEPWARM_WATCH_LOOP", "1") != "0":
             patch.setattr(children, "_entry", _watched)
-        yield report
+        with watched_cores(report):
+            yield report
 
 
 def _watched(checkout: Path | None) -> str:
@@ -44,7 +46,7 @@ def short_callbacks(loop_report: Path) -> Iterator[None]:
     before = loop_report.stat().st_size
     yield
     if told := long_callbacks(loop_report, before):
-        pytest.fail("\n\n".join(told), pytrace=False)
+        pytest.fail("; ".join(told), pytrace=False)
 
 
 @pytest.fixture(scope="session")
