@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 256
 """Records of one transaction, beside those that came in one piece."""
+TOLD_AT_ONCE = 16
+"""Verdicts that are told before sockets are served again: each may begin or end a turn."""
 BUSY_S, GATHER_S, FEW = 0.01, 0.003, 16
 """So soon after a commit others are about to follow, and most of what a commit costs it costs once:
 fewer records than this wait so long for them."""
@@ -380,10 +382,13 @@ class JournalWriter:
             log.debug("nobody is left to be told of %d turns", len(pairs))
 
     def _told(self, pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
-        self._open -= len(pairs)
+        some, rest = pairs[:TOLD_AT_ONCE], pairs[TOLD_AT_ONCE:]
+        if rest:
+            self._loop.call_soon(self._told, rest)
+        self._open -= len(some)
         if not self._open:
             self._idle.set()
-        self._tell(pairs)
+        self._tell(some)
 
 
 def _key(record: TurnRecord) -> tuple[str, str]:

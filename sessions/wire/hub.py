@@ -1,7 +1,8 @@
 """The one place where messages change hands between clients' connections and the engine.
 
 Connections are sans-I/O: each call returns ``Effects``, and this module carries them out.
-Frames go to the client's outlet, at most one delivery per client and engine step; requests
+Frames go to the client's outlet, one delivery per client for up to ``AT_ONCE`` outputs of an engine
+step; sockets are served before the next ones are taken, however many sequences ran. Requests
 gather in an outbox that is emptied once per turn of the event loop; outputs of the engine
 find their connection by request id. It also outlives the engine: if that dies, every open
 turn is told and a fresh one is started.
@@ -53,6 +54,9 @@ SWEEP_EVERY_TICKS = 5
 STEADY_S = 30.0
 """An engine that died sooner than this after its start is replaced with growing pauses."""
 MAX_PAUSE_S = 30.0
+AT_ONCE = 16
+"""Outputs of a step, or sessions to be settled, that are taken before sockets are served again:
+some milliseconds."""
 
 _ERROR_EVENT = b'{"type":"error"'
 
@@ -237,7 +241,7 @@ class Hub:
                 await self._replace_engine(died)
             else:
                 try:
-                    self._take_step(step)
+                    await self._take_step(step)
                 except Exception as error:
                     log.exception("output of a step cannot be taken")
                     reason = f"its output cannot be taken: {type(error).__name__}"
@@ -245,17 +249,25 @@ class Hub:
                 # Outputs that wait already would otherwise keep sockets from being served.
                 await asyncio.sleep(0)
 
-    def _take_step(self, step: StepOutput) -> None:
+    async def _take_step(self, step: StepOutput) -> None:
         now = self._clock()
-        calls: list[Call] = []
         if step.residency:
             told = self._store.residents.told(step.residency)
-            self._settle(told.ended)
             self._metrics.kv_dropped(len(told.drops))
             self._post(told.drops)
+            await self._settle(told.ended)
         for picture in step.pictures:
             self.dashboard.pictures.arrived(picture)
-        for output in step.outputs:
+        for watcher in self._watchers:
+            watcher.step_finished(step.stats)
+        for begin in range(0, len(step.outputs), AT_ONCE):
+            if begin:
+                await asyncio.sleep(0)
+            self._take_outputs(step.outputs[begin : begin + AT_ONCE], now)
+
+    def _take_outputs(self, outputs: Sequence[SequenceOutput], now: float) -> None:
+        calls: list[Call] = []
+        for output in outputs:
             route = self._routes.get(output.request_id)
             if route is None:
                 continue  # its connection failed and was expelled
@@ -265,13 +277,15 @@ class Hub:
                 if output.error is ErrorKind.GRAMMAR:
                     self._metrics.grammar_gave_up()
             calls.append((route.link, partial(route.link.connection.output, output)))
-        for watcher in self._watchers:
-            watcher.step_finished(step.stats)
         self._run(calls)
 
-    def _settle(self, sessions: Iterable[Session]) -> None:
+    async def _settle(self, sessions: Iterable[Session]) -> None:
         """Record what the KV of sessions was charged in which no turn runs."""
-        for session in sessions:
+        for number, session in enumerate(sessions, 1):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if session.in_use:
+                continue  # since then: that turn records it
             unsettled = session.ledger.settle_residency()
             if unsettled.block_us:
                 for watcher in self._watchers:
@@ -295,7 +309,7 @@ class Hub:
         steady = since is not None and self._clock() - since >= STEADY_S
         pause_s = 0.0 if steady else 1.0
         while True:
-            self._fail_all_turns()
+            await self._settle(self._fail_all_turns())
             await self._pause(pause_s)
             try:
                 info = await self._engine.restart()
@@ -308,14 +322,16 @@ class Hub:
             watcher.engine_restarted()
         self.engine_ready(info)
 
-    def _fail_all_turns(self) -> None:
+    def _fail_all_turns(self) -> list[Session]:
+        """Returns sessions that have something to record."""
         links = {route.link: None for route in self._routes.values()}
         links |= dict.fromkeys(self._all_links())
         self._routes.clear()
         self._outbox.clear()
         self._store.engine_lost()
-        self._settle(self._store.residents.engine_lost())
+        lost = self._store.residents.engine_lost()
         self._run([(link, link.connection.engine_died) for link in links])
+        return lost
 
     # The end.
 
@@ -332,7 +348,7 @@ class Hub:
             self._run([(link, link.connection.engine_died) for link in self._all_links()])
         for link in list(self._links.values()):
             link.outlet.deliver((), CloseCode.SERVICE_RESTART)
-        self._settle(self._store.residents.closing())
+        await self._settle(self._store.residents.closing())
 
     def _note_quiet(self) -> None:
         assert self._quiet is not None

@@ -15,7 +15,7 @@ from sessions.journal.journal import Journal
 from sessions.journal.records import RESIDENCY, TurnRecord, session_account, usage_alone
 from sessions.journal.samples import MINUTE_S, Sample
 from sessions.journal.sqlite import SqliteJournal
-from sessions.journal.writer import GIVE_UP_S, JournalWriter, Ticket, Verdict
+from sessions.journal.writer import GIVE_UP_S, TOLD_AT_ONCE, JournalWriter, Ticket, Verdict
 from tests.support.journals import record, reservation
 from tests.support.memory_journal import MemoryJournal
 from tests.unit.sessions.journal.test_journal import sample, shared
@@ -76,6 +76,37 @@ def test_what_gathers_during_a_commit_goes_into_the_next() -> None:
     assert journal.batches == [names[:1], names[1:]]
     assert [key for key, _ in answers] == names
     assert all(verdict.written for _, verdict in answers)
+
+
+def test_sockets_are_served_between_the_verdicts_of_a_large_commit() -> None:
+    """All are told before the writer counts as drained, in the order in which they were handed
+    over."""
+    names = [f"r{n}" for n in range(4 * TOLD_AT_ONCE)]
+    turns_of_the_loop, answers = [0], []
+
+    async def play() -> None:
+        loop, journal = asyncio.get_running_loop(), Slow()
+
+        def turn() -> None:
+            turns_of_the_loop[0] += 1
+            loop.call_soon(turn)
+
+        def tell(pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
+            answers.append((turns_of_the_loop[0], [ticket.key for ticket, _ in pairs]))
+
+        writer = JournalWriter(journal, tell, clock=lambda: 0.0, pause=lambda _: None)
+        turn()
+        for name in names:
+            writer.append(record(name), name)
+        journal.go_on.set()
+        await asyncio.wait_for(writer.drained(), 10)
+        assert journal.batches == [names]
+        writer.close()
+
+    asyncio.run(play())
+    assert [key for _, keys in answers for key in keys] == names
+    assert all(len(keys) <= TOLD_AT_ONCE for _, keys in answers)
+    assert len({at for at, _ in answers}) == len(answers)
 
 
 def test_a_stale_owner_is_told_of_its_own_turn_only() -> None:

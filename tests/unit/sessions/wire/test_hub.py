@@ -27,7 +27,7 @@ from sessions.pages.watcher import Watcher
 from sessions.turns.effects import Effects
 from sessions.turns.turn_plan import TurnPlan
 from sessions.wire.errands import LongWork
-from sessions.wire.hub import MAX_PAUSE_S, STEADY_S, SWEEP_EVERY_TICKS, Hub
+from sessions.wire.hub import AT_ONCE, MAX_PAUSE_S, STEADY_S, SWEEP_EVERY_TICKS, Hub
 from sessions.wire.links import Link
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
@@ -177,6 +177,86 @@ def test_outputs_find_their_connection_and_arrive_in_one_delivery_per_step() -> 
             [b"a +1", b"b +1", b"done b"],
         ]
         assert second.frames == ["created c", "c +2"]
+
+    run(scenario)
+
+
+async def most_at_once(bench: Bench, count: Callable[[], float | None]) -> float:
+    """By how much the count grows in one turn of the event loop, at most, until all is done."""
+    most, before = 0.0, count() or 0.0
+    for _ in range(60):
+        await asyncio.sleep(0)
+        now = count() or 0.0
+        most, before = max(most, now - before), now
+    return most
+
+
+@pytest.mark.parametrize("number", [1, AT_ONCE, AT_ONCE + 1, 5 * AT_ONCE])
+def test_sockets_are_served_between_the_outputs_of_a_large_step(number: int) -> None:
+    async def scenario(bench: Bench) -> None:
+        clients = [Client(bench) for _ in range(number)]
+        for index, client in enumerate(clients):
+            client.send(f"go r{index}")
+        leaving = clients[-1] if number > AT_ONCE else None
+        bench.engine.say(*[tokens(f"r{index}") for index in range(number)])
+        while leaving is not None and len(clients[0].deliveries) < 2:
+            await asyncio.sleep(0)
+        if leaving is not None:
+            leaving.leave()
+        most = await most_at_once(bench, lambda: sum(len(each.deliveries) for each in clients))
+        assert most <= AT_ONCE
+        for index, client in enumerate(clients):
+            heard = [f"created r{index}", f"r{index} +1"]
+            assert client.frames == (heard[:1] if client is leaving else heard)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("how", ["told", "died", "drained"])
+def test_sockets_are_served_between_sessions_that_are_settled(how: str) -> None:
+    async def scenario(bench: Bench) -> None:
+        names = [f"b{index}" for index in range(4 * AT_ONCE)]
+        residents = bench.store.residents
+        for name in names:
+            session = Session(name=name, tenant="acme", ledger=Ledger(PriceTable()), now=0.0)
+            residents.writes(name, session)
+        gone = how == "told"
+        rows = [Residency(branch_id=name, block_us=7, gone=gone) for name in names]
+        drained = None
+        bench.engine.tell_of(*rows)
+        if not gone:
+            await bench.settle()
+        if how == "died":
+            bench.engine.die()
+        elif how == "drained":
+            drained = asyncio.create_task(bench.hub.drain(0))
+
+        def settled() -> float | None:
+            return bench.value("kv_residency_block_microseconds_total")
+
+        assert 0 < await most_at_once(bench, settled) <= 7 * AT_ONCE
+        assert settled() == 7 * len(names)
+        assert drained is None or drained.done()
+
+    run(scenario)
+
+
+def test_a_session_that_runs_a_turn_again_is_settled_by_that_turn() -> None:
+    async def scenario(bench: Bench) -> None:
+        sessions = []
+        for index in range(2 * AT_ONCE):
+            session = Session(name=f"s{index}", tenant="acme", ledger=Ledger(PriceTable()), now=0.0)
+            bench.store.residents.writes(session.name, session)
+            sessions.append(session)
+        rows = [Residency(branch_id=each.name, block_us=7, gone=True) for each in sessions]
+        bench.engine.tell_of(*rows)
+        while not bench.value("kv_residency_block_microseconds_total"):
+            await asyncio.sleep(0)
+        assert sessions[-1].request_turn("a turn")
+        await bench.settle()
+        count = bench.value("kv_residency_block_microseconds_total")
+        assert count == 7 * (len(sessions) - 1)
+        assert sessions[-1].ledger.settle_residency().block_us == 7
 
     run(scenario)
 
