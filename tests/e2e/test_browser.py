@@ -1,7 +1,7 @@
 """The dashboard in a real browser: its numbers, its stories, its manners.
 
-Needs ``chromium`` (Debian's, or the one that ``CHROMIUM`` names) and, for the check of
-accessibility, npm; skipped by name without.
+Needs ``chromium`` (Debian's, whole or ``chromium-headless-shell``, or what ``CHROMIUM`` names) and,
+for the check of accessibility, npm; skipped by name without.
 """
 
 import asyncio

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-EVERY_S = 0.002
+EVERY_S = 0.004
 LEAST_S = 0.001
 """Shorter delays are those of the timer and of waking up."""
 PRIORITY = os.sched_get_priority_max(os.SCHED_FIFO) - 1
