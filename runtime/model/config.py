@@ -6,11 +6,12 @@ checkpoint's ``config.json`` to a ``ModelConfig`` leads ``runtime.model.hf_confi
 Always true: a ``ModelConfig`` that exists describes a decoder that can be built.
 """
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Literal
 
+from runtime.model.kv_shape import KVShape
 from runtime.model.latent import Latent
+from runtime.model.recurrent import Recurrent
 from runtime.model.rope_config import PLAIN_ROPE, RopeConfig
 from runtime.model.schemes import Quantisation
 
@@ -64,6 +65,10 @@ class Attention:
     gated: bool = False
     """The heads' results are weighed by a sigmoid, number by number (Qwen3-Next)."""
 
+    shares: int | None = None
+    """The layer, counted among those of attention, whose keys and values it reads: it has no
+    projections to such (Gemma 3n, Gemma 4). None: it has its own."""
+
     kv_rows: ClassVar[int] = 2
     """Rows of a token and head in the pool: a key and a value."""
 
@@ -96,6 +101,16 @@ class Attention:
         return self.kv_heads * self.head_dim
 
     @property
+    def kv_shape(self) -> KVShape:
+        """What the pool keeps of a token."""
+        return KVShape(rows=self.kv_rows, heads=self.kv_heads, size=self.head_dim)
+
+    @property
+    def own_kv_size(self) -> int:
+        """Numbers of the keys, or of the values, that the layer makes of a token."""
+        return self.kv_size if self.shares is None else 0
+
+    @property
     def rotary_dim(self) -> int:
         """Dimensions of a head that kernels rotate, some of them by nothing."""
         return self.head_dim
@@ -107,152 +122,18 @@ class Attention:
 
     def map_shapes(self, hidden: int) -> list[tuple[int, int]]:
         """(outputs, inputs) of its linear maps, gates aside."""
-        return [(self.query_size + 2 * self.kv_size, hidden), (hidden, self.query_size)]
+        return [(self.query_size + 2 * self.own_kv_size, hidden), (hidden, self.query_size)]
 
     def num_parameters(self, hidden: int) -> int:
-        query, kv = self.query_size, self.kv_size
-        norms = {None: 0, "each": 2 * self.head_dim, "all": query + kv}[self.norm]
+        query, kv = self.query_size, self.own_kv_size
+        normed = self.head_dim * (2 if kv else 1)
+        norms = {None: 0, "each": normed, "all": query + kv}[self.norm]
         queries = query * (2 if self.gated else 1)
         biases = (queries + 2 * kv) * self.bias + hidden * self.output_bias
         maps = hidden * (queries + 2 * kv) + query * hidden
         return maps + biases + norms + self.heads * self.sinks
 
 
-MOST_TAPS: Final = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortConv:
-    """A gated causal convolution over the last few tokens, channel by channel (LFM2): a mixer
-    that keeps the inputs of the last ``taps - 1`` tokens and nothing else."""
-
-    channels: int
-    taps: int
-    """Tokens that an output sees, its own included."""
-    bias: bool = False
-    """On the convolution and on both projections."""
-
-    def __post_init__(self) -> None:
-        if self.channels < 1:
-            raise ValueError(f"a convolution of {self.channels} channels, at least 1 is needed")
-        if not 2 <= self.taps <= MOST_TAPS:
-            raise ValueError(f"a convolution over {self.taps} tokens, 2 to {MOST_TAPS} are served")
-
-    def num_parameters(self, hidden: int) -> int:
-        biases = (4 * self.channels + hidden) * self.bias
-        return 4 * self.channels * hidden + self.channels * self.taps + biases
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatedDelta:
-    """The gated delta rule behind a causal convolution over the last few tokens (Qwen3-Next): a
-    mixer that keeps a matrix for each head of values, and the inputs of the last ``taps - 1``
-    tokens."""
-
-    key_heads: int
-    """Each serves as many neighbouring heads of values."""
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    taps: int
-    """Tokens that an output of the convolution sees, its own included."""
-
-    def __post_init__(self) -> None:
-        for name in ("key_heads", "value_heads", "key_dim", "value_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
-        if self.value_heads % self.key_heads:
-            raise ValueError(
-                f"{self.value_heads} heads of values are not a multiple of {self.key_heads} of keys"
-            )
-        if not 2 <= self.taps <= MOST_TAPS:
-            raise ValueError(f"a convolution over {self.taps} tokens, 2 to {MOST_TAPS} are served")
-
-    @property
-    def key_size(self) -> int:
-        return self.key_heads * self.key_dim
-
-    @property
-    def value_size(self) -> int:
-        return self.value_heads * self.value_dim
-
-    @property
-    def channels(self) -> int:
-        """Channels of the convolution: queries, keys and values."""
-        return 2 * self.key_size + self.value_size
-
-    def num_parameters(self, hidden: int) -> int:
-        maps = hidden * (self.channels + 2 * self.value_heads + 2 * self.value_size)
-        return maps + self.channels * self.taps + 2 * self.value_heads + self.value_dim
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mamba2:
-    """A state space of scalar decays behind a causal convolution over the last few tokens (Mamba-2,
-    ``kernels.mamba2``): a mixer that keeps a matrix for each head, and the inputs of the last
-    ``taps - 1`` tokens."""
-
-    heads: int
-    head_dim: int
-    groups: int
-    """Of neighbouring heads, that share what goes into a matrix and what reads it."""
-    state_dim: int
-    taps: int
-    """Tokens that an output of the convolution sees, its own included."""
-    conv_bias: bool = True
-    bias: bool = False
-    """Whether both projections have a bias."""
-    least_step: float = 0.0
-    """Steps are held within these."""
-    most_step: float = math.inf
-
-    def __post_init__(self) -> None:
-        for name in ("heads", "head_dim", "groups", "state_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
-        if self.heads % self.groups:
-            raise ValueError(f"{self.heads} heads are not in {self.groups} equal groups")
-        if not 2 <= self.taps <= MOST_TAPS:
-            raise ValueError(f"a convolution over {self.taps} tokens, 2 to {MOST_TAPS} are served")
-        if not 0 <= self.least_step <= self.most_step:
-            raise ValueError(f"steps within {self.least_step} and {self.most_step}")
-
-    @property
-    def size(self) -> int:
-        """Numbers of a token in all heads."""
-        return self.heads * self.head_dim
-
-    @property
-    def channels(self) -> int:
-        """Channels of the convolution: heads, what goes into matrices, what reads them."""
-        return self.size + 2 * self.groups * self.state_dim
-
-    @property
-    def key_heads(self) -> int:
-        return self.groups
-
-    @property
-    def value_heads(self) -> int:
-        return self.heads
-
-    @property
-    def key_dim(self) -> int:
-        return self.state_dim
-
-    @property
-    def value_dim(self) -> int:
-        return self.head_dim
-
-    def num_parameters(self, hidden: int) -> int:
-        maps = hidden * (self.size + self.channels + self.heads) + self.size * hidden
-        biases = (self.size + self.channels + self.heads + hidden) * self.bias
-        convolution = self.channels * (self.taps + self.conv_bias)
-        return maps + biases + convolution + 3 * self.heads + self.size
-
-
-OfMatrices = GatedDelta | Mamba2
-"""Mixers that keep a matrix for each head."""
-Recurrent = ShortConv | OfMatrices
 KeepsKV = Attention | Latent
 """Mixers that keep something of every token, in the pool's blocks."""
 Mixer = KeepsKV | Recurrent
@@ -389,6 +270,15 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KVGroup:
+    """Layers of attention whose keys and values are of one shape, so that one tensor has them."""
+
+    shape: KVShape
+    layers: int
+    """How many they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A decoder-only transformer with RMSNorms."""
 
@@ -417,16 +307,28 @@ class ModelConfig:
             raise ValueError("a model without layers")
         if not self.attention:
             raise ValueError("a model without a layer of attention")
-        rows = {(mixer.kv_heads, mixer.head_dim) for mixer in self.attention}
-        kinds = {(type(mixer), mixer.rotary_dim) for mixer in self.attention}
-        if len(rows) > 1:
-            raise ValueError(f"layers whose keys differ in heads and size: {sorted(rows)}")
-        if len(kinds) > 1:
+        if len({type(mixer) for mixer in self.attention}) > 1:
             raise ValueError("layers whose keys differ in what they are")
+        self._check_sharing()
         if len(set(self.recurrent)) > 1:
             raise ValueError(f"layers whose states differ: {sorted(map(str, set(self.recurrent)))}")
         if self.logit_divisor <= 0:
             raise ValueError(f"logits divided by {self.logit_divisor}")
+
+    def _check_sharing(self) -> None:
+        """Layers without keys and values of their own read those of one before them that fit."""
+        mixers = self.attention
+        for index, mixer in enumerate(mixers):
+            if mixer.shares is None:
+                continue
+            other = mixers[mixer.shares] if 0 <= mixer.shares < index else None
+            if other is None or other.shares is not None:
+                raise ValueError(
+                    f"layer {index} of attention shares the keys of {mixer.shares}, which is none "
+                    "before it with keys of its own"
+                )
+            if (other.kv_shape, other.rope) != (mixer.kv_shape, mixer.rope):
+                raise ValueError(f"layer {index} of attention cannot read the keys of another kind")
 
     @property
     def num_layers(self) -> int:
@@ -445,24 +347,34 @@ class ModelConfig:
         return tuple([mixer for mixer in mixers if isinstance(mixer, Recurrent)])
 
     @property
-    def kv_heads(self) -> int:
-        """Heads of keys and values in every layer of attention."""
-        return self.attention[0].kv_heads
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        """What the layers of attention keep, by its shape: one group where all are alike. In the
+        order of the groups' first layers; layers that share another's keep nothing."""
+        keeping = [mixer.kv_shape for mixer in self.attention if mixer.shares is None]
+        return tuple(
+            KVGroup(shape=shape, layers=keeping.count(shape)) for shape in dict.fromkeys(keeping)
+        )
+
+    @property
+    def kv_places(self) -> tuple[tuple[int, int], ...]:
+        """Of each layer of attention, the group that its keys and values are in, and its place
+        there; that of another where it shares that one's."""
+        shapes = [group.shape for group in self.kv_groups]
+        taken = [0] * len(shapes)
+        places: list[tuple[int, int]] = []
+        for mixer in self.attention:
+            if mixer.shares is not None:
+                places.append(places[mixer.shares])
+                continue
+            group = shapes.index(mixer.kv_shape)
+            places.append((group, taken[group]))
+            taken[group] += 1
+        return tuple(places)
 
     @property
     def head_dim(self) -> int:
-        """The dimension of their keys and values."""
+        """The dimension of keys in the first layer of attention, in most models in all of them."""
         return self.attention[0].head_dim
-
-    @property
-    def kv_rows(self) -> int:
-        """Rows that a head has of each token: a key and a value, or one that is both."""
-        return self.attention[0].kv_rows
-
-    @property
-    def rotary_dim(self) -> int:
-        """The dimensions that tables of angles are made for."""
-        return self.attention[0].rotary_dim
 
     @property
     def has_experts(self) -> bool:

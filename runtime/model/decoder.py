@@ -214,12 +214,14 @@ class Decoder:
         self._embedding = Embedding(source.matrix("model.embed_tokens.weight", size), dtype)
         loader = MapLoader(source=source, bits=bits, choice=choice, dtype=dtype, rank_sum=rank_sum)
         self._layers = [DecoderLayer(config, index, loader) for index in range(config.num_layers)]
-        distinct = list(dict.fromkeys(mixer.rope for mixer in config.attention))
+        distinct = list(dict.fromkeys((mixer.rope, mixer.rotary_dim) for mixer in config.attention))
         self._table_of_layer = [
-            distinct.index(layer.mixer.rope) if isinstance(layer.mixer, KeepsKV) else 0
+            distinct.index((layer.mixer.rope, layer.mixer.rotary_dim))
+            if isinstance(layer.mixer, KeepsKV)
+            else 0
             for layer in config.layers
         ]
-        self._tables = [RotaryTable(rope, config.rotary_dim, dtype, device) for rope in distinct]
+        self._tables = [RotaryTable(rope, size, dtype, device) for rope, size in distinct]
         self.native = _native_layers(self._layers, config, self._tables)
         """The layers as one compiled call; None where there is none for them."""
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
@@ -322,6 +324,8 @@ def _native_layers(
     scales = {layer.scale for layer in layers}
     scale = scales.pop()
     if scales or scale is None or len(tables) > 1 or not tables[0].is_plain:
+        return None
+    if len(config.kv_groups) > 1:
         return None
     parts = [part for part in (layer.parts() for layer in layers) if part is not None]
     if len(parts) < len(layers):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.codes import Codes
-from runtime.model.config import Attention, Experts, GatedDelta, LoadError, ModelConfig
+from runtime.model.config import Attention, Experts, LoadError, ModelConfig
 from runtime.model.family import TensorNames
 from runtime.model.quantised_tensors import (
     Matrix,
@@ -22,6 +22,7 @@ from runtime.model.quantised_tensors import (
     QuantisedTensors,
     StoredTensors,
 )
+from runtime.model.recurrent import GatedDelta
 
 _PREFIXES = (
     ("model.", ""),

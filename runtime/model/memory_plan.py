@@ -56,9 +56,10 @@ def plan_memory(
     kv_dtype = dtype
     if config.kv_cache_dtype != "auto":
         kv_dtype = _kv_dtype_on(device, config.kv_cache_dtype)
-        if kv_dtype == FP8 and model.head_dim > MOST_ON_TRITON:
+        longest = max(group.shape.size for group in model.kv_groups)
+        if kv_dtype == FP8 and longest > MOST_ON_TRITON:
             raise LoadError(
-                f"kv_cache_dtype fp8 is not for rows of {model.head_dim} numbers, {MOST_ON_TRITON} "
+                f"kv_cache_dtype fp8 is not for rows of {longest} numbers, {MOST_ON_TRITON} "
                 "at most: leave it out"
             )
     block = block_bytes(model, config.block_size, kv_dtype)

@@ -10,18 +10,16 @@ from runtime.model.config import (
     Attention,
     Experts,
     Gated,
-    GatedDelta,
     KeepsKV,
     Layer,
     LoadError,
     LogitShaping,
-    Mamba2,
     ModelConfig,
     Plain,
     Router,
-    ShortConv,
 )
 from runtime.model.latent import Latent
+from runtime.model.recurrent import GatedDelta, Mamba2, ShortConv
 from runtime.model.rope_config import RopeConfig
 
 PREFIX = "random:"

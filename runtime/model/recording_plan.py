@@ -8,18 +8,8 @@ again. Recordings of few tokens are not bounded: they are what decodes run in.
 from collections.abc import Sequence
 
 from kernels.delta_rows import CHUNK
-from runtime.model.config import (
-    Experts,
-    Gated,
-    GatedDelta,
-    KeepsKV,
-    Layer,
-    Mamba2,
-    ModelConfig,
-    OfMatrices,
-    Plain,
-    ShortConv,
-)
+from runtime.model.config import Experts, Gated, KeepsKV, Layer, ModelConfig, Plain
+from runtime.model.recurrent import GatedDelta, Mamba2, OfMatrices, ShortConv
 from runtime.model.state_step import StateRoom
 from runtime.model.step_buckets import Bucket, large_chunks
 

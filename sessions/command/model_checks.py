@@ -8,7 +8,8 @@ What headers of weights and the device have to do with it is asked of a process 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runtime.model.config import Experts, GatedDelta, Mamba2, ModelConfig, ShortConv
+from runtime.model.config import Experts, ModelConfig
+from runtime.model.recurrent import GatedDelta, Mamba2, ShortConv
 from runtime.model.sources import ModelSource
 from sessions.command.finding import Finding
 from sessions.command.options import ServeOptions

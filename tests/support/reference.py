@@ -16,21 +16,11 @@ import torch
 from torch import Tensor
 
 from runtime.messages import SamplingParams
-from runtime.model.config import (
-    Attention,
-    Experts,
-    Gated,
-    GatedDelta,
-    Layer,
-    Mamba2,
-    ModelConfig,
-    Plain,
-    Router,
-    ShortConv,
-)
+from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig, Plain, Router
 from runtime.model.latent import Latent
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
+from runtime.model.recurrent import GatedDelta, Mamba2, ShortConv
 from runtime.model.rope_config import RopeConfig
 
 AllowedTokens = Callable[[Sequence[int]], Collection[int] | None]
