@@ -65,9 +65,13 @@ class Attention:
     gated: bool = False
     """The heads' results are weighed by a sigmoid, number by number (Qwen3-Next)."""
 
+    value_norm: bool = False
+    """RMSNorm of values over each head, without weights (Gemma 4)."""
+    keys_are_values: bool = False
+    """There is no projection to values: a value is what the key is before its norm (Gemma 4)."""
     shares: int | None = None
     """The layer, counted among those of attention, whose keys and values it reads: it has no
-    projections to such (Gemma 3n, Gemma 4). None: it has its own."""
+    projections to such (Gemma 4). None: it has its own."""
 
     kv_rows: ClassVar[int] = 2
     """Rows of a token and head in the pool: a key and a value."""
@@ -87,6 +91,10 @@ class Attention:
         rope = self.rope
         if rope is not None and (rope.rotated or 0) > self.head_dim:
             raise ValueError(f"rope over {rope.rotated} of {self.head_dim} dimensions")
+        if self.norm == "all" and (self.keys_are_values or self.shares is not None):
+            raise ValueError("keys that are normed over all heads and are values, or shared")
+        if self.keys_are_values and self.turned_part is not None:
+            raise ValueError("values that are keys of which a part is rotated")
         if rope is not None and rope.kind == "longrope":
             pairs = (rope.rotated or self.head_dim) // 2
             if len(rope.factors) != pairs:
@@ -106,9 +114,20 @@ class Attention:
         return KVShape(rows=self.kv_rows, heads=self.kv_heads, size=self.head_dim)
 
     @property
-    def own_kv_size(self) -> int:
-        """Numbers of the keys, or of the values, that the layer makes of a token."""
-        return self.kv_size if self.shares is None else 0
+    def turned_part(self) -> int | None:
+        """How many dimensions of a head are rotated among themselves; None: all, or such that a
+        pair's two are half a head apart like those of a head that is rotated whole."""
+        rope = self.rope
+        if rope is None or rope.kind == "proportional" or rope.rotated == self.head_dim:
+            return None
+        return rope.rotated
+
+    @property
+    def made_sizes(self) -> tuple[int, ...]:
+        """Numbers that the layer makes of a token for keys, and for values; as far as it does."""
+        if self.shares is not None:
+            return ()
+        return (self.kv_size,) * (1 if self.keys_are_values else 2)
 
     @property
     def rotary_dim(self) -> int:
@@ -122,15 +141,15 @@ class Attention:
 
     def map_shapes(self, hidden: int) -> list[tuple[int, int]]:
         """(outputs, inputs) of its linear maps, gates aside."""
-        return [(self.query_size + 2 * self.own_kv_size, hidden), (hidden, self.query_size)]
+        return [(self.query_size + sum(self.made_sizes), hidden), (hidden, self.query_size)]
 
     def num_parameters(self, hidden: int) -> int:
-        query, kv = self.query_size, self.own_kv_size
-        normed = self.head_dim * (2 if kv else 1)
-        norms = {None: 0, "each": normed, "all": query + kv}[self.norm]
+        query, made = self.query_size, sum(self.made_sizes)
+        normed = self.head_dim * (1 if self.shares is not None else 2)
+        norms = {None: 0, "each": normed, "all": query + self.kv_size}[self.norm]
         queries = query * (2 if self.gated else 1)
-        biases = (queries + 2 * kv) * self.bias + hidden * self.output_bias
-        maps = hidden * (queries + 2 * kv) + query * hidden
+        biases = (queries + made) * self.bias + hidden * self.output_bias
+        maps = hidden * (queries + made) + query * hidden
         return maps + biases + norms + self.heads * self.sinks
 
 
@@ -202,6 +221,9 @@ class Router:
     """Factor of the experts' weights."""
     least_sum: float = 0.0
     """Added to the sum that normalised weights are divided by."""
+    scaled: bool = False
+    """What the router sees is normed, times a learnt number for each dimension and
+    hidden ** -0.5; and a learnt number for each expert multiplies its weight (Gemma 4)."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.per_token <= self.num_experts:
@@ -227,8 +249,15 @@ class Experts:
     """One more that every token takes."""
     shared_gate: bool = False
     """The expert that every token takes is weighed by a sigmoid of its own (Qwen2-MoE)."""
+    apart: bool = False
+    """The experts, and the one that every token takes, are each between two norms of their own, and
+    the router sees what is not normed (Gemma 4)."""
     own: tuple[int, int] | None = None
     """The first of those that this process has, and the one behind the last; None: it has all."""
+
+    def __post_init__(self) -> None:
+        if self.apart and (self.shared is None or self.shared_gate):
+            raise ValueError("experts that are normed apart from an MLP, and there is none")
 
     @property
     def held(self) -> range:
@@ -238,7 +267,8 @@ class Experts:
     def num_parameters(self, hidden: int) -> int:
         router = self.router
         total = len(self.held) * self.each.num_parameters(hidden) + router.num_experts * hidden
-        total += router.num_experts * (router.bias + router.correction)
+        total += router.num_experts * (router.bias + router.correction + router.scaled)
+        total += hidden * router.scaled + 3 * hidden * self.apart
         if self.shared is not None:
             total += self.shared.num_parameters(hidden) + hidden * self.shared_gate
         return total
@@ -258,15 +288,39 @@ class Layer:
     norms: Norms = "before"
     residual_scale: float = 1.0
     """Multiplies what is added."""
+    learnt_scale: bool = False
+    """A learnt number multiplies the sum behind the layer (Gemma 4)."""
 
     def __post_init__(self) -> None:
         if self.mixer is None and self.feed_forward is None:
             raise ValueError("a layer of nothing")
+        experts = self.feed_forward
+        if isinstance(experts, Experts) and experts.apart and self.norms != "both":
+            raise ValueError(f"experts that are normed apart in a layer with norms {self.norms}")
 
     def num_parameters(self, hidden: int) -> int:
         halves = [half for half in (self.mixer, self.feed_forward) if half is not None]
         norms = (2 if self.norms == "both" else 1) * hidden
-        return sum(norms + half.num_parameters(hidden) for half in halves)
+        return self.learnt_scale + sum(norms + half.num_parameters(hidden) for half in halves)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerInputs:
+    """Each layer gets numbers of its own of a token: a row of a table and a projection of the
+    embedding, added; a gated product of them is added behind the layer (Gemma 4)."""
+
+    vocabulary: int
+    """Rows of the table."""
+    size: int
+    """Numbers for each layer."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"{self.size} numbers of a token for each layer, at least 1 is needed")
+
+    def num_parameters(self, hidden: int, layers: int) -> int:
+        """Weights beside the table."""
+        return layers * (3 * hidden * self.size + hidden) + self.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +349,9 @@ class ModelConfig:
     embedding_scale: float = 1.0
     """Multiplies the embeddings of a step's tokens."""
     logit_divisor: float = 1.0
+    logit_cap: float | None = None
+    """Logits x become cap * tanh(x / cap)."""
+    layer_inputs: LayerInputs | None = None
     shaping: LogitShaping | None = None
     quantisation: Quantisation | None = None
     """How a checkpoint keeps its matrices; None: in 16 bits or more."""
@@ -314,6 +371,13 @@ class ModelConfig:
             raise ValueError(f"layers whose states differ: {sorted(map(str, set(self.recurrent)))}")
         if self.logit_divisor <= 0:
             raise ValueError(f"logits divided by {self.logit_divisor}")
+        if self.logit_cap is not None and self.logit_cap <= 0:
+            raise ValueError(f"logits capped at {self.logit_cap}")
+        if self.layer_inputs is not None and self.layer_inputs.vocabulary < self.vocab_size:
+            raise ValueError(
+                f"a table for layers' inputs of {self.layer_inputs.vocabulary} rows, and "
+                f"vocab_size is {self.vocab_size}"
+            )
 
     def _check_sharing(self) -> None:
         """Layers without keys and values of their own read those of one before them that fit."""
@@ -383,6 +447,20 @@ class ModelConfig:
     @property
     def num_parameters(self) -> int:
         """Weights held, a tied embedding counted once."""
-        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
         layers = sum(layer.num_parameters(self.hidden_size) for layer in self.layers)
-        return embeddings + self.hidden_size + layers
+        return self.uncut_parameters + self.hidden_size + layers
+
+    @property
+    def table_parameters(self) -> int:
+        """Weights that are looked up alone and never quantised: the table of layers' inputs."""
+        own = self.layer_inputs
+        return 0 if own is None else own.vocabulary * self.num_layers * own.size
+
+    @property
+    def uncut_parameters(self) -> int:
+        """Weights outside of mixers and feed-forwards, which several ranks have each: embeddings,
+        and what makes layers' inputs. Norms are not counted."""
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
+        own = self.layer_inputs
+        beside = 0 if own is None else own.num_parameters(self.hidden_size, self.num_layers)
+        return embeddings + self.table_parameters + beside

@@ -79,7 +79,13 @@ def plan_memory(
 
 def weight_bytes(model: ModelConfig, dtype: torch.dtype, bits: WeightBits) -> int:
     """Memory of a model's weights that no checkpoint keeps in few bits; scales are not counted."""
-    return int(model.num_parameters * WIDTHS.get(bits, dtype.itemsize))
+    return bytes_of_weights(model, WIDTHS.get(bits, dtype.itemsize), dtype.itemsize)
+
+
+def bytes_of_weights(model: ModelConfig, width: float, plain: int) -> int:
+    """Memory of weights of ``width`` bytes each; tables that stay as they are have ``plain``."""
+    tables = model.table_parameters
+    return int((model.num_parameters - tables) * width) + tables * plain
 
 
 def bytes_of_part(held_bytes: int, whole: ModelConfig, part: ModelConfig, width: int) -> int:
@@ -91,9 +97,9 @@ def bytes_of_part(held_bytes: int, whole: ModelConfig, part: ModelConfig, width:
     """
     if part is whole:
         return held_bytes
-    embedding = whole.vocab_size * whole.hidden_size * (1 if whole.tie_embeddings else 2)
-    same = min(held_bytes, embedding * width)
-    cut = (part.num_parameters - embedding) / max(1, whole.num_parameters - embedding)
+    uncut = whole.uncut_parameters
+    same = min(held_bytes, uncut * width)
+    cut = (part.num_parameters - uncut) / max(1, whole.num_parameters - uncut)
     return same + int((held_bytes - same) * cut)
 
 

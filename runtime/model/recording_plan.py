@@ -57,7 +57,8 @@ def recording_bytes(model: ModelConfig, buckets: Sequence[Bucket], *, itemsize: 
 
 def _value_bytes(model: ModelConfig, bucket: Bucket, itemsize: int) -> int:
     """Intermediate values of the layer that has the most."""
-    stream = bucket.tokens * 4 * model.hidden_size * itemsize
+    own = 0 if model.layer_inputs is None else model.num_layers * model.layer_inputs.size
+    stream = bucket.tokens * (4 * model.hidden_size + 3 * own) * itemsize
     layers = set(model.layers)
     return stream + max(
         bucket.tokens * _width(layer) * itemsize + _matrix_bytes(layer, bucket) for layer in layers

@@ -50,6 +50,9 @@ def family(config: ModelConfig) -> Finding:
     windows = sum(each.window is not None for each in attention)
     if windows:
         words.append(f"{windows} of them with a window")
+    sharing = sum(each.shares is not None for each in attention)
+    if sharing:
+        words.append(f"{sharing} of them read the keys and values of others")
     for kind, name in _RECURRENT.items():
         count = sum(isinstance(each, kind) for each in config.recurrent)
         if count:
