@@ -38,6 +38,12 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return functional.silu(gate).mul_(up)
 
 
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU in its approximation by tanh (Hendrycks and Gimpel 2016, arXiv:1606.08415), a new tensor
+    in x's dtype."""
+    return functional.gelu(x, approximate="tanh")
+
+
 def gelu_tanh_mul_reference(gate_up: Tensor) -> Tensor:
     """``silu_mul`` with GELU in its approximation by tanh (Gemma) in the place of SiLU."""
     gate, up = gate_up.chunk(2, dim=-1)

@@ -45,8 +45,11 @@ def add_rms_norm_reference(
     return rms_norm_reference(total, weight, eps), total
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See ``rms_norm_reference``; ``weight`` may have more dimensions than one."""
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """See ``rms_norm_reference``; ``weight`` may have more dimensions than one. None: rows are
+    brought to mean square one, and that is all."""
+    if weight is None:
+        return functional.rms_norm(x, x.shape[-1:], None, eps)
     if weight.dim() == 1:
         return functional.rms_norm(x, weight.shape, weight, eps)
     return functional.rms_norm(x, x.shape[-1:], None, eps) * weight

@@ -6,11 +6,12 @@ checkpoint's ``config.json`` to a ``ModelConfig`` leads ``runtime.model.hf_confi
 Always true: a ``ModelConfig`` that exists describes a decoder that can be built.
 """
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Literal
 
+from runtime.model.kv_shape import KVShape
 from runtime.model.latent import Latent
+from runtime.model.recurrent import Recurrent
 from runtime.model.rope_config import PLAIN_ROPE, RopeConfig
 from runtime.model.schemes import Quantisation
 
@@ -64,6 +65,14 @@ class Attention:
     gated: bool = False
     """The heads' results are weighed by a sigmoid, number by number (Qwen3-Next)."""
 
+    value_norm: bool = False
+    """RMSNorm of values over each head, without weights (Gemma 4)."""
+    keys_are_values: bool = False
+    """There is no projection to values: a value is what the key is before its norm (Gemma 4)."""
+    shares: int | None = None
+    """The layer, counted among those of attention, whose keys and values it reads: it has no
+    projections to such (Gemma 4). None: it has its own."""
+
     kv_rows: ClassVar[int] = 2
     """Rows of a token and head in the pool: a key and a value."""
 
@@ -82,6 +91,10 @@ class Attention:
         rope = self.rope
         if rope is not None and (rope.rotated or 0) > self.head_dim:
             raise ValueError(f"rope over {rope.rotated} of {self.head_dim} dimensions")
+        if self.norm == "all" and (self.keys_are_values or self.shares is not None):
+            raise ValueError("keys that are normed over all heads and are values, or shared")
+        if self.keys_are_values and self.turned_part is not None:
+            raise ValueError("values that are keys of which a part is rotated")
         if rope is not None and rope.kind == "longrope":
             pairs = (rope.rotated or self.head_dim) // 2
             if len(rope.factors) != pairs:
@@ -96,6 +109,27 @@ class Attention:
         return self.kv_heads * self.head_dim
 
     @property
+    def kv_shape(self) -> KVShape:
+        """What the pool keeps of a token."""
+        return KVShape(rows=self.kv_rows, heads=self.kv_heads, size=self.head_dim)
+
+    @property
+    def turned_part(self) -> int | None:
+        """How many dimensions of a head are rotated among themselves; None: all, or such that a
+        pair's two are half a head apart like those of a head that is rotated whole."""
+        rope = self.rope
+        if rope is None or rope.kind == "proportional" or rope.rotated == self.head_dim:
+            return None
+        return rope.rotated
+
+    @property
+    def made_sizes(self) -> tuple[int, ...]:
+        """Numbers that the layer makes of a token for keys, and for values; as far as it does."""
+        if self.shares is not None:
+            return ()
+        return (self.kv_size,) * (1 if self.keys_are_values else 2)
+
+    @property
     def rotary_dim(self) -> int:
         """Dimensions of a head that kernels rotate, some of them by nothing."""
         return self.head_dim
@@ -107,152 +141,18 @@ class Attention:
 
     def map_shapes(self, hidden: int) -> list[tuple[int, int]]:
         """(outputs, inputs) of its linear maps, gates aside."""
-        return [(self.query_size + 2 * self.kv_size, hidden), (hidden, self.query_size)]
+        return [(self.query_size + sum(self.made_sizes), hidden), (hidden, self.query_size)]
 
     def num_parameters(self, hidden: int) -> int:
-        query, kv = self.query_size, self.kv_size
-        norms = {None: 0, "each": 2 * self.head_dim, "all": query + kv}[self.norm]
+        query, made = self.query_size, sum(self.made_sizes)
+        normed = self.head_dim * (1 if self.shares is not None else 2)
+        norms = {None: 0, "each": normed, "all": query + self.kv_size}[self.norm]
         queries = query * (2 if self.gated else 1)
-        biases = (queries + 2 * kv) * self.bias + hidden * self.output_bias
-        maps = hidden * (queries + 2 * kv) + query * hidden
+        biases = (queries + made) * self.bias + hidden * self.output_bias
+        maps = hidden * (queries + made) + query * hidden
         return maps + biases + norms + self.heads * self.sinks
 
 
-MOST_TAPS: Final = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortConv:
-    """A gated causal convolution over the last few tokens, channel by channel (LFM2): a mixer
-    that keeps the inputs of the last ``taps - 1`` tokens and nothing else."""
-
-    channels: int
-    taps: int
-    """Tokens that an output sees, its own included."""
-    bias: bool = False
-    """On the convolution and on both projections."""
-
-    def __post_init__(self) -> None:
-        if self.channels < 1:
-            raise ValueError(f"a convolution of {self.channels} channels, at least 1 is needed")
-        if not 2 <= self.taps <= MOST_TAPS:
-            raise ValueError(f"a convolution over {self.taps} tokens, 2 to {MOST_TAPS} are served")
-
-    def num_parameters(self, hidden: int) -> int:
-        biases = (4 * self.channels + hidden) * self.bias
-        return 4 * self.channels * hidden + self.channels * self.taps + biases
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatedDelta:
-    """The gated delta rule behind a causal convolution over the last few tokens (Qwen3-Next): a
-    mixer that keeps a matrix for each head of values, and the inputs of the last ``taps - 1``
-    tokens."""
-
-    key_heads: int
-    """Each serves as many neighbouring heads of values."""
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    taps: int
-    """Tokens that an output of the convolution sees, its own included."""
-
-    def __post_init__(self) -> None:
-        for name in ("key_heads", "value_heads", "key_dim", "value_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
-        if self.value_heads % self.key_heads:
-            raise ValueError(
-                f"{self.value_heads} heads of values are not a multiple of {self.key_heads} of keys"
-            )
-        if not 2 <= self.taps <= MOST_TAPS:
-            raise ValueError(f"a convolution over {self.taps} tokens, 2 to {MOST_TAPS} are served")
-
-    @property
-    def key_size(self) -> int:
-        return self.key_heads * self.key_dim
-
-    @property
-    def value_size(self) -> int:
-        return self.value_heads * self.value_dim
-
-    @property
-    def channels(self) -> int:
-        """Channels of the convolution: queries, keys and values."""
-        return 2 * self.key_size + self.value_size
-
-    def num_parameters(self, hidden: int) -> int:
-        maps = hidden * (self.channels + 2 * self.value_heads + 2 * self.value_size)
-        return maps + self.channels * self.taps + 2 * self.value_heads + self.value_dim
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mamba2:
-    """A state space of scalar decays behind a causal convolution over the last few tokens (Mamba-2,
-    ``kernels.mamba2``): a mixer that keeps a matrix for each head, and the inputs of the last
-    ``taps - 1`` tokens."""
-
-    heads: int
-    head_dim: int
-    groups: int
-    """Of neighbouring heads, that share what goes into a matrix and what reads it."""
-    state_dim: int
-    taps: int
-    """Tokens that an output of the convolution sees, its own included."""
-    conv_bias: bool = True
-    bias: bool = False
-    """Whether both projections have a bias."""
-    least_step: float = 0.0
-    """Steps are held within these."""
-    most_step: float = math.inf
-
-    def __post_init__(self) -> None:
-        for name in ("heads", "head_dim", "groups", "state_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
-        if self.heads % self.groups:
-            raise ValueError(f"{self.heads} heads are not in {self.groups} equal groups")
-        if not 2 <= self.taps <= MOST_TAPS:
-            raise ValueError(f"a convolution over {self.taps} tokens, 2 to {MOST_TAPS} are served")
-        if not 0 <= self.least_step <= self.most_step:
-            raise ValueError(f"steps within {self.least_step} and {self.most_step}")
-
-    @property
-    def size(self) -> int:
-        """Numbers of a token in all heads."""
-        return self.heads * self.head_dim
-
-    @property
-    def channels(self) -> int:
-        """Channels of the convolution: heads, what goes into matrices, what reads them."""
-        return self.size + 2 * self.groups * self.state_dim
-
-    @property
-    def key_heads(self) -> int:
-        return self.groups
-
-    @property
-    def value_heads(self) -> int:
-        return self.heads
-
-    @property
-    def key_dim(self) -> int:
-        return self.state_dim
-
-    @property
-    def value_dim(self) -> int:
-        return self.head_dim
-
-    def num_parameters(self, hidden: int) -> int:
-        maps = hidden * (self.size + self.channels + self.heads) + self.size * hidden
-        biases = (self.size + self.channels + self.heads + hidden) * self.bias
-        convolution = self.channels * (self.taps + self.conv_bias)
-        return maps + biases + convolution + 3 * self.heads + self.size
-
-
-OfMatrices = GatedDelta | Mamba2
-"""Mixers that keep a matrix for each head."""
-Recurrent = ShortConv | OfMatrices
 KeepsKV = Attention | Latent
 """Mixers that keep something of every token, in the pool's blocks."""
 Mixer = KeepsKV | Recurrent
@@ -321,6 +221,9 @@ class Router:
     """Factor of the experts' weights."""
     least_sum: float = 0.0
     """Added to the sum that normalised weights are divided by."""
+    scaled: bool = False
+    """What the router sees is normed, times a learnt number for each dimension and
+    hidden ** -0.5; and a learnt number for each expert multiplies its weight (Gemma 4)."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.per_token <= self.num_experts:
@@ -346,8 +249,15 @@ class Experts:
     """One more that every token takes."""
     shared_gate: bool = False
     """The expert that every token takes is weighed by a sigmoid of its own (Qwen2-MoE)."""
+    apart: bool = False
+    """The experts, and the one that every token takes, are each between two norms of their own, and
+    the router sees what is not normed (Gemma 4)."""
     own: tuple[int, int] | None = None
     """The first of those that this process has, and the one behind the last; None: it has all."""
+
+    def __post_init__(self) -> None:
+        if self.apart and (self.shared is None or self.shared_gate):
+            raise ValueError("experts that are normed apart from an MLP, and there is none")
 
     @property
     def held(self) -> range:
@@ -357,7 +267,8 @@ class Experts:
     def num_parameters(self, hidden: int) -> int:
         router = self.router
         total = len(self.held) * self.each.num_parameters(hidden) + router.num_experts * hidden
-        total += router.num_experts * (router.bias + router.correction)
+        total += router.num_experts * (router.bias + router.correction + router.scaled)
+        total += hidden * router.scaled + 3 * hidden * self.apart
         if self.shared is not None:
             total += self.shared.num_parameters(hidden) + hidden * self.shared_gate
         return total
@@ -377,15 +288,48 @@ class Layer:
     norms: Norms = "before"
     residual_scale: float = 1.0
     """Multiplies what is added."""
+    learnt_scale: bool = False
+    """A learnt number multiplies the sum behind the layer (Gemma 4)."""
 
     def __post_init__(self) -> None:
         if self.mixer is None and self.feed_forward is None:
             raise ValueError("a layer of nothing")
+        experts = self.feed_forward
+        if isinstance(experts, Experts) and experts.apart and self.norms != "both":
+            raise ValueError(f"experts that are normed apart in a layer with norms {self.norms}")
 
     def num_parameters(self, hidden: int) -> int:
         halves = [half for half in (self.mixer, self.feed_forward) if half is not None]
         norms = (2 if self.norms == "both" else 1) * hidden
-        return sum(norms + half.num_parameters(hidden) for half in halves)
+        return self.learnt_scale + sum(norms + half.num_parameters(hidden) for half in halves)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerInputs:
+    """Each layer gets numbers of its own of a token: a row of a table and a projection of the
+    embedding, added; a gated product of them is added behind the layer (Gemma 4)."""
+
+    vocabulary: int
+    """Rows of the table."""
+    size: int
+    """Numbers for each layer."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"{self.size} numbers of a token for each layer, at least 1 is needed")
+
+    def num_parameters(self, hidden: int, layers: int) -> int:
+        """Weights beside the table."""
+        return layers * (3 * hidden * self.size + hidden) + self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVGroup:
+    """Layers of attention whose keys and values are of one shape, so that one tensor has them."""
+
+    shape: KVShape
+    layers: int
+    """How many they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,6 +349,9 @@ class ModelConfig:
     embedding_scale: float = 1.0
     """Multiplies the embeddings of a step's tokens."""
     logit_divisor: float = 1.0
+    logit_cap: float | None = None
+    """Logits x become cap * tanh(x / cap)."""
+    layer_inputs: LayerInputs | None = None
     shaping: LogitShaping | None = None
     quantisation: Quantisation | None = None
     """How a checkpoint keeps its matrices; None: in 16 bits or more."""
@@ -417,16 +364,35 @@ class ModelConfig:
             raise ValueError("a model without layers")
         if not self.attention:
             raise ValueError("a model without a layer of attention")
-        rows = {(mixer.kv_heads, mixer.head_dim) for mixer in self.attention}
-        kinds = {(type(mixer), mixer.rotary_dim) for mixer in self.attention}
-        if len(rows) > 1:
-            raise ValueError(f"layers whose keys differ in heads and size: {sorted(rows)}")
-        if len(kinds) > 1:
+        if len({type(mixer) for mixer in self.attention}) > 1:
             raise ValueError("layers whose keys differ in what they are")
+        self._check_sharing()
         if len(set(self.recurrent)) > 1:
             raise ValueError(f"layers whose states differ: {sorted(map(str, set(self.recurrent)))}")
         if self.logit_divisor <= 0:
             raise ValueError(f"logits divided by {self.logit_divisor}")
+        if self.logit_cap is not None and self.logit_cap <= 0:
+            raise ValueError(f"logits capped at {self.logit_cap}")
+        if self.layer_inputs is not None and self.layer_inputs.vocabulary < self.vocab_size:
+            raise ValueError(
+                f"a table for layers' inputs of {self.layer_inputs.vocabulary} rows, and "
+                f"vocab_size is {self.vocab_size}"
+            )
+
+    def _check_sharing(self) -> None:
+        """Layers without keys and values of their own read those of one before them that fit."""
+        mixers = self.attention
+        for index, mixer in enumerate(mixers):
+            if mixer.shares is None:
+                continue
+            other = mixers[mixer.shares] if 0 <= mixer.shares < index else None
+            if other is None or other.shares is not None:
+                raise ValueError(
+                    f"layer {index} of attention shares the keys of {mixer.shares}, which is none "
+                    "before it with keys of its own"
+                )
+            if (other.kv_shape, other.rope) != (mixer.kv_shape, mixer.rope):
+                raise ValueError(f"layer {index} of attention cannot read the keys of another kind")
 
     @property
     def num_layers(self) -> int:
@@ -445,24 +411,34 @@ class ModelConfig:
         return tuple([mixer for mixer in mixers if isinstance(mixer, Recurrent)])
 
     @property
-    def kv_heads(self) -> int:
-        """Heads of keys and values in every layer of attention."""
-        return self.attention[0].kv_heads
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        """What the layers of attention keep, by its shape: one group where all are alike. In the
+        order of the groups' first layers; layers that share another's keep nothing."""
+        keeping = [mixer.kv_shape for mixer in self.attention if mixer.shares is None]
+        return tuple(
+            KVGroup(shape=shape, layers=keeping.count(shape)) for shape in dict.fromkeys(keeping)
+        )
+
+    @property
+    def kv_places(self) -> tuple[tuple[int, int], ...]:
+        """Of each layer of attention, the group that its keys and values are in, and its place
+        there; that of another where it shares that one's."""
+        shapes = [group.shape for group in self.kv_groups]
+        taken = [0] * len(shapes)
+        places: list[tuple[int, int]] = []
+        for mixer in self.attention:
+            if mixer.shares is not None:
+                places.append(places[mixer.shares])
+                continue
+            group = shapes.index(mixer.kv_shape)
+            places.append((group, taken[group]))
+            taken[group] += 1
+        return tuple(places)
 
     @property
     def head_dim(self) -> int:
-        """The dimension of their keys and values."""
+        """The dimension of keys in the first layer of attention, in most models in all of them."""
         return self.attention[0].head_dim
-
-    @property
-    def kv_rows(self) -> int:
-        """Rows that a head has of each token: a key and a value, or one that is both."""
-        return self.attention[0].kv_rows
-
-    @property
-    def rotary_dim(self) -> int:
-        """The dimensions that tables of angles are made for."""
-        return self.attention[0].rotary_dim
 
     @property
     def has_experts(self) -> bool:
@@ -471,6 +447,20 @@ class ModelConfig:
     @property
     def num_parameters(self) -> int:
         """Weights held, a tied embedding counted once."""
-        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
         layers = sum(layer.num_parameters(self.hidden_size) for layer in self.layers)
-        return embeddings + self.hidden_size + layers
+        return self.uncut_parameters + self.hidden_size + layers
+
+    @property
+    def table_parameters(self) -> int:
+        """Weights that are looked up alone and never quantised: the table of layers' inputs."""
+        own = self.layer_inputs
+        return 0 if own is None else own.vocabulary * self.num_layers * own.size
+
+    @property
+    def uncut_parameters(self) -> int:
+        """Weights outside of mixers and feed-forwards, which several ranks have each: embeddings,
+        and what makes layers' inputs. Norms are not counted."""
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
+        own = self.layer_inputs
+        beside = 0 if own is None else own.num_parameters(self.hidden_size, self.num_layers)
+        return embeddings + self.table_parameters + beside

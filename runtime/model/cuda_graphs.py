@@ -188,7 +188,7 @@ class StepGraphs:
         self._pool = pool
         self._states = states
         self._spare_block = spare_block
-        self._on_triton = wants_triton(pool.blocks.device)
+        self._on_triton = wants_triton(pool.device)
         self.counts = GraphCounts()
         self.steps: dict[Bucket, _RecordedStep] = {}
         before = _reserved_bytes(pool)
@@ -202,7 +202,7 @@ class StepGraphs:
                 kinds = [self._made(bucket).dry_run for bucket in unrecorded]
                 others: list[Callable[[], object]] = [*kinds, *also]
                 compile_kernels([*(step.dry_run for step in made), *others])
-                if pool.blocks.is_cuda:
+                if pool.device.type == "cuda":
                     _call_once(others)
             # The largest first: those behind it find room in the memory that it has taken.
             for number, step in enumerate(sorted(made, key=_cost_of, reverse=True), 1):
@@ -328,7 +328,7 @@ class _RecordedStep:
         self.bucket = bucket
         self._spare_block = spare_block
         self._states, self._room = states, room_of(bucket)
-        self._on_triton = wants_triton(pool.blocks.device)
+        self._on_triton = wants_triton(pool.device)
         self._spans: tuple[SequenceSpan, ...] = ()
         self._plan: StateMoves | None = None
         """Of the step, for states on the host."""
@@ -339,7 +339,7 @@ class _RecordedStep:
             none = np.zeros(0, dtype=np.int64)
             nobody = states.plan(none, none, np.zeros(1, dtype=np.int64))
             like += self._with_states(nobody)
-        self._places = FixedPlaces(like, pool.blocks.device)
+        self._places = FixedPlaces(like, pool.device)
         like[2].fill_(spare_block * pool.block_size)
         self._places.write(like)
         self._run: Callable[[], Tensor] = self._forward
@@ -428,7 +428,7 @@ def _cost_of(step: _RecordedStep) -> tuple[int, ...]:
 
 def _reserved_bytes(pool: KVPool) -> int:
     """Device memory that torch has taken from the system; 0 on a CPU, where nothing is kept."""
-    return torch.cuda.memory_reserved() if pool.blocks.is_cuda else 0
+    return torch.cuda.memory_reserved() if pool.device.type == "cuda" else 0
 
 
 def _unshared(bucket: Bucket) -> Bucket:

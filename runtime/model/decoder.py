@@ -14,9 +14,10 @@ from torch import Tensor
 from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
-from runtime.model.config import Attention, KeepsKV, LogitShaping, ModelConfig
+from runtime.model.config import Attention, Experts, KeepsKV, LogitShaping, ModelConfig
 from runtime.model.embedding import Embedding
 from runtime.model.feed_forward import (
+    ExpertsApart,
     FeedForward,
     GatedMlp,
     load_feed_forward,
@@ -25,6 +26,7 @@ from runtime.model.feed_forward import (
 from runtime.model.kv_pool import KVPool
 from runtime.model.latent import Latent
 from runtime.model.latent_mixer import LatentMixer
+from runtime.model.layer_inputs import LayerInput, TokenRows
 from runtime.model.layers import MapLoader, Matrix, WeightBits, WeightSource, in_tiles
 from runtime.model.mixer import AttentionMixer
 from runtime.model.product_choice import ProductChoice
@@ -69,6 +71,7 @@ class DecoderLayer:
 
         before, after = spec.norms in ("before", "both"), spec.norms in ("after", "both")
         mixes, feeds = spec.mixer is not None, spec.feed_forward is not None
+        apart = isinstance(spec.feed_forward, Experts) and spec.feed_forward.apart
         self._mixer_norms = (
             norm("input_layernorm", there=before and mixes),
             norm("after_mixer_norm", there=after and mixes),
@@ -81,18 +84,27 @@ class DecoderLayer:
         elif spec.mixer is not None:
             self._mixer = load_recurrent(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
         self._mlp_norms = (
-            norm("post_attention_layernorm", there=before and feeds),
+            norm("post_attention_layernorm", there=before and feeds and not apart),
             norm("after_mlp_norm", there=after and feeds),
         )
         self._feed_forward: FeedForward | None = None
         if spec.feed_forward is not None:
-            self._feed_forward = load_feed_forward(spec.feed_forward, prefix, hidden, loader)
+            self._feed_forward = load_feed_forward(
+                spec.feed_forward, prefix, hidden, loader, eps=config.norm_eps
+            )
         self._rank_sum = loader.rank_sum
+        self._input: LayerInput | None = None
+        if config.layer_inputs is not None:
+            own = config.layer_inputs
+            self._input = LayerInput(own, prefix, hidden, loader, eps=config.norm_eps)
+        self._scale: Tensor | None = None
+        if spec.learnt_scale:
+            self._scale = loader.source.tensor(f"{prefix}.layer_scale", (1,))
 
     @property
     def step_bytes(self) -> int:
         """Bytes of weights, norms aside, that a step of one token reads."""
-        halves = (self._mixer, self._feed_forward)
+        halves = (self._mixer, self._feed_forward, self._input)
         return sum(half.step_bytes for half in halves if half is not None)
 
     @property
@@ -111,6 +123,8 @@ class DecoderLayer:
             return None
         (input_norm, after_mixer), (mlp_norm, after_mlp) = self._mixer_norms, self._mlp_norms
         if input_norm is None or mlp_norm is None or after_mixer is not None:
+            return None
+        if self._input is not None or self._scale is not None:
             return None
         if not self._mixer.is_plain or after_mlp is not None or self._residual_scale != 1:
             return None
@@ -139,16 +153,27 @@ class DecoderLayer:
         inputs: StepInputs,
         rotation: Rotation,
         pool: KVPool,
+        *,
+        rows: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The layer's own contribution, and the sum of all before it; both [T, hidden]."""
+        """The layer's own contribution, and the sum of all before it; both [T, hidden]. ``rows``
+        [T, size]: the layer's own of ``config.LayerInputs``."""
         if self._mixer is not None:
             normed, residual = self._into(delta, residual, self._mixer_norms[0])
             mixed = self._mixed(self._mixer, normed, inputs, rotation, pool)
             delta = self._out_of(self._of_all_ranks(mixed), self._mixer_norms[1])
         if self._feed_forward is not None:
             normed, residual = self._into(delta, residual, self._mlp_norms[0])
-            added = self._of_all_ranks(self._feed_forward(normed))
+            added = self._feed_forward(normed)
+            if not isinstance(self._feed_forward, ExpertsApart):
+                added = self._of_all_ranks(added)
             delta = self._out_of(added, self._mlp_norms[1])
+        if self._input is not None and rows is not None:
+            residual = residual + delta
+            delta = self._input(residual, rows)
+        if self._scale is not None:
+            delta = (residual + delta) * self._scale
+            residual = torch.zeros_like(delta)
         return delta, residual
 
     def _mixed(
@@ -214,14 +239,20 @@ class Decoder:
         self._embedding = Embedding(source.matrix("model.embed_tokens.weight", size), dtype)
         loader = MapLoader(source=source, bits=bits, choice=choice, dtype=dtype, rank_sum=rank_sum)
         self._layers = [DecoderLayer(config, index, loader) for index in range(config.num_layers)]
-        distinct = list(dict.fromkeys(mixer.rope for mixer in config.attention))
+        distinct = list(dict.fromkeys((mixer.rope, mixer.rotary_dim) for mixer in config.attention))
         self._table_of_layer = [
-            distinct.index(layer.mixer.rope) if isinstance(layer.mixer, KeepsKV) else 0
+            distinct.index((layer.mixer.rope, layer.mixer.rotary_dim))
+            if isinstance(layer.mixer, KeepsKV)
+            else 0
             for layer in config.layers
         ]
-        self._tables = [RotaryTable(rope, config.rotary_dim, dtype, device) for rope in distinct]
+        self._tables = [RotaryTable(rope, size, dtype, device) for rope, size in distinct]
         self.native = _native_layers(self._layers, config, self._tables)
         """The layers as one compiled call; None where there is none for them."""
+        self._rows: TokenRows | None = None
+        if config.layer_inputs is not None:
+            own, count = config.layer_inputs, config.num_layers
+            self._rows = TokenRows(own, config.hidden_size, count, loader, eps=config.norm_eps)
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
         self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
         self._head = loader.made([self._head_weight(source)], None) if has_head else None
@@ -244,7 +275,8 @@ class Decoder:
     def step_weight_bytes(self) -> int:
         """Bytes of weights every step reads; of experts, as many as one token takes."""
         head = 0 if self._head is None else self._head.num_bytes
-        return sum(layer.step_bytes for layer in self._layers) + head
+        rows = 0 if self._rows is None else self._rows.step_bytes
+        return sum(layer.step_bytes for layer in self._layers) + head + rows
 
     def forward(self, inputs: StepInputs, pool: KVPool) -> Tensor:
         """Write the step's KV to ``pool`` and return logits.
@@ -258,7 +290,8 @@ class Decoder:
         if self._embedding_scale != 1:
             delta = delta * self._embedding_scale
         residual = torch.zeros_like(delta)
-        delta, residual = self._run_layers(delta, residual, inputs, pool)
+        rows = None if self._rows is None else self._rows(inputs.token_ids, delta)
+        delta, residual = self._run_layers(delta, residual, inputs, pool, rows)
         logits = self._logits(delta, residual, inputs)
         if inputs.states is not None:
             inputs.states.done()  # behind all that may fail for want of memory
@@ -276,6 +309,9 @@ class Decoder:
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.config.logit_divisor != 1:
             logits = logits / self.config.logit_divisor
+        cap = self.config.logit_cap
+        if cap is not None:
+            logits = torch.tanh(logits / cap) * cap
         if self._shaping is not None:
             logits = self._shaping.apply(logits, inputs.positions[rows])
         return logits
@@ -296,12 +332,15 @@ class Decoder:
         residual: Tensor,
         inputs: StepInputs,
         pool: KVPool,
+        rows: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         rotations = [table.at(inputs.positions, inputs.highest_position) for table in self._tables]
         native, layout = self.native, inputs.layout
         if native is None or not native.takes(len(delta), pool.layers, layout):
-            for layer, table in zip(self._layers, self._table_of_layer, strict=True):
-                delta, residual = layer.forward(delta, residual, inputs, rotations[table], pool)
+            for index, layer in enumerate(self._layers):
+                rotation = rotations[self._table_of_layer[index]]
+                own = None if rows is None else rows[:, index]
+                delta, residual = layer.forward(delta, residual, inputs, rotation, pool, rows=own)
             return delta, residual
         native.run(
             delta,
@@ -322,6 +361,8 @@ def _native_layers(
     scales = {layer.scale for layer in layers}
     scale = scales.pop()
     if scales or scale is None or len(tables) > 1 or not tables[0].is_plain:
+        return None
+    if len(config.kv_groups) > 1:
         return None
     parts = [part for part in (layer.parts() for layer in layers) if part is not None]
     if len(parts) < len(layers):

@@ -9,13 +9,13 @@ from torch import Tensor
 from kernels.delta_shaping import DeltaShape, delta_shaping
 from kernels.gated_norm import gated_norm
 from kernels.short_conv import ConvWeights, short_conv
-from runtime.model.config import GatedDelta
 from runtime.model.layers import MapLoader
+from runtime.model.recurrent import GatedDelta
 from runtime.model.state_step import StateStep
 
 
 class DeltaMixer:
-    """See ``config.GatedDelta``. Weights are those of ``PREFIX.linear_attn``."""
+    """See ``recurrent.GatedDelta``. Weights are those of ``PREFIX.linear_attn``."""
 
     def __init__(
         self, spec: GatedDelta, prefix: str, hidden: int, loader: MapLoader, *, eps: float

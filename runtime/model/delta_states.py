@@ -22,7 +22,7 @@ from kernels.gated_delta import (
     gated_delta,
 )
 from kernels.ring_write import RingPlaces, ring_write
-from runtime.model.config import OfMatrices
+from runtime.model.recurrent import OfMatrices
 
 
 class DeltaStates:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.codes import Codes
-from runtime.model.config import Attention, Experts, GatedDelta, LoadError, ModelConfig
+from runtime.model.config import Attention, Experts, LoadError, ModelConfig
 from runtime.model.family import TensorNames
 from runtime.model.quantised_tensors import (
     Matrix,
@@ -22,6 +22,7 @@ from runtime.model.quantised_tensors import (
     QuantisedTensors,
     StoredTensors,
 )
+from runtime.model.recurrent import GatedDelta
 
 _PREFIXES = (
     ("model.", ""),
@@ -45,6 +46,9 @@ _UNREAD = (
     "*mm_projector.*",
     "*vision_adapter.*",
     "*connector.*",
+    "*embed_vision.*",
+    "*vision_embedder.*",
+    "*embed_audio.*",
 )
 """Tensors that no family's decoder computes with: other parts of a wrapper, predictions further
 ahead."""
@@ -328,6 +332,8 @@ class FamilyWeights:
         pattern = next((each for each in _UNREAD if fnmatchcase(name, each)), None)
         if pattern is not None:
             return pattern
+        if self._is_of_shared_keys(name):
+            return f"*.{name.partition('.self_attn.')[2].partition('.')[0]}.*"
         if self._quantised is not None and self._quantised.is_knowingly_left(name):
             return f"*.{name.rpartition('.')[2]}"
         if self._config.tie_embeddings and name == f"{self._head_prefix}lm_head.weight":
@@ -337,6 +343,16 @@ class FamilyWeights:
         if further is None or not (behind and self._names.predicts_more):
             return None
         return f"{further[0]}*"
+
+    def _is_of_shared_keys(self, name: str) -> bool:
+        """Whether a tensor would make keys or values in a layer that reads another's; some
+        checkpoints have such."""
+        pattern = re.escape(self._prefix) + r"layers\.(\d+)\.self_attn\.[kv]_(proj|norm)\."
+        found = re.match(pattern, name)
+        if found is None or int(found[1]) >= self._config.num_layers:
+            return False
+        mixer = self._config.layers[int(found[1])].mixer
+        return isinstance(mixer, Attention) and mixer.shares is not None
 
 
 def _equal(one: Matrix, other: Matrix) -> bool:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from kernels.activation import clamped_swiglu, gelu_tanh_mul, silu_mul, squared_relu
 from kernels.expert_routing import combined, sorted_picks
 from kernels.grouped_matmul import multiplies_grouped
+from kernels.norm import rms_norm
 from runtime.model.config import Experts, Gated, Plain
 from runtime.model.expert_stacks import ExpertStack, stack_of
 from runtime.model.layers import Linear, MapLoader, biases_of, matrices_of
@@ -36,8 +37,13 @@ def load_feed_forward(
     prefix: str,
     hidden: int,
     loader: MapLoader,
+    *,
+    eps: float = 1e-6,
 ) -> FeedForward:
     """The MLP of a layer, from ``PREFIX.mlp``.
+
+    Args:
+        eps: of norms within, which are those of experts apart and of their router.
 
     Raises:
         LoadError: see ``WeightSource.tensor``.
@@ -45,8 +51,8 @@ def load_feed_forward(
     name = f"{prefix}.mlp"
     if not isinstance(spec, Experts):
         return _load_mlp(spec, name, hidden, loader)
-    router = ExpertRouter(spec.router, name, hidden, loader.source)
-    experts: FeedForward | None = None
+    router = ExpertRouter(spec.router, name, hidden, loader.source, eps=eps)
+    experts: GroupedExpertMlp | ExpertMlp | None = None
     if multiplies_grouped(router.weight) and loader.bits in (16, "fp8"):
         experts = grouped_experts(spec, name, router, loader)
     if experts is None:
@@ -54,6 +60,8 @@ def load_feed_forward(
     if spec.shared is None:
         return experts
     shared = _load_mlp(spec.shared, f"{name}.shared_expert", hidden, loader)
+    if spec.apart:
+        return ExpertsApart(experts, shared, prefix, hidden, loader, eps=eps)
     gate = None
     if spec.shared_gate:
         gate = loader.source.tensor(f"{name}.shared_expert_gate.weight", (1, hidden))
@@ -69,7 +77,7 @@ def _load_mlp(spec: Gated | Plain, name: str, hidden: int, loader: MapLoader) ->
 def waits_for_the_host(feed_forward: FeedForward | None) -> bool:
     """Whether the host is asked in each step how many tokens experts have, so that steps cannot be
     recorded."""
-    if isinstance(feed_forward, SharedExpertMlp):
+    if isinstance(feed_forward, SharedExpertMlp | ExpertsApart):
         return waits_for_the_host(feed_forward.experts)
     return isinstance(feed_forward, ExpertMlp)
 
@@ -133,8 +141,9 @@ class ExpertMlp:
         one = self._experts[spec.held[0]].step_bytes
         self.step_bytes = router.num_bytes + min(self._per_token, len(self._experts)) * one
 
-    def __call__(self, x: Tensor) -> Tensor:
-        weights, chosen = self._router(x)
+    def __call__(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        """``seen``: what the router looks at; None: ``x``."""
+        weights, chosen = self._router(x if seen is None else seen)
         order = chosen.flatten().argsort(stable=True)
         counts = chosen.flatten().bincount(minlength=self._count).tolist()
         output = torch.zeros_like(x)
@@ -161,8 +170,9 @@ class GroupedExpertMlp:
         stacked = sum(each.num_bytes for each in maps) // len(spec.held)
         self.step_bytes = router.num_bytes + taken * stacked
 
-    def __call__(self, x: Tensor) -> Tensor:
-        weights, chosen = self._router(x)
+    def __call__(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        """See ``ExpertMlp``."""
+        weights, chosen = self._router(x if seen is None else seen)
         picks = sorted_picks(chosen, self._spec.router.num_experts, x)
         held, mine = self._spec.held, None
         if self._spec.own is not None:
@@ -217,3 +227,40 @@ class SharedExpertMlp:
         if self._gate is not None:
             shared = torch.sigmoid(functional.linear(x, self._gate)) * shared
         return self.experts(x) + shared
+
+
+class ExpertsApart:
+    """Experts, and beside them one MLP that every token takes, each between two norms of its own
+    (``config.Experts.apart``). What goes in is not normed; several ranks' parts are summed here."""
+
+    def __init__(
+        self,
+        experts: ExpertMlp | GroupedExpertMlp,
+        shared: FeedForward,
+        prefix: str,
+        hidden: int,
+        loader: MapLoader,
+        *,
+        eps: float,
+    ) -> None:
+        """Load the norms of the layer ``prefix``."""
+        self.experts = experts
+        self._shared = shared
+        self._eps = eps
+        self._rank_sum = loader.rank_sum
+        self._shared_norms, self._expert_norms = (
+            tuple(loader.source.tensor(f"{prefix}.{name}.weight", (hidden,)) for name in names)
+            for names in (
+                ("post_attention_layernorm", "after_dense_norm"),
+                ("before_experts_norm", "after_experts_norm"),
+            )
+        )
+        self.step_bytes = experts.step_bytes + shared.step_bytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        shared = self._shared(rms_norm(x, self._shared_norms[0], self._eps))
+        mixed = self.experts(rms_norm(x, self._expert_norms[0], self._eps), x)
+        if self._rank_sum is not None:
+            shared, mixed = self._rank_sum(shared), self._rank_sum(mixed)
+        shared = rms_norm(shared, self._shared_norms[1], self._eps)
+        return shared + rms_norm(mixed, self._expert_norms[1], self._eps)

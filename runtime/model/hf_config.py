@@ -17,6 +17,7 @@ from runtime.model.delta_families import DELTA_FAMILIES
 from runtime.model.dense_families import DENSE_FAMILIES
 from runtime.model.expert_families import EXPERT_FAMILIES
 from runtime.model.family import Family
+from runtime.model.gemma4_families import GEMMA4_FAMILIES
 from runtime.model.hybrid_families import HYBRID_FAMILIES
 from runtime.model.latent_families import LATENT_FAMILIES
 from runtime.model.mamba_families import MAMBA_FAMILIES
@@ -25,6 +26,7 @@ from runtime.model.quantisation import read_quantisation
 FAMILIES: dict[str, Family] = {
     **DENSE_FAMILIES,
     **EXPERT_FAMILIES,
+    **GEMMA4_FAMILIES,
     **LATENT_FAMILIES,
     **HYBRID_FAMILIES,
     **DELTA_FAMILIES,
@@ -33,6 +35,8 @@ FAMILIES: dict[str, Family] = {
 
 _TEXT_PART = {
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
     "kimi_k25": "deepseek_v3",
     "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",

@@ -3,7 +3,9 @@
 Only layers of attention have any. Which block belongs to whom is ``radix_cache``'s business; here a
 block is an index. The layout keeps a block of a layer in one piece and, within it, each head's
 tokens together: [kv_heads, block_size, head_dim]; int8 and fp8 rows are longer by their scale
-(``kernels.quantised_kv``). Of latent attention there is one row that is key and value.
+(``kernels.quantised_kv``). Of latent attention there is one row that is key and value. Layers whose
+keys are of one shape lie in one tensor, a group; of most models there is one group. A layer that
+shares another's keys and values has no room of its own.
 
 Always true: blocks are never moved or cleared; what was not written is never read.
 """
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from kernels.large_pages import large_pages, touched_bytes
 from kernels.quantised_kv import row_size
-from runtime.model.config import LoadError, ModelConfig
+from runtime.model.config import KVGroup, LoadError, ModelConfig
 from runtime.model.pages_ahead import AHEAD_BYTES, PagesAhead
 
 
@@ -38,14 +40,14 @@ class KVPool:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        sizes = (len(config.attention), config.kv_rows, num_blocks, config.kv_heads, block_size)
-        shape = torch.Size((*sizes, row_size(config.head_dim, dtype)))
+        self.dtype = dtype
+        """How keys and values are kept."""
+        self.device = device
+        shapes = [_shape(group, num_blocks, block_size, dtype) for group in config.kv_groups]
         try:
-            if device.type == "cpu":
-                memory = large_pages(shape.numel() * dtype.itemsize)
-                self._blocks = memory.view(dtype).view(shape)
-            else:
-                self._blocks = torch.empty(shape, dtype=dtype, device=device)
+            self.groups: tuple[Tensor, ...] = tuple(_made(each, dtype, device) for each in shapes)
+            """[layers, rows, blocks, kv_heads, block_size, head_dim] of each group of
+            ``ModelConfig.kv_groups``: all that there is."""
         except (OSError, RuntimeError) as error:
             size = num_blocks * block_bytes(config, block_size, dtype)
             raise LoadError(
@@ -55,14 +57,20 @@ class KVPool:
         self._reached = 0
         """Blocks that were written, all below the highest of them included."""
         ample = device.type == "cpu" and self.num_bytes > AHEAD_BYTES // 8
-        self._pages = PagesAhead(self._blocks) if ample else None
-        self.layers = [(layer[0], layer[-1]) for layer in self._blocks]
+        self._pages = PagesAhead(self.groups) if ample else None
+        placed = [self.groups[group][place] for group, place in config.kv_places]
+        self.layers = [(layer[0], layer[-1]) for layer in placed]
         """The result of ``layer`` for each."""
 
     @property
     def blocks(self) -> Tensor:
-        """The whole pool: [layers, kv_rows, blocks, kv_heads, block_size, head_dim]."""
-        return self._blocks
+        """The whole pool of a model with one group.
+
+        Raises:
+            ValueError: there are several.
+        """
+        (whole,) = self.groups
+        return whole
 
     def reach(self, block: int) -> None:
         """Note that blocks up to ``block`` are about to be written."""
@@ -82,32 +90,52 @@ class KVPool:
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """(keys, values) of a layer, counted among those of attention, each
-        [blocks, kv_heads, block_size, head_dim]; views, and the same one where a row is both."""
+        [blocks, kv_heads, block_size, head_dim]; views, the same one where a row is both, and
+        another layer's where it shares that one's."""
         return self.layers[index]
 
     def copy_block(self, source: "KVPool", block: int, target: int) -> None:
         """Copy the keys and values of all layers in a block of ``source`` to ``target`` here."""
         self.reach(target)
-        self._blocks[:, :, target] = source.blocks[:, :, block]
+        for here, there in zip(self.groups, source.groups, strict=True):
+            here[:, :, target] = there[:, :, block]
 
     @property
     def num_bytes(self) -> int:
-        return self._blocks.numel() * self._blocks.element_size()
+        return sum(group.nbytes for group in self.groups)
 
     @property
     def memory_bytes(self) -> int:
         """The memory that it takes: on a CPU only as far as blocks were written or are about to
         be, in whole pages."""
-        if self._blocks.device.type != "cpu" or not self.num_blocks:
+        if self.device.type != "cpu" or not self.num_blocks:
             return self.num_bytes
-        layers, rows = self._blocks.shape[:2]
         asked = 0 if self._pages is None else self._pages.asked
-        block = self._blocks[0, 0, 0].nbytes if self.num_bytes else 0
-        used = max(self._reached, asked) * block
-        return touched_bytes(layers * rows, self.num_blocks * block, used) if block else 0
+        used = max(self._reached, asked)
+        return sum(_touched(group, used) for group in self.groups)
+
+
+def _shape(group: KVGroup, num_blocks: int, block_size: int, dtype: torch.dtype) -> torch.Size:
+    kept = group.shape
+    sizes = (group.layers, kept.rows, num_blocks, kept.heads, block_size)
+    return torch.Size((*sizes, row_size(kept.size, dtype)))
+
+
+def _made(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return large_pages(shape.numel() * dtype.itemsize).view(dtype).view(shape)
+
+
+def _touched(group: Tensor, used: int) -> int:
+    """Memory of a group of which so many blocks are written."""
+    layers, rows, blocks = group.shape[:3]
+    block = group[0, 0, 0].nbytes
+    return touched_bytes(layers * rows, blocks * block, used * block)
 
 
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
     """Memory of one block over all layers."""
-    row_bytes = row_size(config.head_dim, dtype) * dtype.itemsize
-    return config.kv_rows * len(config.attention) * block_size * config.kv_heads * row_bytes
+    return sum(
+        _shape(group, 1, block_size, dtype).numel() * dtype.itemsize for group in config.kv_groups
+    )

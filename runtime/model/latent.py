@@ -8,6 +8,7 @@ head of keys, whose first numbers are the values.
 from dataclasses import dataclass
 from typing import ClassVar
 
+from runtime.model.kv_shape import KVShape
 from runtime.model.rope_config import PLAIN_ROPE, RopeConfig
 
 NORM_EPS = 1e-6
@@ -41,6 +42,7 @@ class Latent:
     kv_rows: ClassVar[int] = 1
     """Rows of a token in the pool: what is a key is a value, too."""
     window: ClassVar[int | None] = None
+    shares: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         for name in ("heads", "rank", "plain_dim", "rotary_dim", "value_dim"):
@@ -57,6 +59,11 @@ class Latent:
     def head_dim(self) -> int:
         """Numbers of a row in the pool."""
         return self.rank + self.rotary_dim
+
+    @property
+    def kv_shape(self) -> KVShape:
+        """What the pool keeps of a token."""
+        return KVShape(rows=self.kv_rows, heads=self.kv_heads, size=self.head_dim)
 
     @property
     def values_dim(self) -> int:

@@ -5,15 +5,7 @@ What a family's checkpoints leave out gets the default that ``transformers`` has
 
 import math
 
-from runtime.model.config import (
-    Experts,
-    Gated,
-    Layer,
-    Mamba2,
-    ModelConfig,
-    Plain,
-    Router,
-)
+from runtime.model.config import Experts, Gated, Layer, ModelConfig, Plain, Router
 from runtime.model.config_fields import Fields
 from runtime.model.family import (
     Family,
@@ -22,6 +14,7 @@ from runtime.model.family import (
     read_attention,
     read_decoder,
 )
+from runtime.model.recurrent import Mamba2
 from runtime.model.rope_config import RopeConfig
 from runtime.model.rope_fields import read_rope
 

@@ -10,13 +10,13 @@ from torch import Tensor
 from kernels.gated_norm import skipped_group_norm
 from kernels.mamba_shaping import MambaShape, mamba_shaping
 from kernels.short_conv import ConvWeights, short_conv
-from runtime.model.config import Mamba2
 from runtime.model.layers import MapLoader
+from runtime.model.recurrent import Mamba2
 from runtime.model.state_step import StateStep
 
 
 class MambaMixer:
-    """See ``config.Mamba2``. Weights are those of ``PREFIX.mamba``."""
+    """See ``recurrent.Mamba2``. Weights are those of ``PREFIX.mamba``."""
 
     def __init__(
         self, spec: Mamba2, prefix: str, hidden: int, loader: MapLoader, *, eps: float

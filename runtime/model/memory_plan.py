@@ -56,9 +56,10 @@ def plan_memory(
     kv_dtype = dtype
     if config.kv_cache_dtype != "auto":
         kv_dtype = _kv_dtype_on(device, config.kv_cache_dtype)
-        if kv_dtype == FP8 and model.head_dim > MOST_ON_TRITON:
+        longest = max(group.shape.size for group in model.kv_groups)
+        if kv_dtype == FP8 and longest > MOST_ON_TRITON:
             raise LoadError(
-                f"kv_cache_dtype fp8 is not for rows of {model.head_dim} numbers, {MOST_ON_TRITON} "
+                f"kv_cache_dtype fp8 is not for rows of {longest} numbers, {MOST_ON_TRITON} "
                 "at most: leave it out"
             )
     block = block_bytes(model, config.block_size, kv_dtype)
@@ -78,7 +79,13 @@ def plan_memory(
 
 def weight_bytes(model: ModelConfig, dtype: torch.dtype, bits: WeightBits) -> int:
     """Memory of a model's weights that no checkpoint keeps in few bits; scales are not counted."""
-    return int(model.num_parameters * WIDTHS.get(bits, dtype.itemsize))
+    return bytes_of_weights(model, WIDTHS.get(bits, dtype.itemsize), dtype.itemsize)
+
+
+def bytes_of_weights(model: ModelConfig, width: float, plain: int) -> int:
+    """Memory of weights of ``width`` bytes each; tables that stay as they are have ``plain``."""
+    tables = model.table_parameters
+    return int((model.num_parameters - tables) * width) + tables * plain
 
 
 def bytes_of_part(held_bytes: int, whole: ModelConfig, part: ModelConfig, width: int) -> int:
@@ -90,9 +97,9 @@ def bytes_of_part(held_bytes: int, whole: ModelConfig, part: ModelConfig, width:
     """
     if part is whole:
         return held_bytes
-    embedding = whole.vocab_size * whole.hidden_size * (1 if whole.tie_embeddings else 2)
-    same = min(held_bytes, embedding * width)
-    cut = (part.num_parameters - embedding) / max(1, whole.num_parameters - embedding)
+    uncut = whole.uncut_parameters
+    same = min(held_bytes, uncut * width)
+    cut = (part.num_parameters - uncut) / max(1, whole.num_parameters - uncut)
     return same + int((held_bytes - same) * cut)
 
 

@@ -13,9 +13,11 @@ from kernels.attention import paged_attention
 from kernels.norm import rms_norm
 from kernels.paged_layout import PagedLayout
 from kernels.qkv import norm_rope_write
+from kernels.rope import apply_rope
 from kernels.short_conv import ConvWeights, short_conv
-from runtime.model.config import Attention, ShortConv
+from runtime.model.config import Attention
 from runtime.model.layers import Linear, MapLoader, Matrix, WeightSource, biases_of, matrices_of
+from runtime.model.recurrent import ShortConv
 from runtime.model.rotary import Rotation
 from runtime.model.state_step import StateStep
 
@@ -33,7 +35,8 @@ class AttentionMixer:
         source, order = loader.source, _order_of_dimensions(spec)
         self.qkv = _load_qkv(spec, name, hidden, loader, order)
         self.head_norm = _head_norms(spec, name, source, order) if spec.norm == "each" else None
-        """[heads + kv_heads, head_dim]: queries and keys are normed in one go."""
+        """[heads + kv_heads, head_dim]: queries and keys are normed in one go; of a layer that
+        shares another's keys, [heads, head_dim]."""
         self._norm_of_all: tuple[Tensor, Tensor] | None = None
         if spec.norm == "all":
             self._norm_of_all = (
@@ -51,6 +54,9 @@ class AttentionMixer:
     @property
     def is_plain(self) -> bool:
         """Whether ``kernels.native_layers`` knows all that it does."""
+        spec = self.spec
+        if spec.shares is not None or spec.value_norm or spec.keys_are_values:
+            return False
         return self._norm_of_all is None and self._sinks is None and self._gate is None
 
     @property
@@ -72,26 +78,31 @@ class AttentionMixer:
         slots: Tensor,
         layout: PagedLayout,
     ) -> Tensor:
-        """[T, hidden] -> [T, hidden]; writes the rows' keys and values.
+        """[T, hidden] -> [T, hidden]; writes the rows' keys and values, if they are its own.
 
         Args:
             x: the step's tokens.
             rotation: of their positions.
-            blocks: the layer's keys and values, each [blocks, kv_heads, block_size, head_dim].
+            blocks: the layer's keys and values, or those that it reads, each
+                [blocks, kv_heads, block_size, head_dim].
             slots: [T] where each row's go.
             layout: the step's sequences.
         """
         spec, qkv = self.spec, self.qkv(x)
         if self._norm_of_all is not None:
             qkv = self._normed(qkv, *self._norm_of_all)
-        queries = norm_rope_write(
-            qkv.view(x.shape[0], -1, spec.head_dim),
-            norm_weight=self.head_norm,
-            eps=self._eps,
-            rotation=(rotation.cos, rotation.sin),
-            blocks=blocks,
-            slots=slots,
-        )
+        heads = qkv.view(x.shape[0], -1, spec.head_dim)
+        if spec.shares is not None:
+            queries = self._rotated(heads, rotation)
+        else:
+            queries = norm_rope_write(
+                self._with_values(heads),
+                norm_weight=self.head_norm,
+                eps=self._eps,
+                rotation=(rotation.cos, rotation.sin),
+                blocks=blocks,
+                slots=slots,
+            )
         if rotation.query_scale is not None:
             queries = queries * rotation.query_scale[:, None, None]
         mixed = paged_attention(
@@ -102,6 +113,23 @@ class AttentionMixer:
             mixed = mixed * torch.sigmoid(self._gate(x))
         return self.output(mixed)
 
+    def _rotated(self, queries: Tensor, rotation: Rotation) -> Tensor:
+        """Queries [T, heads, head_dim] of keys that are written already."""
+        if self.head_norm is not None:
+            queries = rms_norm(queries, self.head_norm, self._eps)
+        return apply_rope(queries, rotation.cos, rotation.sin)
+
+    def _with_values(self, heads: Tensor) -> Tensor:
+        """[T, heads + 2 kv_heads, head_dim] of what was projected, values as they are kept."""
+        spec = self.spec
+        if not spec.value_norm and not spec.keys_are_values:
+            return heads
+        values = heads[:, -spec.kv_heads :]
+        if spec.value_norm:
+            values = rms_norm(values, None, self._eps)
+        rest = heads if spec.keys_are_values else heads[:, : -spec.kv_heads]
+        return torch.cat((rest, values), dim=1)
+
     def _normed(self, qkv: Tensor, query_norm: Tensor, key_norm: Tensor) -> Tensor:
         sizes = [self.spec.query_size, self.spec.kv_size, self.spec.kv_size]
         queries, keys, values = torch.split(qkv, sizes, dim=1)
@@ -110,7 +138,7 @@ class AttentionMixer:
 
 
 class ConvMixer:
-    """See ``config.ShortConv``. Weights are those of ``PREFIX.conv``."""
+    """See ``recurrent.ShortConv``. Weights are those of ``PREFIX.conv``."""
 
     def __init__(self, spec: ShortConv, prefix: str, hidden: int, loader: MapLoader) -> None:
         name, channels, source = f"{prefix}.conv", spec.channels, loader.source
@@ -142,8 +170,8 @@ class ConvMixer:
 def _load_qkv(
     spec: Attention, name: str, hidden: int, loader: MapLoader, order: Tensor | None
 ) -> Linear:
-    names = [f"{name}.{part}_proj" for part in "qkv"]
-    outputs = [_query_rows(spec), spec.kv_size, spec.kv_size]
+    outputs = [_query_rows(spec), *spec.made_sizes]
+    names = [f"{name}.{part}_proj" for part in "qkv"[: len(outputs)]]
     source = loader.source
     weights = matrices_of(source, names, outputs, hidden)
     bias = biases_of(source, names, outputs) if spec.bias else None
@@ -155,7 +183,7 @@ def _load_qkv(
     if order is not None:
         weights[:2] = [_rows_reordered(each, order) for each in weights[:2]]
         if bias is not None:
-            turned = spec.query_size + spec.kv_size
+            turned = spec.query_size + sum(spec.made_sizes[:1])
             bias[:turned] = _reordered(bias[:turned], order)
     return loader.made(weights, bias)
 
@@ -189,6 +217,8 @@ def _rows_reordered(weight: Matrix, order: Tensor) -> Matrix:
 def _head_norms(spec: Attention, name: str, source: WeightSource, order: Tensor | None) -> Tensor:
     shape = (spec.head_dim,)
     query = _reordered(source.tensor(f"{name}.q_norm.weight", shape), order)
+    if spec.shares is not None:
+        return query.expand(spec.heads, -1).contiguous()
     key = _reordered(source.tensor(f"{name}.k_norm.weight", shape), order)
     return torch.cat((query.expand(spec.heads, -1), key.expand(spec.kv_heads, -1)))
 
@@ -199,9 +229,10 @@ def _order_of_dimensions(spec: Attention) -> Tensor | None:
     8 dimensions of which 4 are rotated, in pairs 0-2 and 1-3: 0 1 4 5 | 2 3 6 7, in which a pair's
     two are 4 apart like those of a head that is rotated whole.
     """
-    if spec.rope is None or spec.rope.rotated in (None, spec.head_dim):
+    turned = spec.turned_part
+    if turned is None:
         return None
-    half, rest = spec.rope.rotated // 2, (spec.head_dim - spec.rope.rotated) // 2
+    half, rest = turned // 2, (spec.head_dim - turned) // 2
     dims = torch.arange(spec.head_dim)
     first, second, unturned, last = torch.split(dims, [half, half, rest, rest])
     return torch.cat((first, unturned, second, last))

@@ -18,7 +18,7 @@ import mmap
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -42,12 +42,12 @@ prompt of 8,000 tokens overtook them where a page takes 5 ms, and the rest came 
 class PagesAhead:
     """Keeps the next blocks of a pool provided; ``reach`` is called by one thread."""
 
-    def __init__(self, blocks: Tensor) -> None:
-        """Ask for the first blocks of ``blocks``, [layers, 2, blocks, ...] in host memory."""
-        self._blocks = blocks
-        self._num_blocks = blocks.shape[2]
-        self._block_bytes = blocks[0, 0, 0].nbytes
-        block_bytes = max(1, blocks[:, :, 0].nbytes)
+    def __init__(self, groups: Sequence[Tensor]) -> None:
+        """Ask for the first blocks of ``groups``, each [layers, rows, blocks, ...] in host memory,
+        with equally many blocks."""
+        self._groups = groups
+        self._num_blocks = groups[0].shape[2]
+        block_bytes = max(1, sum(group[:, :, 0].nbytes for group in groups))
         self._step = max(1, AHEAD_BYTES // 2 // block_bytes)
         self._slice = max(1, _SLICE_BYTES // block_bytes)
         self._at_rest = AT_REST_BYTES // block_bytes
@@ -127,17 +127,17 @@ class PagesAhead:
     def _provide(self, low: int, high: int) -> None:
         madvise = ctypes.CDLL(None).madvise
         madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        for layer in self._blocks:
-            for part in layer:
-                begin = part.data_ptr() + low * self._block_bytes
-                end = part.data_ptr() + high * self._block_bytes
-                begin -= begin % mmap.PAGESIZE
-                while begin < end:
-                    began = time.perf_counter()
-                    size = min(PAGE_BYTES - begin % PAGE_BYTES, end - begin)
-                    if madvise(begin, size, _POPULATE_WRITE):
-                        self.works = False  # an older kernel, or no memory: steps ask for it
-                        return
-                    begin += size
-                    if not self.resting:
-                        self.hurry.wait(_REST * (time.perf_counter() - began))
+        for part in (part for group in self._groups for layer in group for part in layer):
+            block_bytes = part[0].nbytes
+            begin = part.data_ptr() + low * block_bytes
+            end = part.data_ptr() + high * block_bytes
+            begin -= begin % mmap.PAGESIZE
+            while begin < end:
+                began = time.perf_counter()
+                size = min(PAGE_BYTES - begin % PAGE_BYTES, end - begin)
+                if madvise(begin, size, _POPULATE_WRITE):
+                    self.works = False  # an older kernel, or no memory: steps ask for it
+                    return
+                begin += size
+                if not self.resting:
+                    self.hurry.wait(_REST * (time.perf_counter() - began))

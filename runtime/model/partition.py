@@ -20,7 +20,7 @@ from runtime.model.latent import Latent
 
 _Mlp = Gated | Plain
 MOST_RANKS = 64
-_OF_LAYER = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\.(.+)")
+_OF_LAYER = re.compile(r"model\.layers\.(\d+)\.(self_attn|mlp)\.(.+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +89,15 @@ def cut_of(name: str, config: ModelConfig, partition: Partition) -> Cut | None:
     if found is None:
         return None
     ranks, rank = partition.ranks, partition.rank
-    within, rest = found[1], found[2]
+    within, rest = found[2], found[3]
     module, _, kind = rest.rpartition(".")
     if within == "self_attn":
         if rest == "sinks" or module in ("q_proj", "q_b_proj", "kv_b_proj"):
             return Cut(axis=0, parts=ranks, part=rank)
         if module in ("k_proj", "v_proj"):
-            parts = min(ranks, config.kv_heads)
+            mixer = config.layers[int(found[1])].mixer
+            assert isinstance(mixer, Attention)
+            parts = min(ranks, mixer.kv_heads)
             return Cut(axis=0, parts=parts, part=rank * parts // ranks)
         return _columns(partition) if rest == "o_proj.weight" else None
     if partition.whole_experts and module.startswith("experts."):
@@ -111,7 +113,7 @@ def is_added_once(name: str, partition: Partition) -> bool:
     found = _OF_LAYER.fullmatch(name)
     if found is None or not name.endswith(("o_proj.bias", "down_proj.bias")):
         return False
-    return not (partition.whole_experts and found[2].startswith("experts."))
+    return not (partition.whole_experts and found[3].startswith("experts."))
 
 
 def _columns(partition: Partition) -> Cut:

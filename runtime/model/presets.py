@@ -10,24 +10,21 @@ from runtime.model.config import (
     Attention,
     Experts,
     Gated,
-    GatedDelta,
     KeepsKV,
     Layer,
     LoadError,
-    LogitShaping,
-    Mamba2,
     ModelConfig,
     Plain,
     Router,
-    ShortConv,
 )
+from runtime.model.gemma_presets import BYTE_SHAPING, BYTE_VOCABULARY, GEMMA_PRESETS
 from runtime.model.latent import Latent
+from runtime.model.recurrent import GatedDelta, Mamba2, ShortConv
 from runtime.model.rope_config import RopeConfig
 
 PREFIX = "random:"
 
-_SHAPING = LogitShaping(num_plain=256, end_of_turn=258)
-_TINY_VOCAB = 272
+_SHAPING, _TINY_VOCAB = BYTE_SHAPING, BYTE_VOCABULARY
 
 _MILLION = RopeConfig(theta=1000000.0)
 _LLAMA3 = RopeConfig(theta=500000.0, kind="llama3", factor=8.0, original_max_position=1024)
@@ -36,7 +33,6 @@ _EXPERTS_TINY = Experts(
     router=Router(num_experts=8, per_token=3, normalise=True), each=Gated(size=64)
 )
 
-_STRETCHED = RopeConfig(theta=1000000.0, kind="linear", factor=8.0)
 _YARN = RopeConfig(kind="yarn", factor=32.0, original_max_position=64, attention_factor=1.3)
 _UNTRUNCATED = replace(_YARN, truncate=False)
 _GROWING = replace(_YARN, query_beta=0.3)
@@ -162,31 +158,7 @@ PRESETS: dict[str, ModelConfig] = {
         max_context_tokens=8192,
         shaping=_SHAPING,
     ),
-    "gemma3-tiny": ModelConfig(
-        model_type="gemma3_text",
-        vocab_size=_TINY_VOCAB,
-        hidden_size=64,
-        layers=tuple(
-            Layer(
-                mixer=Attention(
-                    heads=4,
-                    kv_heads=2,
-                    head_dim=24,
-                    rope=rope,
-                    window=window,
-                    scale=0.25,
-                    norm="each",
-                ),
-                feed_forward=Gated(size=96, activation="gelu_tanh"),
-                norms="both",
-            )
-            for rope, window in ((RopeConfig(), 20), (RopeConfig(), 20), (_STRETCHED, None))
-        ),
-        max_context_tokens=8192,
-        tie_embeddings=True,
-        embedding_scale=0.5,
-        shaping=_SHAPING,
-    ),
+    **GEMMA_PRESETS,
     "smollm3-tiny": ModelConfig(
         model_type="smollm3",
         vocab_size=_TINY_VOCAB,

@@ -136,7 +136,8 @@ def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:
 def linear_weights(config: ModelConfig) -> int:
     """Weights of all linear maps, the head's included: nearly all there are."""
     tied = config.tie_embeddings
-    return config.num_parameters - (0 if tied else config.vocab_size * config.hidden_size)
+    looked_up = config.table_parameters + (0 if tied else config.vocab_size * config.hidden_size)
+    return config.num_parameters - looked_up
 
 
 def _copies(

@@ -14,6 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_NEAR_ONE = ("norm.weight", "norm.scale", "_scale")
+"""How names of factors end."""
+
 
 class RandomWeights:
     """A ``WeightSource`` of seeded weights.
@@ -45,7 +48,7 @@ class RandomWeights:
             values = _drawn_on_host(key, shape, most)
         else:
             values = drawn_on_device(key, shape, most, dtype, self._device)
-        if name.endswith(("norm.weight", "norm.scale")):
+        if name.endswith(_NEAR_ONE):
             values += 1
         if name.endswith("A_log"):
             values -= 3
@@ -76,7 +79,7 @@ def drawn_on_device(
 
 def _deviation(name: str, shape: tuple[int, ...]) -> float:
     """Standard deviation of a tensor's values."""
-    if name.endswith(("norm.weight", "norm.scale", ".bias", ".dt_bias")):
+    if name.endswith((*_NEAR_ONE, ".bias", ".dt_bias")):
         return 0.1
     if name.endswith("A_log"):
         return 1.5

@@ -8,18 +8,8 @@ again. Recordings of few tokens are not bounded: they are what decodes run in.
 from collections.abc import Sequence
 
 from kernels.delta_rows import CHUNK
-from runtime.model.config import (
-    Experts,
-    Gated,
-    GatedDelta,
-    KeepsKV,
-    Layer,
-    Mamba2,
-    ModelConfig,
-    OfMatrices,
-    Plain,
-    ShortConv,
-)
+from runtime.model.config import Experts, Gated, KeepsKV, Layer, ModelConfig, Plain
+from runtime.model.recurrent import GatedDelta, Mamba2, OfMatrices, ShortConv
 from runtime.model.state_step import StateRoom
 from runtime.model.step_buckets import Bucket, large_chunks
 
@@ -67,7 +57,8 @@ def recording_bytes(model: ModelConfig, buckets: Sequence[Bucket], *, itemsize: 
 
 def _value_bytes(model: ModelConfig, bucket: Bucket, itemsize: int) -> int:
     """Intermediate values of the layer that has the most."""
-    stream = bucket.tokens * 4 * model.hidden_size * itemsize
+    own = 0 if model.layer_inputs is None else model.num_layers * model.layer_inputs.size
+    stream = bucket.tokens * (4 * model.hidden_size + 3 * own) * itemsize
     layers = set(model.layers)
     return stream + max(
         bucket.tokens * _width(layer) * itemsize + _matrix_bytes(layer, bucket) for layer in layers

@@ -8,11 +8,11 @@ from typing import Protocol
 
 from torch import Tensor
 
-from runtime.model.config import GatedDelta, Mamba2, Recurrent
 from runtime.model.delta_mixer import DeltaMixer
 from runtime.model.layers import MapLoader
 from runtime.model.mamba_mixer import MambaMixer
 from runtime.model.mixer import ConvMixer
+from runtime.model.recurrent import GatedDelta, Mamba2, Recurrent
 from runtime.model.state_step import StateStep
 
 

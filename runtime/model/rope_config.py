@@ -6,7 +6,7 @@ Always true: a ``RopeConfig`` that exists has frequencies (``runtime.model.rotar
 from dataclasses import dataclass
 from typing import Literal
 
-RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,8 @@ class RopeConfig:
     theta: float = 10000.0
     kind: RopeKind = "default"
     rotated: int | None = None
-    """How many dimensions of a head are rotated, its first ones; None: all."""
+    """How many dimensions of a head are rotated, its first ones; None: all. ``proportional``: the
+    first pairs of the whole head, half a head apart, as fast as in a head that is rotated whole."""
     factor: float = 1.0
     """How many times the original context is stretched."""
     original_max_position: int = 0

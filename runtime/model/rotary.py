@@ -15,13 +15,16 @@ from runtime.model.rope_config import RopeConfig
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int, dtype: torch.dtype) -> Tensor:
     """[head_dim / 2] radians per position, in float32 or float64; of ``head_dim`` dimensions that
-    are all rotated."""
+    are all rotated, or (proportional) of a whole head, 0 where it is not."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).to(dtype) / head_dim
     plain = 1.0 / rope.theta**exponents
     if rope.kind == "default":
         return plain
     if rope.kind == "linear":
         return plain / rope.factor
+    if rope.kind == "proportional":
+        turned = torch.arange(head_dim // 2) < (rope.rotated or head_dim) // 2
+        return torch.where(turned, plain / rope.factor, 0)
     if rope.kind == "longrope":
         return 1.0 / (torch.tensor(rope.factors, dtype=dtype) * rope.theta**exponents)
     if rope.kind == "llama3":
@@ -116,7 +119,9 @@ class RotaryTable:
         table[0] = 1
         rope = self._rope
         if rope is not None:
-            rotated = rope.rotated or 2 * self._pairs
+            rotated = 2 * self._pairs
+            if rope.rotated is not None and rope.kind != "proportional":
+                rotated = rope.rotated
             frequencies = inverse_frequencies(rope, rotated, self._wide)
             angles = torch.outer(torch.arange(size, dtype=self._wide), frequencies)
             turned = torch.stack((angles.cos(), angles.sin())) * rope.attention_factor

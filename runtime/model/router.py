@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.expert_routing import Routing, route
+from kernels.norm import rms_norm
 from runtime.model.config import Router
 from runtime.model.layers import WeightSource
 
@@ -15,7 +16,10 @@ class ExpertRouter:
     """See ``config.Router``. Weights are those of ``NAME.gate``; a router of sigmoids and its
     correction, and one that is ``wide``, are kept and computed in float32 at least."""
 
-    def __init__(self, spec: Router, name: str, hidden: int, source: WeightSource) -> None:
+    def __init__(
+        self, spec: Router, name: str, hidden: int, source: WeightSource, *, eps: float = 1e-6
+    ) -> None:
+        """``eps``: of the norm of a router that is ``scaled``."""
         self._routing = Routing(
             per_token=spec.per_token,
             scores=spec.scores,
@@ -37,9 +41,21 @@ class ExpertRouter:
         if spec.correction:
             correction = f"{name}.gate.e_score_correction_bias"
             self.correction = source.tensor(correction, (count,), wide=True)
+        self._eps = eps
+        self._input_scale: Tensor | None = None
+        self._expert_scale: Tensor | None = None
+        if spec.scaled:
+            scale = source.tensor(f"{name}.gate.input_scale", (hidden,))
+            self._input_scale = scale * hidden**-0.5
+            self._expert_scale = source.tensor(f"{name}.gate.expert_scale", (count,))
         self.num_bytes = self.weight.numel() * self.weight.element_size()
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(weights, experts), each [tokens, per_token]."""
+        if self._input_scale is not None:
+            x = rms_norm(x, self._input_scale, self._eps)
         logits = functional.linear(x.to(self.weight.dtype), self.weight, self._bias)
-        return route(logits, self.correction, self._routing, x.dtype)
+        weights, chosen = route(logits, self.correction, self._routing, x.dtype)
+        if self._expert_scale is not None:
+            weights = weights * self._expert_scale[chosen]
+        return weights, chosen

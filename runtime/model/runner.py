@@ -147,7 +147,7 @@ class ModelRunner:
             self.model.config,
             num_blocks=slots,
             block_size=self.block_size,
-            dtype=self.pool.blocks.dtype,
+            dtype=self.pool.dtype,
             device=self.model.device,
         )
 
@@ -349,8 +349,7 @@ def _records(model: LoadedModel) -> bool:
     many tokens each of them has, and so do the torch versions of the kernels, which float64 takes
     and heads that Triton's have no room for."""
     on_triton = wants_triton(model.device) and model.dtype != torch.float64
-    mixer = model.config.attention[0]
-    if not fits_triton(mixer.head_dim, mixer.values_dim):
+    if not all(fits_triton(each.head_dim, each.values_dim) for each in model.config.attention):
         return False
     return model.device.type == "cuda" and on_triton and not model.decoder.waits_for_the_host
 

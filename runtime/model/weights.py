@@ -29,7 +29,7 @@ from runtime.model.gguf_header import GgufHeader
 from runtime.model.gguf_weights import GgufWeights
 from runtime.model.hf_config import FAMILIES
 from runtime.model.layers import WeightBits, WeightSource
-from runtime.model.memory_plan import WIDTHS, bytes_of_part, weight_bytes
+from runtime.model.memory_plan import WIDTHS, bytes_of_part, bytes_of_weights, weight_bytes
 from runtime.model.partition import Partition, part_of
 from runtime.model.product_choice import ProductChoice
 from runtime.model.product_timing import measured_choice
@@ -391,7 +391,8 @@ def check_memory(
         )
 
     def gib(width: float) -> float:
-        return config.num_parameters * sharing * width / (1 << 30)
+        plain = dtype.itemsize if width < 2 else int(width)
+        return bytes_of_weights(config, width, plain) * sharing / (1 << 30)
 
     width = WIDTHS.get(bits, dtype.itemsize)
     free = free_memory_bytes(device) / (1 << 30)

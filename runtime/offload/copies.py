@@ -2,14 +2,15 @@
 
 On a CPU a thread copies; on a GPU a stream beside the computing one, to and from pinned
 memory. A block's bytes lie together in host memory: [layers, 2, kv_heads, block_size,
-head_dim]. Which blocks, and what waits for them, is ``runtime.offload.transfer``'s business.
+head_dim] of each group of layers, one group after the other. Which blocks, and what waits for them,
+is ``runtime.offload.transfer``'s business.
 
 Always true: copies of one kind are made in the order in which they were given.
 """
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Protocol
 
@@ -27,10 +28,11 @@ _ROUNDED_BYTES = 1 << 26
 
 
 class BlockMemory(Protocol):
-    """What copies are made of: [planes, planes, blocks, ...], contiguous."""
+    """What copies are made of: tensors [planes, planes, blocks, ...], contiguous, of one dtype on
+    one device and with equally many blocks."""
 
     @property
-    def blocks(self) -> torch.Tensor: ...
+    def groups(self) -> Sequence[torch.Tensor]: ...
 
 
 class Copy(Protocol):
@@ -107,13 +109,14 @@ class ThreadCopies:
 
     def __init__(self, pool: BlockMemory, worker: Executor) -> None:
         self._worker = worker
-        blocks = pool.blocks.view(torch.uint8).flatten(0, 1).flatten(2)
-        self._planes = blocks.numpy()
-        """[layers * 2, blocks, bytes of a block's keys or values in one layer]"""
+        self._groups = [
+            group.view(torch.uint8).flatten(0, 1).flatten(2).numpy() for group in pool.groups
+        ]
+        """Of each group, [layers * 2, blocks, bytes of a block's keys or values in one layer]"""
+        self._row_bytes = sum(group[:, 0].nbytes for group in self._groups)
 
     def new_rows(self, count: int) -> ByteRows:
-        planes, _, size = self._planes.shape
-        return np.empty((count, planes * size), dtype=np.uint8)
+        return np.empty((count, self._row_bytes), dtype=np.uint8)
 
     def drop_rows(self, rows: ByteRows) -> None:
         """Memory that nobody names is the system's again."""
@@ -126,15 +129,19 @@ class ThreadCopies:
 
     def _copy(self, rows: ByteRows, host: BlockArray, device: BlockArray, *, down: bool) -> float:
         started = time.perf_counter()
-        planes, _, size = self._planes.shape
-        below = rows.reshape(len(rows), planes, size).transpose(1, 0, 2)
-        for row, block, count in runs(host, device):
-            here = self._planes[:, block : block + count]
-            there = below[:, row : row + count]
-            if down:
-                np.copyto(there, here)
-            else:
-                np.copyto(here, there)
+        low = 0
+        for group in self._groups:
+            planes, _, size = group.shape
+            own = rows[:, low : low + planes * size]
+            low += planes * size
+            below = np.reshape(own, (len(rows), planes, size), copy=False).transpose(1, 0, 2)
+            for row, block, count in runs(host, device):
+                here = group[:, block : block + count]
+                there = below[:, row : row + count]
+                if down:
+                    np.copyto(there, here)
+                else:
+                    np.copyto(here, there)
         return time.perf_counter() - started
 
 
@@ -178,13 +185,14 @@ class StreamCopies:
 
     def __init__(self, pool: BlockMemory) -> None:
         # Not every number type of one byte can be picked by index.
-        one_byte = pool.blocks.element_size() == 1
-        self._blocks = pool.blocks.view(torch.uint8) if one_byte else pool.blocks
-        self._device = pool.blocks.device
+        self._groups = [
+            group.view(torch.uint8) if group.element_size() == 1 else group for group in pool.groups
+        ]
+        self._device = pool.groups[0].device
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        layers, sides, _, *block_shape = pool.blocks.shape
-        self._shape = layers, sides, *block_shape
-        self._block_bytes = self._blocks[:, :, 0].numel() * self._blocks.element_size()
+        self._sizes = [group[:, :, 0].nbytes for group in self._groups]
+        """Bytes of a block, by group."""
+        self._block_bytes = sum(self._sizes)
 
     def new_rows(self, count: int) -> ByteRows:
         """Pinned. torch rounds what it pins up to a power of two, which is too much of much."""
@@ -200,8 +208,7 @@ class StreamCopies:
         for first in range(0, len(sources), PIECE_BLOCKS):
             piece = slice(first, first + PIECE_BLOCKS)
             index = upload(sources[piece].astype(np.int64), self._device)
-            gathered = self._blocks.index_select(2, index).movedim(2, 0).contiguous()
-            flat = gathered.view(len(index), -1).view(torch.uint8)
+            flat = self._gathered(index)
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 if not first:
@@ -215,6 +222,15 @@ class StreamCopies:
         with torch.cuda.stream(self._stream):
             end.record()
         return _GatheredCopy(start, end, *kept, rows)
+
+    def _gathered(self, index: torch.Tensor) -> torch.Tensor:
+        """Blocks as rows, uint8 [n, bytes of a block]."""
+        parts = [
+            group.index_select(2, index).movedim(2, 0).contiguous().view(len(index), -1)
+            for group in self._groups
+        ]
+        rows = [part.view(torch.uint8) for part in parts]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
 
     def up(self, rows: ByteRows, sources: BlockArray, targets: BlockArray) -> Copy:
         start, end = _events()
@@ -236,14 +252,17 @@ class StreamCopies:
             below = torch.from_numpy(rows[row : row + count])
             flat[place : place + count].copy_(below, non_blocking=True)
         index = upload(targets.astype(np.int64), self._device)
-        blocks = flat.view(self._blocks.dtype)
-        blocks = blocks.view(len(sources), *self._shape)
-        self._blocks.index_copy_(2, index, blocks.movedim(0, 2))
+        for group, part in zip(self._groups, torch.split(flat, self._sizes, dim=1), strict=True):
+            layers, sides, _, *block_shape = group.shape
+            blocks = part.contiguous().view(group.dtype)
+            blocks = blocks.view(len(sources), layers, sides, *block_shape)
+            group.index_copy_(2, index, blocks.movedim(0, 2))
 
 
 def copies_of(pool: BlockMemory, worker: Executor) -> Copies:
     """Copies of a pool, as is right for its device."""
-    return ThreadCopies(pool, worker) if pool.blocks.device.type == "cpu" else StreamCopies(pool)
+    on_cpu = pool.groups[0].device.type == "cpu"
+    return ThreadCopies(pool, worker) if on_cpu else StreamCopies(pool)
 
 
 def pinned_rows(count: int, size: int) -> ByteRows:

@@ -56,7 +56,7 @@ def open_tiers(config: EngineConfig, runner: ModelRunner, workers: Executor | No
         LoadError: the memory is not there, the folder cannot be used, or it holds the KV of
             another model.
     """
-    size = block_bytes(runner.model.config, config.block_size, runner.pool.blocks.dtype)
+    size = block_bytes(runner.model.config, config.block_size, runner.pool.dtype)
     wanted, free = config.host_kv_bytes, free_memory_bytes(torch.device("cpu"))
     states = config.host_state_bytes or 0
     if wanted + states > free:

@@ -23,7 +23,7 @@ from runtime.offload.disk import ByteRows
 class _Rows:
     """States as blocks of one plane."""
 
-    blocks: Tensor
+    groups: tuple[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class StateCopies:
 
     def __init__(self, states: StatePool, tails: KVPool, worker: Executor) -> None:
         self._parts = (
-            copies_of(_Rows(blocks=states.rows[None, None]), worker),
+            copies_of(_Rows(groups=(states.rows[None, None],)), worker),
             copies_of(tails, worker),
         )
         tail_bytes = tails.num_bytes // tails.num_blocks
         self._cut = states.state_bytes
         self.row_bytes = self._cut + tail_bytes
         """Of host memory for a slot."""
-        self._pinned = tails.blocks.device.type != "cpu"
+        self._pinned = tails.device.type != "cpu"
 
     def new_rows(self, count: int) -> ByteRows:
         if self._pinned:

@@ -70,7 +70,7 @@ class KVTransfer:
         worker: Executor,
         copies: Copies | None = None,
     ) -> None:
-        self._on_cpu = pool.blocks.device.type == "cpu"
+        self._on_cpu = pool.device.type == "cpu"
         self.copies = copies or copies_of(pool, worker)
         self._host = self.copies.new_rows(host_blocks)
         self._sums = HostChecksums(self._host)

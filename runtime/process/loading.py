@@ -242,7 +242,7 @@ def _slot_blocks(config: EngineConfig, runner: ModelRunner) -> int:
     """Blocks of which a slot for states takes the memory, the one that comes with it included."""
     if runner.states is None:
         return 1
-    block = block_bytes(runner.model.config, config.block_size, runner.pool.blocks.dtype)
+    block = block_bytes(runner.model.config, config.block_size, runner.pool.dtype)
     return 1 + -(-runner.states.state_bytes // block)
 
 

@@ -8,7 +8,8 @@ What headers of weights and the device have to do with it is asked of a process 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runtime.model.config import Experts, GatedDelta, Mamba2, ModelConfig, ShortConv
+from runtime.model.config import Experts, ModelConfig
+from runtime.model.recurrent import GatedDelta, Mamba2, ShortConv
 from runtime.model.sources import ModelSource
 from sessions.command.finding import Finding
 from sessions.command.options import ServeOptions
@@ -49,6 +50,9 @@ def family(config: ModelConfig) -> Finding:
     windows = sum(each.window is not None for each in attention)
     if windows:
         words.append(f"{windows} of them with a window")
+    sharing = sum(each.shares is not None for each in attention)
+    if sharing:
+        words.append(f"{sharing} of them read the keys and values of others")
     for kind, name in _RECURRENT.items():
         count = sum(isinstance(each, kind) for each in config.recurrent)
         if count:

@@ -61,6 +61,19 @@ OWN: dict[str, dict[str, Any]] = {
                     "rope_parameters": {"full_attention": YARN,
                                         "sliding_attention": {"rope_type": "default"}},
                     "attn_logit_softcapping": None},
+    "gemma4_text": {"layer_types": KINDS, "head_dim": 8, "global_head_dim": 16,
+                    "sliding_window": 64, "num_global_key_value_heads": 2, "attention_k_eq_v": True,
+                    "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+                    "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 100,
+                    "enable_moe_block": True, "num_experts": 8, "top_k_experts": 2,
+                    "moe_intermediate_size": 16, "final_logit_softcapping": 30.0,
+                    "use_bidirectional_attention": "vision",
+                    "rope_parameters": {"full_attention": {
+                        "rope_type": "proportional", "partial_rotary_factor": 0.25},
+                        "sliding_attention": {"rope_type": "default"}}},
+    "gemma4_unified_text": {"layer_types": KINDS, "head_dim": 8, "attention_k_eq_v": False,
+                            "per_layer_config": {"1": {"head_dim": 16, "num_key_value_heads": 2},
+                                                 "5": {"head_dim": 16}}},
     "qwen2_moe": {"quantization_config": FP8, "num_experts": 8, "mlp_only_layers": [1],
                   "decoder_sparse_step": 2},
     "qwen3_moe": {"num_experts": 8, "moe_intermediate_size": 16, "norm_topk_prob": True},
@@ -132,7 +145,10 @@ def spoil(draw: random.Random, fields: dict[str, Any]) -> None:
 
 def wrapped(draw: random.Random, fields: dict[str, Any]) -> dict[str, Any]:
     for _ in range(draw.choice([1, 1, 2, 10])):
-        fields = {"model_type": draw.choice(["mistral3", "gemma3", "x"]), "text_config": fields}
+        fields = {
+            "model_type": draw.choice(["mistral3", "gemma3", "gemma4", "x"]),
+            "text_config": fields,
+        }
     return fields
 
 

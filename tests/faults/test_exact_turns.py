@@ -36,6 +36,7 @@ OTHERS = (
     "random:lfm2-tiny",
     "random:gpt-oss-tiny",
     "random:gemma3-tiny",
+    "random:gemma4-tiny",
     "random:minimax-m2-tiny",
     "random:glm4-moe-tiny",
 )

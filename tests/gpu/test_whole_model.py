@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import kernels.paged_layout
+from kernels.attention import fits_triton
 from runtime.model import presets
 from runtime.model.batch import NO_STATE, SequenceInput, StepBatch
 from runtime.model.cuda_graphs import CudaRecorder, Recorder
@@ -106,6 +107,27 @@ def test_latents_longer_than_a_tile_give_the_logits_of_torch(
     expected = logits_of("long-latents", torch.device("cpu"))
     monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
     for found, wanted in zip(logits_of("long-latents", device), expected, strict=True):
+        assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_heads_longer_than_a_tile_give_the_logits_of_torch(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers of 512 numbers in torch beside others in Triton; such a model is not recorded."""
+    tiny = presets.PRESETS["gemma4-tiny"]
+    layers = [
+        replace(layer, mixer=replace(layer.mixer, head_dim=512, scale=0.05))
+        if layer.mixer.window is None
+        else layer
+        for layer in tiny.layers
+    ]
+    assert [fits_triton(layer.mixer.head_dim, layer.mixer.head_dim) for layer in layers] == [
+        layer.mixer.window is not None for layer in layers
+    ]
+    monkeypatch.setitem(presets.PRESETS, "long-heads", replace(tiny, layers=tuple(layers)))
+    expected = logits_of("long-heads", torch.device("cpu"))
+    monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
+    for found, wanted in zip(logits_of("long-heads", device), expected, strict=True):
         assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 

@@ -45,8 +45,8 @@ def runners(
         model, num_blocks=NUM_BLOCKS, block_size=16, record=record, max_recorded_sequences=most
     )
     plain = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16)
-    for runner in (recording, plain):
-        runner.pool.blocks.fill_(torch.nan)
+    for group in (*recording.pool.groups, *plain.pool.groups):
+        group.fill_(torch.nan)
     return recording, plain, record
 
 
@@ -108,7 +108,9 @@ def test_a_padded_step_gives_the_plain_steps_logits_and_kv(family: str, sequence
     assert recording.num_blocks == NUM_BLOCKS
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "qwen3-moe-tiny", "gemma3-tiny", "gpt-oss-tiny"])
+@pytest.mark.parametrize(
+    "family", [*FAMILIES, "qwen3-moe-tiny", "gemma3-tiny", "gemma4-tiny", "gpt-oss-tiny"]
+)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("counts", [(3, 1, 2), (1, 17), (5,), (40, 1), (16, 1, 1), (1, 100)])
 def test_steps_of_drafts_and_chunks_are_the_plain_ones(
@@ -138,7 +140,9 @@ def test_steps_of_drafts_and_chunks_are_the_plain_ones(
     assert replayed(recording) == before + 1
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "qwen3-moe-tiny", "gemma3-tiny", "gpt-oss-tiny"])
+@pytest.mark.parametrize(
+    "family", [*FAMILIES, "qwen3-moe-tiny", "gemma3-tiny", "gemma4-tiny", "gpt-oss-tiny"]
+)
 @pytest.mark.parametrize("counts", [(257,), (700, 1, 1), (300, 200, 9, 1), (1024,)])
 def test_steps_of_large_chunks_are_the_plain_ones(family: str, counts: tuple[int, ...]) -> None:
     """Logits and all that was written, the step before padded otherwise than this one."""
@@ -157,8 +161,8 @@ def test_steps_of_large_chunks_are_the_plain_ones(family: str, counts: tuple[int
     rng = np.random.default_rng(len(counts))
     firsts = np.cumsum([0, *(count // 16 + 4 for count in counts)])
     tables = [np.arange(at, end, dtype=np.int32) for at, end in itertools.pairwise(firsts)]
-    for runner in (recording, plain):
-        runner.pool.blocks.fill_(torch.nan)
+    for group in (*recording.pool.groups, *plain.pool.groups):
+        group.fill_(torch.nan)
     for start, of_step in ((0, [20] * len(counts)), (20, list(counts))):
         step = [
             SequenceInput(
@@ -171,8 +175,8 @@ def test_steps_of_large_chunks_are_the_plain_ones(family: str, counts: tuple[int
         ]
         found, expected = recording.run(step), plain.run(step)
         assert torch.allclose(found, expected, rtol=1e-11, atol=1e-11)
-    own = recording.pool.blocks[:, :, :160]
-    assert torch.isclose(own, plain.pool.blocks, rtol=0, atol=1e-11, equal_nan=True).all()
+    for group, other in zip(recording.pool.groups, plain.pool.groups, strict=True):
+        assert torch.isclose(group[:, :, :160], other, rtol=0, atol=1e-11, equal_nan=True).all()
     assert (counted(recording).replayed_chunks, counted(recording).eager_chunks) == (1, 0)
 
 
@@ -260,8 +264,8 @@ def test_a_recording_that_fails_costs_speed_and_no_turn(
         max_recorded_sequences=4,
     )
     plain = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16)
-    for runner in (recording, plain):
-        runner.pool.blocks.fill_(torch.nan)
+    for group in (*recording.pool.groups, *plain.pool.groups):
+        group.fill_(torch.nan)
     assert recording.graphs is not None
     made = recording.graphs.num_graphs
     step = prefill([9, 30], np.random.default_rng(2))

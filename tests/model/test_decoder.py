@@ -1,12 +1,14 @@
 """The decoder's own promises; its arithmetic is compared in ``test_weights`` and
 ``test_model_runner``."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from runtime.model.batch import SequenceInput
-from runtime.model.presets import random_model_config
+from runtime.model.presets import PRESETS, random_model_config
 from runtime.model.runner import ModelRunner
 from runtime.model.weights import load_model
 from tests.support.preset_kinds import EVERY_KIND
@@ -46,6 +48,28 @@ def test_every_dtype_runs_and_stays_near_float64(
         assert (errors / norms).median() <= limit
     else:
         assert errors.norm() <= limit * norms.norm()
+
+
+def test_logits_are_capped_and_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cap * tanh(x / cap), in the dtype of logits; what shapes random models comes behind it."""
+    step = SequenceInput(
+        tokens=np.arange(30, dtype=np.int32),
+        start=0,
+        block_table=np.arange(2, dtype=np.int32),
+        num_logits=30,
+    )
+
+    def logits(cap: float | None) -> torch.Tensor:
+        config = replace(random_model_config("qwen3-tiny"), logit_cap=cap, shaping=None)
+        monkeypatch.setitem(PRESETS, "capped-tiny", config)
+        model = load_model("random:capped-tiny", dtype=torch.float64, device=CPU)
+        return ModelRunner(model, num_blocks=2, block_size=16).run([step]).clone()
+
+    plain, capped = logits(None), logits(1.5)
+    assert plain.abs().max() > 3
+    assert torch.allclose(capped, 1.5 * (plain / 1.5).tanh(), rtol=1e-12, atol=0)
+    assert capped.abs().max() < 1.5
+    assert torch.equal(capped.argmax(-1), plain.argmax(-1))
 
 
 def test_a_step_reads_every_weight_but_the_norms_and_an_untied_embedding() -> None:

@@ -12,8 +12,8 @@ from kernels.delta_rows import DeltaRows, DeltaSpans
 from kernels.gated_delta import DeltaInputs, gated_delta_reference
 from runtime.model import delta_states
 from runtime.model.batch import IntArray
-from runtime.model.config import GatedDelta
 from runtime.model.delta_states import DeltaStates, delta_bytes, factor_bytes
+from runtime.model.recurrent import GatedDelta
 
 SPEC = GatedDelta(key_heads=2, value_heads=4, key_dim=24, value_dim=40, taps=4)
 RING, LAYERS, SLOTS = 32, 2, 5

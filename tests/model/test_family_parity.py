@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from transformers.models.gemma4 import modeling_gemma4
+from transformers.models.gemma4_unified import modeling_gemma4_unified
 
 from runtime.model.batch import SequenceInput
 from runtime.model.runner import ModelRunner
@@ -23,6 +25,20 @@ from tests.support.family_shapes import (
 CPU = torch.device("cpu")
 PROMPTS = (1, 17, 600)
 LIMIT = 1e-5
+
+
+def norm_in_float64(norm: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """In the place of Gemma 4's in ``transformers``, which is in float32 whatever the model is in:
+    its scores are not scaled, and what is lost in norms grows with each layer."""
+    normed = x * (x.square().mean(-1, keepdim=True) + norm.eps).rsqrt()
+    return normed * norm.weight if norm.with_scale else normed
+
+
+@pytest.fixture(autouse=True)
+def reference_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modeling_gemma4.Gemma4RMSNorm, "forward", norm_in_float64)
+    unified = modeling_gemma4_unified.Gemma4UnifiedRMSNorm
+    monkeypatch.setattr(unified, "forward", norm_in_float64)
 
 
 def logits(folder: Path, tokens: np.ndarray, serves: int | None) -> torch.Tensor:

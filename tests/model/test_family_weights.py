@@ -11,6 +11,7 @@ from runtime.model.config import Attention, Experts, Gated, Layer, LoadError, Mo
 from runtime.model.family import TensorNames
 from runtime.model.family_weights import FamilyWeights
 from runtime.model.hf_config import FAMILIES
+from runtime.model.presets import random_model_config
 
 HIDDEN = 6
 
@@ -125,6 +126,15 @@ def test_stacked_experts_are_taken_apart() -> None:
         ("gemma3_text", "after_mixer_norm", "post_attention_layernorm"),
         ("gemma3_text", "after_mlp_norm", "post_feedforward_layernorm"),
         ("gemma3_text", "self_attn.q_norm", "self_attn.q_norm"),
+        ("gemma4_text", "post_attention_layernorm", "pre_feedforward_layernorm"),
+        ("gemma4_text", "after_mixer_norm", "post_attention_layernorm"),
+        ("gemma4_text", "after_mlp_norm", "post_feedforward_layernorm"),
+        ("gemma4_text", "after_dense_norm", "post_feedforward_layernorm_1"),
+        ("gemma4_text", "before_experts_norm", "pre_feedforward_layernorm_2"),
+        ("gemma4_text", "after_experts_norm", "post_feedforward_layernorm_2"),
+        ("gemma4_text", "mlp.gate", "router.proj"),
+        ("gemma4_text", "mlp.gate_proj", "mlp.gate_proj"),
+        ("gemma4_text", "mlp.shared_expert.gate_proj", "mlp.gate_proj"),
         ("olmo2", "after_mixer_norm", "post_attention_layernorm"),
         ("mixtral", "mlp.experts.3.up_proj", "block_sparse_moe.experts.3.w3"),
         ("mixtral", "mlp.gate", "block_sparse_moe.gate"),
@@ -140,6 +150,35 @@ def test_names_within_a_layer_are_the_familys_own(family: str, name: str, theirs
     source = weights(names, **{f"model__layers__0__{theirs.replace('.', '__')}__weight": stored})
     added = 1 if family == "gemma3_text" else 0
     assert torch.equal(source.tensor(f"model.layers.0.{name}.weight", (3,)), stored + added)
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        ("layer_scale", "layer_scalar"),
+        ("mlp.gate.input_scale", "router.scale"),
+        ("mlp.gate.expert_scale", "router.per_expert_scale"),
+    ],
+)
+def test_scales_of_gemma_4_have_names_of_their_own(name: str, theirs: str) -> None:
+    stored = torch.randn(3)
+    tensors = {f"model__layers__0__{theirs.replace('.', '__')}": stored}
+    source = weights(FAMILIES["gemma4_text"].names, **tensors)
+    assert torch.equal(source.tensor(f"model.layers.0.{name}", (3,)), stored)
+
+
+def test_what_would_make_keys_is_left_where_a_layer_reads_anothers() -> None:
+    config = random_model_config("gemma4-tiny")
+    beside = {
+        f"model__layers__{layer}__self_attn__{part}__weight": torch.zeros(1)
+        for layer in (3, 4)
+        for part in ("k_proj", "v_proj", "k_norm", "v_norm")
+    }
+    source = weights(FAMILIES["gemma4_text"].names, config, **beside)
+    source.check_all_read()
+    assert source.left_as("model.layers.3.self_attn.k_proj.weight") == "*.k_proj.*"
+    for layer, part in ((2, "k_proj"), (3, "q_proj"), (5, "k_proj")):
+        assert source.left_as(f"model.layers.{layer}.self_attn.{part}.weight") is None
 
 
 def test_a_correction_of_minimax_lies_beside_its_router() -> None:
@@ -166,6 +205,9 @@ def test_the_text_part_of_a_wrapper_is_found_and_the_rest_left(prefix: str, head
         "model.vision_tower.patch.weight": torch.zeros(1),
         "multi_modal_projector.linear_1.weight": torch.zeros(1),
         "model.visual.blocks.0.norm.weight": torch.zeros(1),
+        "model.embed_vision.embedding_projection.weight": torch.zeros(1),
+        "model.embed_audio.embedding_projection.weight": torch.zeros(1),
+        "model.vision_embedder.patch_dense.weight": torch.zeros(1),
         "mtp.norm.weight": torch.zeros(1),
     }
     checkpoint = Tensors()

@@ -19,10 +19,11 @@ from runtime.model.feed_forward import (
     waits_for_the_host,
 )
 from runtime.model.layers import MapLoader, WeightBits
-from runtime.model.presets import random_model_config
+from runtime.model.presets import PRESETS, random_model_config
 from runtime.model.random_weights import RandomWeights
 from tests.support.coded import KINDS as CODE_KINDS
 from tests.support.coded import random_codes
+from tests.support.reference import ReferenceModel
 
 CPU = torch.device("cpu")
 PRESET = random_model_config("qwen3-moe-tiny")
@@ -158,6 +159,37 @@ def test_stacked_experts_compute_what_single_ones_do(
     assert not waits_for_the_host(stacked)
     assert torch.allclose(stacked(x), single(x) + alone(x), rtol=0, atol=1e-12)
     assert made(spec).step_bytes == single.step_bytes
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_experts_apart_stand_beside_an_mlp_between_norms_of_their_own(
+    grouped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the reference has them; the router sees what is not normed. Ranks' parts are summed before
+    the norms behind them: with two that have the same, twice as much goes in."""
+    monkeypatch.setattr("runtime.model.feed_forward.multiplies_grouped", lambda _: grouped)
+    spec = PRESETS["gemma4-moe-tiny"].layers[0].feed_forward
+    assert isinstance(spec, Experts)
+    assert spec.apart
+    x = 3 * torch.randn(30, HIDDEN, dtype=torch.float64)
+    feed_forward = made(spec)
+    assert waits_for_the_host(feed_forward) != grouped
+    reference = ReferenceModel.random("gemma4-moe-tiny")
+    expected = reference.feed_forward(
+        replace(reference.config.layers[0], feed_forward=spec), "model.layers.1", x
+    )
+    assert torch.allclose(feed_forward(x), expected, rtol=1e-10, atol=1e-10)
+    summed: list[Tensor] = []
+
+    def rank_sum(part: Tensor) -> Tensor:
+        summed.append(part)
+        return 2 * part
+
+    source = RandomWeights(0, torch.float64, CPU)
+    loader = MapLoader(source=source, rank_sum=rank_sum)
+    twice = load_feed_forward(spec, "model.layers.1", HIDDEN, loader)(x)
+    assert len(summed) == 2
+    assert torch.allclose(twice, expected, rtol=1e-3, atol=1e-3)  # but for what eps is to less
 
 
 class CodedSource(RandomWeights):

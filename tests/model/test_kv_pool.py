@@ -3,6 +3,7 @@
 import mmap
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from runtime.model.kv_pool import KVPool, block_bytes
 from runtime.model.pages_ahead import AHEAD_BYTES
 from runtime.model.presets import random_model_config
 from tests.support.architecture import ROOT
+from tests.support.model_shapes import with_other_keys
 
 
 def test_layers_are_separate_and_the_size_is_what_blocks_take() -> None:
@@ -22,7 +24,7 @@ def test_layers_are_separate_and_the_size_is_what_blocks_take() -> None:
     pool = KVPool(config, num_blocks=3, block_size=8, dtype=torch.float32, device=cpu)
     for index in range(config.num_layers):
         for number, tensor in enumerate(pool.layer(index)):
-            assert tensor.shape == (3, config.kv_heads, 8, config.head_dim)
+            assert tensor.shape == (3, config.attention[0].kv_heads, 8, config.head_dim)
             tensor.fill_(10 * index + number)
     for index in range(config.num_layers):
         for number, tensor in enumerate(pool.layer(index)):
@@ -34,7 +36,7 @@ def test_rows_in_8_bits_take_about_half_of_16() -> None:
     config = random_model_config("qwen3-100m")
     cpu = torch.device("cpu")
     pool = KVPool(config, num_blocks=2, block_size=16, dtype=torch.int8, device=cpu)
-    assert pool.layer(0)[0].shape == (2, config.kv_heads, 16, config.head_dim + 4)
+    assert pool.layer(0)[0].shape == (2, config.attention[0].kv_heads, 16, config.head_dim + 4)
     assert pool.num_bytes == 2 * block_bytes(config, 16, torch.int8)
     assert pool.num_bytes / block_bytes(config, 32, torch.bfloat16) == (64 + 4) / 128
 
@@ -52,6 +54,32 @@ def test_rows_that_are_keys_and_values_are_kept_once() -> None:
     other.copy_block(pool, 2, 0)
     assert (other.layer(1)[0][0] == 7).all()
     assert not other.layer(0)[0].any()
+
+
+def test_layers_of_another_shape_lie_in_a_tensor_of_their_own() -> None:
+    config, cpu = with_other_keys(random_model_config("qwen3-tiny")), torch.device("cpu")
+    first, last = config.layers
+    shared = replace(last, mixer=replace(last.mixer, shares=1))
+    config = replace(config, layers=(first, last, first, shared))
+    pool = KVPool(config, num_blocks=3, block_size=8, dtype=torch.float32, device=cpu)
+    shapes = [tuple(group.shape) for group in pool.groups]
+    assert shapes == [(2, 2, 3, 2, 8, 16), (1, 2, 3, 1, 8, 24)]
+    assert pool.num_bytes == 3 * block_bytes(config, 8, torch.float32)
+    pool.reach(2)
+    assert pool.memory_bytes >= pool.num_bytes
+    for index, (keys, values) in enumerate(pool.layers[:3]):
+        keys.fill_(index)
+        values.fill_(index + 0.5)
+    assert all((keys == index).all() for index, (keys, _) in enumerate(pool.layers[:3]))
+    own, read = pool.layer(1), pool.layer(3)
+    assert [each.data_ptr() for each in own] == [each.data_ptr() for each in read]
+    with pytest.raises(ValueError, match="too many values"):
+        _ = pool.blocks
+    other = KVPool(config, num_blocks=2, block_size=8, dtype=torch.float32, device=cpu)
+    other.copy_block(pool, 2, 0)
+    for index in range(3):
+        assert (other.layer(index)[1][0] == index + 0.5).all()
+        assert not other.layer(index)[1][1].any()
 
 
 def test_blocks_start_zero_and_cost_little_before_they_are_written() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from runtime.model.config import Experts, Gated, LoadError, ModelConfig
+from runtime.model.kv_shape import KVShape
 from runtime.model.latent import Latent
 from runtime.model.latent_families import LATENT_FAMILIES
 from tests.support.config_folders import BASE, read_folder
@@ -37,7 +38,8 @@ def mixer_of(config: ModelConfig) -> Latent:
 def test_every_family_reads_the_least_that_a_folder_says(model_type: str, tmp_path: Path) -> None:
     config = read(tmp_path, model_type)
     assert config.num_layers == 6
-    assert (config.kv_heads, config.head_dim, config.kv_rows) == (1, 576, 1)
+    (group,) = config.kv_groups
+    assert group.shape == KVShape(rows=1, heads=1, size=576)
     assert isinstance(config.layers[-1].feed_forward, Experts)
 
 

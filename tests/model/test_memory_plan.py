@@ -1,5 +1,7 @@
 """Keys and values get what is left of the memory, by rules that need no model in it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -54,6 +56,33 @@ def test_kv_in_8_bits_has_a_kind_for_each_device(device: str, name: str, other: 
     with pytest.raises(LoadError, match=f"--kv-cache-dtype {other} is"):
         planned(device, kv_cache_dtype=name)
     assert planned(device, kv_cache_dtype=other).block_bytes < BLOCK
+
+
+def test_tables_that_are_looked_up_are_counted_as_they_are_kept() -> None:
+    """Of Gemma 4 that of layers' inputs, whatever the bits of the rest."""
+    config = random_model_config("gemma4-tiny")
+    table = config.vocab_size * 5 * 8
+    assert config.table_parameters == table
+    beside = 5 * (3 * 64 * 8 + 64) + 8
+    assert config.uncut_parameters == config.vocab_size * 64 + table + beside
+    rest = config.num_parameters - table
+    assert weight_bytes(config, torch.bfloat16, 16) == 2 * config.num_parameters
+    assert weight_bytes(config, torch.bfloat16, 8) == rest + 2 * table
+    assert weight_bytes(config, torch.float32, 4) == rest // 2 + 4 * table
+
+
+def test_the_longest_rows_say_whether_fp8_keeps_them() -> None:
+    config = random_model_config("gemma4-tiny")
+    layers = [replace(each, mixer=replace(each.mixer, head_dim=512)) for each in config.layers[1:2]]
+    config = replace(config, layers=(config.layers[0], *layers))
+    with pytest.raises(LoadError, match="kv_cache_dtype fp8 is not for rows of 512 numbers"):
+        plan_memory(
+            EngineConfig(model="random:gemma4-tiny", kv_cache_dtype="fp8"),
+            config,
+            dtype=torch.bfloat16,
+            device=torch.device("cuda"),
+            free_bytes=lambda: 1 << 30,
+        )
 
 
 def test_a_latent_is_kept_once_and_is_not_for_fp8() -> None:

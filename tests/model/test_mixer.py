@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from runtime.model.batch import SequenceInput, StepBatch
-from runtime.model.config import Attention, Gated, Layer, ModelConfig
+from runtime.model.config import Attention, Gated, Layer, ModelConfig, NormOfHeads
 from runtime.model.kv_pool import KVPool
 from runtime.model.layers import MapLoader
 from runtime.model.mixer import AttentionMixer
@@ -43,6 +43,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "sinks": {"sinks": True},
     "sinks and a window": {"sinks": True, "window": 7},
     "a scale": {"scale": 0.05},
+    "values normed, a part turned in proportion": {
+        "value_norm": True,
+        "norm": "each",
+        "rope": RopeConfig(kind="proportional", rotated=4, factor=2.0),
+    },
+    "values that are keys": {"keys_are_values": True, "norm": "each", "bias": True},
+    "values that are keys, normed": {"keys_are_values": True, "value_norm": True, "rope": None},
     "gates": {"gated": True, "norm": "each"},
     "gates, a part turned, biases": {"gated": True, "rope": RopeConfig(rotated=6), "bias": True},
 }
@@ -86,4 +93,50 @@ def test_a_prompt_in_chunks_mixes_as_the_reference_does(kind: str, chunk: int) -
             )
         )
     expected = ReferenceModel(config, source.tensor).attention(layer, "model.layers.0", x)
+    assert torch.allclose(torch.cat(rows), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("norm", ["each", None])
+@pytest.mark.parametrize("chunk", [1, 9, 50])
+def test_a_layer_reads_the_keys_of_another(norm: NormOfHeads | None, chunk: int) -> None:
+    """And writes none: what lies in the pool is the other's, bit for bit."""
+    own = replace(PLAIN, norm=norm, window=7)
+    spec = replace(own, shares=0, window=11, bias=True)
+    layers = tuple(Layer(mixer=mixer, feed_forward=Gated(size=8)) for mixer in (own, spec))
+    config = ModelConfig(
+        model_type="test", vocab_size=9, hidden_size=HIDDEN, layers=layers, max_context_tokens=64
+    )
+    source = RandomWeights(0, torch.float64, CPU)
+    mixers = [
+        AttentionMixer(mixer, f"model.layers.{index}", HIDDEN, MapLoader(source=source), eps=1e-6)
+        for index, mixer in enumerate((own, spec))
+    ]
+    assert not mixers[1].is_plain
+    table = RotaryTable(spec.rope, spec.head_dim, torch.float64, CPU)
+    pool = KVPool(config, num_blocks=16, block_size=4, dtype=torch.float64, device=CPU)
+    x, y = torch.randn(2, 50, HIDDEN, dtype=torch.float64)
+    rows = []
+    for start in range(0, 50, chunk):
+        count = min(chunk, 50 - start)
+        step = SequenceInput(
+            tokens=np.zeros(count, dtype=np.int32),
+            start=start,
+            block_table=np.arange(13, dtype=np.int32),
+            num_logits=0,
+        )
+        batch = StepBatch.build([step], 4)
+        for index, mixer in enumerate(mixers):
+            before = pool.blocks.clone()
+            mixed = mixer(
+                (x, y)[index][start : start + count],
+                rotation=table.at(torch.from_numpy(batch.positions), start + count - 1),
+                blocks=pool.layer(index),
+                slots=torch.from_numpy(batch.slots),
+                layout=batch.layout(CPU),
+            )
+        assert torch.equal(pool.blocks, before)
+        rows.append(mixed)
+    reference = ReferenceModel(config, source.tensor)
+    reference.attention(layers[0], "model.layers.0", x)
+    expected = reference.attention(layers[1], "model.layers.1", y)
     assert torch.allclose(torch.cat(rows), expected, rtol=1e-10, atol=1e-10)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from runtime.model.config import LoadError
+from runtime.model.gemma_presets import GEMMA_PRESETS
 from runtime.model.presets import PRESETS, random_model_config
 from runtime.model.random_weights import RandomWeights
 from tests.support.byte_tokenizer import SPECIAL_TOKENS
@@ -50,3 +51,18 @@ def test_the_end_of_turn_is_the_tokenizers(name: str) -> None:
 def test_other_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(LoadError, match=r"there are: deepseek-v2-tiny, .*, qwen3-tiny"):
         random_model_config("gpt")
+
+
+def test_gemma_4_has_presets_with_all_that_it_has() -> None:
+    assert GEMMA_PRESETS.items() <= PRESETS.items()
+    small, experts = GEMMA_PRESETS["gemma4-tiny"], GEMMA_PRESETS["gemma4-moe-tiny"]
+    for config in (small, experts):
+        assert len(config.kv_groups) == 2
+        assert {layer.learnt_scale for layer in config.layers} == {True}
+        assert config.logit_cap is not None
+        windows = {mixer.window is None: mixer.head_dim for mixer in config.attention}
+        assert windows[True] > windows[False]
+    assert [mixer.shares for mixer in small.attention] == [None, None, None, 2, 1]
+    assert small.layer_inputs is not None
+    assert experts.has_experts
+    assert [mixer.keys_are_values for mixer in experts.attention] == [False, True]

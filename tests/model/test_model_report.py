@@ -18,7 +18,9 @@ from tests.support.quantised_folders import FORMATS, edit_config, write_folder
 from tests.support.thread_ranks import thread_ranks
 
 
-@pytest.mark.parametrize("name", ["random:qwen3-tiny", "random:gemma3-tiny", "random:lfm2-tiny"])
+@pytest.mark.parametrize(
+    "name", ["random:qwen3-tiny", "random:gemma3-tiny", "random:gemma4-tiny", "random:lfm2-tiny"]
+)
 def test_room_for_tokens_is_what_a_runner_has(name: str) -> None:
     config = EngineConfig(model=name, kv_cache_bytes=32 << 20, dtype="float32", max_running=8)
     report, runner = model_report(config), load_runner(config)

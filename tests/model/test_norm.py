@@ -45,6 +45,14 @@ def test_a_weight_per_head_scales_each_head_by_its_own() -> None:
     assert torch.allclose(rms_norm(x, weight, 1e-6), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_without_a_weight_rows_are_brought_to_mean_square_one(dtype: torch.dtype) -> None:
+    x = (torch.randn(4, 5, 48) * 3).to(dtype)[:, 2:]
+    expected = rms_norm_reference(x, torch.ones(48, dtype=dtype), 1e-6)
+    found = rms_norm(x, None, 1e-6)
+    assert torch.allclose(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
 def test_nan_stays_nan() -> None:
     x = torch.ones(2, 32)
     x[1, 5] = torch.nan

@@ -11,6 +11,7 @@ from runtime.model.presets import random_model_config
 from runtime.offload import copies as kv_copies
 from runtime.offload.copies import StreamCopies, ThreadCopies, runs
 from tests.support.executors import AtOnce
+from tests.support.model_shapes import with_other_keys
 from tests.support.streams import MAIN, Timeline
 
 
@@ -43,6 +44,56 @@ def test_a_block_lies_in_one_row_layer_by_layer() -> None:
     for block, row in ((5, 0), (2, 2)):
         expected = pool.blocks[:, :, block].contiguous().flatten()
         assert torch.equal(torch.from_numpy(rows[row]).view(torch.float32), expected)
+
+
+def of_two_groups() -> KVPool:
+    """A pool of random keys and values whose layers differ in their shapes."""
+    pool = KVPool(
+        with_other_keys(random_model_config("qwen3-tiny")),
+        num_blocks=6,
+        block_size=4,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    generator = torch.Generator().manual_seed(0)
+    for group in pool.groups:
+        group.copy_(torch.randn(group.shape, generator=generator))
+    return pool
+
+
+def test_groups_lie_in_a_row_one_after_the_other() -> None:
+    pool = of_two_groups()
+    before = [group.clone() for group in pool.groups]
+    copies = ThreadCopies(pool, AtOnce())
+    rows = copies.new_rows(4)
+    assert rows.shape == (4, pool.num_bytes // 6)
+    copies.down(ids(4, 5, 2), rows, ids(2, 3, 0)).wait()
+    expected = torch.cat([group[:, :, 5].flatten() for group in before])
+    assert torch.equal(torch.from_numpy(rows[3]).view(torch.float32), expected)
+    for group in pool.groups:
+        group.zero_()
+    copies.up(rows, ids(3, 0, 2), ids(1, 3, 4)).wait()
+    for group, old in zip(pool.groups, before, strict=True):
+        assert torch.equal(group[:, :, [1, 3, 4]], old[:, :, [5, 2, 4]])
+        assert not group[:, :, [0, 2, 5]].any()
+
+
+@pytest.mark.usefixtures("stream_pool")
+def test_streams_carry_every_group_and_a_thread_reads_what_they_wrote() -> None:
+    pool = of_two_groups()
+    before = [group.clone() for group in pool.groups]
+    rows = ThreadCopies(pool, AtOnce()).new_rows(4)
+    copies = StreamCopies(pool)
+    copies.down(ids(4, 5, 1), rows, ids(2, 3, 0)).wait()
+    same = np.zeros_like(rows)
+    ThreadCopies(pool, AtOnce()).down(ids(4, 5, 1), same, ids(2, 3, 0)).wait()
+    assert np.array_equal(rows[[2, 3, 0]], same[[2, 3, 0]])
+    for group in pool.groups:
+        group.zero_()
+    copies.up(rows, ids(0, 3, 2), ids(3, 2, 0)).wait()
+    for group, old in zip(pool.groups, before, strict=True):
+        assert torch.equal(group[:, :, [3, 2, 0]], old[:, :, [1, 5, 4]])
+        assert not group[:, :, [1, 4, 5]].any()
 
 
 @pytest.fixture

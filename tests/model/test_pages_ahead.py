@@ -41,9 +41,23 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is provided on Linux only")
 @pytest.mark.usefixtures("small_steps")
+def test_groups_are_provided_together() -> None:
+    blocks = blocks_of(256)
+    pages = PagesAhead([blocks[:3], blocks[3:]])
+    pages.wait()
+    if not pages.works:
+        pytest.skip("this kernel cannot provide memory (Linux 5.14)")
+    assert 30 < resident_mib(blocks) < 34
+    pages.reach(BLOCKS - 1)
+    pages.wait()
+    assert resident_mib(blocks) == 256
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is provided on Linux only")
+@pytest.mark.usefixtures("small_steps")
 def test_as_much_as_was_said_is_there_and_more_follows_what_is_used() -> None:
     blocks = blocks_of(256)
-    pages = PagesAhead(blocks)
+    pages = PagesAhead([blocks])
     pages.wait()
     if not pages.works:
         pytest.skip("this kernel cannot provide memory (Linux 5.14)")
@@ -81,7 +95,7 @@ class Rests:
 def test_pages_are_asked_for_one_by_one_with_rests_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pages = PagesAhead(blocks_of(256))
+    pages = PagesAhead([blocks_of(256)])
     pages.wait()
     if not pages.works:
         pytest.skip("this kernel cannot provide memory (Linux 5.14)")
@@ -102,7 +116,7 @@ def test_pages_are_asked_for_one_by_one_with_rests_between(
 def test_steps_that_come_near_to_what_is_provided_end_the_rests(
     steps_left: float, *, hurry: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pages = PagesAhead(blocks_of(256))
+    pages = PagesAhead([blocks_of(256)])
     pages.wait()
     if not pages.works:
         pytest.skip("this kernel cannot provide memory (Linux 5.14)")
@@ -122,7 +136,7 @@ def test_steps_that_come_near_to_what_is_provided_end_the_rests(
 def test_what_was_written_stays() -> None:
     blocks = blocks_of(64)
     blocks[:, :, ::7] = 3
-    pages = PagesAhead(blocks)
+    pages = PagesAhead([blocks])
     for block in range(blocks.shape[2]):
         pages.reach(block)
         blocks[:, :, block, 5] = block % 251
@@ -136,7 +150,7 @@ def test_what_was_written_stays() -> None:
 @pytest.mark.usefixtures("small_steps")
 def test_a_system_that_cannot_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages_ahead, "_POPULATE_WRITE", 9999)
-    pages = PagesAhead(blocks_of(64))
+    pages = PagesAhead([blocks_of(64)])
     pages.wait()
     assert not pages.works
     asked: list[object] = []
@@ -172,7 +186,7 @@ def at_rest(small_steps: None, monkeypatch: pytest.MonkeyPatch) -> tuple[PagesAh
     """Pages whose first 32 MiB, 256 blocks, are there; 80 MiB at rest, in slices of 16."""
     monkeypatch.setattr(pages_ahead, "AT_REST_BYTES", 80 * MIB)
     monkeypatch.setattr(pages_ahead, "_SLICE_BYTES", 16 * MIB)
-    pages = PagesAhead(blocks_of(256))
+    pages = PagesAhead([blocks_of(256)])
     pages.wait()
     pages.works = True
     return pages, Slices(pages, monkeypatch)
@@ -237,7 +251,7 @@ def test_at_rest_nobody_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages_ahead, "AT_REST_BYTES", 80 * MIB)
     monkeypatch.setattr(pages_ahead, "_SLICE_BYTES", 16 * MIB)
     blocks = blocks_of(256)
-    pages = PagesAhead(blocks)
+    pages = PagesAhead([blocks])
     pages.wait()
     if not pages.works:
         pytest.skip("this kernel cannot provide memory (Linux 5.14)")

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from kernels.delta_rows import CHUNK
-from runtime.model.config import GatedDelta, Mamba2, Recurrent, ShortConv
 from runtime.model.delta_mixer import DeltaMixer
 from runtime.model.layers import MapLoader
 from runtime.model.mamba_mixer import MambaMixer
 from runtime.model.mixer import ConvMixer
 from runtime.model.random_weights import RandomWeights
+from runtime.model.recurrent import GatedDelta, Mamba2, Recurrent, ShortConv
 from runtime.model.recurrent_mixers import load_recurrent
 from runtime.model.state_pool import StatePool
 from runtime.scheduling.queues import interval

@@ -58,6 +58,31 @@ def test_frequencies_equal_those_of_transformers(
     assert torch.allclose(actual, expected, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize(("share", "turned"), [(0.25, 4), (0.3, 4), (1.0, 16)])
+def test_a_part_is_turned_in_proportion_to_the_whole_as_in_transformers(
+    share: float, turned: int
+) -> None:
+    config = LlamaConfig(
+        hidden_size=128,
+        num_attention_heads=4,
+        head_dim=32,
+        rope_parameters={
+            "rope_type": "proportional",
+            "rope_theta": 50000.0,
+            "partial_rotary_factor": share,
+            "factor": 2.0,
+        },
+    )
+    expected, _ = ROPE_INIT_FUNCTIONS["proportional"](config, CPU)
+    rope = RopeConfig(kind="proportional", theta=50000.0, rotated=2 * turned, factor=2.0)
+    actual = inverse_frequencies(rope, 32, torch.float32)
+    assert torch.allclose(actual, expected, rtol=1e-6, atol=0)
+    cos, sin, _ = RotaryTable(rope, 32, torch.float64, CPU).at(torch.tensor([5]), 5)
+    assert (cos[0, turned:] == 1).all()
+    assert not sin[0, turned:].any()
+    assert (sin[0, :turned] != 0).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_table_grows_and_positions_keep_their_angles(dtype: torch.dtype) -> None:
     table = RotaryTable(RopeConfig(attention_factor=1.5), 8, dtype, CPU)

@@ -20,6 +20,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "corrected": {"scores": "sigmoid", "correction": True},
     "groups": {"scores": "sigmoid", "correction": True, "groups": 4, "chosen_groups": 2},
     "scaled": {"scores": "sigmoid", "groups": 2, "chosen_groups": 1, "scale": 2.5},
+    "normed input, learnt scales": {"scaled": True},
 }
 
 

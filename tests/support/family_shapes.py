@@ -100,6 +100,28 @@ def _two_ropes(shape: Shape) -> dict[str, Any]:
     return {"rope_parameters": kinds, "sliding_window": shape.window}
 
 
+def _gemma4(shape: Shape) -> dict[str, Any]:
+    """Layers of both kinds from the first two on, heads of another size in those without a window;
+    a part of these turned that is not a whole number of pairs."""
+    kinds = ["sliding_attention", "full_attention"] * shape.layers
+    kinds = [*kinds[: shape.layers - 1], "full_attention"]
+    return {
+        "layer_types": kinds,
+        "head_dim": 14,
+        "global_head_dim": 26,
+        "sliding_window": shape.window,
+        "hidden_size_per_layer_input": 0,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
+            "full_attention": {
+                "rope_type": "proportional",
+                "rope_theta": 9000.0,
+                "partial_rotary_factor": 0.25 if shape.tied else 0.6,
+            },
+        },
+    }
+
+
 def _part(shape: Shape, share: float) -> dict[str, Any]:
     return {"rope_parameters": {**shape.rope, "partial_rotary_factor": share}}
 
@@ -218,6 +240,53 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "attention_bias": shape.tied,
         },
     ),
+    "gemma4_text": ("Gemma4", _gemma4),
+    "gemma4_text with layers' inputs": (
+        "Gemma4",
+        lambda shape: {
+            **_gemma4(shape),
+            "hidden_size_per_layer_input": 6 + shape.layers,
+            "vocab_size_per_layer_input": VOCABULARY + 3,
+            "num_kv_shared_layers": shape.layers - 2,
+            "use_double_wide_mlp": not shape.tied,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma4_text with values that are keys": (
+        "Gemma4",
+        lambda shape: {
+            **_gemma4(shape),
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": shape.heads if shape.kv_heads == 1 else 1,
+            "num_kv_shared_layers": 1 if shape.tied else 0,
+            "attention_bias": shape.tied,
+            "use_bidirectional_attention": "vision",
+        },
+    ),
+    "gemma4_text with experts": (
+        "Gemma4",
+        lambda shape: {
+            **_gemma4(shape),
+            "enable_moe_block": True,
+            "num_experts": 7,
+            "top_k_experts": 2 + shape.layers % 2,
+            "moe_intermediate_size": 24,
+            "attention_k_eq_v": not shape.tied,
+            "final_logit_softcapping": 5.0,
+        },
+    ),
+    "gemma4_unified_text": (
+        "Gemma4Unified",
+        lambda shape: {
+            **{
+                name: value
+                for name, value in _gemma4(shape).items()
+                if name != "hidden_size_per_layer_input"
+            },
+            "attention_k_eq_v": not shape.tied,
+            "num_kv_shared_layers": 1 if shape.tied else 0,
+        },
+    ),
     "mixtral": (
         "Mixtral",
         lambda shape: {
@@ -318,17 +387,22 @@ def make(family: str, shape: Shape, *, seed: int) -> transformers.PreTrainedMode
     config = _config(family, shape)
     config._experts_implementation = "eager"
     config._attn_implementation = "eager"
+    if "gemma4" in family:
+        config._attn_implementation = "sdpa"  # the other's softmax is in float32
+        config.output_hidden_states = True  # else shared layers need layers' inputs there
     model = getattr(transformers, f"{FAMILIES[family][0]}ForCausalLM")(config).eval()
     return disturbed(model, seed)
 
 
 def _config(family: str, shape: Shape) -> Any:
     name, own = FAMILIES[family]
-    suffix = "TextConfig" if family == "gemma3_text" else "Config"
+    suffix = "TextConfig" if name.startswith("Gemma") else "Config"
     return getattr(transformers, f"{name}{suffix}")(**{**shape.fields, **own(shape)})
 
 
 WRAPPERS = {
+    "gemma4": ("gemma4_text with layers' inputs", "Gemma4"),
+    "gemma4_unified": ("gemma4_unified_text", "Gemma4Unified"),
     "mistral3 around mistral": ("mistral", "Mistral3"),
     "mistral3 around ministral3": ("ministral3", "Mistral3"),
     "gemma3": ("gemma3_text", "Gemma3"),
@@ -336,9 +410,34 @@ WRAPPERS = {
 """The text part of each, and what its classes are called."""
 
 
+_SMALL_PART = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+_GEMMA4_BESIDE: dict[str, dict[str, Any]] = {
+    "Gemma4": {
+        "vision_config": {**_SMALL_PART, "intermediate_size": 8, "num_key_value_heads": 1},
+        "audio_config": {**_SMALL_PART, "output_proj_dims": 8},
+    },
+    "Gemma4Unified": {
+        "vision_config": {"mm_embed_dim": 8, "mm_posemb_size": 4, "patch_size": 4},
+        "audio_config": {"audio_embed_dim": 8},
+    },
+}
+
+
 def make_wrapper(wrapper: str, shape: Shape, *, seed: int) -> transformers.PreTrainedModel:
     """Likewise, of a text part and a small one for images."""
     text, name = WRAPPERS[wrapper]
+    if name.startswith("Gemma4"):
+        config = getattr(transformers, f"{name}Config")(
+            text_config={**_config(text, shape).to_dict(), "pad_token_id": 0},
+            tie_word_embeddings=shape.tied,
+            **_GEMMA4_BESIDE[name],
+        )
+        for part in (config, config.vision_config, config.audio_config):
+            part._attn_implementation = "eager"
+        config.text_config._attn_implementation = "sdpa"
+        config.text_config.output_hidden_states = True
+        model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
+        return disturbed(model, seed)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "image_size": 16}
     kind = "pixtral" if name == "Mistral3" else "siglip_vision_model"
     vision = {"model_type": kind, **sizes, "num_attention_heads": 1, "patch_size": 4}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from runtime.model.config import ModelConfig
+from runtime.model.config import Attention, ModelConfig
 
 
 def changed(
@@ -25,3 +25,17 @@ def changed(
         for layer in layers
     )
     return replace(config, **{"layers": layers, **own})
+
+
+def with_other_keys(config: ModelConfig) -> ModelConfig:
+    """``config`` whose last layer of attention has one head of keys, of half as many dimensions
+    again: the pool has two groups."""
+    last = max(
+        place for place, each in enumerate(config.layers) if isinstance(each.mixer, Attention)
+    )
+    layers = list(config.layers)
+    mixer = layers[last].mixer
+    assert isinstance(mixer, Attention)
+    size = mixer.head_dim * 3 // 2
+    layers[last] = replace(layers[last], mixer=replace(mixer, kv_heads=1, head_dim=size))
+    return replace(config, layers=tuple(layers))

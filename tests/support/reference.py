@@ -16,22 +16,12 @@ import torch
 from torch import Tensor
 
 from runtime.messages import SamplingParams
-from runtime.model.config import (
-    Attention,
-    Experts,
-    Gated,
-    GatedDelta,
-    Layer,
-    Mamba2,
-    ModelConfig,
-    Plain,
-    Router,
-    ShortConv,
-)
+from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig, Plain, Router
 from runtime.model.latent import Latent
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
-from runtime.model.rope_config import RopeConfig
+from runtime.model.recurrent import GatedDelta, Mamba2, ShortConv
+from tests.support.reference_rope import rotate
 
 AllowedTokens = Callable[[Sequence[int]], Collection[int] | None]
 """From the tokens a turn has emitted so far to those it may emit next; None = any."""
@@ -52,6 +42,8 @@ class ReferenceModel:
         self.config = config
         self._weight = weight
         self._kept: dict[str, Tensor] = {}
+        self._made: list[tuple[Tensor, Tensor]] = []
+        """Keys and values of the layers of attention so far."""
 
     @classmethod
     def random(cls, preset: str, seed: int = 0) -> "ReferenceModel":
@@ -65,24 +57,52 @@ class ReferenceModel:
         with torch.inference_mode():
             x = self._get("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
             embedding = x
-            x = x[torch.as_tensor(np.asarray(tokens), dtype=torch.long)] * config.embedding_scale
+            ids = torch.as_tensor(np.asarray(tokens), dtype=torch.long)
+            x = x[ids] * config.embedding_scale
+            inputs = self._inputs(ids, x)
+            self._made.clear()
             for index, layer in enumerate(config.layers):
                 name = f"model.layers.{index}"
                 for half, before, after in (
                     (self._mixer, "input_layernorm", "after_mixer_norm"),
-                    (self._feed_forward, "post_attention_layernorm", "after_mlp_norm"),
+                    (self.feed_forward, "post_attention_layernorm", "after_mlp_norm"),
                 ):
                     if (layer.mixer if half == self._mixer else layer.feed_forward) is None:
                         continue
-                    y = x if layer.norms == "after" else self._norm(f"{name}.{before}", x)
+                    apart = isinstance(layer.feed_forward, Experts) and layer.feed_forward.apart
+                    bare = layer.norms == "after" or (apart and half == self.feed_forward)
+                    y = x if bare else self._norm(f"{name}.{before}", x)
                     y = half(layer, name, y)
                     y = y if layer.norms == "before" else self._norm(f"{name}.{after}", y)
                     x = x + layer.residual_scale * y
+                if inputs is not None:
+                    gate = self._linear(f"{name}.per_layer_input_gate", x, inputs.shape[2], False)
+                    y = _gelu(gate) * inputs[:, index]
+                    y = self._linear(f"{name}.per_layer_projection", y, x.shape[1], False)
+                    x = x + self._norm(f"{name}.post_per_layer_input_norm", y)
+                if layer.learnt_scale:
+                    x = x * self._get(f"{name}.layer_scale", 1)
             x = self._norm("model.norm", x)
             if not config.tie_embeddings:
                 shape = (config.vocab_size, config.hidden_size)
                 embedding = self._get("lm_head.weight", *shape)
-            return self._shape(x @ embedding.T / config.logit_divisor)
+            logits = x @ embedding.T / config.logit_divisor
+            if config.logit_cap is not None:
+                logits = config.logit_cap * (logits / config.logit_cap).tanh()
+            return self._shape(logits)
+
+    def _inputs(self, ids: Tensor, x: Tensor) -> Tensor | None:
+        """[tokens, layers, size] of what layers get of their own."""
+        spec, layers = self.config.layer_inputs, self.config.num_layers
+        if spec is None:
+            return None
+        table = self._get(
+            "model.embed_tokens_per_layer.weight", spec.vocabulary, layers * spec.size
+        )
+        made = self._linear("model.per_layer_model_projection", x, layers * spec.size, False)
+        made = (made / math.sqrt(x.shape[1])).view(len(ids), layers, spec.size)
+        made = self._norm("model.per_layer_projection_norm", made)
+        return (made + table[ids].view_as(made) * math.sqrt(spec.size)) / math.sqrt(2)
 
     def _shape(self, logits: Tensor) -> Tensor:
         shaping = self.config.shaping
@@ -212,7 +232,9 @@ class ReferenceModel:
         spec, name = layer.mixer, f"{prefix}.self_attn"
         parts = []
         gates = None
-        for part, heads in (("q", spec.heads), ("k", spec.kv_heads), ("v", spec.kv_heads)):
+        own = (("q", spec.heads), ("k", spec.kv_heads), ("v", spec.kv_heads))
+        own = own[: 1 if spec.shares is not None else 2 if spec.keys_are_values else 3]
+        for part, heads in own:
             taken = 2 if spec.gated and part == "q" else 1
             y = self._linear(f"{name}.{part}_proj", x, taken * heads * spec.head_dim, spec.bias)
             if taken == 2:
@@ -221,10 +243,16 @@ class ReferenceModel:
             if spec.norm == "all" and part != "v":
                 y = self._norm(f"{name}.{part}_norm", y)
             y = y.view(len(x), heads, spec.head_dim)
+            if part == ("k" if spec.keys_are_values else "v"):
+                values = y
+                if spec.value_norm:
+                    values = y / (y.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt()
             if spec.norm == "each" and part != "v":
                 y = self._norm(f"{name}.{part}_norm", y)
-            parts.append(y if part == "v" or spec.rope is None else _rotate(y, spec.rope))
-        queries, keys, values = parts
+            parts.append(y if part == "v" or spec.rope is None else rotate(y, spec.rope))
+        queries = parts[0]
+        keys, values = self._made[spec.shares] if spec.shares is not None else (parts[1], values)
+        self._made.append((keys, values))
         if spec.rope is not None and spec.rope.query_beta:
             for at in range(len(x)):
                 times = at // spec.rope.original_max_position
@@ -271,10 +299,10 @@ class ReferenceModel:
         if spec.interleaved:
             pairs = [*range(0, spec.rotary_dim, 2), *range(1, spec.rotary_dim, 2)]
             shared = shared[..., pairs]
-            turned = _rotate(queries[..., spec.plain_dim :][..., pairs], spec.rope)
+            turned = rotate(queries[..., spec.plain_dim :][..., pairs], spec.rope)
         else:
-            turned = _rotate(queries[..., spec.plain_dim :], spec.rope)
-        shared = _rotate(shared, spec.rope)[:, 0]
+            turned = rotate(queries[..., spec.plain_dim :], spec.rope)
+        shared = rotate(shared, spec.rope)[:, 0]
         scale = 1 / math.sqrt(spec.plain_dim + spec.rotary_dim)
         visible = torch.ones(tokens, tokens, dtype=torch.bool).tril()
         outputs = []
@@ -286,18 +314,25 @@ class ReferenceModel:
         output = torch.cat(outputs, -1)
         return self._linear(f"{name}.o_proj", output, self.config.hidden_size, spec.bias)
 
-    def _feed_forward(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
+    def feed_forward(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
+        """[tokens, hidden]; of experts apart what goes in is not normed."""
         spec, name = layer.feed_forward, f"{prefix}.mlp"
         if not isinstance(spec, Experts):
             return self._gated(name, x, spec)
         weights = self._routed(f"{name}.gate", spec.router, x)
-        total = torch.zeros_like(x)
+        seen, total = x, torch.zeros_like(x)
+        if spec.apart:
+            seen = self._norm(f"{prefix}.post_attention_layernorm", x)
+            x = self._norm(f"{prefix}.before_experts_norm", x)
         for index in range(spec.router.num_experts):
             one = self._gated(f"{name}.experts.{index}", x, spec.each)
             total = total + weights[:, index, None] * one
         if spec.shared is None:
             return total
-        shared = self._gated(f"{name}.shared_expert", x, spec.shared)
+        shared = self._gated(f"{name}.shared_expert", seen, spec.shared)
+        if spec.apart:
+            shared = self._norm(f"{prefix}.after_dense_norm", shared)
+            total = self._norm(f"{prefix}.after_experts_norm", total)
         if spec.shared_gate:
             gate = self._linear(f"{name}.shared_expert_gate", x, 1, False)
             shared = shared / (1 + (-gate).exp())
@@ -305,6 +340,9 @@ class ReferenceModel:
 
     def _routed(self, name: str, router: Router, x: Tensor) -> Tensor:
         """[tokens, experts]: the weight of each, 0 for those not taken."""
+        if router.scaled:
+            x = x / (x.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt()
+            x = x * self._get(f"{name}.input_scale", x.shape[1]) / math.sqrt(x.shape[1])
         scores = self._linear(name, x, router.num_experts, router.bias)
         sigmoid = router.scores == "sigmoid"
         scores = 1 / (1 + (-scores).exp()) if sigmoid else scores.softmax(-1)
@@ -324,7 +362,10 @@ class ReferenceModel:
             for expert in taken:
                 row[expert] = score[expert] / total * router.scale
             rows.append(row)
-        return torch.tensor(rows, dtype=torch.float64)
+        weights = torch.tensor(rows, dtype=torch.float64)
+        if router.scaled:
+            weights = weights * self._get(f"{name}.expert_scale", router.num_experts)
+        return weights
 
     def _gated(self, name: str, x: Tensor, spec: Gated | Plain) -> Tensor:
         if isinstance(spec, Plain):
@@ -337,54 +378,15 @@ class ReferenceModel:
             gate, up = gate.clamp(max=spec.limit), up.clamp(-spec.limit, spec.limit) + 1
             gated = gate / (1 + (-1.702 * gate).exp()) * up
         elif spec.activation == "gelu_tanh":
-            inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
-            gated = gate * (1 + inner.tanh()) / 2 * up
+            gated = _gelu(gate) * up
         else:
             gated = gate / (1 + (-gate).exp()) * up
         return self._linear(f"{name}.down_proj", gated, self.config.hidden_size, spec.bias)
 
 
-def _rotate(x: Tensor, rope: RopeConfig) -> Tensor:
-    rotated = rope.rotated or x.shape[-1]
-    x, rest = x[..., :rotated], x[..., rotated:]
-    half = rotated // 2
-    scale = rope.attention_factor if rope.kind in ("yarn", "longrope") else 1.0
-    frequencies = [_frequency(rope, pair, 2 * half) for pair in range(half)]
-    angles = torch.outer(
-        torch.arange(len(x), dtype=torch.float64), torch.tensor(frequencies, dtype=torch.float64)
-    )[:, None, :]
-    turned = torch.complex(x[..., :half], x[..., half:]) * torch.polar(
-        torch.full_like(angles, scale), angles
-    )
-    return torch.cat((turned.real, turned.imag, rest), -1)
-
-
-def _frequency(rope: RopeConfig, pair: int, head_dim: int) -> float:
-    """Radians per position of one pair of dimensions."""
-    plain = rope.theta ** (-2 * pair / head_dim)
-    stretched = plain / rope.factor
-    if rope.kind == "default":
-        return plain
-    if rope.kind == "linear":
-        return stretched
-    if rope.kind == "longrope":
-        return plain / rope.factors[pair]
-    turns = rope.original_max_position * plain / (2 * math.pi)
-    if rope.kind == "llama3":
-        low, high = rope.low_freq_factor, rope.high_freq_factor
-        keep = min(max((turns - low) / (high - low), 0), 1)
-        return keep * plain + (1 - keep) * stretched
-
-    def pair_turning(times: float) -> float:
-        context = rope.original_max_position
-        return head_dim / 2 * math.log(context / (2 * math.pi * times)) / math.log(rope.theta)
-
-    low, high = pair_turning(rope.beta_fast), pair_turning(rope.beta_slow)
-    if rope.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
-    share = min(max((pair - low) / max(high - low, 1e-3), 0), 1)
-    return share * stretched + (1 - share) * plain
+def _gelu(x: Tensor) -> Tensor:
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    return x * (1 + inner.tanh()) / 2
 
 
 def uniform(seed: int, position: int) -> float:

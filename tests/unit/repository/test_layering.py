@@ -86,6 +86,7 @@ USES_TORCH = {
     "model.gguf_weights",
     "model.kv_pool",
     "model.latent_mixer",
+    "model.layer_inputs",
     "model.layers",
     "model.memory_plan",
     "model.mamba_mixer",

@@ -47,7 +47,7 @@ def header(
 def test_a_decoder_is_described() -> None:
     found = read_gguf_config(header())
     assert (found.model_type, found.vocab_size, found.hidden_size) == ("llama", 100, 64)
-    assert (found.num_layers, found.kv_heads, found.head_dim) == (2, 2, 16)
+    assert (found.num_layers, found.attention[0].kv_heads, found.head_dim) == (2, 2, 16)
     assert (found.norm_eps, found.max_context_tokens, found.tie_embeddings) == (1e-5, 512, False)
     assert found.layers[0].mixer.rope is not None
     assert found.layers[0].mixer.rope.theta == 1e6

@@ -51,12 +51,6 @@ def test_what_cannot_be_built_is_refused(changes: dict[str, Any], message: str) 
         changed(SMALL, **changes)
 
 
-def test_layers_keep_keys_of_one_shape() -> None:
-    other = replace(SMALL.layers[0], mixer=Attention(heads=4, kv_heads=1, head_dim=6))
-    with pytest.raises(ValueError, match=r"keys differ in heads and size: \[\(1, 6\), \(2, 6\)\]"):
-        replace(SMALL, layers=(SMALL.layers[0], other))
-
-
 def test_parameters_add_up() -> None:
     attention = 12 * (24 + 2 * 12) + 24 * 12
     layer = attention + 3 * 12 * 20 + 2 * 12

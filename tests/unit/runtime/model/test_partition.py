@@ -34,7 +34,7 @@ def test_a_rank_has_an_equal_part_of_heads_and_widths(ranks: int) -> None:
 
 def test_a_head_of_keys_is_on_several_ranks_where_there_are_fewer_of_them() -> None:
     config = PRESETS["qwen3-tiny"]  # 4 heads, 2 of keys
-    assert part_of("m", config, of(4)).kv_heads == 1
+    assert part_of("m", config, of(4)).attention[1].kv_heads == 1
     name = "model.layers.1.self_attn.k_proj.weight"
     assert [cut_of(name, config, of(4, rank)) for rank in range(4)] == [
         Cut(axis=0, parts=2, part=part) for part in (0, 0, 1, 1)

@@ -90,6 +90,11 @@ def test_of_a_model_that_is_there_context_and_chat_format_are_told(tmp_path: Pat
             "178016 parameters",
         ),
         (
+            "gemma4-tiny",
+            "gemma4_text: 5 layers of attention, 3 of them with a window, 2 of them read the keys "
+            "and values of others, 189373 parameters",
+        ),
+        (
             "qwen3.5-tiny",
             "qwen3_5_text: 2 layers of attention, 3 of gated delta nets, 185980 parameters",
         ),
