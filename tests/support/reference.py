@@ -225,10 +225,8 @@ class ReferenceModel:
                 y = self._norm(f"{name}.{part}_norm", y)
             parts.append(y if part == "v" or spec.rope is None else _rotate(y, spec.rope))
         queries, keys, values = parts
-        if spec.rope is not None and spec.rope.query_beta:
-            for at in range(len(x)):
-                times = at // spec.rope.original_max_position
-                queries[at] *= 1 + spec.rope.query_beta * math.log(1 + times)
+        if spec.rope is not None:
+            _grow(queries, spec.rope)
         position = torch.arange(len(x))
         distance = position[:, None] - position[None, :]
         visible = distance >= 0
@@ -275,6 +273,8 @@ class ReferenceModel:
         else:
             turned = _rotate(queries[..., spec.plain_dim :], spec.rope)
         shared = _rotate(shared, spec.rope)[:, 0]
+        _grow(queries, spec.rope)
+        _grow(turned, spec.rope)
         scale = 1 / math.sqrt(spec.plain_dim + spec.rotary_dim)
         visible = torch.ones(tokens, tokens, dtype=torch.bool).tril()
         outputs = []
@@ -342,6 +342,13 @@ class ReferenceModel:
         else:
             gated = gate / (1 + (-gate).exp()) * up
         return self._linear(f"{name}.down_proj", gated, self.config.hidden_size, spec.bias)
+
+
+def _grow(queries: Tensor, rope: RopeConfig) -> None:
+    """Multiply each token's queries by what its position has them grow by, in place."""
+    for at in range(len(queries) if rope.query_beta else 0):
+        times = at // rope.original_max_position
+        queries[at] *= 1 + rope.query_beta * math.log(1 + times)
 
 
 def _rotate(x: Tensor, rope: RopeConfig) -> Tensor:
