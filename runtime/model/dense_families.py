@@ -18,7 +18,13 @@ from runtime.model.family import (
     rotated_dimensions,
 )
 from runtime.model.rope_config import RopeConfig
-from runtime.model.rope_fields import longrope_of, read_rope, rope_object, rope_of
+from runtime.model.rope_fields import (
+    longrope_of,
+    read_growing_rope,
+    read_rope,
+    rope_object,
+    rope_of,
+)
 
 
 def _read_llama(fields: Fields, _: int | None) -> ModelConfig:
@@ -213,12 +219,7 @@ _PHI3_NAMES = TensorNames(
 
 def _read_ministral3(fields: Fields, _: int | None) -> ModelConfig:
     """Mistral whose queries grow with their position."""
-    rope, context = read_rope(fields)
-    spelled = rope_object(fields)
-    beta = spelled.number("llama_4_scaling_beta", 0.0)
-    if beta:
-        original = spelled.size("original_max_position_embeddings")
-        rope = replace(rope, query_beta=beta, original_max_position=original)
+    rope, context = read_growing_rope(fields)
     mixer = read_attention(fields, 128, rope=rope)
     mlp = read_mlp(fields, activation=read_activation(fields))
     windows = _every_window(fields, default=None)

@@ -52,7 +52,7 @@ class Latent:
             raise ValueError(f"query_rank is {self.query_rank}, at least 1 is needed")
         if self.rotary_dim % 2:
             raise ValueError(f"{self.rotary_dim} dimensions are rotated: rope turns pairs")
-        if self.rope.rotated is not None or self.rope.query_beta:
+        if self.rope.rotated is not None:
             raise ValueError("latent attention with a part rotated otherwise than as a whole")
 
     @property

@@ -5,14 +5,21 @@ What a family's checkpoints leave out gets the default that ``transformers`` has
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from runtime.model.config import Experts, Gated, Layer, ModelConfig, Router
 from runtime.model.config_fields import Fields
 from runtime.model.expert_families import SHARED_EXPERTS
-from runtime.model.family import Family, TensorNames, read_activation, read_decoder
+from runtime.model.family import (
+    Family,
+    TensorNames,
+    read_activation,
+    read_decoder,
+    rotated_dimensions,
+)
 from runtime.model.latent import Latent
 from runtime.model.rope_config import RopeConfig
-from runtime.model.rope_fields import read_rope, rope_object
+from runtime.model.rope_fields import read_growing_rope, read_rope, rope_object
 
 
 def _read_deepseek_v3(fields: Fields, _: int | None) -> ModelConfig:
@@ -67,6 +74,27 @@ def _read_deepseek_v2(fields: Fields, _: int | None) -> ModelConfig:
     return read_decoder(fields, layers, context)
 
 
+def _read_mistral4(fields: Fields, _: int | None) -> ModelConfig:
+    """A softmax over all experts, whose groups count by their two best; queries grow with their
+    position."""
+    if fields.get("rope_scaling") is None:
+        fields = fields.with_defaults({"rope_parameters": _MISTRAL4_ROPE})
+    count = fields.size("num_hidden_layers")
+    fields.whole("scoring_func", "softmax", "softmax")
+    router = Router(
+        num_experts=fields.size("n_routed_experts", 128),
+        per_token=fields.size("num_experts_per_tok", 4),
+        normalise=fields.flag("norm_topk_prob", True),
+        groups=fields.size("n_group", 1),
+        chosen_groups=fields.size("topk_group", 1),
+        scale=fields.number("routed_scaling_factor", 1.0),
+    )
+    experts = _experts(fields, router, size=2048)
+    mixer, context = _read_latent(fields, ranks=(256, 1024), dims=(64, 64, 128), growing=True)
+    layers = _layers(fields, mixer, experts, [each < _dense(fields, 0) for each in range(count)])
+    return read_decoder(fields, layers, context)
+
+
 def _corrected(
     fields: Fields, *, groups: int, chosen: int, per_token: int, experts: int, scale: float
 ) -> Router:
@@ -108,13 +136,17 @@ def _layers(fields: Fields, mixer: Latent, experts: Experts, dense: Sequence[boo
 
 
 def _read_latent(
-    fields: Fields, *, ranks: tuple[int, int], dims: tuple[int, int, int]
+    fields: Fields,
+    *,
+    ranks: tuple[int, int],
+    dims: tuple[int, int, int],
+    growing: bool = False,
 ) -> tuple[Latent, int]:
     """The mixer, and the context. ``ranks``: defaults of keys' latents and of queries'; ``dims``:
-    of a head's plain and rotated dimensions and of its values."""
+    of a head's plain and rotated dimensions and of its values; ``growing``: whether queries may
+    grow with their position. Folders of these say which part of a head is rotated, too."""
     heads = fields.size("num_attention_heads")
     fields.whole("num_key_value_heads", heads, f"{heads}, like num_attention_heads")
-    rope, context = read_rope(fields)
     query_rank: int | None = None
     if fields.get("q_lora_rank") is not None or "q_lora_rank" not in fields:
         query_rank = fields.size("q_lora_rank", ranks[1])
@@ -122,6 +154,16 @@ def _read_latent(
         fields.size("qk_nope_head_dim", dims[0]),
         fields.size("qk_rope_head_dim", dims[1]),
     )
+    if growing:
+        head_dim = plain_dim + rotary_dim
+        part = rotated_dimensions(fields, rope_object(fields), head_dim, rotary_dim / head_dim)
+        if part != rotary_dim:
+            stated = f"{rotary_dim} of {head_dim} dimensions: qk_rope_head_dim of a head"
+            raise rope_object(fields).error("partial_rotary_factor", part / head_dim, stated)
+        rope, context = read_growing_rope(fields, rotated=rotary_dim)
+        rope = replace(rope, rotated=None)
+    else:
+        rope, context = read_rope(fields)
     mixer = Latent(
         heads=heads,
         rank=fields.size("kv_lora_rank", ranks[0]),
@@ -149,6 +191,15 @@ def _stretched(fields: Fields, rope: RopeConfig) -> float:
     return 0.1 * share * math.log(rope.factor) + 1.0
 
 
+_MISTRAL4_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 128.0,
+    "original_max_position_embeddings": 8192,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
 _MOST_SHARE = 100.0
 _NAMES = TensorNames(replaced=SHARED_EXPERTS, predicts_more=True)
 
@@ -157,4 +208,5 @@ LATENT_FAMILIES = {
     "kimi_k2": Family(read=_read_deepseek_v3, names=_NAMES),
     "glm4_moe_lite": Family(read=_read_glm4_moe_lite, names=_NAMES),
     "deepseek_v2": Family(read=_read_deepseek_v2, names=_NAMES),
+    "mistral4": Family(read=_read_mistral4, names=replace(_NAMES, stacked_experts="outputs first")),
 }

@@ -69,6 +69,8 @@ class LatentMixer:
         if self._queries is not None:
             made = self._queries(rms_norm(made.contiguous(), self._query_norm, NORM_EPS))
         by_head = made.view(len(x), spec.heads, spec.query_dim)
+        if rotation.query_scale is not None:
+            by_head = by_head * rotation.query_scale[:, None, None]
         turned = latent_rows(
             by_head,
             rows,

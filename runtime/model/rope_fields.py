@@ -5,6 +5,7 @@ with two kinds of layers have an object for each within the former.
 """
 
 import math
+from dataclasses import replace
 
 from runtime.model.config_fields import MOST_SIZE, Fields
 from runtime.model.rope_config import RopeConfig
@@ -27,6 +28,17 @@ def read_rope(
             if place.number("partial_rotary_factor", 1.0) != 1:
                 raise place.error("partial_rotary_factor", "set", "whole heads to be rotated")
     return rope_of(fields, rope, theta=own_theta, rotated=rotated)
+
+
+def read_growing_rope(fields: Fields, *, rotated: int | None = None) -> tuple[RopeConfig, int]:
+    """Likewise, of Mistral's, whose queries may grow with their position."""
+    rope, context = read_rope(fields, rotated=rotated)
+    spelled = rope_object(fields)
+    beta = spelled.number("llama_4_scaling_beta", 0.0)
+    if beta:
+        original = spelled.size("original_max_position_embeddings")
+        rope = replace(rope, query_beta=beta, original_max_position=original)
+    return rope, context
 
 
 def rope_object(fields: Fields) -> Fields:

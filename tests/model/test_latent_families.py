@@ -37,9 +37,10 @@ def mixer_of(config: ModelConfig) -> Latent:
 @pytest.mark.parametrize("model_type", sorted(LATENT_FAMILIES))
 def test_every_family_reads_the_least_that_a_folder_says(model_type: str, tmp_path: Path) -> None:
     config = read(tmp_path, model_type)
+    row = 320 if model_type == "mistral4" else 576
     assert config.num_layers == 6
     (group,) = config.kv_groups
-    assert group.shape == KVShape(rows=1, heads=1, size=576)
+    assert group.shape == KVShape(rows=1, heads=1, size=row)
     assert isinstance(config.layers[-1].feed_forward, Experts)
 
 
@@ -54,6 +55,22 @@ def test_deepseek_stretches_its_context_and_sharpens_its_scores(tmp_path: Path) 
     without = read(tmp_path, "deepseek_v3", rope_scaling=YARN | {"mscale_all_dim": 0})
     assert mixer_of(without).scale == pytest.approx(192**-0.5)
     assert mixer_of(without).rope.attention_factor == pytest.approx(factor)
+
+
+def test_mistral_rotates_half_of_a_head_and_its_queries_grow(tmp_path: Path) -> None:
+    config = read(tmp_path, "mistral4")
+    mixer, rope = mixer_of(config), mixer_of(config).rope
+    assert (mixer.plain_dim, mixer.rotary_dim, rope.rotated) == (64, 64, None)
+    assert (rope.kind, rope.query_beta, rope.original_max_position) == ("yarn", 0.1, 8192)
+    assert config.max_context_tokens == 1 << 20
+    assert mixer.scale == pytest.approx(128**-0.5 * (0.1 * math.log(128) + 1) ** 2)
+    own = {**YARN, "partial_rotary_factor": 0.5, "llama_4_scaling_beta": 0.2}
+    for spelling in ("rope_parameters", "rope_scaling"):
+        read_of = mixer_of(read(tmp_path, "mistral4", **{spelling: own})).rope
+        assert (read_of.factor, read_of.query_beta, read_of.rotated) == (40, 0.2, None)
+    experts = config.layers[0].feed_forward
+    assert isinstance(experts, Experts)
+    assert (experts.router.scores, experts.router.normalise) == ("softmax", True)
 
 
 def test_queries_without_a_latent_say_so(tmp_path: Path) -> None:
@@ -101,6 +118,10 @@ def test_a_wrapper_of_kimis_and_its_old_name_are_read(tmp_path: Path) -> None:
         ("deepseek_v2", {"mlp_bias": True}, "mlp_bias is True, not false"),
         ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "mlp_layer_types is .*, not 6 of dense"),
         ("glm4_moe_lite", {"partial_rotary_factor": 0.5}, "whole heads to be rotated"),
+        ("mistral4", {"partial_rotary_factor": 0.25}, "factor is 0.25, not 64 of 128 dimensions"),
+        ("mistral4", {"rope_scaling": YARN | {"partial_rotary_factor": 1.0}}, "not 64 of 128"),
+        ("mistral4", {"scoring_func": "sigmoid"}, "scoring_func is 'sigmoid', not softmax"),
+        ("mistral4", {"n_routed_experts": 128, "n_group": 128}, "groups of 1 experts, at least 2"),
     ],
 )
 def test_what_is_not_known_is_refused_by_its_field(

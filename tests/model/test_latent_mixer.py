@@ -36,6 +36,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "pairs that are halves apart": {"interleaved": False},
     "stretched, a scale": {"rope": YARN, "scale": 0.4},
     "one head": {"heads": 1},
+    "queries that grow": {"rope": replace(YARN, query_beta=0.4)},
+    "queries that grow, without a latent": {
+        "rope": RopeConfig(query_beta=0.4, original_max_position=7),
+        "query_rank": None,
+    },
 }
 
 

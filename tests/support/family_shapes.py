@@ -147,6 +147,21 @@ def _latent(shape: Shape) -> dict[str, Any]:
     }
 
 
+def _mistral4(shape: Shape) -> dict[str, Any]:
+    latent = _latent(shape)
+    plain, rotary = latent["qk_nope_head_dim"], latent["qk_rope_head_dim"]
+    part = {} if shape.tied else {"partial_rotary_factor": rotary / (plain + rotary)}
+    growing = {"llama_4_scaling_beta": 0.3, "mscale": 1.0, "mscale_all_dim": 1.0}
+    return {
+        **latent,
+        "rope_parameters": {**latent["rope_parameters"], **growing, **part},
+        "n_group": 4 if shape.tied else 1,
+        "topk_group": 2 if shape.tied else 1,
+        "first_k_dense_replace": int(shape.tied),
+        "rope_interleave": shape.heads != 9,
+    }
+
+
 def _windowed(shape: Shape) -> dict[str, Any]:
     return {
         "rope_parameters": shape.rope,
@@ -358,6 +373,7 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "first_k_dense_replace": 1,
         },
     ),
+    "mistral4": ("Mistral4", _mistral4),
     "minimax_m2": (
         "MiniMaxM2",
         lambda shape: {
@@ -405,6 +421,7 @@ WRAPPERS = {
     "gemma4_unified": ("gemma4_unified_text", "Gemma4Unified"),
     "mistral3 around mistral": ("mistral", "Mistral3"),
     "mistral3 around ministral3": ("ministral3", "Mistral3"),
+    "mistral3 around mistral4": ("mistral4", "Mistral3"),
     "gemma3": ("gemma3_text", "Gemma3"),
 }
 """The text part of each, and what its classes are called."""
@@ -448,6 +465,7 @@ def make_wrapper(wrapper: str, shape: Shape, *, seed: int) -> transformers.PreTr
         vision_config=vision,
         tie_word_embeddings=shape.tied,
     )
+    config.text_config._experts_implementation = "eager"
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
     return disturbed(model, seed)

@@ -21,7 +21,7 @@ from runtime.model.latent import Latent
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.recurrent import GatedDelta, Mamba2, ShortConv
-from tests.support.reference_rope import rotate
+from tests.support.reference_rope import grow, rotate
 
 AllowedTokens = Callable[[Sequence[int]], Collection[int] | None]
 """From the tokens a turn has emitted so far to those it may emit next; None = any."""
@@ -253,10 +253,8 @@ class ReferenceModel:
         queries = parts[0]
         keys, values = self._made[spec.shares] if spec.shares is not None else (parts[1], values)
         self._made.append((keys, values))
-        if spec.rope is not None and spec.rope.query_beta:
-            for at in range(len(x)):
-                times = at // spec.rope.original_max_position
-                queries[at] *= 1 + spec.rope.query_beta * math.log(1 + times)
+        if spec.rope is not None:
+            grow(queries, spec.rope)
         position = torch.arange(len(x))
         distance = position[:, None] - position[None, :]
         visible = distance >= 0
@@ -303,6 +301,8 @@ class ReferenceModel:
         else:
             turned = rotate(queries[..., spec.plain_dim :], spec.rope)
         shared = rotate(shared, spec.rope)[:, 0]
+        grow(queries, spec.rope)
+        grow(turned, spec.rope)
         scale = 1 / math.sqrt(spec.plain_dim + spec.rotary_dim)
         visible = torch.ones(tokens, tokens, dtype=torch.bool).tril()
         outputs = []

@@ -52,3 +52,10 @@ def _frequency(rope: RopeConfig, pair: int, head_dim: int) -> float:
     low, high = max(low, 0), min(high, head_dim - 1)
     share = min(max((pair - low) / max(high - low, 1e-3), 0), 1)
     return share * stretched + (1 - share) * plain
+
+
+def grow(queries: Tensor, rope: RopeConfig) -> None:
+    """Multiply each token's queries by what its position has them grow by, in place."""
+    for at in range(len(queries) if rope.query_beta else 0):
+        times = at // rope.original_max_position
+        queries[at] *= 1 + rope.query_beta * math.log(1 + times)

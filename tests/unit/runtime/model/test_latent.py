@@ -22,7 +22,6 @@ SMALL = Latent(heads=2, rank=6, plain_dim=4, rotary_dim=2, value_dim=3, query_ra
         ({"query_rank": 0}, "query_rank is 0, at least 1"),
         ({"rotary_dim": 3}, "3 dimensions are rotated: rope turns pairs"),
         ({"rope": RopeConfig(rotated=2)}, "a part rotated otherwise"),
-        ({"rope": RopeConfig(query_beta=0.1, original_max_position=9)}, "a part rotated otherwise"),
     ],
 )
 def test_what_cannot_be_built_is_refused(changes: dict[str, Any], message: str) -> None:
