@@ -54,6 +54,13 @@ def test_rows_that_are_keys_and_values_are_kept_once() -> None:
     assert not other.layer(0)[0].any()
 
 
+def test_rows_of_sparse_attention_have_room_for_index_keys_in_every_layer() -> None:
+    config = random_model_config("glm-dsa-tiny")
+    cpu = torch.device("cpu")
+    pool = KVPool(config, num_blocks=3, block_size=8, dtype=torch.float32, device=cpu)
+    assert [keys.shape for keys, _ in pool.layers] == [(3, 1, 8, 24 + 8 + 10)] * 4
+
+
 def test_blocks_start_zero_and_cost_little_before_they_are_written() -> None:
     config = random_model_config("qwen3-tiny")
     before = resident_bytes()

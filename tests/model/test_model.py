@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from runtime.model.config import LoadError
+from runtime.model.latent_presets import LATENT_PRESETS
 from runtime.model.presets import PRESETS, random_model_config
 from runtime.model.random_weights import RandomWeights
 from tests.support.byte_tokenizer import SPECIAL_TOKENS
@@ -50,3 +51,14 @@ def test_the_end_of_turn_is_the_tokenizers(name: str) -> None:
 def test_other_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(LoadError, match=r"there are: deepseek-v2-tiny, .*, qwen3-tiny"):
         random_model_config("gpt")
+
+
+def test_models_with_latents_are_among_the_others_and_choose_and_share() -> None:
+    assert LATENT_PRESETS.items() <= PRESETS.items()
+    indexers = {name: config.attention[0].indexer for name, config in LATENT_PRESETS.items()}
+    assert sorted(name for name, each in indexers.items() if each is not None) == [
+        "deepseek-v32-tiny",
+        "glm-dsa-tiny",
+    ]
+    shared = [mixer.indexer.shared for mixer in LATENT_PRESETS["glm-dsa-tiny"].attention]
+    assert shared == [False, True, True, False]

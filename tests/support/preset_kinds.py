@@ -3,6 +3,7 @@
 OF_OLD = ("qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny", "qwen3-moe-tiny")
 MIXERS = ("smollm3-tiny", "granite-tiny", "ministral3-tiny", "gemma3-tiny", "olmo2-tiny")
 ROUTERS = ("qwen2-moe-tiny", "glm4-moe-tiny", "minimax-m2-tiny", "gpt-oss-tiny")
-LATENT = ("deepseek-v3-tiny", "deepseek-v2-tiny")
+SPARSE = ("deepseek-v32-tiny", "glm-dsa-tiny")
+LATENT = ("deepseek-v3-tiny", "deepseek-v2-tiny", *SPARSE)
 HYBRIDS = ("lfm2-tiny", "qwen3.5-tiny", "granite-hybrid-tiny", "nemotron-h-tiny")
 EVERY_KIND = (*OF_OLD, *MIXERS, *ROUTERS, *LATENT, *HYBRIDS)
