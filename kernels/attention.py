@@ -100,10 +100,12 @@ def paged_attention(
     value_dim: int | None = None,
 ) -> Tensor:
     """See ``paged_attention_reference``. With ``most_queries`` rows of sequences that have more
-    query tokens may hold anything, with ``value_dim`` all columns but the first ones."""
+    query tokens may hold anything, with ``value_dim`` all columns but the first ones. Blocks may be
+    the first numbers of longer rows, which Triton's kernels do not take."""
     gpu = triton_kernels("attention", queries)
     head_dim = queries.shape[2]
-    if gpu is not None and fits_triton(head_dim, value_dim or head_dim):
+    in_a_row = k_blocks.is_contiguous()
+    if gpu is not None and in_a_row and fits_triton(head_dim, value_dim or head_dim):
         output: Tensor = gpu.paged_attention(
             queries, k_blocks, v_blocks, layout, scale=scale, window=window, sinks=sinks
         )

@@ -82,7 +82,7 @@ def attend(
             sinks=sinks,
             max_queries=compiled,
         )
-        if library.attends_any(queries.shape[2]):
+        if library.attends_any(queries.shape[2], k_blocks):
             return output
     if layout.max_query_tokens <= compiled:
         return output

@@ -60,7 +60,7 @@ def latent_attention_reference(
             rotated one, [tokens, heads, rotary_dim].
         heads: what keys and values are made with.
         blocks: [blocks, 1, block_size, rank + rotary_dim]; int8 ones are those of
-            ``kernels.quantised_kv``.
+            ``kernels.quantised_kv``. May be the first numbers of longer rows.
         layout: the step's sequences, in the order of the query rows.
         scale: multiplies the scores.
 
@@ -84,7 +84,8 @@ def latent_attention(
 ) -> Tensor:
     """See ``latent_attention_reference``."""
     on_triton = triton_kernels("attention", queries[0]) is not None
-    if on_triton and fits_triton(blocks.shape[3], heads.keys.weights.shape[2]):
+    fits = blocks.is_contiguous() and fits_triton(blocks.shape[3], heads.keys.weights.shape[2])
+    if on_triton and fits:
         return _absorbed(queries, heads, blocks, layout, scale)
     most = heads.made_from()
     if layout.max_query_tokens < most:

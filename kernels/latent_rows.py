@@ -27,7 +27,7 @@ def latent_rows_reference(
         norm: weight [rank] and epsilon of the RMSNorm of latents.
         rotation: cosines and sines of the tokens' positions, [tokens, rotary_dim / 2].
         blocks: [blocks, 1, block_size, rank + rotary_dim], written; int8 ones are those of
-            ``kernels.quantised_kv``.
+            ``kernels.quantised_kv``. May be the first numbers of longer rows.
         slots: [tokens] int64, where each token's row goes; see ``kernels.kv_write``.
 
     Returns:
@@ -55,7 +55,7 @@ def latent_rows(
     """See ``latent_rows_reference``. On a GPU the result lies behind room for as many numbers of
     each head as a latent has, in one tensor that ``whole_queries`` gives."""
     gpu = triton_kernels("latent_rows", queries)
-    if gpu is None or blocks.dtype != queries.dtype:
+    if gpu is None or blocks.dtype != queries.dtype or not blocks.is_contiguous():
         return latent_rows_reference(
             queries, rows, norm=norm, rotation=rotation, blocks=blocks, slots=slots
         )

@@ -25,6 +25,7 @@ class AttendArgs(ctypes.Structure):
                 "kv_heads",
                 "head_dim",
                 "block_size",
+                "row_stride",
                 "window",
                 "max_queries",
             )
@@ -99,6 +100,16 @@ class ShortConvArgs(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("inputs", "weight", "bias", "windows", "slots")),
         *((name, ctypes.c_void_p) for name in ("starts", "sequence_of", "output")),
         *((name, ctypes.c_int64) for name in ("tokens", "channels", "taps", "window_stride")),
+    )
+
+
+class IndexScoresArgs(ctypes.Structure):
+    """``native/index_scores.cpp``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("queries", "weights", "keys", "slots", "scores")),
+        *((name, ctypes.c_int64) for name in ("rows", "heads", "dim", "tokens", "key_stride")),
+        ("first_seen", ctypes.c_int64),
     )
 
 

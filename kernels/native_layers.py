@@ -165,6 +165,7 @@ class NativeLayers:
             kv_heads=kv_heads,
             head_dim=self._head_dim,
             block_size=block_size,
+            row_stride=self._head_dim,
             max_queries=COMPILED_QUERIES,
             scale=self._scale,
         )

@@ -33,6 +33,7 @@ from kernels.native_arguments import (
     DeltaFoldArgs,
     DeltaShapingArgs,
     GatedNormArgs,
+    IndexScoresArgs,
     LinearArgs,
     PackArgs,
     QkvArgs,
@@ -87,6 +88,9 @@ class NativeLibrary:
         self.short_conv = getattr(library, f"keepwarm_short_conv_{suffix}")
         """See ``kernels.short_conv``."""
         self.short_conv.argtypes = (ctypes.POINTER(ShortConvArgs),)
+        self.index_scores = getattr(library, f"keepwarm_index_scores_{suffix}")
+        """See ``kernels.token_choice``; the dtype is that of keys."""
+        self.index_scores.argtypes = (ctypes.POINTER(IndexScoresArgs),)
         self.gated_delta, self.delta_fold = (
             library.keepwarm_gated_delta,
             library.keepwarm_delta_fold,
@@ -153,6 +157,7 @@ class NativeLibrary:
             self._silu_mul,
             self._visible_softmax,
             self.short_conv,
+            self.index_scores,
             self.gated_delta,
             self.delta_fold,
             self.delta_shaping,
@@ -183,7 +188,7 @@ class NativeLibrary:
         ``attends_any``."""
         _, kv_heads, block_size, _ = k_blocks.shape
         head_dim = queries.shape[2]
-        if self.attends_any(head_dim):
+        if self.attends_any(head_dim, k_blocks):
             ways = self._attend_blocked, self._attend_blocked_int8
         else:
             ways = self._attend, self._attend_int8
@@ -206,6 +211,7 @@ class NativeLibrary:
                 kv_heads=kv_heads,
                 head_dim=head_dim,
                 block_size=block_size,
+                row_stride=k_blocks.stride(2),
                 window=window or 0,
                 max_queries=max_queries,
                 scale=scale,
@@ -213,9 +219,11 @@ class NativeLibrary:
             )
         )
 
-    def attends_any(self, head_dim: int) -> bool:
-        """Whether ``attend`` takes sequences of any number of query tokens."""
-        return self._has_blocked and head_dim % 32 == 0 and head_dim <= 256
+    def attends_any(self, head_dim: int, blocks: Tensor | None = None) -> bool:
+        """Whether ``attend`` takes sequences of any number of query tokens; ``blocks``: those that
+        are attended to, where rows may have more in them than that."""
+        in_a_row = blocks is None or blocks.is_contiguous()
+        return self._has_blocked and in_a_row and head_dim % 32 == 0 and head_dim <= 256
 
     def norm_rope_write(
         self,

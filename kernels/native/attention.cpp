@@ -83,7 +83,7 @@ struct Work {
   const S* at(const void* base, int64_t head, int64_t token) const {
     int64_t block = table[token >> block_shift], offset = token & (args.block_size - 1);
     int64_t row = ((block * args.kv_heads + item.first_head + head) << block_shift) + offset;
-    return static_cast<const S*>(base) + row * row_size<S>(args.head_dim);
+    return static_cast<const S*>(base) + row * args.row_stride;
   }
 
   // Tokens row sees: [low, high).
@@ -211,7 +211,7 @@ struct Work {
                                                    int64_t token) const {
     if (token + 4 > item.end) return;
     const char* line = reinterpret_cast<const char*>(at(base, head, token));
-    int64_t bytes = 4 * row_size<S>(args.head_dim) * int64_t(sizeof(S));
+    int64_t bytes = 4 * args.row_stride * int64_t(sizeof(S));
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(line + i);
   }
 
@@ -287,7 +287,7 @@ template <typename S>
 void compare_units(Work<bf16, S>& work, int64_t from, int64_t to) {
   const AttendArgs& args = work.args;
   int64_t dim = args.head_dim, pairs = dim / 2, rows = work.rows;
-  int64_t fetched = 16 * row_size<S>(dim) * sizeof(S);
+  int64_t fetched = 16 * args.row_stride * sizeof(S);
   alignas(64) __m512i turned[128];
   bool wide = wide_is_faster();
   std::vector<float> wide_queries(wide ? work.queries.size() : 0);

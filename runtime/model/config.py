@@ -367,6 +367,7 @@ class ModelConfig:
         if len({type(mixer) for mixer in self.attention}) > 1:
             raise ValueError("layers whose keys differ in what they are")
         self._check_sharing()
+        self._check_choices()
         if len(set(self.recurrent)) > 1:
             raise ValueError(f"layers whose states differ: {sorted(map(str, set(self.recurrent)))}")
         if self.logit_divisor <= 0:
@@ -393,6 +394,14 @@ class ModelConfig:
                 )
             if (other.kv_shape, other.rope) != (mixer.kv_shape, mixer.rope):
                 raise ValueError(f"layer {index} of attention cannot read the keys of another kind")
+
+    def _check_choices(self) -> None:
+        """Raises ValueError: layers choose tokens unlike each other, or share what nobody chose."""
+        indexers = [mixer.indexer for mixer in self.attention if isinstance(mixer, Latent)]
+        if len({None if each is None else each.top_k for each in indexers}) > 1:
+            raise ValueError("layers that choose different numbers of tokens")
+        if indexers and indexers[0] is not None and indexers[0].shared:
+            raise ValueError("the first layer shares a choice of tokens, and none is before it")
 
     @property
     def num_layers(self) -> int:
@@ -439,6 +448,13 @@ class ModelConfig:
     def head_dim(self) -> int:
         """The dimension of keys in the first layer of attention, in most models in all of them."""
         return self.attention[0].head_dim
+
+    @property
+    def top_k(self) -> int | None:
+        """Tokens that a query attends to at most; None: all."""
+        first = self.attention[0]
+        indexer = first.indexer if isinstance(first, Latent) else None
+        return None if indexer is None else indexer.top_k
 
     @property
     def has_experts(self) -> bool:

@@ -35,6 +35,8 @@ _MOST = {
     "qk_nope_head_dim": 1 << 20,
     "qk_rope_head_dim": 1 << 20,
     "v_head_dim": 1 << 20,
+    "index_head_dim": 1 << 20,
+    "index_n_heads": 65_536,
 }
 """Beyond these no model is: one that says so would be built for minutes before it fails."""
 
@@ -59,6 +61,11 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "attn_output_gate": (False,),
     "kv_lora_rank": (),
     "index_topk": (),
+    "index_topk_freq": (1,),
+    "index_topk_pattern": (),
+    "indexer_types": (),
+    "index_kpool": (),
+    "mla_use_nope": (False,),
     "linear_num_value_heads": (),
     "mamba_n_heads": (),
     "num_kv_shared_layers": (0,),

@@ -33,6 +33,7 @@ from runtime.model.product_choice import ProductChoice
 from runtime.model.recurrent_mixers import RecurrentMixer, load_recurrent
 from runtime.model.rotary import RotaryTable, Rotation
 from runtime.model.state_step import StateStep
+from runtime.model.token_indexer import StepChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,9 @@ class DecoderLayer:
     @property
     def waits_for_the_host(self) -> bool:
         """Whether the host has to know something of a step before it can go on."""
+        mixer = self._mixer
+        if isinstance(mixer, LatentMixer) and mixer.waits_for_the_host:
+            return True
         return waits_for_the_host(self._feed_forward)
 
     @property
@@ -155,12 +159,13 @@ class DecoderLayer:
         pool: KVPool,
         *,
         rows: Tensor | None = None,
+        choice: StepChoice | None,
     ) -> tuple[Tensor, Tensor]:
         """The layer's own contribution, and the sum of all before it; both [T, hidden]. ``rows``
         [T, size]: the layer's own of ``config.LayerInputs``."""
         if self._mixer is not None:
             normed, residual = self._into(delta, residual, self._mixer_norms[0])
-            mixed = self._mixed(self._mixer, normed, inputs, rotation, pool)
+            mixed = self._mixed(self._mixer, normed, inputs, rotation, pool, choice=choice)
             delta = self._out_of(self._of_all_ranks(mixed), self._mixer_norms[1])
         if self._feed_forward is not None:
             normed, residual = self._into(delta, residual, self._mlp_norms[0])
@@ -183,14 +188,17 @@ class DecoderLayer:
         inputs: StepInputs,
         rotation: Rotation,
         pool: KVPool,
+        *,
+        choice: StepChoice | None,
     ) -> Tensor:
-        if isinstance(mixer, AttentionMixer | LatentMixer):
+        slots, layout = inputs.slots, inputs.layout
+        if isinstance(mixer, AttentionMixer):
+            blocks = pool.layer(self._index)
+            return mixer(normed, rotation=rotation, blocks=blocks, slots=slots, layout=layout)
+        if isinstance(mixer, LatentMixer):
+            blocks = pool.layer(self._index)
             return mixer(
-                normed,
-                rotation=rotation,
-                blocks=pool.layer(self._index),
-                slots=inputs.slots,
-                layout=inputs.layout,
+                normed, rotation=rotation, blocks=blocks, slots=slots, layout=layout, choice=choice
             )
         assert inputs.states is not None
         return mixer(normed, inputs.states, self._index)
@@ -337,10 +345,14 @@ class Decoder:
         rotations = [table.at(inputs.positions, inputs.highest_position) for table in self._tables]
         native, layout = self.native, inputs.layout
         if native is None or not native.takes(len(delta), pool.layers, layout):
+            top_k = self.config.top_k
+            choice = None if top_k is None else StepChoice(layout, top_k, pool.block_size)
             for index, layer in enumerate(self._layers):
                 rotation = rotations[self._table_of_layer[index]]
                 own = None if rows is None else rows[:, index]
-                delta, residual = layer.forward(delta, residual, inputs, rotation, pool, rows=own)
+                delta, residual = layer.forward(
+                    delta, residual, inputs, rotation, pool, rows=own, choice=choice
+                )
             return delta, residual
         native.run(
             delta,

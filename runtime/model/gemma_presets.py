@@ -8,16 +8,11 @@ from runtime.model.config import (
     Gated,
     Layer,
     LayerInputs,
-    LogitShaping,
     ModelConfig,
     Router,
 )
+from runtime.model.preset_parts import SHAPING, TINY_VOCAB
 from runtime.model.rope_config import RopeConfig
-
-BYTE_SHAPING = LogitShaping(num_plain=256, end_of_turn=258)
-"""Ends of the text of models that speak the byte tokenizer."""
-BYTE_VOCABULARY = 272
-"""Rows of their embedding, some of them padding."""
 
 _STRETCHED = RopeConfig(theta=1000000.0, kind="linear", factor=8.0)
 _SLIDING = Attention(
@@ -46,7 +41,7 @@ def _gemma4(mixer: Attention, feed_forward: Gated | Experts) -> Layer:
 GEMMA_PRESETS: dict[str, ModelConfig] = {
     "gemma3-tiny": ModelConfig(
         model_type="gemma3_text",
-        vocab_size=BYTE_VOCABULARY,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=tuple(
             Layer(
@@ -67,11 +62,11 @@ GEMMA_PRESETS: dict[str, ModelConfig] = {
         max_context_tokens=8192,
         tie_embeddings=True,
         embedding_scale=0.5,
-        shaping=BYTE_SHAPING,
+        shaping=SHAPING,
     ),
     "gemma4-tiny": ModelConfig(
         model_type="gemma4_text",
-        vocab_size=BYTE_VOCABULARY,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
             _gemma4(_SLIDING, _MLP),
@@ -84,12 +79,12 @@ GEMMA_PRESETS: dict[str, ModelConfig] = {
         tie_embeddings=True,
         embedding_scale=8.0,
         logit_cap=30.0,
-        layer_inputs=LayerInputs(vocabulary=BYTE_VOCABULARY, size=8),
-        shaping=BYTE_SHAPING,
+        layer_inputs=LayerInputs(vocabulary=TINY_VOCAB, size=8),
+        shaping=SHAPING,
     ),
     "gemma4-moe-tiny": ModelConfig(
         model_type="gemma4_text",
-        vocab_size=BYTE_VOCABULARY,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
             _gemma4(replace(_SLIDING, kv_heads=4), _APART),
@@ -99,6 +94,6 @@ GEMMA_PRESETS: dict[str, ModelConfig] = {
         tie_embeddings=True,
         embedding_scale=8.0,
         logit_cap=30.0,
-        shaping=BYTE_SHAPING,
+        shaping=SHAPING,
     ),
 }

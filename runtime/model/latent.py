@@ -3,6 +3,10 @@
 Of a token and layer one row is kept: a latent that all heads' keys and values follow from, normed,
 and behind it the part of the keys that is rotated, which all heads share. To the pool that is one
 head of keys, whose first numbers are the values.
+
+With sparse attention (DeepSeek-V3.2, arXiv:2512.02556) a query attends to a few tokens of its
+context, those whose index keys fit its index queries best. A token's index key lies behind the rest
+of its row.
 """
 
 from dataclasses import dataclass
@@ -13,6 +17,31 @@ from runtime.model.rope_config import PLAIN_ROPE, RopeConfig
 
 NORM_EPS = 1e-6
 """Of the norms of latents, whatever the model has for others."""
+INDEX_NORM_EPS = 1e-6
+"""Of the norms of index keys, likewise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """Which tokens of its context a query attends to: the ``top_k`` of the best scores, of equal
+    ones the earliest. A score is a sum over heads: what is above 0 of the product of the head's
+    index query with the token's index key, weighed by a number that the query's token has for the
+    head."""
+
+    heads: int
+    dim: int
+    """Numbers of a head's index query, and of an index key."""
+    top_k: int
+    interleaved: bool = False
+    """As ``Latent.interleaved``, of the numbers that are rotated: the first ``rotary_dim``."""
+    shared: bool = False
+    """The layer has no scores of its own and takes the choice of the last one before it that has
+    (arXiv:2603.12201). Its rows are as long as the others'."""
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "dim", "top_k"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} of the indexer is {getattr(self, name)}, not at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +66,8 @@ class Latent:
     """Multiplies the scores; None: (plain_dim + rotary_dim) ** -0.5."""
     bias: bool = False
     """On the projections to latents and on the output's."""
+    indexer: Indexer | None = None
+    """Sparse attention; None: a query attends to all that is before it."""
 
     kv_heads: ClassVar[int] = 1
     kv_rows: ClassVar[int] = 1
@@ -54,11 +85,24 @@ class Latent:
             raise ValueError(f"{self.rotary_dim} dimensions are rotated: rope turns pairs")
         if self.rope.rotated is not None:
             raise ValueError("latent attention with a part rotated otherwise than as a whole")
+        if self.indexer is None:
+            return
+        if self.query_rank is None:
+            raise ValueError("sparse attention needs queries that come from a latent")
+        if self.indexer.dim < self.rotary_dim:
+            raise ValueError(
+                f"index keys of {self.indexer.dim} numbers, of which {self.rotary_dim} are rotated"
+            )
+
+    @property
+    def row_dim(self) -> int:
+        """Numbers of a row that are attended to: a latent and the rotated part."""
+        return self.rank + self.rotary_dim
 
     @property
     def head_dim(self) -> int:
         """Numbers of a row in the pool."""
-        return self.rank + self.rotary_dim
+        return self.row_dim + (0 if self.indexer is None else self.indexer.dim)
 
     @property
     def kv_shape(self) -> KVShape:
@@ -78,7 +122,7 @@ class Latent:
     @property
     def query_size(self) -> int:
         """Numbers of a token's queries as the pool is asked with them."""
-        return self.heads * self.head_dim
+        return self.heads * self.row_dim
 
     @property
     def kv_size(self) -> int:
@@ -86,18 +130,24 @@ class Latent:
 
     @property
     def first_outputs(self) -> int:
-        """Outputs of the maps of a layer's input."""
-        return (self.query_rank or self.heads * self.query_dim) + self.head_dim
+        """Outputs of the map from a layer's input to queries, or their latent, and the row."""
+        return (self.query_rank or self.heads * self.query_dim) + self.row_dim
 
     def map_shapes(self, hidden: int) -> list[tuple[int, int]]:
         """(outputs, inputs) of its linear maps; those within a head aside."""
         shapes = [(self.first_outputs, hidden), (hidden, self.heads * self.value_dim)]
         if self.query_rank is not None:
             shapes.append((self.heads * self.query_dim, self.query_rank))
+        if self.indexer is not None and self.query_rank is not None and not self.indexer.shared:
+            shapes.append((self.indexer.heads * self.indexer.dim, self.query_rank))
+            shapes.append((self.indexer.dim, hidden))
         return shapes
 
     def num_parameters(self, hidden: int) -> int:
         maps = sum(outputs * inputs for outputs, inputs in self.map_shapes(hidden))
         maps += self.heads * (self.plain_dim + self.value_dim) * self.rank
-        biases = ((self.query_rank or 0) + self.head_dim + hidden) * self.bias
-        return maps + biases + self.rank + (self.query_rank or 0)
+        biases = ((self.query_rank or 0) + self.row_dim + hidden) * self.bias
+        beside = self.rank + (self.query_rank or 0)
+        if self.indexer is not None and not self.indexer.shared:
+            beside += self.indexer.heads * hidden + 2 * self.indexer.dim
+        return maps + biases + beside

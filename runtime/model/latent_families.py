@@ -17,7 +17,7 @@ from runtime.model.family import (
     read_decoder,
     rotated_dimensions,
 )
-from runtime.model.latent import Latent
+from runtime.model.latent import Indexer, Latent
 from runtime.model.rope_config import RopeConfig
 from runtime.model.rope_fields import read_growing_rope, read_rope, rope_object
 
@@ -38,15 +38,66 @@ def _read_glm4_moe_lite(fields: Fields, _: int | None) -> ModelConfig:
     router = _corrected(fields, groups=1, chosen=1, per_token=4, experts=64, scale=1.8)
     experts = _experts(fields, router, size=1536)
     mixer, context = _read_latent(fields, ranks=(512, 768), dims=(192, 64, 256))
-    dense = [each < _dense(fields, 1) for each in range(count)]
-    kinds = fields.get("mlp_layer_types")
-    if kinds is not None:
-        known = ("dense", "sparse")
-        right = isinstance(kinds, list) and len(kinds) == count
-        if not right or not all(isinstance(kind, str) and kind in known for kind in kinds):
-            raise fields.error("mlp_layer_types", kinds, f"{count} of {', '.join(known)}")
-        dense = [kind == "dense" for kind in kinds]
+    dense = _listed_dense(fields, count, 1)
     return read_decoder(fields, _layers(fields, mixer, experts, dense), context, norm_eps=1e-5)
+
+
+def _read_deepseek_v32(fields: Fields, _: int | None) -> ModelConfig:
+    """DeepSeek V3 with sparse attention; every layer has scores of its own."""
+    count = fields.size("num_hidden_layers")
+    router = _corrected(fields, groups=8, chosen=4, per_token=8, experts=256, scale=2.5)
+    experts = _experts(fields, router, size=2048)
+    mixer, context = _read_latent(fields, ranks=(512, 1536), dims=(128, 64, 128))
+    mixer = replace(mixer, indexer=_read_indexer(fields, heads=64, interleaved=False))
+    layers = _layers(fields, mixer, experts, _listed_dense(fields, count, 3))
+    return read_decoder(fields, layers, context)
+
+
+def _read_glm_moe_dsa(fields: Fields, _: int | None) -> ModelConfig:
+    """The same, of other sizes; some layers take the choice of one before them."""
+    count = fields.size("num_hidden_layers")
+    router = _corrected(fields, groups=1, chosen=1, per_token=8, experts=256, scale=2.5)
+    experts = _experts(fields, router, size=2048)
+    mixer, context = _read_latent(fields, ranks=(512, 2048), dims=(192, 64, 256))
+    indexer = _read_indexer(fields, heads=32, interleaved=True)
+    layers = [
+        replace(layer, mixer=replace(mixer, indexer=replace(indexer, shared=shared)))
+        for layer, shared in zip(
+            _layers(fields, mixer, experts, _listed_dense(fields, count, 3)),
+            _read_shared(fields, count),
+            strict=True,
+        )
+    ]
+    return read_decoder(fields, layers, context, norm_eps=1e-5)
+
+
+def _read_indexer(fields: Fields, *, heads: int, interleaved: bool) -> Indexer:
+    """Of a layer with scores of its own; the arguments are defaults."""
+    fields.whole("rope_interleave", True, "true: this model type rotates neighbours")
+    if "q_lora_rank" in fields and fields.get("q_lora_rank") is None:
+        raise fields.error("q_lora_rank", None, "a number: index queries are made of a latent")
+    return Indexer(
+        heads=fields.size("index_n_heads", heads),
+        dim=fields.size("index_head_dim", 128),
+        top_k=fields.size("index_topk", 2048),
+        interleaved=fields.flag("indexer_rope_interleave", interleaved),
+    )
+
+
+def _read_shared(fields: Fields, count: int) -> list[bool]:
+    """Which layers take the choice of one before them: a list, a word of letters, or every layer
+    but one of ``index_topk_freq`` behind the first ones."""
+    every, behind = fields.size("index_topk_freq", 1), fields.size("index_skip_topk_offset", 2)
+    listed, pattern = fields.get("indexer_types"), fields.get("index_topk_pattern")
+    if listed is None and pattern is None:
+        return [max(each - behind + 1, 0) % every != 0 for each in range(count)]
+    name, kinds = ("index_topk_pattern", pattern) if listed is None else ("indexer_types", listed)
+    letters = isinstance(kinds, str) and listed is None
+    full, shared = ("F", "S") if letters else ("full", "shared")
+    right = (letters or isinstance(kinds, list)) and len(kinds) == count
+    if not right or not all(kind in (full, shared) for kind in kinds):
+        raise fields.error(name, kinds, f"{count} of {full}, {shared}")
+    return [kind == shared for kind in kinds]
 
 
 def _read_deepseek_v2(fields: Fields, _: int | None) -> ModelConfig:
@@ -130,6 +181,19 @@ def _dense(fields: Fields, default: int) -> float:
     return fields.number("first_k_dense_replace", default)
 
 
+def _listed_dense(fields: Fields, count: int, default: int) -> list[bool]:
+    """Which layers have one MLP, where that may be a list."""
+    dense = [each < _dense(fields, default) for each in range(count)]
+    kinds = fields.get("mlp_layer_types")
+    if kinds is None:
+        return dense
+    known = ("dense", "sparse")
+    right = isinstance(kinds, list) and len(kinds) == count
+    if not right or not all(isinstance(kind, str) and kind in known for kind in kinds):
+        raise fields.error("mlp_layer_types", kinds, f"{count} of {', '.join(known)}")
+    return [kind == "dense" for kind in kinds]
+
+
 def _layers(fields: Fields, mixer: Latent, experts: Experts, dense: Sequence[bool]) -> list[Layer]:
     mlp = Gated(size=fields.size("intermediate_size"), activation=read_activation(fields))
     return [Layer(mixer=mixer, feed_forward=mlp if one else experts) for one in dense]
@@ -206,6 +270,8 @@ _NAMES = TensorNames(replaced=SHARED_EXPERTS, predicts_more=True)
 LATENT_FAMILIES = {
     "deepseek_v3": Family(read=_read_deepseek_v3, names=_NAMES),
     "kimi_k2": Family(read=_read_deepseek_v3, names=_NAMES),
+    "deepseek_v32": Family(read=_read_deepseek_v32, names=_NAMES),
+    "glm_moe_dsa": Family(read=_read_glm_moe_dsa, names=_NAMES),
     "glm4_moe_lite": Family(read=_read_glm4_moe_lite, names=_NAMES),
     "deepseek_v2": Family(read=_read_deepseek_v2, names=_NAMES),
     "mistral4": Family(read=_read_mistral4, names=replace(_NAMES, stacked_experts="outputs first")),

@@ -8,6 +8,7 @@ with a part of their inputs is made.
 import torch
 from torch import Tensor
 
+from kernels.chosen_attention import ChosenRows, chosen_attention
 from kernels.codes import widen_codes
 from kernels.latent_attention import LatentHeads, latent_attention
 from kernels.latent_rows import latent_rows
@@ -17,6 +18,7 @@ from kernels.per_head import HeadMaps
 from runtime.model.latent import NORM_EPS, Latent
 from runtime.model.layers import Linear, MapLoader, Matrix, biases_of, matrices_of
 from runtime.model.rotary import Rotation
+from runtime.model.token_indexer import StepChoice, TokenIndexer
 
 
 class LatentMixer:
@@ -38,11 +40,21 @@ class LatentMixer:
         self.output = loader.linear(
             [f"{name}.o_proj"], [hidden], spec.heads * spec.value_dim, bias=spec.bias
         )
+        self._indexer: TokenIndexer | None = None
+        if spec.indexer is not None and not spec.indexer.shared:
+            self._indexer = TokenIndexer(spec, spec.indexer, name, hidden, loader)
+
+    @property
+    def waits_for_the_host(self) -> bool:
+        """Whether a step asks the host how its rows are to be parted."""
+        return self.spec.indexer is not None
 
     @property
     def step_bytes(self) -> int:
         maps = [self._first, self._heads.keys, self._heads.values, self.output]
         queries = 0 if self._queries is None else self._queries.num_bytes
+        if self._indexer is not None:
+            queries += self._indexer.step_bytes
         return queries + sum(each.num_bytes for each in maps)
 
     def __call__(
@@ -53,21 +65,31 @@ class LatentMixer:
         blocks: tuple[Tensor, Tensor],
         slots: Tensor,
         layout: PagedLayout,
+        choice: StepChoice | None = None,
     ) -> Tensor:
         """[T, hidden] -> [T, hidden]; writes the tokens' rows.
 
         Args:
             x: the step's tokens.
             rotation: of their positions.
-            blocks: the layer's rows, twice: [blocks, 1, block_size, head_dim].
+            blocks: the layer's rows, twice: [blocks, 1, block_size, head_dim]; with sparse
+                attention index keys are their last numbers.
             slots: [T] where each token's go.
             layout: the step's sequences.
+            choice: of the step, where attention is sparse; changed by a layer that has scores.
         """
         spec = self.spec
+        assert (choice is None) == (spec.indexer is None)
         first = self._first(x)
-        made, rows = torch.split(first, [first.shape[1] - spec.head_dim, spec.head_dim], dim=1)
+        made, rows = torch.split(first, [first.shape[1] - spec.row_dim, spec.row_dim], dim=1)
+        latents = blocks[0] if spec.indexer is None else blocks[0][..., : spec.row_dim]
         if self._queries is not None:
-            made = self._queries(rms_norm(made.contiguous(), self._query_norm, NORM_EPS))
+            made = rms_norm(made.contiguous(), self._query_norm, NORM_EPS)
+            if self._indexer is not None and choice is not None:
+                keys = blocks[0][..., spec.row_dim :]
+                self._indexer.write_keys(x, rotation, keys, slots)
+                self._indexer.choose(x, made, rotation, keys, choice)
+            made = self._queries(made)
         by_head = made.view(len(x), spec.heads, spec.query_dim)
         if rotation.query_scale is not None:
             by_head = by_head * rotation.query_scale[:, None, None]
@@ -76,18 +98,50 @@ class LatentMixer:
             rows,
             norm=(self._latent_norm, NORM_EPS),
             rotation=(rotation.cos, rotation.sin),
-            blocks=blocks[0],
+            blocks=latents,
             slots=slots,
         )
         queries = by_head[:, :, : spec.plain_dim], turned
-        mixed = latent_attention(queries, self._heads, blocks[0], layout, scale=self._scale)
+        if choice is None or choice.rows is None:
+            mixed = latent_attention(queries, self._heads, latents, layout, scale=self._scale)
+        else:
+            mixed = self._chosen(queries, latents, choice, choice.rows)
         return self.output(mixed.flatten(1))
+
+    def _chosen(
+        self,
+        queries: tuple[Tensor, Tensor],
+        latents: Tensor,
+        choice: StepChoice,
+        rows: ChosenRows,
+    ) -> Tensor:
+        """[T, heads, value_dim], where some rows see what they have chosen."""
+        spec = self.spec
+        mixed = queries[0].new_zeros(len(queries[0]), spec.heads, spec.value_dim)
+        own = rows.choosing
+        mixed[own] = chosen_attention(
+            (queries[0][own], queries[1][own]),
+            self._heads,
+            latents,
+            choice.slots,
+            scale=self._scale,
+        )
+        if rows.seen is not None:
+            own = rows.all_seen
+            mixed[own] = latent_attention(
+                (queries[0][own], queries[1][own]),
+                self._heads,
+                latents,
+                rows.seen,
+                scale=self._scale,
+            )
+        return mixed
 
 
 def _load_first(spec: Latent, name: str, hidden: int, loader: MapLoader) -> Linear:
     of_queries = "q_proj" if spec.query_rank is None else "q_a_proj"
     names = [f"{name}.{of_queries}", f"{name}.kv_a_proj_with_mqa"]
-    outputs = [spec.query_rank or _queries(spec), spec.head_dim]
+    outputs = [spec.query_rank or _queries(spec), spec.row_dim]
     source = loader.source
     queries, rows = matrices_of(source, names, outputs, hidden)
     order = torch.cat((torch.arange(spec.rank), spec.rank + _halves(spec)))

@@ -62,6 +62,11 @@ def plan_memory(
                 f"kv_cache_dtype fp8 is not for rows of {longest} numbers, {MOST_ON_TRITON} "
                 "at most: leave it out"
             )
+        if model.top_k is not None:
+            raise LoadError(
+                f"kv_cache_dtype {config.kv_cache_dtype} is not for sparse attention, which keeps "
+                "index keys as they are: leave it out"
+            )
     block = block_bytes(model, config.block_size, kv_dtype)
     budget = _budget(config, block, device, free_bytes)
     states = plan_states(config, model, dtype=dtype, kv_dtype=kv_dtype, kv_bytes=budget)

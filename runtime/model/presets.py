@@ -10,142 +10,112 @@ from runtime.model.config import (
     Attention,
     Experts,
     Gated,
-    KeepsKV,
     Layer,
     LoadError,
     ModelConfig,
     Plain,
     Router,
 )
-from runtime.model.gemma_presets import BYTE_SHAPING, BYTE_VOCABULARY, GEMMA_PRESETS
-from runtime.model.latent import Latent
+from runtime.model.gemma_presets import GEMMA_PRESETS
+from runtime.model.latent_presets import LATENT_PRESETS, LATENT_REAL
+from runtime.model.preset_parts import GROUPED_EXPERTS, QWEN3_TINY, SHAPING, TINY_VOCAB, YARN, alike
 from runtime.model.recurrent import GatedDelta, Mamba2, ShortConv
 from runtime.model.rope_config import RopeConfig
 
 PREFIX = "random:"
 
-_SHAPING, _TINY_VOCAB = BYTE_SHAPING, BYTE_VOCABULARY
-
 _MILLION = RopeConfig(theta=1000000.0)
 _LLAMA3 = RopeConfig(theta=500000.0, kind="llama3", factor=8.0, original_max_position=1024)
-_QWEN3_TINY = Attention(heads=4, kv_heads=2, head_dim=16, norm="each")
 _EXPERTS_TINY = Experts(
     router=Router(num_experts=8, per_token=3, normalise=True), each=Gated(size=64)
 )
 
-_YARN = RopeConfig(kind="yarn", factor=32.0, original_max_position=64, attention_factor=1.3)
-_UNTRUNCATED = replace(_YARN, truncate=False)
-_GROWING = replace(_YARN, query_beta=0.3)
+_UNTRUNCATED = replace(YARN, truncate=False)
+_GROWING = replace(YARN, query_beta=0.3)
 _HALF_TURNED = Attention(heads=6, kv_heads=2, head_dim=16, rope=RopeConfig(rotated=8), norm="each")
-_GROUPED_EXPERTS = Experts(
-    router=Router(
-        num_experts=8,
-        per_token=3,
-        scores="sigmoid",
-        normalise=True,
-        correction=True,
-        groups=4,
-        chosen_groups=2,
-        scale=1.7,
-    ),
-    each=Gated(size=32),
-    shared=Gated(size=32),
-)
-
 
 _MAMBA_TINY = Mamba2(
     heads=4, head_dim=12, groups=2, state_dim=16, taps=4, conv_bias=False, least_step=0.001
 )
 
-
-_LATENT_REAL = Latent(heads=8, rank=512, plain_dim=128, rotary_dim=64, value_dim=128)
-"""DeepSeek's and Kimi's, but for the number of heads."""
-_LATENT_TINY = Latent(heads=4, rank=24, plain_dim=12, rotary_dim=8, value_dim=10, query_rank=20)
-
-
-def _alike(count: int, mixer: KeepsKV, feed_forward: Gated | Experts) -> tuple[Layer, ...]:
-    return (Layer(mixer=mixer, feed_forward=feed_forward),) * count
-
-
 PRESETS: dict[str, ModelConfig] = {
+    **LATENT_PRESETS,
     "qwen3-tiny": ModelConfig(
         model_type="qwen3",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
-        layers=_alike(2, _QWEN3_TINY, Gated(size=128)),
+        layers=alike(2, QWEN3_TINY, Gated(size=128)),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3-tiny-4": ModelConfig(
         model_type="qwen3",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
-        layers=_alike(2, replace(_QWEN3_TINY, kv_heads=4), Gated(size=128)),
+        layers=alike(2, replace(QWEN3_TINY, kv_heads=4), Gated(size=128)),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen2-tiny": ModelConfig(
         model_type="qwen2",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
-        layers=_alike(
+        layers=alike(
             2,
             Attention(heads=4, kv_heads=1, head_dim=16, bias=True),
             Gated(size=128),
         ),
         max_context_tokens=8192,
         tie_embeddings=True,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "llama-tiny": ModelConfig(
         model_type="llama",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
-        layers=_alike(
-            2, Attention(heads=4, kv_heads=4, head_dim=16, rope=_LLAMA3), Gated(size=128)
-        ),
+        layers=alike(2, Attention(heads=4, kv_heads=4, head_dim=16, rope=_LLAMA3), Gated(size=128)),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "mistral-tiny": ModelConfig(
         model_type="mistral",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
-        layers=_alike(
+        layers=alike(
             2,
             Attention(heads=4, kv_heads=2, head_dim=16, window=40),
             Gated(size=128),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3-moe-tiny": ModelConfig(
         model_type="qwen3_moe",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
-            Layer(mixer=_QWEN3_TINY, feed_forward=Gated(size=128)),
-            Layer(mixer=_QWEN3_TINY, feed_forward=_EXPERTS_TINY),
+            Layer(mixer=QWEN3_TINY, feed_forward=Gated(size=128)),
+            Layer(mixer=QWEN3_TINY, feed_forward=_EXPERTS_TINY),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3-moe-tiny-4": ModelConfig(
         model_type="qwen3_moe",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
-            Layer(mixer=replace(_QWEN3_TINY, kv_heads=4), feed_forward=Gated(size=128)),
-            Layer(mixer=replace(_QWEN3_TINY, kv_heads=4), feed_forward=_EXPERTS_TINY),
+            Layer(mixer=replace(QWEN3_TINY, kv_heads=4), feed_forward=Gated(size=128)),
+            Layer(mixer=replace(QWEN3_TINY, kv_heads=4), feed_forward=_EXPERTS_TINY),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen2-moe-tiny": ModelConfig(
         model_type="qwen2_moe",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
-        layers=_alike(
+        layers=alike(
             2,
             Attention(heads=3, kv_heads=1, head_dim=16, bias=True),
             Experts(
@@ -156,23 +126,23 @@ PRESETS: dict[str, ModelConfig] = {
             ),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     **GEMMA_PRESETS,
     "smollm3-tiny": ModelConfig(
         model_type="smollm3",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
-            *_alike(2, Attention(heads=4, kv_heads=1, head_dim=16), Gated(size=96)),
-            *_alike(1, Attention(heads=4, kv_heads=1, head_dim=16, rope=None), Gated(size=96)),
+            *alike(2, Attention(heads=4, kv_heads=1, head_dim=16), Gated(size=96)),
+            *alike(1, Attention(heads=4, kv_heads=1, head_dim=16, rope=None), Gated(size=96)),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "granite-tiny": ModelConfig(
         model_type="granite",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
             Layer(
@@ -185,70 +155,32 @@ PRESETS: dict[str, ModelConfig] = {
         max_context_tokens=8192,
         embedding_scale=3.0,
         logit_divisor=2.0,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "ministral3-tiny": ModelConfig(
         model_type="ministral3",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
-        layers=_alike(
-            2, Attention(heads=6, kv_heads=2, head_dim=16, rope=_GROWING), Gated(size=96)
-        ),
+        layers=alike(2, Attention(heads=6, kv_heads=2, head_dim=16, rope=_GROWING), Gated(size=96)),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "glm4-moe-tiny": ModelConfig(
         model_type="glm4_moe",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
-            *_alike(1, _HALF_TURNED, Gated(size=96)),
-            *_alike(2, _HALF_TURNED, _GROUPED_EXPERTS),
+            *alike(1, _HALF_TURNED, Gated(size=96)),
+            *alike(2, _HALF_TURNED, GROUPED_EXPERTS),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
-    ),
-    "deepseek-v3-tiny": ModelConfig(
-        model_type="deepseek_v3",
-        vocab_size=_TINY_VOCAB,
-        hidden_size=64,
-        layers=(
-            *_alike(1, replace(_LATENT_TINY, rope=_YARN, scale=0.3), Gated(size=96)),
-            *_alike(2, replace(_LATENT_TINY, rope=_YARN, scale=0.3), _GROUPED_EXPERTS),
-        ),
-        max_context_tokens=8192,
-        shaping=_SHAPING,
-    ),
-    "deepseek-v2-tiny": ModelConfig(
-        model_type="deepseek_v2",
-        vocab_size=_TINY_VOCAB,
-        hidden_size=64,
-        layers=_alike(
-            2,
-            replace(_LATENT_TINY, query_rank=None, interleaved=False, bias=True),
-            Experts(
-                router=Router(
-                    num_experts=8,
-                    per_token=3,
-                    wide=True,
-                    normalise=False,
-                    groups=4,
-                    chosen_groups=2,
-                    best_of_group=1,
-                    scale=1.3,
-                ),
-                each=Gated(size=32),
-                shared=Gated(size=64),
-            ),
-        ),
-        max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "minimax-m2-tiny": ModelConfig(
         model_type="minimax_m2",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
-        layers=_alike(
+        layers=alike(
             2,
             replace(_HALF_TURNED, norm="all"),
             Experts(
@@ -259,11 +191,11 @@ PRESETS: dict[str, ModelConfig] = {
             ),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "olmo2-tiny": ModelConfig(
         model_type="olmo2",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
             Layer(
@@ -274,11 +206,11 @@ PRESETS: dict[str, ModelConfig] = {
         )
         * 2,
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "gpt-oss-tiny": ModelConfig(
         model_type="gpt_oss",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=tuple(
             Layer(
@@ -300,30 +232,30 @@ PRESETS: dict[str, ModelConfig] = {
             for window in (18, None)
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "lfm2-tiny": ModelConfig(
         model_type="lfm2",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=tuple(
             Layer(
-                mixer=_QWEN3_TINY if attends else ShortConv(channels=64, taps=3),
+                mixer=QWEN3_TINY if attends else ShortConv(channels=64, taps=3),
                 feed_forward=Gated(size=96),
             )
             for attends in (False, True, False, False, True)
         ),
         max_context_tokens=8192,
         tie_embeddings=True,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3.5-tiny": ModelConfig(
         model_type="qwen3_5_text",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=tuple(
             Layer(
-                mixer=replace(_QWEN3_TINY, rope=RopeConfig(rotated=8), gated=True)
+                mixer=replace(QWEN3_TINY, rope=RopeConfig(rotated=8), gated=True)
                 if attends
                 else GatedDelta(key_heads=2, value_heads=4, key_dim=16, value_dim=12, taps=4),
                 feed_forward=Gated(size=96),
@@ -332,11 +264,11 @@ PRESETS: dict[str, ModelConfig] = {
         ),
         max_context_tokens=8192,
         tie_embeddings=True,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "granite-hybrid-tiny": ModelConfig(
         model_type="granitemoehybrid",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=tuple(
             Layer(
@@ -352,11 +284,11 @@ PRESETS: dict[str, ModelConfig] = {
         tie_embeddings=True,
         embedding_scale=2.0,
         logit_divisor=1.5,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "nemotron-h-tiny": ModelConfig(
         model_type="nemotron_h",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
             Layer(mixer=_MAMBA_TINY, feed_forward=None),
@@ -364,25 +296,25 @@ PRESETS: dict[str, ModelConfig] = {
             Layer(mixer=Attention(heads=4, kv_heads=2, head_dim=16, rope=None), feed_forward=None),
             Layer(
                 mixer=None,
-                feed_forward=replace(_GROUPED_EXPERTS, each=Plain(size=32), shared=Plain(size=48)),
+                feed_forward=replace(GROUPED_EXPERTS, each=Plain(size=32), shared=Plain(size=48)),
             ),
             Layer(mixer=_MAMBA_TINY, feed_forward=None),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3-100m": ModelConfig(
         model_type="qwen3",
         vocab_size=32768,
         hidden_size=768,
-        layers=_alike(
+        layers=alike(
             12,
             Attention(heads=12, kv_heads=4, head_dim=64, rope=_MILLION, norm="each"),
             Gated(size=2048),
         ),
         max_context_tokens=32768,
         tie_embeddings=True,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3.5-100m": ModelConfig(
         model_type="qwen3_5_text",
@@ -406,54 +338,54 @@ PRESETS: dict[str, ModelConfig] = {
         ),
         max_context_tokens=65536,
         tie_embeddings=True,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "deepseek-v3-100m": ModelConfig(
         model_type="deepseek_v3",
         vocab_size=32768,
         hidden_size=768,
-        layers=_alike(10, _LATENT_REAL, Gated(size=2048)),
+        layers=alike(10, LATENT_REAL, Gated(size=2048)),
         max_context_tokens=32768,
         tie_embeddings=True,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3-0.6b": ModelConfig(
         model_type="qwen3",
         vocab_size=151936,
         hidden_size=1024,
-        layers=_alike(
+        layers=alike(
             28,
             Attention(heads=16, kv_heads=8, head_dim=128, rope=_MILLION, norm="each"),
             Gated(size=3072),
         ),
         max_context_tokens=40960,
         tie_embeddings=True,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3-8b": ModelConfig(
         model_type="qwen3",
         vocab_size=151936,
         hidden_size=4096,
-        layers=_alike(
+        layers=alike(
             36,
             Attention(heads=32, kv_heads=8, head_dim=128, rope=_MILLION, norm="each"),
             Gated(size=12288),
         ),
         max_context_tokens=40960,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3-500m": ModelConfig(
         model_type="qwen3",
         vocab_size=32768,
         hidden_size=896,
-        layers=_alike(
+        layers=alike(
             24,
             Attention(heads=14, kv_heads=2, head_dim=64, rope=_MILLION, norm="each"),
             Gated(size=4864),
         ),
         max_context_tokens=32768,
         tie_embeddings=True,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
 }
 

@@ -84,6 +84,13 @@ OWN: dict[str, dict[str, Any]] = {
                  "first_k_dense_replace": 1, "partial_rotary_factor": 0.5},
     "deepseek_v3": {**LATENT, "n_group": 4, "topk_group": 2, "rope_scaling": {
         **YARN, "mscale": 1.0, "mscale_all_dim": 1.0}, "quantization_config": FP8},
+    "deepseek_v32": {**LATENT, "n_group": 4, "topk_group": 2, "index_topk": 64,
+                     "index_head_dim": 16, "index_n_heads": 4, "rope_scaling": YARN},
+    "glm_moe_dsa": {**LATENT, "n_group": 1, "topk_group": 1, "index_topk": 64,
+                    "index_head_dim": 16, "index_n_heads": 4, "index_topk_freq": 2,
+                    "index_skip_topk_offset": 3, "indexer_rope_interleave": True,
+                    "indexer_types": ["full", "shared"] * 3,
+                    "index_topk_pattern": "FSFSFS"},
     "kimi_k2": {**LATENT, "n_group": 1, "topk_group": 1},
     "glm4_moe_lite": {**LATENT, "mlp_layer_types": ["dense", *["sparse"] * 5]},
     "deepseek_v2": {**LATENT, "q_lora_rank": None, "topk_method": "group_limited_greedy",

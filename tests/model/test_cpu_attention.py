@@ -351,7 +351,7 @@ def test_queries_that_no_cache_holds_are_for_torch(monkeypatch: pytest.MonkeyPat
         def attend(self, *given: object, max_queries: int, **more: object) -> None:
             asked.append(max_queries)
 
-        def attends_any(self, head_dim: int) -> bool:
+        def attends_any(self, head_dim: int, blocks: torch.Tensor) -> bool:
             return True
 
     monkeypatch.setattr(kernels.cpu_attention, "native_library", lambda _: Asked())

@@ -83,11 +83,28 @@ def test_logits_of_a_wrappers_text_part_are_those_of_transformers(
     compare(model, tmp_path, seed, SHAPES[shape].original)
 
 
+def scores_in_float64(model: transformers.PreTrainedModel) -> None:
+    """``transformers`` rounds index scores to float32, in which some of these are all but equal."""
+    as_they_were = torch.Tensor.float
+
+    def widen(*_: object) -> None:
+        torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
+
+    def restore(*_: object) -> None:
+        torch.Tensor.float = as_they_were  # type: ignore[method-assign]
+
+    for module in model.modules():
+        if type(module).__name__.endswith("Indexer"):
+            module.register_forward_pre_hook(widen)
+            module.register_forward_hook(restore, always_call=True)
+
+
 def compare(model: transformers.PreTrainedModel, folder: Path, seed: int, original: int) -> None:
     """``original``: positions of longrope's shorter factors. ``transformers`` takes factors by the
     prompt's length, we by what is served."""
     save(model, folder)
     model.double()
+    scores_in_float64(model)
     for length in PROMPTS:
         tokens = np.random.default_rng(seed).integers(0, VOCABULARY, length, dtype=np.int32)
         with torch.inference_mode():

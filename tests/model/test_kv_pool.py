@@ -82,6 +82,13 @@ def test_layers_of_another_shape_lie_in_a_tensor_of_their_own() -> None:
         assert not other.layer(index)[1][1].any()
 
 
+def test_rows_of_sparse_attention_have_room_for_index_keys_in_every_layer() -> None:
+    config = random_model_config("glm-dsa-tiny")
+    cpu = torch.device("cpu")
+    pool = KVPool(config, num_blocks=3, block_size=8, dtype=torch.float32, device=cpu)
+    assert [keys.shape for keys, _ in pool.layers] == [(3, 1, 8, 24 + 8 + 10)] * 4
+
+
 def test_blocks_start_zero_and_cost_little_before_they_are_written() -> None:
     config = random_model_config("qwen3-tiny")
     before = resident_bytes()

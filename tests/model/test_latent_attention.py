@@ -105,3 +105,18 @@ def test_what_is_longer_than_latents_is_never_made() -> None:
     assert long.made_from() > 1 << 60
     deepseek = torch.empty(1, 128, 512), torch.empty(1, 512, 128)
     assert LatentHeads(keys=HeadMaps(deepseek[0]), values=HeadMaps(deepseek[1])).made_from() == 171
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_rows_may_be_the_first_numbers_of_longer_ones(dtype: torch.dtype) -> None:
+    """The rest is never read; it is no number here."""
+    given, limit = contexts(dtype, SHAPES), TOLERANCE[dtype]
+    row_by_row = given.blocks[0]
+    longer = torch.full((*row_by_row.shape[:3], RANK + ROTARY + 7), torch.nan, dtype=dtype)
+    longer[..., : RANK + ROTARY] = row_by_row
+    arguments = queries(dtype, SHAPES), heads(dtype)
+    expected = latent_attention(*arguments, row_by_row, given.layout, scale=SCALE)
+    blocks = longer[..., : RANK + ROTARY]
+    found = latent_attention(*arguments, blocks, given.layout, scale=SCALE)
+    assert torch.allclose(found, expected, rtol=limit, atol=limit)

@@ -8,7 +8,7 @@ import pytest
 
 from runtime.model.config import Experts, Gated, LoadError, ModelConfig
 from runtime.model.kv_shape import KVShape
-from runtime.model.latent import Latent
+from runtime.model.latent import Indexer, Latent
 from runtime.model.latent_families import LATENT_FAMILIES
 from tests.support.config_folders import BASE, read_folder
 
@@ -40,7 +40,9 @@ def test_every_family_reads_the_least_that_a_folder_says(model_type: str, tmp_pa
     row = 320 if model_type == "mistral4" else 576
     assert config.num_layers == 6
     (group,) = config.kv_groups
-    assert group.shape == KVShape(rows=1, heads=1, size=row)
+    sparse = model_type in ("deepseek_v32", "glm_moe_dsa")
+    assert group.shape == KVShape(rows=1, heads=1, size=row + 128 * sparse)
+    assert config.top_k == (2048 if sparse else None)
     assert isinstance(config.layers[-1].feed_forward, Experts)
 
 
@@ -90,6 +92,40 @@ def test_layers_with_one_mlp_are_listed_or_counted(tmp_path: Path) -> None:
         assert dense == [kind == "dense" for kind in found]
 
 
+def shared_of(config: ModelConfig) -> str:
+    """A letter for each layer: S takes another's choice."""
+    indexers = [layer.mixer.indexer for layer in config.layers]
+    return "".join("S" if each.shared else "F" for each in indexers)
+
+
+def test_index_queries_are_rotated_as_the_family_does_it(tmp_path: Path) -> None:
+    deepseek = mixer_of(read(tmp_path, "deepseek_v32")).indexer
+    assert deepseek == Indexer(heads=64, dim=128, top_k=2048)
+    glm = mixer_of(read(tmp_path, "glm_moe_dsa")).indexer
+    assert glm == Indexer(heads=32, dim=128, top_k=2048, interleaved=True)
+    turned = {"indexer_rope_interleave": False, "index_n_heads": 8, "index_head_dim": 64}
+    other = mixer_of(read(tmp_path, "glm_moe_dsa", **turned, index_topk=9)).indexer
+    assert other == Indexer(heads=8, dim=64, top_k=9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, "FFFFFF"),
+        ({"index_topk_freq": 2}, "FFSFSF"),
+        ({"index_topk_freq": 4, "index_skip_topk_offset": 3}, "FFFSSS"),
+        ({"index_topk_freq": 3, "index_skip_topk_offset": 1}, "FSSFSS"),
+        ({"index_topk_freq": 4, "index_topk_pattern": "FSFSSF"}, "FSFSSF"),
+        ({"index_topk_pattern": ["full", "shared"] * 3}, "FSFSFS"),
+        ({"indexer_types": ["full"] * 5 + ["shared"], "index_topk_pattern": "FSFSSF"}, "FFFFFS"),
+    ],
+)
+def test_layers_that_take_anothers_choice_are_listed_or_counted(
+    changes: dict[str, Any], found: str, tmp_path: Path
+) -> None:
+    assert shared_of(read(tmp_path, "glm_moe_dsa", **changes)) == found
+
+
 def test_a_wrapper_of_kimis_and_its_old_name_are_read(tmp_path: Path) -> None:
     for name in ({"model_type": "kimi_k2"}, {"model_type": "deepseek_v3"}, {}):
         text = {**BASE, **HEADS, "n_group": 1, "topk_group": 1, **name}
@@ -117,6 +153,22 @@ def test_a_wrapper_of_kimis_and_its_old_name_are_read(tmp_path: Path) -> None:
         ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob is True, not false"),
         ("deepseek_v2", {"mlp_bias": True}, "mlp_bias is True, not false"),
         ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "mlp_layer_types is .*, not 6 of dense"),
+        ("deepseek_v32", {"index_topk": 0}, "index_topk is 0, not a whole number of at least 1"),
+        ("deepseek_v32", {"index_topk_freq": 4}, "index_topk_freq is 4, not 1 or null"),
+        ("deepseek_v32", {"indexer_types": ["full"] * 6}, "indexer_types is .*, not null"),
+        ("deepseek_v32", {"index_head_dim": 32}, "index keys of 32 numbers, of which 64 are rot"),
+        ("deepseek_v32", {"index_head_dim": 1 << 21}, "index_head_dim is 2097152, not at most"),
+        ("deepseek_v32", {"q_lora_rank": None}, "q_lora_rank is None, not a number: index queries"),
+        ("deepseek_v32", {"rope_interleave": False}, "rope_interleave is False, not true"),
+        ("deepseek_v32", {"mlp_layer_types": "dense"}, "mlp_layer_types is 'dense', not 6 of"),
+        ("glm_moe_dsa", {"indexer_types": ["full"] * 5}, "indexer_types is .*, not 6 of full, sh"),
+        ("glm_moe_dsa", {"indexer_types": ["full", []] * 3}, "not 6 of full, shared"),
+        ("glm_moe_dsa", {"index_topk_pattern": "FSFSFX"}, "'FSFSFX', not 6 of F, S"),
+        ("glm_moe_dsa", {"indexer_types": ["shared"] * 6}, "the first layer shares a choice"),
+        ("glm_moe_dsa", {"index_topk_freq": True}, "index_topk_freq is True, not a whole number"),
+        ("glm_moe_dsa", {"indexer_rope_interleave": 1}, "indexer_rope_interleave is 1, not true"),
+        ("glm_moe_dsa", {"index_kpool": 4}, "index_kpool is 4, not null: this model type"),
+        ("glm_moe_dsa", {"mla_use_nope": True}, "mla_use_nope is True, not false or null"),
         ("glm4_moe_lite", {"partial_rotary_factor": 0.5}, "whole heads to be rotated"),
         ("mistral4", {"partial_rotary_factor": 0.25}, "factor is 0.25, not 64 of 128 dimensions"),
         ("mistral4", {"rope_scaling": YARN | {"partial_rotary_factor": 1.0}}, "not 64 of 128"),

@@ -14,12 +14,13 @@ from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.code_layouts import e4m3_codes
 from runtime.model.config import Gated, Layer, ModelConfig
 from runtime.model.kv_pool import KVPool
-from runtime.model.latent import Latent
+from runtime.model.latent import Indexer, Latent
 from runtime.model.latent_mixer import LatentMixer
 from runtime.model.layers import MapLoader
 from runtime.model.random_weights import RandomWeights
 from runtime.model.rope_config import RopeConfig
 from runtime.model.rotary import RotaryTable
+from runtime.model.token_indexer import StepChoice
 from tests.support.reference import ReferenceModel
 
 CPU = torch.device("cpu")
@@ -41,6 +42,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "rope": RopeConfig(query_beta=0.4, original_max_position=7),
         "query_rank": None,
     },
+    "chosen tokens": {"indexer": Indexer(heads=6, dim=10, top_k=20)},
+    "chosen tokens, neighbours rotated": {
+        "indexer": Indexer(heads=6, dim=11, top_k=7, interleaved=True),
+        "rope": YARN,
+    },
+    "more to choose than there are": {"indexer": Indexer(heads=2, dim=8, top_k=TOKENS)},
 }
 
 
@@ -71,13 +78,15 @@ def mixed(
             num_logits=0,
         )
         batch = StepBatch.build([step], 4)
+        layout, top_k = batch.layout(CPU), config.top_k
         rows.append(
             mixer(
                 x[start : start + count],
                 rotation=table.at(torch.from_numpy(batch.positions), start + count - 1),
                 blocks=pool.layer(0),
                 slots=torch.from_numpy(batch.slots),
-                layout=batch.layout(CPU),
+                layout=layout,
+                choice=None if top_k is None else StepChoice(layout, top_k, 4),
             )
         )
     return torch.cat(rows)
@@ -126,13 +135,15 @@ class _InBlocks:
         return e4m3_codes(weight.to(torch.float8_e4m3fn), scales, (4, 8))
 
 
-def test_matrices_in_few_bits_are_multiplied_as_they_are() -> None:
+@pytest.mark.parametrize("kind", ["plain", "chosen tokens, neighbours rotated"])
+def test_matrices_in_few_bits_are_multiplied_as_they_are(kind: str) -> None:
     """Blocks end within heads, and within the part that is rotated."""
-    layer, config = config_of(PLAIN)
+    spec = replace(PLAIN, **KINDS[kind])
+    layer, config = config_of(spec)
     source = _InBlocks()
     loader = MapLoader(source=source, dtype=torch.float32)
-    mixer = LatentMixer(PLAIN, "model.layers.0", HIDDEN, loader)
-    x = torch.randn(TOKENS, HIDDEN)
+    mixer = LatentMixer(spec, "model.layers.0", HIDDEN, loader)
+    x = torch.randn(TOKENS, HIDDEN, generator=torch.Generator().manual_seed(1))
     expected = ReferenceModel(config, source.tensor).latent(layer, "model.layers.0", x.double())
     found = mixed(mixer, config, x, 9, torch.float32).double()
     assert (found - expected).norm() / expected.norm() < 1e-5

@@ -100,6 +100,20 @@ def test_a_latent_is_kept_once_and_is_not_for_fp8() -> None:
         )
 
 
+@pytest.mark.parametrize(("device", "name"), [("cpu", "int8"), ("cuda", "fp8")])
+def test_rows_with_index_keys_are_not_kept_in_8_bits(device: str, name: str) -> None:
+    sparse = random_model_config("glm-dsa-tiny")
+    assert block_bytes(sparse, 16, torch.bfloat16) == 4 * 16 * (24 + 8 + 10) * 2
+    with pytest.raises(LoadError, match=f"kv_cache_dtype {name} is not for sparse attention"):
+        plan_memory(
+            EngineConfig(model="random:glm-dsa-tiny", kv_cache_dtype=name),
+            sparse,
+            dtype=torch.bfloat16,
+            device=torch.device(device),
+            free_bytes=lambda: 1 << 40,
+        )
+
+
 def test_weights_are_as_wide_as_they_are_loaded() -> None:
     count = CONFIG.num_parameters
     assert weight_bytes(CONFIG, torch.float32, 16) == 4 * count

@@ -5,6 +5,7 @@ import torch
 
 from runtime.model.config import LoadError
 from runtime.model.gemma_presets import GEMMA_PRESETS
+from runtime.model.latent_presets import LATENT_PRESETS
 from runtime.model.presets import PRESETS, random_model_config
 from runtime.model.random_weights import RandomWeights
 from tests.support.byte_tokenizer import SPECIAL_TOKENS
@@ -66,3 +67,14 @@ def test_gemma_4_has_presets_with_all_that_it_has() -> None:
     assert small.layer_inputs is not None
     assert experts.has_experts
     assert [mixer.keys_are_values for mixer in experts.attention] == [False, True]
+
+
+def test_models_with_latents_are_among_the_others_and_choose_and_share() -> None:
+    assert LATENT_PRESETS.items() <= PRESETS.items()
+    indexers = {name: config.attention[0].indexer for name, config in LATENT_PRESETS.items()}
+    assert sorted(name for name, each in indexers.items() if each is not None) == [
+        "deepseek-v32-tiny",
+        "glm-dsa-tiny",
+    ]
+    shared = [mixer.indexer.shared for mixer in LATENT_PRESETS["glm-dsa-tiny"].attention]
+    assert shared == [False, True, True, False]

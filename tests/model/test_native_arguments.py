@@ -23,6 +23,7 @@ STRUCTURES = (
     arguments.DeltaFoldArgs,
     arguments.DeltaShapingArgs,
     arguments.GatedNormArgs,
+    arguments.IndexScoresArgs,
     arguments.RingWriteArgs,
     arguments.WindowArgs,
     layers._ProductArgs,
@@ -48,6 +49,7 @@ def test_sizes_and_places_are_those_of_the_headers(tmp_path: Path) -> None:
     source = tmp_path / "claims.cpp"
     source.write_text(
         f'#include "{folder}/layers.cpp"\n#include "{folder}/short_conv.h"\n'
+        f'#include "{folder}/index_scores.h"\n'
         f'#include "{folder}/gated_delta.h"\n#include "{folder}/recurrent.h"\n'
         "#include <cstddef>\n" + "\n".join(claims)
     )

@@ -76,6 +76,25 @@ def test_a_folder_in_few_bits_computes_with_its_numbers(
     assert off(logits(tmp_path / "kept"), plain) < 1e-5
 
 
+def deepseek_v32(seed: int) -> transformers.PreTrainedModel:
+    torch.manual_seed(seed)
+    own = {"index_topk": 20, "index_n_heads": 8, "index_head_dim": 64}
+    config = transformers.DeepseekV32Config(**LATENT, **own)
+    return transformers.DeepseekV32ForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("form", ["fp8 blocks", "packed 4 group 32"])
+def test_an_indexer_in_few_bits_chooses_by_its_numbers(form: str, tmp_path: Path) -> None:
+    """Of its matrices two are in few bits, as DeepSeek's are; the heads' weights are not."""
+    weights = [f"model.layers.{layer}.self_attn.indexer.weights_proj" for layer in range(2)]
+    kept = ("lm_head", *weights)
+    folder = tmp_path / "kept"
+    numbers = write_folder(folder, FORMATS[form], seed=2, kept=kept, make=deepseek_v32)
+    assert sum(".indexer." in name for name in numbers) == 2 * 2
+    plain = logits(widened_folder(folder, numbers, tmp_path / "wide", deepseek_v32))
+    assert off(logits(folder), plain) < 1e-5
+
+
 @pytest.mark.parametrize(("bits", "limit"), [(8, 0.05), (4, 0.5)])
 def test_our_own_few_bits_are_near(bits: WeightBits, limit: float) -> None:
     plain = logits("random:deepseek-v3-tiny", torch.bfloat16)

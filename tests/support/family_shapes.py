@@ -162,6 +162,18 @@ def _mistral4(shape: Shape) -> dict[str, Any]:
     }
 
 
+def _sparse(shape: Shape) -> dict[str, Any]:
+    """Choices below and above the longest prompt, of so many heads that hardly any score is 0: of
+    equal ones ``transformers`` takes any."""
+    return {
+        **_latent(shape),
+        "q_lora_rank": 20,
+        "index_topk": {4: 40, 3: 250, 5: 601}[shape.layers],
+        "index_head_dim": 10 + 2 * shape.tied,
+        "index_n_heads": 16,
+    }
+
+
 def _windowed(shape: Shape) -> dict[str, Any]:
     return {
         "rope_parameters": shape.rope,
@@ -351,6 +363,27 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "topk_group": 2,
             "first_k_dense_replace": 1 + shape.tied,
             "rope_interleave": shape.heads != 9,
+        },
+    ),
+    "deepseek_v32": (
+        "DeepseekV32",
+        lambda shape: {
+            **_sparse(shape),
+            "n_group": 4 if shape.tied else 2,
+            "topk_group": 2,
+            "first_k_dense_replace": 1 + shape.tied,
+        },
+    ),
+    "glm_moe_dsa": (
+        "GlmMoeDsa",
+        lambda shape: {
+            **_sparse(shape),
+            "index_topk": 33 + shape.window // 3,
+            "index_topk_freq": 2,
+            "index_skip_topk_offset": 1 + shape.layers % 2,
+            "index_topk_pattern": "FSSFS" if shape.layers == 5 else None,
+            "mlp_layer_types": ["sparse", "dense", *["sparse"] * (shape.layers - 2)],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 7000.0},
         },
     ),
     "glm4_moe_lite": (

@@ -245,7 +245,7 @@ def plain_model(seed: int) -> transformers.PreTrainedModel:
     return transformers.Qwen3ForCausalLM(config).eval()
 
 
-_MATRIX = re.compile(r".+_proj(_qkvz?|_z|_with_mqa)?\.weight")
+_MATRIX = re.compile(r".+(_proj(_qkvz?|_z|_with_mqa)?|indexer\.w(q_b|k))\.weight")
 
 
 def write_folder(

@@ -21,6 +21,7 @@ from runtime.model.latent import Latent
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.recurrent import GatedDelta, Mamba2, ShortConv
+from tests.support.reference_choice import chosen_tokens, layer_norm
 from tests.support.reference_rope import grow, rotate
 
 AllowedTokens = Callable[[Sequence[int]], Collection[int] | None]
@@ -44,6 +45,8 @@ class ReferenceModel:
         self._kept: dict[str, Tensor] = {}
         self._made: list[tuple[Tensor, Tensor]] = []
         """Keys and values of the layers of attention so far."""
+        self._chosen: Tensor | None = None
+        """What the last layer with scores has chosen."""
 
     @classmethod
     def random(cls, preset: str, seed: int = 0) -> "ReferenceModel":
@@ -285,8 +288,8 @@ class ReferenceModel:
             queries = self._linear(f"{name}.q_proj", x, query_size, False)
         else:
             queries = self._linear(f"{name}.q_a_proj", x, spec.query_rank, spec.bias)
-            queries = self._norm(f"{name}.q_a_layernorm", queries, 1e-6)
-            queries = self._linear(f"{name}.q_b_proj", queries, query_size, False)
+            query_latents = self._norm(f"{name}.q_a_layernorm", queries, 1e-6)
+            queries = self._linear(f"{name}.q_b_proj", query_latents, query_size, False)
         row = self._linear(f"{name}.kv_a_proj_with_mqa", x, spec.rank + spec.rotary_dim, spec.bias)
         latents = self._norm(f"{name}.kv_a_layernorm", row[:, : spec.rank], 1e-6)
         made = self._linear(
@@ -305,6 +308,10 @@ class ReferenceModel:
         grow(turned, spec.rope)
         scale = 1 / math.sqrt(spec.plain_dim + spec.rotary_dim)
         visible = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+        if spec.indexer is not None:
+            if not spec.indexer.shared:
+                self._chosen = self._choice(spec, f"{name}.indexer", x, query_latents)
+            visible &= self._chosen
         outputs = []
         for head in range(spec.heads):
             keys, values = made[:, head].split([spec.plain_dim, spec.value_dim], 1)
@@ -313,6 +320,23 @@ class ReferenceModel:
             outputs.append(torch.where(visible, scores, -torch.inf).softmax(-1) @ values)
         output = torch.cat(outputs, -1)
         return self._linear(f"{name}.o_proj", output, self.config.hidden_size, spec.bias)
+
+    def _choice(self, spec: Latent, name: str, x: Tensor, query_latents: Tensor) -> Tensor:
+        """[tokens, tokens]: which tokens each may see."""
+        indexer, tokens = spec.indexer, len(x)
+        queries = self._linear(f"{name}.wq_b", query_latents, indexer.heads * indexer.dim, False)
+        keys = self._linear(f"{name}.wk", x, indexer.dim, False)
+        norm = [self._get(f"{name}.k_norm.{each}", indexer.dim) for each in ("weight", "bias")]
+        turned = [*range(spec.rotary_dim)]
+        if indexer.interleaved:
+            turned = [*turned[::2], *turned[1::2]]
+        rest = [*range(spec.rotary_dim, indexer.dim)]
+        queries, keys = (
+            torch.cat((rotate(y[..., turned], spec.rope), y[..., rest]), -1)
+            for y in (queries.view(tokens, -1, indexer.dim), layer_norm(keys, *norm)[:, None])
+        )
+        weights = self._linear(f"{name}.weights_proj", x, indexer.heads, False)
+        return chosen_tokens(queries, keys[:, 0], weights, indexer.top_k)
 
     def feed_forward(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
         """[tokens, hidden]; of experts apart what goes in is not normed."""

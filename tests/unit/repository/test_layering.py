@@ -108,6 +108,7 @@ USES_TORCH = {
     "model.state_pool",
     "model.state_step",
     "model.step_buckets",
+    "model.token_indexer",
     "model.warm_up",
     "model.weights",
     "offload.copies",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runtime.model.config import Attention, Gated, Layer, ModelConfig
-from runtime.model.latent import Latent
+from runtime.model.latent import Indexer, Latent
 from runtime.model.rope_config import RopeConfig
 
 DEEPSEEK = Latent(heads=128, rank=512, plain_dim=128, rotary_dim=64, value_dim=128, query_rank=1536)
@@ -22,6 +22,14 @@ SMALL = Latent(heads=2, rank=6, plain_dim=4, rotary_dim=2, value_dim=3, query_ra
         ({"query_rank": 0}, "query_rank is 0, at least 1"),
         ({"rotary_dim": 3}, "3 dimensions are rotated: rope turns pairs"),
         ({"rope": RopeConfig(rotated=2)}, "a part rotated otherwise"),
+        (
+            {"indexer": Indexer(heads=1, dim=1, top_k=1)},
+            "keys of 1 numbers, of which 2 are rotated",
+        ),
+        (
+            {"indexer": Indexer(heads=1, dim=2, top_k=1), "query_rank": None},
+            "sparse attention needs queries that come from a latent",
+        ),
     ],
 )
 def test_what_cannot_be_built_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -55,3 +63,48 @@ def test_layers_keep_rows_of_one_kind() -> None:
             layers=tuple(layers),
             max_context_tokens=64,
         )
+
+
+INDEXER = Indexer(heads=3, dim=4, top_k=7)
+
+
+@pytest.mark.parametrize("name", ["heads", "dim", "top_k"])
+def test_an_indexer_of_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} of the indexer is 0, not at least 1"):
+        replace(INDEXER, **{name: 0})
+
+
+def test_an_index_key_lies_behind_the_row_that_is_attended_to() -> None:
+    sparse = replace(SMALL, indexer=INDEXER)
+    assert (sparse.row_dim, sparse.head_dim, sparse.values_dim) == (8, 12, 6)
+    assert sparse.query_size == SMALL.query_size
+    shared = replace(sparse, indexer=replace(INDEXER, shared=True))
+    assert shared.head_dim == 12
+    assert shared.num_parameters(10) == SMALL.num_parameters(10)
+    maps = 3 * 4 * 5 + 4 * 10 + 3 * 10
+    assert sparse.num_parameters(10) == SMALL.num_parameters(10) + maps + 2 * 4
+
+
+def of_layers(*indexers: Indexer | None) -> ModelConfig:
+    return ModelConfig(
+        model_type="x",
+        vocab_size=9,
+        hidden_size=10,
+        layers=tuple(
+            Layer(mixer=replace(SMALL, indexer=each), feed_forward=Gated(size=8))
+            for each in indexers
+        ),
+        max_context_tokens=64,
+    )
+
+
+def test_a_model_chooses_as_many_in_every_layer() -> None:
+    shared = replace(INDEXER, shared=True)
+    assert of_layers(INDEXER, shared, shared, INDEXER).top_k == 7
+    assert of_layers(None, None).top_k is None
+    with pytest.raises(ValueError, match="choose different numbers of tokens"):
+        of_layers(INDEXER, replace(INDEXER, top_k=8))
+    with pytest.raises(ValueError, match="layers whose keys differ in heads and size"):
+        of_layers(INDEXER, None)
+    with pytest.raises(ValueError, match="the first layer shares a choice of tokens, and none"):
+        of_layers(shared, INDEXER)
