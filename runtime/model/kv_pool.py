@@ -69,8 +69,9 @@ class KVPool:
         Raises:
             ValueError: there are several.
         """
-        (whole,) = self.groups
-        return whole
+        if len(self.groups) > 1:
+            raise ValueError(f"{len(self.groups)} groups of layers are not in one tensor")
+        return self.groups[0]
 
     def reach(self, block: int) -> None:
         """Note that blocks up to ``block`` are about to be written."""
