@@ -3,7 +3,8 @@
 Only layers of attention have any. Which block belongs to whom is ``radix_cache``'s business; here a
 block is an index. The layout keeps a block of a layer in one piece and, within it, each head's
 tokens together: [kv_heads, block_size, head_dim]; int8 and fp8 rows are longer by their scale
-(``kernels.quantised_kv``). Of latent attention there is one row that is key and value.
+(``kernels.quantised_kv``). Of latent attention there is one row that is key and value, of sparse
+attention with an index key behind them.
 
 Always true: blocks are never moved or cleared; what was not written is never read.
 """
