@@ -92,7 +92,7 @@ kernels: $(KERNELS_VENV)/.ready
 # engine. Python and torch are as ever, so leaks are not looked for.
 SANITIZED_TESTS ?= tests/model/test_native_library.py tests/model/test_cpu_attention.py tests/model/test_shared_contexts.py \
 	tests/model/test_tiled_matrix.py tests/model/test_coded_matrix.py tests/model/test_masked_sampling.py tests/model/test_qkv.py \
-	tests/model/test_norm.py tests/model/test_kv_write.py tests/campaigns/test_frames_fuzz.py
+	tests/model/test_norm.py tests/model/test_kv_write.py tests/model/test_token_choice.py tests/campaigns/test_frames_fuzz.py
 
 sanitize: $(VENV)/.dev
 	CXX=$(CURDIR)/tools/sanitizing_cxx XDG_CACHE_HOME=$(CURDIR)/.sanitize \

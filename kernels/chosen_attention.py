@@ -121,9 +121,7 @@ def chosen_attention(
     (rows, top_k), width = slots.shape, blocks.shape[3]
     count = -(-top_k // _BLOCK)
     at_once = max(1, min(rows, _NUMBERS // (count * _BLOCK * width)))
-    flat = blocks.as_strided(
-        (blocks.shape[0] * blocks.shape[2], width), (blocks.stride(2), 1), blocks.storage_offset()
-    )
+    flat = blocks.flatten(0, 2)
     gathered = blocks.new_empty(at_once, count * _BLOCK, width)
     parts = []
     for low in range(0, rows, at_once):

@@ -3,9 +3,10 @@
 Only layers of attention have any. Which block belongs to whom is ``radix_cache``'s business; here a
 block is an index. The layout keeps a block of a layer in one piece and, within it, each head's
 tokens together: [kv_heads, block_size, head_dim]; int8 and fp8 rows are longer by their scale
-(``kernels.quantised_kv``). Of latent attention there is one row that is key and value. Layers whose
-keys are of one shape lie in one tensor, a group; of most models there is one group. A layer that
-shares another's keys and values has no room of its own.
+(``kernels.quantised_kv``). Of latent attention there is one row that is key and value, of sparse
+attention with an index key behind them. Layers whose keys are of one shape lie in one tensor, a
+group; of most models there is one group. A layer that shares another's keys and values has no room
+of its own.
 
 Always true: blocks are never moved or cleared; what was not written is never read.
 """

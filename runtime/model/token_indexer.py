@@ -1,7 +1,8 @@
 """Which tokens the queries of a step attend to, layer by layer (``runtime.model.latent.Indexer``).
 
 The Hadamard rotation of index queries and keys in DeepSeek's own code changes no product of theirs,
-and its FP8 is a matter of speed: both are left out, as ``transformers`` does.
+and its FP8 is a matter of speed: both are left out, as ``transformers`` does. The weights of heads
+are made as the logits of a router are, in float32 at least, by torch.
 """
 
 import torch

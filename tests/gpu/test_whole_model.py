@@ -14,6 +14,7 @@ from runtime.model import presets
 from runtime.model.batch import NO_STATE, SequenceInput, StepBatch
 from runtime.model.cuda_graphs import CudaRecorder, Recorder
 from runtime.model.decoder import Decoder
+from runtime.model.latent import Indexer
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.runner import ModelRunner
@@ -94,13 +95,20 @@ def test_logits_are_those_of_torch(
         assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [
+        ("deepseek-v3-tiny", {}),
+        ("deepseek-v32-tiny", {"indexer": Indexer(heads=4, dim=20, top_k=30)}),
+    ],
+)
 def test_latents_longer_than_a_tile_give_the_logits_of_torch(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
+    kind: str, own: dict[str, Indexer], device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a CPU keys and values of the longer chunks are made, here they are not."""
-    tiny = presets.PRESETS["deepseek-v3-tiny"]
+    tiny = presets.PRESETS[kind]
     layers = [
-        replace(layer, mixer=replace(layer.mixer, rank=256, rotary_dim=16))
+        replace(layer, mixer=replace(layer.mixer, rank=256, rotary_dim=16, **own))
         for layer in tiny.layers[:2]
     ]
     monkeypatch.setitem(presets.PRESETS, "long-latents", replace(tiny, layers=tuple(layers)))
