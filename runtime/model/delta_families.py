@@ -4,7 +4,14 @@ What a family's checkpoints leave out gets the default that ``transformers`` has
 of text are the same in all sections of ``mrope``, so those are not looked at.
 """
 
-from runtime.model.config import Attention, Experts, Gated, GatedDelta, Layer, ModelConfig, Router
+from runtime.model.config import (
+    Attention,
+    Experts,
+    Gated,
+    Layer,
+    ModelConfig,
+    Router,
+)
 from runtime.model.config_fields import Fields
 from runtime.model.expert_families import sparse_layers
 from runtime.model.family import (
@@ -16,6 +23,7 @@ from runtime.model.family import (
     read_mlp,
     rotated_dimensions,
 )
+from runtime.model.recurrent import GatedDelta
 from runtime.model.rope_fields import rope_object, rope_of
 
 _KINDS = {"full_attention": True, "linear_attention": False}

@@ -9,8 +9,8 @@ from torch import Tensor
 from kernels.delta_shaping import DeltaShape, delta_shaping
 from kernels.gated_norm import gated_norm
 from kernels.short_conv import ConvWeights, short_conv
-from runtime.model.config import GatedDelta
 from runtime.model.layers import MapLoader
+from runtime.model.recurrent import GatedDelta
 from runtime.model.state_step import StateStep
 
 

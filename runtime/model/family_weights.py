@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.codes import Codes
-from runtime.model.config import Attention, Experts, GatedDelta, LoadError, ModelConfig
+from runtime.model.config import Attention, Experts, LoadError, ModelConfig
 from runtime.model.family import TensorNames
 from runtime.model.quantised_tensors import (
     Matrix,
@@ -22,6 +22,7 @@ from runtime.model.quantised_tensors import (
     QuantisedTensors,
     StoredTensors,
 )
+from runtime.model.recurrent import GatedDelta
 
 _PREFIXES = (
     ("model.", ""),
@@ -101,6 +102,12 @@ class FamilyWeights:
         self._prefix, self._head_prefix = _text_prefix(checkpoint, names.embedding)
         together = (*names.fused, *names.by_head)
         self._fused = {part: fused for fused, parts in together for part in parts}
+        stored = checkpoint.names()
+        self._or_else = [
+            (one, other)
+            for one, other in names.or_else
+            if any(f".{other}." in each for each in stored)
+        ]
         self._read: set[str] = set()
         self._quantised: QuantisedTensors | None = None
         if config.quantisation is not None:
@@ -223,6 +230,10 @@ class FamilyWeights:
     def _in_layer(self, layer: int, rest: str) -> str:
         for ours, theirs in self._names.replaced:
             rest = rest.replace(ours, theirs)
+        for pattern, theirs in self._names.patterns:
+            rest = re.sub(pattern, theirs, rest)
+        for one, other in self._or_else:
+            rest = rest.replace(one, other)
         return f"model.layers.{layer}.{rest}"
 
     def _of_fused(self, layer: int, module: str, kind: str, wanted: "_Wanted") -> Tensor:

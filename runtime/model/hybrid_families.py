@@ -3,9 +3,16 @@
 What a family's checkpoints leave out gets the default that ``transformers`` has for it.
 """
 
-from runtime.model.config import Experts, Gated, Layer, ModelConfig, Router, ShortConv
+from runtime.model.config import (
+    Experts,
+    Gated,
+    Layer,
+    ModelConfig,
+    Router,
+)
 from runtime.model.config_fields import Fields
 from runtime.model.family import Family, TensorNames, read_attention, read_decoder
+from runtime.model.recurrent import ShortConv
 from runtime.model.rope_fields import read_rope
 
 _KINDS = {"full_attention": True, "conv": False}

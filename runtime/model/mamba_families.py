@@ -9,7 +9,6 @@ from runtime.model.config import (
     Experts,
     Gated,
     Layer,
-    Mamba2,
     ModelConfig,
     Plain,
     Router,
@@ -22,6 +21,7 @@ from runtime.model.family import (
     read_attention,
     read_decoder,
 )
+from runtime.model.recurrent import Mamba2
 from runtime.model.rope_config import RopeConfig
 from runtime.model.rope_fields import read_rope
 

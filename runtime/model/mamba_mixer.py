@@ -10,8 +10,8 @@ from torch import Tensor
 from kernels.gated_norm import skipped_group_norm
 from kernels.mamba_shaping import MambaShape, mamba_shaping
 from kernels.short_conv import ConvWeights, short_conv
-from runtime.model.config import Mamba2
 from runtime.model.layers import MapLoader
+from runtime.model.recurrent import Mamba2
 from runtime.model.state_step import StateStep
 
 

@@ -14,8 +14,9 @@ from kernels.norm import rms_norm
 from kernels.paged_layout import PagedLayout
 from kernels.qkv import norm_rope_write
 from kernels.short_conv import ConvWeights, short_conv
-from runtime.model.config import Attention, ShortConv
+from runtime.model.config import Attention
 from runtime.model.layers import Linear, MapLoader, Matrix, WeightSource, biases_of, matrices_of
+from runtime.model.recurrent import ShortConv
 from runtime.model.rotary import Rotation
 from runtime.model.state_step import StateStep
 

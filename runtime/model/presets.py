@@ -10,28 +10,28 @@ from runtime.model.config import (
     Attention,
     Experts,
     Gated,
-    GatedDelta,
     KeepsKV,
     Layer,
     LoadError,
-    LogitShaping,
-    Mamba2,
     ModelConfig,
-    Plain,
     Router,
-    ShortConv,
 )
+from runtime.model.hybrid_presets import HYBRID_PRESETS
 from runtime.model.latent import Latent
+from runtime.model.preset_parts import (
+    GROUPED_EXPERTS,
+    LATENT_TINY,
+    QWEN3_TINY,
+    SHAPING,
+    TINY_VOCAB,
+)
 from runtime.model.rope_config import RopeConfig
 
 PREFIX = "random:"
 
-_SHAPING = LogitShaping(num_plain=256, end_of_turn=258)
-_TINY_VOCAB = 272
 
 _MILLION = RopeConfig(theta=1000000.0)
 _LLAMA3 = RopeConfig(theta=500000.0, kind="llama3", factor=8.0, original_max_position=1024)
-_QWEN3_TINY = Attention(heads=4, kv_heads=2, head_dim=16, norm="each")
 _EXPERTS_TINY = Experts(
     router=Router(num_experts=8, per_token=3, normalise=True), each=Gated(size=64)
 )
@@ -41,30 +41,10 @@ _YARN = RopeConfig(kind="yarn", factor=32.0, original_max_position=64, attention
 _UNTRUNCATED = replace(_YARN, truncate=False)
 _GROWING = replace(_YARN, query_beta=0.3)
 _HALF_TURNED = Attention(heads=6, kv_heads=2, head_dim=16, rope=RopeConfig(rotated=8), norm="each")
-_GROUPED_EXPERTS = Experts(
-    router=Router(
-        num_experts=8,
-        per_token=3,
-        scores="sigmoid",
-        normalise=True,
-        correction=True,
-        groups=4,
-        chosen_groups=2,
-        scale=1.7,
-    ),
-    each=Gated(size=32),
-    shared=Gated(size=32),
-)
-
-
-_MAMBA_TINY = Mamba2(
-    heads=4, head_dim=12, groups=2, state_dim=16, taps=4, conv_bias=False, least_step=0.001
-)
 
 
 _LATENT_REAL = Latent(heads=8, rank=512, plain_dim=128, rotary_dim=64, value_dim=128)
 """DeepSeek's and Kimi's, but for the number of heads."""
-_LATENT_TINY = Latent(heads=4, rank=24, plain_dim=12, rotary_dim=8, value_dim=10, query_rank=20)
 
 
 def _alike(count: int, mixer: KeepsKV, feed_forward: Gated | Experts) -> tuple[Layer, ...]:
@@ -72,25 +52,26 @@ def _alike(count: int, mixer: KeepsKV, feed_forward: Gated | Experts) -> tuple[L
 
 
 PRESETS: dict[str, ModelConfig] = {
+    **HYBRID_PRESETS,
     "qwen3-tiny": ModelConfig(
         model_type="qwen3",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
-        layers=_alike(2, _QWEN3_TINY, Gated(size=128)),
+        layers=_alike(2, QWEN3_TINY, Gated(size=128)),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3-tiny-4": ModelConfig(
         model_type="qwen3",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
-        layers=_alike(2, replace(_QWEN3_TINY, kv_heads=4), Gated(size=128)),
+        layers=_alike(2, replace(QWEN3_TINY, kv_heads=4), Gated(size=128)),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen2-tiny": ModelConfig(
         model_type="qwen2",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=_alike(
             2,
@@ -99,21 +80,21 @@ PRESETS: dict[str, ModelConfig] = {
         ),
         max_context_tokens=8192,
         tie_embeddings=True,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "llama-tiny": ModelConfig(
         model_type="llama",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=_alike(
             2, Attention(heads=4, kv_heads=4, head_dim=16, rope=_LLAMA3), Gated(size=128)
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "mistral-tiny": ModelConfig(
         model_type="mistral",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=_alike(
             2,
@@ -121,33 +102,33 @@ PRESETS: dict[str, ModelConfig] = {
             Gated(size=128),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3-moe-tiny": ModelConfig(
         model_type="qwen3_moe",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
-            Layer(mixer=_QWEN3_TINY, feed_forward=Gated(size=128)),
-            Layer(mixer=_QWEN3_TINY, feed_forward=_EXPERTS_TINY),
+            Layer(mixer=QWEN3_TINY, feed_forward=Gated(size=128)),
+            Layer(mixer=QWEN3_TINY, feed_forward=_EXPERTS_TINY),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3-moe-tiny-4": ModelConfig(
         model_type="qwen3_moe",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
-            Layer(mixer=replace(_QWEN3_TINY, kv_heads=4), feed_forward=Gated(size=128)),
-            Layer(mixer=replace(_QWEN3_TINY, kv_heads=4), feed_forward=_EXPERTS_TINY),
+            Layer(mixer=replace(QWEN3_TINY, kv_heads=4), feed_forward=Gated(size=128)),
+            Layer(mixer=replace(QWEN3_TINY, kv_heads=4), feed_forward=_EXPERTS_TINY),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen2-moe-tiny": ModelConfig(
         model_type="qwen2_moe",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=_alike(
             2,
@@ -160,11 +141,11 @@ PRESETS: dict[str, ModelConfig] = {
             ),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "gemma3-tiny": ModelConfig(
         model_type="gemma3_text",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=tuple(
             Layer(
@@ -185,22 +166,22 @@ PRESETS: dict[str, ModelConfig] = {
         max_context_tokens=8192,
         tie_embeddings=True,
         embedding_scale=0.5,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "smollm3-tiny": ModelConfig(
         model_type="smollm3",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
             *_alike(2, Attention(heads=4, kv_heads=1, head_dim=16), Gated(size=96)),
             *_alike(1, Attention(heads=4, kv_heads=1, head_dim=16, rope=None), Gated(size=96)),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "granite-tiny": ModelConfig(
         model_type="granite",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
             Layer(
@@ -213,47 +194,47 @@ PRESETS: dict[str, ModelConfig] = {
         max_context_tokens=8192,
         embedding_scale=3.0,
         logit_divisor=2.0,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "ministral3-tiny": ModelConfig(
         model_type="ministral3",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=_alike(
             2, Attention(heads=6, kv_heads=2, head_dim=16, rope=_GROWING), Gated(size=96)
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "glm4-moe-tiny": ModelConfig(
         model_type="glm4_moe",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
             *_alike(1, _HALF_TURNED, Gated(size=96)),
-            *_alike(2, _HALF_TURNED, _GROUPED_EXPERTS),
+            *_alike(2, _HALF_TURNED, GROUPED_EXPERTS),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "deepseek-v3-tiny": ModelConfig(
         model_type="deepseek_v3",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
-            *_alike(1, replace(_LATENT_TINY, rope=_YARN, scale=0.3), Gated(size=96)),
-            *_alike(2, replace(_LATENT_TINY, rope=_YARN, scale=0.3), _GROUPED_EXPERTS),
+            *_alike(1, replace(LATENT_TINY, rope=_YARN, scale=0.3), Gated(size=96)),
+            *_alike(2, replace(LATENT_TINY, rope=_YARN, scale=0.3), GROUPED_EXPERTS),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "deepseek-v2-tiny": ModelConfig(
         model_type="deepseek_v2",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=_alike(
             2,
-            replace(_LATENT_TINY, query_rank=None, interleaved=False, bias=True),
+            replace(LATENT_TINY, query_rank=None, interleaved=False, bias=True),
             Experts(
                 router=Router(
                     num_experts=8,
@@ -270,11 +251,11 @@ PRESETS: dict[str, ModelConfig] = {
             ),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "minimax-m2-tiny": ModelConfig(
         model_type="minimax_m2",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=_alike(
             2,
@@ -287,11 +268,11 @@ PRESETS: dict[str, ModelConfig] = {
             ),
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "olmo2-tiny": ModelConfig(
         model_type="olmo2",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=(
             Layer(
@@ -302,11 +283,11 @@ PRESETS: dict[str, ModelConfig] = {
         )
         * 2,
         max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "gpt-oss-tiny": ModelConfig(
         model_type="gpt_oss",
-        vocab_size=_TINY_VOCAB,
+        vocab_size=TINY_VOCAB,
         hidden_size=64,
         layers=tuple(
             Layer(
@@ -328,76 +309,7 @@ PRESETS: dict[str, ModelConfig] = {
             for window in (18, None)
         ),
         max_context_tokens=8192,
-        shaping=_SHAPING,
-    ),
-    "lfm2-tiny": ModelConfig(
-        model_type="lfm2",
-        vocab_size=_TINY_VOCAB,
-        hidden_size=64,
-        layers=tuple(
-            Layer(
-                mixer=_QWEN3_TINY if attends else ShortConv(channels=64, taps=3),
-                feed_forward=Gated(size=96),
-            )
-            for attends in (False, True, False, False, True)
-        ),
-        max_context_tokens=8192,
-        tie_embeddings=True,
-        shaping=_SHAPING,
-    ),
-    "qwen3.5-tiny": ModelConfig(
-        model_type="qwen3_5_text",
-        vocab_size=_TINY_VOCAB,
-        hidden_size=64,
-        layers=tuple(
-            Layer(
-                mixer=replace(_QWEN3_TINY, rope=RopeConfig(rotated=8), gated=True)
-                if attends
-                else GatedDelta(key_heads=2, value_heads=4, key_dim=16, value_dim=12, taps=4),
-                feed_forward=Gated(size=96),
-            )
-            for attends in (False, False, True, False, True)
-        ),
-        max_context_tokens=8192,
-        tie_embeddings=True,
-        shaping=_SHAPING,
-    ),
-    "granite-hybrid-tiny": ModelConfig(
-        model_type="granitemoehybrid",
-        vocab_size=_TINY_VOCAB,
-        hidden_size=64,
-        layers=tuple(
-            Layer(
-                mixer=Attention(heads=4, kv_heads=2, head_dim=16, rope=None, scale=0.2)
-                if attends
-                else Mamba2(heads=4, head_dim=12, groups=2, state_dim=16, taps=4),
-                feed_forward=Gated(size=96),
-                residual_scale=0.6,
-            )
-            for attends in (False, False, True, False)
-        ),
-        max_context_tokens=8192,
-        tie_embeddings=True,
-        embedding_scale=2.0,
-        logit_divisor=1.5,
-        shaping=_SHAPING,
-    ),
-    "nemotron-h-tiny": ModelConfig(
-        model_type="nemotron_h",
-        vocab_size=_TINY_VOCAB,
-        hidden_size=64,
-        layers=(
-            Layer(mixer=_MAMBA_TINY, feed_forward=None),
-            Layer(mixer=None, feed_forward=Plain(size=96)),
-            Layer(mixer=Attention(heads=4, kv_heads=2, head_dim=16, rope=None), feed_forward=None),
-            Layer(
-                mixer=None,
-                feed_forward=replace(_GROUPED_EXPERTS, each=Plain(size=32), shared=Plain(size=48)),
-            ),
-            Layer(mixer=_MAMBA_TINY, feed_forward=None),
-        ),
-        max_context_tokens=8192,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3-100m": ModelConfig(
         model_type="qwen3",
@@ -410,31 +322,7 @@ PRESETS: dict[str, ModelConfig] = {
         ),
         max_context_tokens=32768,
         tie_embeddings=True,
-        shaping=_SHAPING,
-    ),
-    "qwen3.5-100m": ModelConfig(
-        model_type="qwen3_5_text",
-        vocab_size=32768,
-        hidden_size=768,
-        layers=tuple(
-            Layer(
-                mixer=Attention(
-                    heads=6,
-                    kv_heads=2,
-                    head_dim=128,
-                    rope=RopeConfig(theta=1000000.0, rotated=32),
-                    norm="each",
-                    gated=True,
-                )
-                if number % 4 == 3
-                else GatedDelta(key_heads=3, value_heads=6, key_dim=128, value_dim=128, taps=4),
-                feed_forward=Gated(size=1792),
-            )
-            for number in range(12)
-        ),
-        max_context_tokens=65536,
-        tie_embeddings=True,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "deepseek-v3-100m": ModelConfig(
         model_type="deepseek_v3",
@@ -443,7 +331,7 @@ PRESETS: dict[str, ModelConfig] = {
         layers=_alike(10, _LATENT_REAL, Gated(size=2048)),
         max_context_tokens=32768,
         tie_embeddings=True,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3-0.6b": ModelConfig(
         model_type="qwen3",
@@ -456,7 +344,7 @@ PRESETS: dict[str, ModelConfig] = {
         ),
         max_context_tokens=40960,
         tie_embeddings=True,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3-8b": ModelConfig(
         model_type="qwen3",
@@ -468,7 +356,7 @@ PRESETS: dict[str, ModelConfig] = {
             Gated(size=12288),
         ),
         max_context_tokens=40960,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
     "qwen3-500m": ModelConfig(
         model_type="qwen3",
@@ -481,7 +369,7 @@ PRESETS: dict[str, ModelConfig] = {
         ),
         max_context_tokens=32768,
         tie_embeddings=True,
-        shaping=_SHAPING,
+        shaping=SHAPING,
     ),
 }
 

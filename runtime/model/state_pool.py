@@ -25,8 +25,9 @@ from kernels.dispatch import wants_triton
 from kernels.short_conv import ConvRows
 from kernels.upload import upload_together
 from runtime.model.batch import NO_STATE, IntArray
-from runtime.model.config import LoadError, ModelConfig, OfMatrices, Recurrent
+from runtime.model.config import LoadError, ModelConfig
 from runtime.model.delta_states import DeltaStates, delta_bytes, factor_bytes
+from runtime.model.recurrent import OfMatrices, Recurrent
 from runtime.model.state_step import (
     RING,
     StateMoves,

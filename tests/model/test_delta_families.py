@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.model.config import Attention, Experts, Gated, GatedDelta, LoadError
+from runtime.model.config import Attention, Experts, Gated, LoadError
 from runtime.model.delta_families import DELTA_FAMILIES
 from runtime.model.hf_config import read_model_config
 from runtime.model.presets import random_model_config
+from runtime.model.recurrent import GatedDelta
 from runtime.model.state_pool import ring_bytes, state_bytes
 
 OWN: dict[str, Any] = {

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from runtime.model.config import GatedDelta
 from runtime.model.delta_mixer import DeltaMixer
 from runtime.model.layers import MapLoader
+from runtime.model.recurrent import GatedDelta
 from tests.support.mixing import HIDDEN, Paced, config_around, mixed_in_chunks
 from tests.support.reference import ReferenceModel
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from runtime.model.config import Attention, LoadError, ShortConv
+from runtime.model.config import Attention, LoadError
 from runtime.model.hf_config import read_model_config
 from runtime.model.hybrid_families import HYBRID_FAMILIES
+from runtime.model.recurrent import ShortConv
 
 LFM2: dict[str, Any] = {
     "model_type": "lfm2",

@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.model.config import Attention, Experts, Gated, LoadError, Mamba2, Plain
+from runtime.model.config import (
+    Attention,
+    Experts,
+    Gated,
+    LoadError,
+    Plain,
+)
 from runtime.model.hf_config import read_model_config
 from runtime.model.mamba_families import MAMBA_FAMILIES
+from runtime.model.recurrent import Mamba2
 from runtime.model.state_pool import ring_bytes, state_bytes
 
 OWN: dict[str, Any] = {

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from runtime.model.config import Mamba2
 from runtime.model.layers import MapLoader
 from runtime.model.mamba_mixer import MambaMixer
+from runtime.model.recurrent import Mamba2
 from tests.support.mixing import HIDDEN, Paced, config_around, mixed_in_chunks
 from tests.support.reference import ReferenceModel
 

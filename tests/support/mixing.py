@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from runtime.model.config import Attention, Gated, Layer, ModelConfig, Recurrent
+from runtime.model.config import Attention, Gated, Layer, ModelConfig
 from runtime.model.random_weights import RandomWeights
+from runtime.model.recurrent import Recurrent
 from runtime.model.state_pool import StatePool
 
 CPU = torch.device("cpu")

@@ -4,5 +4,6 @@ OF_OLD = ("qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny", "qwen3-moe-t
 MIXERS = ("smollm3-tiny", "granite-tiny", "ministral3-tiny", "gemma3-tiny", "olmo2-tiny")
 ROUTERS = ("qwen2-moe-tiny", "glm4-moe-tiny", "minimax-m2-tiny", "gpt-oss-tiny")
 LATENT = ("deepseek-v3-tiny", "deepseek-v2-tiny")
-HYBRIDS = ("lfm2-tiny", "qwen3.5-tiny", "granite-hybrid-tiny", "nemotron-h-tiny")
+DELTA = ("qwen3.5-tiny", "kimi-linear-tiny")
+HYBRIDS = ("lfm2-tiny", *DELTA, "granite-hybrid-tiny", "nemotron-h-tiny")
 EVERY_KIND = (*OF_OLD, *MIXERS, *ROUTERS, *LATENT, *HYBRIDS)
