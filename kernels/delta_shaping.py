@@ -48,15 +48,16 @@ def delta_shaping_reference(convolved: Tensor, paces: Tensor, shape: DeltaShape)
     by_key = (-1, shape.key_heads, shape.key_dim)
     betas, steps = paces.to(wide).chunk(2, dim=1)
     return DeltaInputs(
-        queries=_of_length_one(queries.reshape(by_key)) * shape.key_dim**-0.5,
-        keys=_of_length_one(own_keys.reshape(by_key)),
+        queries=of_length_one(queries.reshape(by_key)) * shape.key_dim**-0.5,
+        keys=of_length_one(own_keys.reshape(by_key)),
         values=values.reshape(-1, shape.value_heads, shape.value_dim),
         decays=-shape.rates * functional.softplus(steps + shape.bias),
         betas=betas.sigmoid(),
     )
 
 
-def _of_length_one(rows: Tensor) -> Tensor:
+def of_length_one(rows: Tensor) -> Tensor:
+    """Rows [..., size] divided by their length."""
     return rows * torch.rsqrt(rows.square().sum(-1, keepdim=True) + LEAST_LENGTH)
 
 

@@ -5,6 +5,9 @@ Of each token it takes up the difference between its value and what the matrix h
     S_t = exp(g_t) S_{t-1} + k_t u_t^T,    u_t = beta_t (v_t - exp(g_t) S_{t-1}^T k_t)
     o_t = S_t^T q_t
 
+The decay g is one number for each head, or one for each number of its keys (Kimi Delta Attention,
+``kernels.channel_delta``).
+
 Keys, the corrected values u and the decays g of a few tokens, its *factors*, take a matrix from
 before these tokens to any place among them (``fold``), so that a sequence can go back.
 
@@ -21,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.channel_delta import chunk_by_channel, left_behind
 from kernels.delta_rows import CHUNK, DeltaRows, DeltaSpans
 from kernels.dispatch import triton_kernels
 from kernels.native_arguments import DeltaArgs, DeltaFoldArgs
@@ -42,9 +46,15 @@ class DeltaInputs:
     values: Tensor
     """[T, V, value_dim]"""
     decays: Tensor
-    """[T, V]: logarithms, at most 0."""
+    """[T, V], or [T, V, key_dim] by channel: logarithms, at most 0."""
     betas: Tensor | None
-    """[T, V]; None: values are taken up as they are (``kernels.mamba2``)."""
+    """[T, V]; None, which is not by channel: values are taken up as they are
+    (``kernels.mamba2``)."""
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether each number of a key decays on its own."""
+        return self.decays.dim() == 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +79,12 @@ class DeltaRings:
     corrected: Tensor
     """[rings, layers, ring, V, value_dim]"""
     decays: Tensor
-    """[rings, layers, ring, V]"""
+    """[rings, layers, ring, V], or with key_dim behind"""
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether each number of a key decays on its own."""
+        return self.decays.dim() == 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +116,7 @@ def gated_delta_reference(inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows
     for sequence, slot in enumerate(rows.slots.tolist()):
         state, span = matrices[slot].clone(), rows.tokens(sequence)
         for token in range(span.start, span.stop):
-            state = state * inputs.decays[token].exp()[:, None, None]
+            state = state * _over_matrices(inputs.decays[token].exp(), by_channel=inputs.by_channel)
             difference = inputs.values[token]
             if inputs.betas is not None:
                 known = (state * keys[token][:, :, None]).sum(1)
@@ -112,6 +127,11 @@ def gated_delta_reference(inputs: DeltaInputs, matrices: Tensor, rows: DeltaRows
             if wanted.get(sequence) == token - span.start + 1:
                 handed.append(state.clone())
     return DeltaOutputs(mixed=mixed, corrected=corrected, handed=_stacked(handed, matrices))
+
+
+def _over_matrices(kept: Tensor, *, by_channel: bool) -> Tensor:
+    """[..., V] or [..., V, key_dim] as factors of matrices [..., V, key_dim, value_dim]."""
+    return kept[..., None] if by_channel else kept[..., None, None]
 
 
 def gated_delta(
@@ -169,6 +189,7 @@ def gated_delta(
             key_dim=keys.shape[2],
             value_dim=values.shape[2],
             slot_stride=matrices.stride(0),
+            by_channel=inputs.by_channel,
         )
     )
     return DeltaOutputs(mixed=mixed, corrected=corrected, handed=handed)
@@ -211,7 +232,7 @@ class _Factors:
     corrected: Tensor
     """[n, V, value_dim]"""
     decays: Tensor
-    """[n, V]"""
+    """[n, V], or [n, V, key_dim]"""
 
 
 def _chunk(
@@ -221,6 +242,20 @@ def _chunk(
     keys, values = inputs.keys[span], inputs.values[span]
     heads, shared = values.shape[1], values.shape[1] // keys.shape[1]
     decays = inputs.decays[span]
+    if inputs.by_channel:
+        assert inputs.betas is not None
+        of_keys = inputs.queries[span], keys
+        queries, own = (each.repeat_interleave(shared, 1).transpose(0, 1) for each in of_keys)
+        of_chunk = chunk_by_channel(
+            own,
+            queries,
+            values.transpose(0, 1),
+            state,
+            decays=decays.transpose(0, 1),
+            betas=inputs.betas[span].T,
+        )
+        mixed[span], corrected[span] = (each.transpose(0, 1) for each in of_chunk)
+        return _Factors(keys=keys, corrected=corrected[span], decays=decays)
     by_head = keys.transpose(0, 1).contiguous()
     queries = inputs.queries[span].transpose(0, 1).contiguous()
     reach = decays.T.cumsum(1)
@@ -268,18 +303,21 @@ def fold(matrices: Tensor, keys: Tensor, corrected: Tensor, decays: Tensor) -> T
         matrices: [N, V, key_dim, value_dim], not changed.
         keys: [N, n, K, key_dim] of the tokens, and so on: their factors.
         corrected: [N, n, V, value_dim]
-        decays: [N, n, V]
+        decays: [N, n, V], or [N, n, V, key_dim]
     """
     many, heads, key_dim, value_dim = matrices.shape
-    shared = heads // keys.shape[2]
-    reach = decays.cumsum(1)
-    last = reach[:, -1]
-    weights = (last[:, None] - reach).exp()
-    keys = keys.repeat_interleave(shared, 2) * weights[..., None]
+    shared, by_channel = heads // keys.shape[2], decays.dim() == 4
+    if by_channel:
+        weights, whole = left_behind(decays)
+    else:
+        reach = decays.cumsum(1)
+        last = reach[:, -1]
+        weights, whole = (last[:, None] - reach).exp()[..., None], last.exp()
+    keys = keys.repeat_interleave(shared, 2) * weights
     added = keys.permute(0, 2, 3, 1).reshape(-1, key_dim, keys.shape[1])
     corrected = corrected.permute(0, 2, 1, 3).reshape(-1, keys.shape[1], value_dim)
     added = (added @ corrected).view(many, heads, key_dim, value_dim)
-    return last.exp()[:, :, None, None] * matrices + added
+    return _over_matrices(whole, by_channel=by_channel) * matrices + added
 
 
 def fold_rings(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
@@ -304,8 +342,8 @@ def fold_rings(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
 def fold_layer(due: DeltaDue) -> None:
     """Take on the matrices of one layer as ``gated_delta`` does before its tokens, without any."""
     keys, values = due.rings.keys[0, 0, :0], due.rings.corrected[0, 0, :0]
-    decays = due.rings.decays[0, 0, :0]
-    nothing = DeltaInputs(queries=keys, keys=keys, values=values, decays=decays, betas=decays)
+    decays, betas = due.rings.decays[0, 0, :0], values[..., 0]
+    nothing = DeltaInputs(queries=keys, keys=keys, values=values, decays=decays, betas=betas)
     slots = due.spans.slots
     rows = DeltaRows(
         slots=slots, starts=np.zeros(len(slots) + 1, dtype=np.int64), positions=due.spans.committed
@@ -331,6 +369,7 @@ def _fold_args(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> DeltaF
         key_dim=matrices.shape[3],
         value_dim=matrices.shape[4],
         slot_stride=matrices.stride(0),
+        by_channel=rings.by_channel,
     )
 
 

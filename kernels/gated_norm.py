@@ -1,5 +1,5 @@
-"""RMS norms with a gate: of each head, weighed by SiLU of the gate behind the norm (gated delta
-nets), or of groups of heads, weighed before it (Mamba-2).
+"""RMS norms with a gate: of each head, weighed behind the norm by SiLU or the sigmoid of the gate
+(gated delta nets, Kimi's), or of groups of heads, weighed before it (Mamba-2).
 
 Computed in the dtype of what is normed, rounded once to that of the gates.
 """
@@ -13,31 +13,37 @@ from kernels.native_arguments import GatedNormArgs
 from kernels.native_library import native_library
 
 
-def gated_norm_reference(mixed: Tensor, gates: Tensor, weight: Tensor, eps: float) -> Tensor:
+def gated_norm_reference(
+    mixed: Tensor, gates: Tensor, weight: Tensor, eps: float, *, by_sigmoid: bool = False
+) -> Tensor:
     """In torch.
 
     Args:
         mixed: [T, V, size], never narrower than ``gates``.
         gates: [T, V * size]; rows may lie apart.
         weight: [size], dtype of ``mixed``.
+        by_sigmoid: gates weigh by their sigmoid; else by their SiLU.
 
     Returns:
         New tensor [T, V * size], dtype of ``gates``.
     """
     normed = mixed * torch.rsqrt(mixed.square().mean(-1, keepdim=True) + eps)
-    weights = functional.silu(gates.to(mixed.dtype)).reshape(mixed.shape)
+    weigh = torch.sigmoid if by_sigmoid else functional.silu
+    weights = weigh(gates.to(mixed.dtype)).reshape(mixed.shape)
     return (normed * weight * weights).flatten(1).to(gates.dtype)
 
 
-def gated_norm(mixed: Tensor, gates: Tensor, weight: Tensor, eps: float) -> Tensor:
+def gated_norm(
+    mixed: Tensor, gates: Tensor, weight: Tensor, eps: float, *, by_sigmoid: bool = False
+) -> Tensor:
     """See ``gated_norm_reference``."""
     gpu = triton_kernels("gated_norm", mixed) if mixed.dtype == torch.float32 else None
     if gpu is not None:
-        normed: Tensor = gpu.gated_norm(mixed, gates, weight, eps)
+        normed: Tensor = gpu.gated_norm(mixed, gates, weight, eps, by_sigmoid=by_sigmoid)
         return normed
     library = native_library(gates.dtype) if gates.device.type == "cpu" else None
     if library is None or mixed.dtype != torch.float32 or gates.stride(1) != 1:
-        return gated_norm_reference(mixed, gates, weight, eps)
+        return gated_norm_reference(mixed, gates, weight, eps, by_sigmoid=by_sigmoid)
     mixed, output = mixed.contiguous(), gates.new_empty(gates.shape)
     tokens, heads, size = mixed.shape
     library.gated_norm(
@@ -51,6 +57,7 @@ def gated_norm(mixed: Tensor, gates: Tensor, weight: Tensor, eps: float) -> Tens
             size=size,
             gate_stride=gates.stride(0),
             eps=eps,
+            by_sigmoid=by_sigmoid,
         )
     )
     return output

@@ -121,7 +121,7 @@ class DeltaFoldArgs(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("slots", "rings", "committed", "counts")),
         *((name, ctypes.c_int64) for name in ("sequences", "layers", "ring", "key_heads")),
         *((name, ctypes.c_int64) for name in ("value_heads", "key_dim", "value_dim")),
-        ("slot_stride", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("slot_stride", "by_channel")),
     )
 
 
@@ -136,6 +136,7 @@ class DeltaArgs(ctypes.Structure):
         ("due", ctypes.POINTER(DeltaFoldArgs)),
         *((name, ctypes.c_int64) for name in ("sequences", "key_heads", "value_heads")),
         *((name, ctypes.c_int64) for name in ("key_dim", "value_dim", "slot_stride", "layer")),
+        ("by_channel", ctypes.c_int64),
     )
 
 
@@ -150,6 +151,18 @@ class DeltaShapingArgs(ctypes.Structure):
     )
 
 
+class KimiShapingArgs(ctypes.Structure):
+    """The same."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("convolved", "steps", "said_betas", "rates")),
+        *((name, ctypes.c_void_p) for name in ("bias", "queries", "keys", "values", "decays")),
+        ("betas", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("tokens", "heads", "head_dim")),
+        *((name, ctypes.c_int64) for name in ("steps_stride", "betas_stride")),
+    )
+
+
 class GatedNormArgs(ctypes.Structure):
     """The same."""
 
@@ -157,6 +170,7 @@ class GatedNormArgs(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("mixed", "gates", "weight", "output")),
         *((name, ctypes.c_int64) for name in ("tokens", "heads", "size", "gate_stride")),
         ("eps", ctypes.c_float),
+        ("by_sigmoid", ctypes.c_int32),
     )
 
 

@@ -34,6 +34,7 @@ from kernels.native_arguments import (
     DeltaShapingArgs,
     GatedNormArgs,
     IndexScoresArgs,
+    KimiShapingArgs,
     LinearArgs,
     PackArgs,
     QkvArgs,
@@ -101,6 +102,9 @@ class NativeLibrary:
         self.delta_shaping = getattr(library, f"keepwarm_delta_shaping_{suffix}")
         """See ``kernels.delta_shaping``."""
         self.delta_shaping.argtypes = (ctypes.POINTER(DeltaShapingArgs),)
+        self.kimi_shaping = getattr(library, f"keepwarm_kimi_shaping_{suffix}")
+        """See ``kernels.kimi_shaping``."""
+        self.kimi_shaping.argtypes = (ctypes.POINTER(KimiShapingArgs),)
         self.gated_norm = getattr(library, f"keepwarm_gated_norm_{suffix}")
         """See ``kernels.gated_norm``."""
         self.gated_norm.argtypes = (ctypes.POINTER(GatedNormArgs),)
@@ -161,6 +165,7 @@ class NativeLibrary:
             self.gated_delta,
             self.delta_fold,
             self.delta_shaping,
+            self.kimi_shaping,
             self.gated_norm,
         ):
             function.restype = None

@@ -22,6 +22,16 @@ WARPS: Final = 4
 
 
 @triton.jit
+def _decay_of(decays_ptr, of_head, k, KEY_DIM: tl.constexpr, BY_CHANNEL: tl.constexpr):
+    """The decay of a token's head, or those of all numbers of its key, as a column."""
+    if BY_CHANNEL:
+        decay = tl.load(decays_ptr + of_head * KEY_DIM + k, mask=k < KEY_DIM, other=0.0)[:, None]
+    else:
+        decay = tl.load(decays_ptr + of_head)
+    return decay
+
+
+@triton.jit
 def _taken_on(
     state,
     keys_ptr,
@@ -37,12 +47,13 @@ def _taken_on(
     VALUE_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
+    BY_CHANNEL: tl.constexpr,
 ):
     """Columns ``v`` of a head's matrix behind ``count`` tokens of its ring."""
     key_head = head // (VALUE_HEADS // KEY_HEADS)
     for index in range(count):
         place = (committed + index) % RING
-        decay = tl.load(decays_ptr + place * VALUE_HEADS + head)
+        decay = _decay_of(decays_ptr, place * VALUE_HEADS + head, k, KEY_DIM, BY_CHANNEL)
         key = tl.load(
             keys_ptr + (place * KEY_HEADS + key_head) * KEY_DIM + k, mask=k < KEY_DIM, other=0.0
         )
@@ -85,6 +96,7 @@ def delta_few_kernel(
     VALUE_DIM: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    BY_CHANNEL: tl.constexpr,
     CORRECTS: tl.constexpr,
     DUE: tl.constexpr,
 ):
@@ -116,6 +128,7 @@ def delta_few_kernel(
             VALUE_HEADS,
             KEY_DIM,
             VALUE_DIM,
+            BY_CHANNEL,
         )
         tl.store(cells, state, mask=known & (count > 0))
     for token in range(tl.load(starts_ptr + sequence), tl.load(ends_ptr + sequence)):
@@ -124,7 +137,8 @@ def delta_few_kernel(
         key = tl.load(keys_ptr + of_key, mask=k < KEY_DIM, other=0.0)
         query = tl.load(queries_ptr + of_key, mask=k < KEY_DIM, other=0.0)
         added = tl.load(values_ptr + of_value, mask=v < VALUE_DIM, other=0.0)
-        state = state * tl.exp(tl.load(decays_ptr + token * VALUE_HEADS + head))
+        of_head = token * VALUE_HEADS + head
+        state = state * tl.exp(_decay_of(decays_ptr, of_head, k, KEY_DIM, BY_CHANNEL))
         if CORRECTS:
             there = tl.sum(state * key[:, None], 0)
             added = (added - there) * tl.load(betas_ptr + token * VALUE_HEADS + head)
@@ -152,6 +166,7 @@ def delta_fold_kernel(
     VALUE_DIM: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    BY_CHANNEL: tl.constexpr,
 ):
     """One sequence, one head of one layer, BLOCK_V columns. Grid: (sequences, layers * heads,
     tiles of columns)."""
@@ -168,7 +183,7 @@ def delta_fold_kernel(
         tl.load(cells, mask=known, other=0.0),
         ring_keys_ptr + ring * KEY_HEADS * KEY_DIM,
         ring_corrected_ptr + ring * VALUE_HEADS * VALUE_DIM,
-        ring_decays_ptr + ring * VALUE_HEADS,
+        ring_decays_ptr + ring * VALUE_HEADS * (KEY_DIM if BY_CHANNEL else 1),
         tl.load(committed_ptr + sequence),
         count,
         head,
@@ -179,6 +194,7 @@ def delta_fold_kernel(
         VALUE_HEADS,
         KEY_DIM,
         VALUE_DIM,
+        BY_CHANNEL,
     )
     tl.store(cells, state, mask=known)
 
@@ -217,6 +233,7 @@ def few_tokens(
         matrices.stride(0),
         *strides,
         RING=1 if due is None else due.rings.keys.shape[2],
+        BY_CHANNEL=inputs.by_channel,
         CORRECTS=inputs.betas is not None,
         DUE=due is not None,
         **sizes,
@@ -241,6 +258,7 @@ def fold_rings(matrices: Tensor, rings: DeltaRings, spans: DeltaSpans) -> None:
         matrices.stride(0),
         LAYERS=layers,
         RING=rings.keys.shape[2],
+        BY_CHANNEL=rings.by_channel,
         **sizes,
     )
 

@@ -1,6 +1,7 @@
 """Steps by the gated delta rule and by Mamba-2 in Triton: short sequences token by token, long ones
 chunk by chunk, beside each other.
 
+Where decays are by channel, long ones go token by token as well (``triton_channel_delta``).
 What ``kernels.gated_delta`` says. How a sequence is computed depends on no other of its step.
 Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
 """
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from kernels.delta_rows import DeltaPlaces, DeltaRows
 from kernels.gated_delta import DeltaDue, DeltaInputs, DeltaOutputs
+from kernels.triton_channel_delta import many_by_channel
 from kernels.triton_delta import few_tokens
 from kernels.triton_delta_chunks import many_tokens
 from kernels.upload import upload_together
@@ -39,5 +41,6 @@ def gated_delta(
     if due is not None or not rows.by_chunks().all():
         few_tokens(inputs, matrices, places, due, outputs)
     if len(places.firsts):
-        many_tokens(inputs, matrices, places, outputs)
+        many = many_by_channel if inputs.by_channel else many_tokens
+        many(inputs, matrices, places, outputs)
     return outputs

@@ -28,6 +28,7 @@ def gated_norm_kernel(
     HEAD_DIM: tl.constexpr,
     BLOCK: tl.constexpr,
     GATE_FIRST: tl.constexpr,
+    BY_SIGMOID: tl.constexpr,
 ):
     """SIZE numbers of one token that are normed together. Grid: (tokens, groups)."""
     token, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -37,7 +38,7 @@ def gated_norm_kernel(
     place = token * tl.num_programs(1) * SIZE + own
     x = tl.load(mixed_ptr + place, mask=known, other=0.0)
     gate = tl.load(gates_ptr + token * gate_stride + own, mask=known, other=0.0).to(tl.float32)
-    gate = gate * sigmoid(gate)
+    gate = sigmoid(gate) if BY_SIGMOID else gate * sigmoid(gate)
     if GATE_FIRST:
         skip = tl.load(skip_ptr + own // HEAD_DIM, mask=known, other=0.0)
         x = (x + tl.load(values_ptr + place, mask=known, other=0.0) * skip) * gate
@@ -53,7 +54,9 @@ def warps_of(block: int) -> int:
     return max(1, min(8, block // 256))
 
 
-def gated_norm(mixed: Tensor, gates: Tensor, weight: Tensor, eps: float) -> Tensor:
+def gated_norm(
+    mixed: Tensor, gates: Tensor, weight: Tensor, eps: float, *, by_sigmoid: bool
+) -> Tensor:
     """See ``kernels.gated_norm.gated_norm_reference``; in float32."""
     tokens, heads, size = mixed.shape
     output = torch.empty(gates.shape, dtype=gates.dtype, device=gates.device)
@@ -74,6 +77,7 @@ def gated_norm(mixed: Tensor, gates: Tensor, weight: Tensor, eps: float) -> Tens
             HEAD_DIM=size,
             BLOCK=block,
             GATE_FIRST=False,
+            BY_SIGMOID=by_sigmoid,
             num_warps=warps_of(block),
         )
     return output
@@ -110,6 +114,7 @@ def skipped_group_norm(
             HEAD_DIM=head_dim,
             BLOCK=block,
             GATE_FIRST=True,
+            BY_SIGMOID=False,
             num_warps=warps_of(block),
         )
     return output

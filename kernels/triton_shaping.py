@@ -1,6 +1,8 @@
-"""The inputs of the gated delta rule and of Mamba-2, of what a layer's projections say, in Triton.
+"""The inputs of the gated delta rule, also as Kimi has it, and of Mamba-2, of what a layer's
+projections say, in Triton.
 
-What ``kernels.delta_shaping`` and ``kernels.mamba_shaping`` say, in one launch each.
+What ``kernels.delta_shaping``, ``kernels.kimi_shaping`` and ``kernels.mamba_shaping`` say, in one
+launch each.
 Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
 """
 
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from kernels.delta_shaping import LEAST_LENGTH, DeltaShape
 from kernels.gated_delta import DeltaInputs
+from kernels.kimi_shaping import KimiShape
 from kernels.launching import launch
 from kernels.mamba_shaping import MambaShape
 from kernels.triton_elementwise import sigmoid
@@ -81,6 +84,52 @@ def delta_shaping_kernel(
         tl.store(betas_ptr + of_head, sigmoid(beta))
         step = tl.load(paces + VALUE_HEADS).to(tl.float32) + tl.load(bias_ptr + own)
         tl.store(decays_ptr + of_head, -tl.load(rates_ptr + own) * _softplus(step))
+
+
+@triton.jit
+def kimi_shaping_kernel(
+    convolved_ptr,
+    steps_ptr,
+    said_ptr,
+    rates_ptr,
+    bias_ptr,
+    queries_ptr,
+    keys_ptr,
+    values_ptr,
+    decays_ptr,
+    betas_ptr,
+    steps_stride,
+    said_stride,
+    scale,
+    LEAST: tl.constexpr,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One head of one token, of queries, of keys, or of values with its decays and its beta.
+    Grid: (tokens, 3 * HEADS)."""
+    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    k = tl.arange(0, BLOCK)
+    known = k < HEAD_DIM
+    row = convolved_ptr + token * 3 * HEADS * HEAD_DIM
+    x = _silu(tl.load(row + head * HEAD_DIM + k, mask=known, other=0.0).to(tl.float32))
+    own = head % HEADS
+    place = (token * HEADS + own) * HEAD_DIM + k
+    if head < 2 * HEADS:
+        x = x * tl.rsqrt(tl.sum(x * x, 0) + LEAST)
+        if head < HEADS:
+            tl.store(queries_ptr + place, x * scale, mask=known)
+        else:
+            tl.store(keys_ptr + place, x, mask=known)
+    else:
+        tl.store(values_ptr + place, x, mask=known)
+        beta = tl.load(said_ptr + token * said_stride + own).to(tl.float32)
+        tl.store(betas_ptr + token * HEADS + own, sigmoid(beta))
+        of_head = own * HEAD_DIM + k
+        step = tl.load(steps_ptr + token * steps_stride + of_head, mask=known, other=0.0)
+        step = step.to(tl.float32) + tl.load(bias_ptr + of_head, mask=known, other=0.0)
+        decay = -tl.load(rates_ptr + own) * _softplus(step)
+        tl.store(decays_ptr + place, decay, mask=known)
 
 
 @triton.jit
@@ -162,6 +211,38 @@ def delta_shaping(convolved: Tensor, paces: Tensor, shape: DeltaShape) -> DeltaI
             num_warps=WARPS,
         )
     return DeltaInputs(queries=queries, keys=keys, values=values, decays=decays, betas=betas)
+
+
+def kimi_shaping(convolved: Tensor, steps: Tensor, betas: Tensor, shape: KimiShape) -> DeltaInputs:
+    """See ``kernels.kimi_shaping.kimi_shaping_reference``; states are in float32."""
+    convolved, tokens = convolved.contiguous(), len(convolved)
+    queries, keys, values, decays = (
+        shape.rates.new_empty(tokens, shape.heads, shape.head_dim) for _ in range(4)
+    )
+    made = shape.rates.new_empty(tokens, shape.heads)
+    steps, betas = (each if each.stride(1) == 1 else each.contiguous() for each in (steps, betas))
+    if tokens:
+        launch(kimi_shaping_kernel, (tokens, 3 * shape.heads))(
+            convolved,
+            steps,
+            betas,
+            shape.rates,
+            shape.bias,
+            queries,
+            keys,
+            values,
+            decays,
+            made,
+            steps.stride(0),
+            betas.stride(0),
+            shape.head_dim**-0.5,
+            LEAST=LEAST_LENGTH,
+            HEADS=shape.heads,
+            HEAD_DIM=shape.head_dim,
+            BLOCK=triton.next_power_of_2(shape.head_dim),
+            num_warps=WARPS,
+        )
+    return DeltaInputs(queries=queries, keys=keys, values=values, decays=decays, betas=made)
 
 
 def mamba_shaping(

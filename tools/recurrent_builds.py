@@ -6,6 +6,7 @@ import triton
 
 from kernels.delta_rows import CHUNK
 from kernels.delta_shaping import LEAST_LENGTH
+from kernels.triton_channel_delta import channel_delta_kernel
 from kernels.triton_conv_windows import CHANNELS_EACH as CHANNELS_OF_WINDOWS
 from kernels.triton_conv_windows import move_windows_kernel
 from kernels.triton_delta import COLUMNS_EACH as COLUMNS_OF_MATRICES
@@ -23,18 +24,25 @@ from kernels.triton_delta_chunks import (
 )
 from kernels.triton_gated_norm import gated_norm_kernel, warps_of
 from kernels.triton_ring_write import NUMBERS_EACH, ring_write_kernel
-from kernels.triton_shaping import WARPS, delta_shaping_kernel, mamba_shaping_kernel
+from kernels.triton_shaping import (
+    WARPS,
+    delta_shaping_kernel,
+    kimi_shaping_kernel,
+    mamba_shaping_kernel,
+)
 from kernels.triton_short_conv import CHANNELS_EACH, short_conv_kernel
 from tools.kernel_build import Build, pointers
 
 RECURRENT_SIZES = {
     "qwen3.5-35b": {"KEY_HEADS": 16, "VALUE_HEADS": 32, "KEY_DIM": 128, "VALUE_DIM": 128},
     "mamba-2": {"KEY_HEADS": 8, "VALUE_HEADS": 64, "KEY_DIM": 128, "VALUE_DIM": 64},
+    "kimi-linear": {"KEY_HEADS": 32, "VALUE_HEADS": 32, "KEY_DIM": 128, "VALUE_DIM": 128},
 }
+_BY_CHANNEL = "kimi-linear"
 
 
 def recurrent_builds() -> Iterator[Build]:
-    """Steps, prompts and commits of gated delta nets and of Mamba-2, with all beside them."""
+    """Steps, prompts and commits of gated delta nets, Kimi's and Mamba-2, with all beside them."""
     spans = pointers("i64", "rings", "committed", "counts")
     rings = pointers("fp32", "ring_keys", "ring_corrected", "ring_decays")
     for name, sizes in RECURRENT_SIZES.items():
@@ -43,6 +51,7 @@ def recurrent_builds() -> Iterator[Build]:
             "BLOCK_K": triton.next_power_of_2(sizes["KEY_DIM"]),
             "BLOCK_V": COLUMNS_OF_MATRICES,
         }
+        by_channel = {"BY_CHANNEL": name == _BY_CHANNEL}
         for due in (True, False):
             yield Build(
                 name=f"delta_few {name}{' due' if due else ''}",
@@ -56,9 +65,33 @@ def recurrent_builds() -> Iterator[Build]:
                 | dict.fromkeys(
                     ("ring_keys_stride", "ring_corrected_stride", "ring_decays_stride"), "i64"
                 ),
-                constants=constants | {"CORRECTS": name != "mamba-2", "DUE": due},
+                constants=constants | by_channel | {"CORRECTS": name != "mamba-2", "DUE": due},
                 num_warps=WARPS_OF_MATRICES,
             )
+        yield Build(
+            name=f"delta_fold {name}",
+            kernel=delta_fold_kernel,
+            types=pointers("fp32", "matrices")
+            | {"slots_ptr": "*i64"}
+            | rings
+            | spans
+            | {"matrix_stride": "i64"},
+            constants=constants | by_channel | {"LAYERS": 30},
+            num_warps=WARPS_OF_MATRICES,
+        )
+        if name == _BY_CHANNEL:
+            yield Build(
+                name=f"channel_delta {name}",
+                kernel=channel_delta_kernel,
+                types=pointers("fp32", "queries", "keys", "values", "decays", "betas", "matrices")
+                | pointers("i64", "slots", "begins", "firsts", "lows", "highs")
+                | pointers("i64", "handed_in", "handed_at", "handed_to")
+                | pointers("fp32", "mixed", "corrected", "handed")
+                | {"matrix_stride": "i64"},
+                constants={part: size for part, size in constants.items() if part != "RING"},
+                num_warps=WARPS_OF_MATRICES,
+            )
+            continue
         for mixes in (True, False):
             yield Build(
                 name=f"delta_chunks {name}{' mixes' if mixes else ''}",
@@ -98,17 +131,6 @@ def recurrent_builds() -> Iterator[Build]:
                 constants=sizes | {"BLOCK": TURNED_EACH, "CHUNK": CHUNK},
                 num_warps=WITHIN_WARPS,
             )
-        yield Build(
-            name=f"delta_fold {name}",
-            kernel=delta_fold_kernel,
-            types=pointers("fp32", "matrices")
-            | {"slots_ptr": "*i64"}
-            | rings
-            | spans
-            | {"matrix_stride": "i64"},
-            constants=constants | {"LAYERS": 30},
-            num_warps=WARPS_OF_MATRICES,
-        )
     for taps in (3, 4):
         yield Build(
             name=f"short_conv {taps} taps",
@@ -137,6 +159,15 @@ def _shaping() -> Iterator[Build]:
         num_warps=WARPS,
     )
     yield Build(
+        name="kimi_shaping",
+        kernel=kimi_shaping_kernel,
+        types=pointers("bf16", "convolved", "steps", "said")
+        | pointers("fp32", "rates", "bias", "queries", "keys", "values", "decays", "betas")
+        | {"steps_stride": "i64", "said_stride": "i64", "scale": "fp32"},
+        constants={"LEAST": LEAST_LENGTH, "HEADS": 32, "HEAD_DIM": 128, "BLOCK": 128},
+        num_warps=WARPS,
+    )
+    yield Build(
         name="mamba_shaping",
         kernel=mamba_shaping_kernel,
         types=pointers("bf16", "convolved", "steps")
@@ -146,16 +177,23 @@ def _shaping() -> Iterator[Build]:
         | {"BLOCK_V": 64, "BLOCK_K": 128},
         num_warps=WARPS,
     )
-    for size, first in ((128, False), (512, True), (8192, True)):
+    for size, first, by_sigmoid in (
+        (128, False, False),
+        (128, False, True),
+        (512, True, False),
+        (8192, True, False),
+    ):
+        way = " gate first" if first else " by sigmoid" if by_sigmoid else ""
         yield Build(
-            name=f"gated_norm {size}{' gate first' if first else ''}",
+            name=f"gated_norm {size}{way}",
             kernel=gated_norm_kernel,
             types=pointers("fp32", "mixed", "values", "skip")
             | pointers("bf16", "gates")
             | pointers("fp32", "weight")
             | pointers("bf16", "output")
             | {"gate_stride": "i64", "weight_stride": "i32", "eps": "fp32"},
-            constants={"SIZE": size, "HEAD_DIM": 64, "BLOCK": size, "GATE_FIRST": first},
+            constants={"SIZE": size, "HEAD_DIM": 64, "BLOCK": size}
+            | {"GATE_FIRST": first, "BY_SIGMOID": by_sigmoid},
             num_warps=warps_of(size),
         )
 
@@ -166,6 +204,7 @@ def _moves() -> Iterator[Build]:
     kinds = {
         "inputs": ("bf16", "bf16", (8192, 0, 0)),
         "factors": ("fp32", "fp32", (2048, 4096, 32)),
+        "factors by channel": ("fp32", "fp32", (4096, 4096, 4096)),
         "windows": ("bf16", "fp32", (8192, 0, 0)),
     }
     for name, (rows, rings, sizes) in kinds.items():

@@ -1,7 +1,9 @@
 // The gated delta rule: chunks of up to 64 tokens cut at absolute multiples, any number of sequences.
 //
 // A chunk reads its matrix for all of its tokens together; the small triangular system between them is
-// solved row by row. Sums are in one order whatever else is in the step, and matrices are taken on by
+// solved row by row. Where each number of a key decays on its own, keys are decayed token by token, as the
+// matrix would be: by factors of at most 1, of which none is made of more than one logarithm, so that none
+// can overflow or has lost its digits in a sum. Sums are in one order whatever else is in the step, and matrices are taken on by
 // one function wherever that is asked for: a step that begins at a multiple of 64 has the bits of one
 // that came by there.
 
@@ -20,6 +22,7 @@ constexpr int64_t kChunk = 64;
 constexpr int64_t kFold = 32;
 constexpr int64_t kRows = 4;
 constexpr int64_t kWorthNumbers = 1 << 15;
+constexpr float kForgotten = -87.0f;  // a logarithm below it leaves nothing: numbers.h, exponential
 
 #ifdef __AVX512F__
 constexpr int64_t kWide = 16;
@@ -113,16 +116,52 @@ void add_to(Rows a, Rows b, float* c, int64_t c_stride, int64_t rows, int64_t co
 
 // Rows of one head, of tokens in a row.
 struct Factors {
-  Rows keys, corrected;
-  const float* decays;
-  int64_t decay_stride;
+  Rows keys, corrected, decays;
+  bool by_channel;
 };
+
+// What a token leaves of numbers before it.
+inline float kept_of(float decay) { return decay < kForgotten ? 0.0f : exponential(decay); }
+
+void kept_of_row(const float* decays, float* kept, int64_t size) {
+#pragma omp simd
+  for (int64_t k = 0; k < size; ++k) kept[k] = kept_of(decays[k]);
+}
+
+void times(const float* factors, float* row, int64_t size) {
+#pragma omp simd
+  for (int64_t k = 0; k < size; ++k) row[k] *= factors[k];
+}
+
+// A decay that leaves nothing forgets what was there, whatever it was.
+void scale_by(float factor, float* row, int64_t size) {
+  if (factor == 0) return void(std::memset(row, 0, size * sizeof(float)));
+  for (int64_t v = 0; v < size; ++v) row[v] *= factor;
+}
+
+// fold by channel: what the tokens behind each have left of its key, from the last one on.
+void fold_by_channel(const Factors& factors, int64_t count, int64_t key_dim, int64_t value_dim,
+                     float* matrix, float* weighted) {
+  thread_local std::vector<float> own;
+  own.resize(2 * key_dim);
+  float *left = own.data(), *kept = left + key_dim;
+  std::fill(left, left + key_dim, 1.0f);
+  for (int64_t i = count - 1; i >= 0; --i) {
+    const float* key = factors.keys.at + i * factors.keys.stride;
+    for (int64_t k = 0; k < key_dim; ++k) weighted[k * kFold + i] = left[k] * key[k];
+    kept_of_row(factors.decays.at + i * factors.decays.stride, kept, key_dim);
+    times(kept, left, key_dim);
+  }
+  for (int64_t k = 0; k < key_dim; ++k) scale_by(left[k], matrix + k * value_dim, value_dim);
+  add_to({weighted, kFold}, factors.corrected, matrix, value_dim, key_dim, value_dim, count, 1);
+}
 
 // Takes a matrix behind count tokens, at most kFold; weighted has room for key_dim * kFold numbers.
 void fold(const Factors& factors, int64_t count, int64_t key_dim, int64_t value_dim, float* matrix,
           float* weighted) {
+  if (factors.by_channel) return fold_by_channel(factors, count, key_dim, value_dim, matrix, weighted);
   float reach[kFold], last = 0;
-  for (int64_t i = 0; i < count; ++i) reach[i] = last += factors.decays[i * factors.decay_stride];
+  for (int64_t i = 0; i < count; ++i) reach[i] = last += factors.decays.at[i * factors.decays.stride];
   for (int64_t i = 0; i < count; ++i) {
     float weight = std::exp(last - reach[i]);
     const float* key = factors.keys.at + i * factors.keys.stride;
@@ -168,10 +207,50 @@ void weigh(const float* reach, int64_t i, float* products) {
   for (int64_t j = 0; j <= i; ++j) products[j] *= exponential(reach[i] - reach[j]);
 }
 
-// A decay that leaves nothing forgets what was there, whatever it was.
-void scale_by(float factor, float* row, int64_t size) {
-  if (factor == 0) return void(std::memset(row, 0, size * sizeof(float)));
-  for (int64_t v = 0; v < size; ++v) row[v] *= factor;
+// Keys of a chunk, a column each, as far as its tokens have come, and what each token leaves of them.
+struct Held {
+  std::vector<float> keys, kept, reached;
+};
+
+Held& held_of(int64_t key_dim) {
+  thread_local Held own;
+  own.keys.resize(key_dim * kChunk);
+  own.kept.resize(kChunk * key_dim);
+  own.reached.resize(2 * kChunk * key_dim);
+  return own;
+}
+
+// What each token leaves, and keys and queries by what all up to theirs have left of the matrix.
+void reach_back(const DeltaArgs* args, int64_t first, int64_t count, int64_t head, const float* rows,
+                Held& held) {
+  int64_t key_dim = args->key_dim, stride = args->value_heads * key_dim;
+  const float* decays = args->decays + first * stride + head * key_dim;
+  thread_local std::vector<float> reach;
+  reach.assign(key_dim, 1.0f);
+  std::memcpy(held.reached.data(), rows, 2 * count * key_dim * sizeof(float));
+  for (int64_t i = 0; i < count; ++i) {
+    float* kept = held.kept.data() + i * key_dim;
+    kept_of_row(decays + i * stride, kept, key_dim);
+    times(kept, reach.data(), key_dim);
+    times(reach.data(), held.reached.data() + i * key_dim, key_dim);
+    times(reach.data(), held.reached.data() + (count + i) * key_dim, key_dim);
+  }
+  std::fill(held.keys.begin(), held.keys.end(), 0.0f);
+}
+
+// The products of token i: keys before it decay once more, its own is taken up.
+void products_of(const float* key, const float* query, int64_t key_dim, int64_t i, Held& held,
+                 float* between, float* seen) {
+  const float* kept = held.kept.data() + i * key_dim;
+  int64_t columns = std::min(kChunk, (i + kWide) / kWide * kWide);
+  for (int64_t k = 0; k < key_dim; ++k) {
+    float* row = held.keys.data() + k * kChunk;
+    for (int64_t j = 0; j < columns; ++j) row[j] *= kept[k];
+    row[i] = key[k];
+  }
+  Rows keys{held.keys.data(), kChunk};
+  multiply({key, key_dim}, keys, between, kChunk, 1, columns, key_dim, 0);
+  multiply({query, key_dim}, keys, seen, kChunk, 1, columns, key_dim, 0);
 }
 
 // Mixes the tokens of one chunk for one head; own.rows and own.found have its keys and corrected values.
@@ -182,28 +261,36 @@ void chunk(const DeltaArgs* args, int64_t first, int64_t count, int64_t head, co
   gather(args, first, count, head / (args->value_heads / args->key_heads), own);
   const float* keys = own.rows.data();
   const float* queries = keys + count * key_dim;
-  const float* decays = args->decays + first * args->value_heads + head;
-  const bool corrects = args->betas != nullptr;
+  const bool corrects = args->betas != nullptr, by_channel = args->by_channel != 0;
   const float* betas = corrects ? args->betas + first * args->value_heads + head : nullptr;
   float *known = own.known.data(), *mixed = known + count * value_dim, *found = own.found.data();
+  Held& held = held_of(by_channel ? key_dim : 0);
+  if (by_channel) reach_back(args, first, count, head, keys, held);
   // the matrix is gone through once for keys and queries
   if (corrects)
-    multiply({keys, key_dim}, {matrix, value_dim}, known, value_dim, 2 * count, value_dim, key_dim, 0);
+    multiply({by_channel ? held.reached.data() : keys, key_dim}, {matrix, value_dim}, known, value_dim, 2 * count, value_dim, key_dim, 0);
   else
     multiply({queries, key_dim}, {matrix, value_dim}, mixed, value_dim, count, value_dim, key_dim, 0);
   Rows transposed{own.transposed.data(), kChunk}, above{found, value_dim};
   float reach[kChunk], last = 0;
-  for (int64_t i = 0; i < count; ++i) reach[i] = last += decays[i * args->value_heads];
+  const float* decays = args->decays + first * args->value_heads + head;
+  for (int64_t i = 0; !by_channel && i < count; ++i) reach[i] = last += decays[i * args->value_heads];
   // in groups of rows: all that earlier groups have to do with them by tiles, the rest row by row
   float between[kRows * kChunk], seen[kRows * kChunk];
   for (int64_t low = 0; low < count; low += kRows) {
     int64_t rows = std::min(kRows, count - low);
     int64_t columns = std::min(kChunk, (low + rows + kWide - 1) / kWide * kWide);
-    if (corrects)
+    if (corrects && !by_channel)
       multiply({keys + low * key_dim, key_dim}, transposed, between, kChunk, rows, columns, key_dim, 0);
-    multiply({queries + low * key_dim, key_dim}, transposed, seen, kChunk, rows, columns, key_dim, 0);
+    if (!by_channel)
+      multiply({queries + low * key_dim, key_dim}, transposed, seen, kChunk, rows, columns, key_dim, 0);
     float *out = found + low * value_dim, *mix = mixed + low * value_dim;
     for (int64_t r = 0; r < rows; ++r) {
+      if (by_channel) {
+        int64_t at = (low + r) * key_dim;
+        products_of(keys + at, queries + at, key_dim, low + r, held, between + r * kChunk, seen + r * kChunk);
+        continue;
+      }
       if (corrects) weigh(reach, low + r, between + r * kChunk);
       weigh(reach, low + r, seen + r * kChunk);
       float before = std::exp(reach[low + r]);
@@ -239,13 +326,14 @@ void sequence(const DeltaArgs* args, int64_t number, int64_t head) {
   const float* matrix = args->matrices + args->slots[number] * args->slot_stride + head * size;
   int64_t start = args->starts[number], end = args->starts[number + 1];
   int64_t at = args->positions[number] - start;  // what a token's place lacks to its position
+  int64_t decay_size = args->by_channel ? key_dim : 1, decay_stride = args->value_heads * decay_size;
   int64_t handed = args->handed_at[number] ? start + args->handed_at[number] : -1;
   for (int64_t low = start; low < end;) {
     auto factors = [&](int64_t token) {
       return Factors{{own.rows.data() + (token - low) * key_dim, key_dim},
                      {own.found.data() + (token - low) * value_dim, value_dim},
-                     args->decays + token * args->value_heads + head,
-                     args->value_heads};
+                     {args->decays + (token * args->value_heads + head) * decay_size, decay_stride},
+                     args->by_channel != 0};
     };
     int64_t high = std::min(end, low + kChunk - (at + low) % kChunk);
     chunk(args, low, high - low, head, matrix, own);
@@ -275,7 +363,8 @@ void fold_ring(const DeltaFoldArgs* args, int64_t number, int64_t layer, int64_t
   int64_t key_head = head / (args->value_heads / args->key_heads), count = args->counts[number];
   if (count == 0) return;
   thread_local std::vector<float> own;
-  own.resize(kFold * (key_dim + value_dim + 1) + key_dim * kFold);
+  int64_t decay_size = args->by_channel ? key_dim : 1;
+  own.resize(kFold * (key_dim + value_dim + decay_size) + key_dim * kFold);
   float* keys = own.data();
   float* corrected = keys + kFold * key_dim;
   float* decays = corrected + kFold * value_dim;
@@ -287,12 +376,13 @@ void fold_ring(const DeltaFoldArgs* args, int64_t number, int64_t layer, int64_t
     std::memcpy(corrected + i * value_dim,
                 args->corrected + (place * args->value_heads + head) * value_dim,
                 value_dim * sizeof(float));
-    decays[i] = args->decays[place * args->value_heads + head];
+    std::memcpy(decays + i * decay_size, args->decays + (place * args->value_heads + head) * decay_size,
+                decay_size * sizeof(float));
   }
   float* matrix = args->matrices + args->slots[number] * args->slot_stride +
                   (layer * args->value_heads + head) * key_dim * value_dim;
-  fold({{keys, key_dim}, {corrected, value_dim}, decays, 1}, count, key_dim, value_dim, matrix,
-       decays + kFold);
+  fold({{keys, key_dim}, {corrected, value_dim}, {decays, decay_size}, args->by_channel != 0}, count, key_dim,
+       value_dim, matrix, decays + kFold * decay_size);
 }
 
 }  // namespace

@@ -9,12 +9,13 @@ struct DeltaFoldArgs {
   float* matrices;         // [slots, layers, value_heads, key_dim, value_dim], slots slot_stride apart
   const float* keys;       // [rings, layers, ring, key_heads, key_dim]
   const float* corrected;  // [rings, layers, ring, value_heads, value_dim]
-  const float* decays;     // [rings, layers, ring, value_heads]
+  const float* decays;     // [rings, layers, ring, value_heads], by channel [..., key_dim]
   const int64_t* slots;    // [sequences]
   const int64_t* rings;    // the same, and so on
   const int64_t* committed;
   const int64_t* counts;   // may be 0
   int64_t sequences, layers, ring, key_heads, value_heads, key_dim, value_dim, slot_stride;
+  int64_t by_channel;      // whether each number of a key decays on its own: 0 or 1
 };
 
 // Tokens of a step, by sequences. Rows are contiguous, numbers single precision.
@@ -22,8 +23,8 @@ struct DeltaArgs {
   const float* queries;    // [tokens, key_heads, key_dim]
   const float* keys;       // the same
   const float* values;     // [tokens, value_heads, value_dim]
-  const float* decays;     // [tokens, value_heads], logarithms
-  const float* betas;      // the same; null: values are taken up as they are
+  const float* decays;     // [tokens, value_heads], by channel [..., key_dim]; logarithms
+  const float* betas;      // [tokens, value_heads]; null, not by channel: values are taken up as they are
   const float* matrices;   // of one layer, slots slot_stride apart; changed by due alone
   const int64_t* slots;    // [sequences]
   const int64_t* starts;   // [sequences + 1]
@@ -36,4 +37,5 @@ struct DeltaArgs {
   const DeltaFoldArgs* due;  // by which the sequences' matrices are taken on first, or null
   int64_t sequences, key_heads, value_heads, key_dim, value_dim, slot_stride;
   int64_t layer;             // of these matrices, among those of due
+  int64_t by_channel;        // 0 or 1
 };

@@ -1,6 +1,6 @@
 // The small operations around the gated delta rule, each in one pass. Specifications: the torch
-// references in kernels/delta_shaping.py, kernels/gated_norm.py, kernels/ring_write.py and
-// kernels/conv_windows.py.
+// references in kernels/delta_shaping.py, kernels/kimi_shaping.py, kernels/gated_norm.py,
+// kernels/ring_write.py and kernels/conv_windows.py.
 //
 // A token's numbers are made from its own row alone, in one order: no bit depends on what else is in
 // the step, or on threads.
@@ -34,6 +34,21 @@ void to_length(float* row, int64_t size, float length) {
 inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 inline float softplus(float x) { return x > kLinear ? x : std::log1p(std::exp(x)); }
 
+// The same for many numbers at a time: log(1 + e) as 2 artanh(e / (2 + e)), of e = exp(-|x|), in a series
+// whose first term left out is below 1e-8 of the sum.
+inline float softplus_in_vectors(float x) {
+  float e = exponential(-std::fabs(x)), s = e / (2.0f + e), square = s * s;
+  float sum = 1.0f / 15;
+  sum = sum * square + 1.0f / 13;
+  sum = sum * square + 1.0f / 11;
+  sum = sum * square + 1.0f / 9;
+  sum = sum * square + 1.0f / 7;
+  sum = sum * square + 1.0f / 5;
+  sum = sum * square + 1.0f / 3;
+  sum = sum * square + 1.0f;
+  return (x > 0 ? x : 0.0f) + 2.0f * s * sum;
+}
+
 template <typename T>
 void shape_token(const DeltaShapingArgs* args, int64_t token) {
   int64_t keys = args->key_heads * args->key_dim, values = args->value_heads * args->value_dim;
@@ -63,6 +78,43 @@ void shape(const DeltaShapingArgs* args) {
 }
 
 template <typename T>
+void shape_kimi_token(const KimiShapingArgs* args, int64_t token) {
+  int64_t size = args->heads * args->head_dim, at = token * size;
+  const T* row = static_cast<const T*>(args->convolved) + 3 * at;
+  silu_row(row, args->queries + at, size);
+  silu_row(row + size, args->keys + at, size);
+  silu_row(row + 2 * size, args->values + at, size);
+  const T* steps = static_cast<const T*>(args->steps) + token * args->steps_stride;
+  const T* betas = static_cast<const T*>(args->said_betas) + token * args->betas_stride;
+  float scale = float(1.0 / std::sqrt(double(args->head_dim)));
+  for (int64_t h = 0; h < args->heads; ++h) {
+    int64_t first = h * args->head_dim;
+    to_length(args->queries + at + first, args->head_dim, scale);
+    to_length(args->keys + at + first, args->head_dim, 1.0f);
+    args->betas[token * args->heads + h] = sigmoid(widen(betas[h]));
+    float pace = -args->rates[h];
+    const float* bias = args->bias;
+    float* decays = args->decays + at;
+#pragma omp simd
+    for (int64_t k = first; k < first + args->head_dim; ++k)
+      decays[k] = pace * softplus_in_vectors(widen(steps[k]) + bias[k]);
+  }
+}
+
+template <typename T>
+void shape_kimi(const KimiShapingArgs* args) {
+  bool worth = args->tokens * 4 * args->heads * args->head_dim >= kWorthNumbers;
+  team::each_of(args->tokens, worth, [=](int64_t token) { shape_kimi_token<T>(args, token); });
+}
+
+template <typename T>
+void gate_row(const T* gates, float* weights, int64_t count, bool by_sigmoid) {
+  if (!by_sigmoid) return silu_row(gates, weights, count);
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) weights[i] = 1.0f / (1.0f + exponential(std::min(-widen(gates[i]), 87.0f)));
+}
+
+template <typename T>
 void gated_norm_token(const GatedNormArgs* args, int64_t token) {
   int64_t size = args->size;
   for (int64_t h = 0; h < args->heads; ++h) {
@@ -74,7 +126,7 @@ void gated_norm_token(const GatedNormArgs* args, int64_t token) {
     for (int64_t from = 0; from < size; from += kPiece) {
       int64_t count = std::min(kPiece, size - from);
       float weights[kPiece];  // in one loop with the rounding, each of its cases divides again
-      silu_row(gates + from, weights, count);
+      gate_row(gates + from, weights, count, args->by_sigmoid != 0);
 #pragma omp simd
       for (int64_t i = 0; i < count; ++i)
         narrow(mixed[from + i] * scale * args->weight[from + i] * weights[i], out + from + i);
@@ -143,6 +195,8 @@ extern "C" {
 
 void keepwarm_delta_shaping_bf16(const DeltaShapingArgs* args) { shape<bf16>(args); }
 void keepwarm_delta_shaping_f32(const DeltaShapingArgs* args) { shape<float>(args); }
+void keepwarm_kimi_shaping_bf16(const KimiShapingArgs* args) { shape_kimi<bf16>(args); }
+void keepwarm_kimi_shaping_f32(const KimiShapingArgs* args) { shape_kimi<float>(args); }
 void keepwarm_gated_norm_bf16(const GatedNormArgs* args) { gated_norm<bf16>(args); }
 void keepwarm_gated_norm_f32(const GatedNormArgs* args) { gated_norm<float>(args); }
 

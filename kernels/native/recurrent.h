@@ -18,6 +18,20 @@ struct DeltaShapingArgs {
   int64_t tokens, key_heads, value_heads, key_dim, value_dim;
 };
 
+struct KimiShapingArgs {
+  const void* convolved;   // [tokens, 3 * heads * head_dim]: queries, keys, values
+  const void* steps;       // [tokens, heads * head_dim], rows steps_stride apart
+  const void* said_betas;  // [tokens, heads], rows betas_stride apart
+  const float* rates;      // [heads]
+  const float* bias;       // [heads * head_dim], of steps
+  float* queries;          // [tokens, heads, head_dim], and so on: DeltaArgs
+  float* keys;
+  float* values;
+  float* decays;
+  float* betas;
+  int64_t tokens, heads, head_dim, steps_stride, betas_stride;
+};
+
 struct GatedNormArgs {
   const float* mixed;   // [tokens, heads, size]
   const void* gates;    // [tokens, heads * size], rows gate_stride apart
@@ -25,6 +39,7 @@ struct GatedNormArgs {
   void* output;         // [tokens, heads * size]
   int64_t tokens, heads, size, gate_stride;
   float eps;
+  int32_t by_sigmoid;   // gates weigh by their sigmoid; else by their SiLU
 };
 
 // Rows of some tokens, each to its place in a ring. Sizes and strides are in bytes.

@@ -95,6 +95,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "routed_scaling_factor": (1,),
     "first_k_dense_replace": (0,),
     "use_routing_bias": (False,),
+    "linear_attn_config": (),
+    "mla_use_output_gate": (False,),
+    "attn_res_block_size": (),
+    "routed_expert_hidden_size": (),
+    "latent_moe_use_norm": (False,),
+    "moe_router_activation_func": ("softmax",),
 }
 """Fields that change the arithmetic of some family, and the values with which they change nothing;
 null is always one."""
@@ -212,6 +218,16 @@ class Fields:
         """Insist on one value of a field that may be absent."""
         if self.get(name, wanted) != wanted:
             raise self.error(name, self.get(name), why)
+
+    def check_known(self) -> None:
+        """Look at what nobody has read, of an object all of whose fields change the arithmetic.
+
+        Raises:
+            LoadError: there is such a field.
+        """
+        for name, value in self._values.items():
+            if name not in self._read and value is not None:
+                raise self.error(name, value, "absent: nothing is known of it")
 
     def check_rest(self) -> None:
         """Look at what nobody has read.

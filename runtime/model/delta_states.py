@@ -1,4 +1,5 @@
-"""The matrices of gated delta or Mamba-2 layers within the slots of states, and their factors.
+"""The matrices of gated delta, Kimi delta or Mamba-2 layers within the slots of states, and their
+factors.
 
 Knows slots, rings and places in them, as ``runtime.model.state_pool`` counts them. Always true:
 what is read of a slot's matrices is at the position that the pool calls committed. In a step each
@@ -6,6 +7,7 @@ layer brings its own there right before it reads them, so that they come from me
 that failed, ``catch_up`` does so for the layers that were not reached.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -39,7 +41,7 @@ class DeltaStates:
         sizes = (
             (spec.key_heads, spec.key_dim),
             (spec.value_heads, spec.value_dim),
-            (spec.value_heads,),
+            _decays_of(spec),
         )
         keys, corrected, decays = (
             matrices.new_zeros(rings[0], layers, rings[1], *size) for size in sizes
@@ -161,4 +163,9 @@ def delta_bytes(spec: OfMatrices, itemsize: int) -> int:
 def factor_bytes(spec: OfMatrices, itemsize: int) -> int:
     """Bytes of the factors of one token and layer."""
     keys, values = spec.key_heads * spec.key_dim, spec.value_heads * spec.value_dim
-    return (keys + values + spec.value_heads) * itemsize
+    return (keys + values + math.prod(_decays_of(spec))) * itemsize
+
+
+def _decays_of(spec: OfMatrices) -> tuple[int, ...]:
+    """The shape of the decays of one token and layer."""
+    return (spec.value_heads, spec.key_dim) if spec.by_channel else (spec.value_heads,)

@@ -1,8 +1,8 @@
 """The parts of a family: how its ``config.json`` is read, and how its checkpoints name tensors.
 
 Here is what the readers share. Which families there are is ``runtime.model.dense_families``',
-``runtime.model.expert_families``', ``runtime.model.hybrid_families``' and
-``runtime.model.delta_families``' to say.
+``runtime.model.expert_families``', ``runtime.model.hybrid_families``',
+``runtime.model.delta_families``' and ``runtime.model.kimi_families``' to say.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +23,10 @@ class TensorNames:
     """Tensors whose rows are those of several, in their order; names as the decoder's."""
     by_head: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Names for a tensor with the rows of all parts together for each head of keys."""
+    patterns: tuple[tuple[str, str], ...] = ()
+    """Likewise behind those: regular expressions, and what replaces all that they match."""
+    or_else: tuple[tuple[str, str], ...] = ()
+    """Parts of names, and others for which they stand where a checkpoint has these."""
     stacked_experts: Literal["inputs first", "outputs first"] | None = None
     """Experts are in one tensor of each kind: inputs first, gates and ups taking turns (gpt-oss);
     or, unless a checkpoint keeps them one by one, outputs first, gates before ups (Qwen3.5)."""

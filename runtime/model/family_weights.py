@@ -105,6 +105,12 @@ class FamilyWeights:
         self._prefix, self._head_prefix = _text_prefix(checkpoint, names.embedding)
         together = (*names.fused, *names.by_head)
         self._fused = {part: fused for fused, parts in together for part in parts}
+        stored = checkpoint.names()
+        self._or_else = [
+            (one, other)
+            for one, other in names.or_else
+            if any(f".{other}." in each for each in stored)
+        ]
         self._read: set[str] = set()
         self._quantised: QuantisedTensors | None = None
         if config.quantisation is not None:
@@ -227,6 +233,10 @@ class FamilyWeights:
     def _in_layer(self, layer: int, rest: str) -> str:
         for ours, theirs in self._names.replaced:
             rest = rest.replace(ours, theirs)
+        for pattern, theirs in self._names.patterns:
+            rest = re.sub(pattern, theirs, rest)
+        for one, other in self._or_else:
+            rest = rest.replace(one, other)
         return f"model.layers.{layer}.{rest}"
 
     def _of_fused(self, layer: int, module: str, kind: str, wanted: "_Wanted") -> Tensor:

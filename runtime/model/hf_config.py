@@ -19,6 +19,7 @@ from runtime.model.expert_families import EXPERT_FAMILIES
 from runtime.model.family import Family
 from runtime.model.gemma4_families import GEMMA4_FAMILIES
 from runtime.model.hybrid_families import HYBRID_FAMILIES
+from runtime.model.kimi_families import KIMI_FAMILIES
 from runtime.model.latent_families import LATENT_FAMILIES
 from runtime.model.mamba_families import MAMBA_FAMILIES
 from runtime.model.quantisation import read_quantisation
@@ -30,6 +31,7 @@ FAMILIES: dict[str, Family] = {
     **LATENT_FAMILIES,
     **HYBRID_FAMILIES,
     **DELTA_FAMILIES,
+    **KIMI_FAMILIES,
     **MAMBA_FAMILIES,
 }
 

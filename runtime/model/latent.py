@@ -58,7 +58,8 @@ class Latent:
     value_dim: int
     query_rank: int | None = None
     """Queries come from a latent of so many numbers, normed; None: they come as ever."""
-    rope: RopeConfig = PLAIN_ROPE
+    rope: RopeConfig | None = PLAIN_ROPE
+    """None: nothing is rotated, ``rotary_dim`` is just the part that all heads share."""
     interleaved: bool = True
     """In the checkpoint the two of a rotated pair are neighbours; else half of ``rotary_dim``
     apart."""
@@ -83,7 +84,7 @@ class Latent:
             raise ValueError(f"query_rank is {self.query_rank}, at least 1 is needed")
         if self.rotary_dim % 2:
             raise ValueError(f"{self.rotary_dim} dimensions are rotated: rope turns pairs")
-        if self.rope.rotated is not None:
+        if self.rope is not None and self.rope.rotated is not None:
             raise ValueError("latent attention with a part rotated otherwise than as a whole")
         if self.indexer is None:
             return

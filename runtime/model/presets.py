@@ -13,13 +13,12 @@ from runtime.model.config import (
     Layer,
     LoadError,
     ModelConfig,
-    Plain,
     Router,
 )
 from runtime.model.gemma_presets import GEMMA_PRESETS
+from runtime.model.hybrid_presets import HYBRID_PRESETS
 from runtime.model.latent_presets import LATENT_PRESETS, LATENT_REAL
 from runtime.model.preset_parts import GROUPED_EXPERTS, QWEN3_TINY, SHAPING, TINY_VOCAB, YARN, alike
-from runtime.model.recurrent import GatedDelta, Mamba2, ShortConv
 from runtime.model.rope_config import RopeConfig
 
 PREFIX = "random:"
@@ -34,12 +33,9 @@ _UNTRUNCATED = replace(YARN, truncate=False)
 _GROWING = replace(YARN, query_beta=0.3)
 _HALF_TURNED = Attention(heads=6, kv_heads=2, head_dim=16, rope=RopeConfig(rotated=8), norm="each")
 
-_MAMBA_TINY = Mamba2(
-    heads=4, head_dim=12, groups=2, state_dim=16, taps=4, conv_bias=False, least_step=0.001
-)
-
 PRESETS: dict[str, ModelConfig] = {
     **LATENT_PRESETS,
+    **HYBRID_PRESETS,
     "qwen3-tiny": ModelConfig(
         model_type="qwen3",
         vocab_size=TINY_VOCAB,
@@ -234,75 +230,6 @@ PRESETS: dict[str, ModelConfig] = {
         max_context_tokens=8192,
         shaping=SHAPING,
     ),
-    "lfm2-tiny": ModelConfig(
-        model_type="lfm2",
-        vocab_size=TINY_VOCAB,
-        hidden_size=64,
-        layers=tuple(
-            Layer(
-                mixer=QWEN3_TINY if attends else ShortConv(channels=64, taps=3),
-                feed_forward=Gated(size=96),
-            )
-            for attends in (False, True, False, False, True)
-        ),
-        max_context_tokens=8192,
-        tie_embeddings=True,
-        shaping=SHAPING,
-    ),
-    "qwen3.5-tiny": ModelConfig(
-        model_type="qwen3_5_text",
-        vocab_size=TINY_VOCAB,
-        hidden_size=64,
-        layers=tuple(
-            Layer(
-                mixer=replace(QWEN3_TINY, rope=RopeConfig(rotated=8), gated=True)
-                if attends
-                else GatedDelta(key_heads=2, value_heads=4, key_dim=16, value_dim=12, taps=4),
-                feed_forward=Gated(size=96),
-            )
-            for attends in (False, False, True, False, True)
-        ),
-        max_context_tokens=8192,
-        tie_embeddings=True,
-        shaping=SHAPING,
-    ),
-    "granite-hybrid-tiny": ModelConfig(
-        model_type="granitemoehybrid",
-        vocab_size=TINY_VOCAB,
-        hidden_size=64,
-        layers=tuple(
-            Layer(
-                mixer=Attention(heads=4, kv_heads=2, head_dim=16, rope=None, scale=0.2)
-                if attends
-                else Mamba2(heads=4, head_dim=12, groups=2, state_dim=16, taps=4),
-                feed_forward=Gated(size=96),
-                residual_scale=0.6,
-            )
-            for attends in (False, False, True, False)
-        ),
-        max_context_tokens=8192,
-        tie_embeddings=True,
-        embedding_scale=2.0,
-        logit_divisor=1.5,
-        shaping=SHAPING,
-    ),
-    "nemotron-h-tiny": ModelConfig(
-        model_type="nemotron_h",
-        vocab_size=TINY_VOCAB,
-        hidden_size=64,
-        layers=(
-            Layer(mixer=_MAMBA_TINY, feed_forward=None),
-            Layer(mixer=None, feed_forward=Plain(size=96)),
-            Layer(mixer=Attention(heads=4, kv_heads=2, head_dim=16, rope=None), feed_forward=None),
-            Layer(
-                mixer=None,
-                feed_forward=replace(GROUPED_EXPERTS, each=Plain(size=32), shared=Plain(size=48)),
-            ),
-            Layer(mixer=_MAMBA_TINY, feed_forward=None),
-        ),
-        max_context_tokens=8192,
-        shaping=SHAPING,
-    ),
     "qwen3-100m": ModelConfig(
         model_type="qwen3",
         vocab_size=32768,
@@ -313,30 +240,6 @@ PRESETS: dict[str, ModelConfig] = {
             Gated(size=2048),
         ),
         max_context_tokens=32768,
-        tie_embeddings=True,
-        shaping=SHAPING,
-    ),
-    "qwen3.5-100m": ModelConfig(
-        model_type="qwen3_5_text",
-        vocab_size=32768,
-        hidden_size=768,
-        layers=tuple(
-            Layer(
-                mixer=Attention(
-                    heads=6,
-                    kv_heads=2,
-                    head_dim=128,
-                    rope=RopeConfig(theta=1000000.0, rotated=32),
-                    norm="each",
-                    gated=True,
-                )
-                if number % 4 == 3
-                else GatedDelta(key_heads=3, value_heads=6, key_dim=128, value_dim=128, taps=4),
-                feed_forward=Gated(size=1792),
-            )
-            for number in range(12)
-        ),
-        max_context_tokens=65536,
         tie_embeddings=True,
         shaping=SHAPING,
     ),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from kernels.delta_rows import CHUNK
 from runtime.model.config import Experts, Gated, KeepsKV, Layer, ModelConfig, Plain
-from runtime.model.recurrent import GatedDelta, Mamba2, OfMatrices, ShortConv
+from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, OfMatrices, ShortConv
 from runtime.model.state_step import StateRoom
 from runtime.model.step_buckets import Bucket, large_chunks
 
@@ -76,6 +76,8 @@ def _width(layer: Layer) -> int:
             mixed = 5 * channels
         case GatedDelta(channels=channels, value_size=values):
             mixed = 2 * channels + 2 * values
+        case KimiDelta(channels=channels, size=values):
+            mixed = 2 * channels + 4 * values
         case Mamba2(channels=channels, size=values):
             mixed = 2 * channels + 2 * values
     return mixed + _feed_forward_width(layer.feed_forward)
@@ -89,7 +91,8 @@ def _matrix_bytes(layer: Layer, bucket: Bucket) -> int:
         return 0
     room = room_of(bucket)
     keys, values = spec.key_heads * spec.key_dim, spec.value_heads * spec.value_dim
-    shaped = room.tokens * (2 * keys + 4 * values + 2 * spec.value_heads)
+    decays = spec.value_heads * (spec.key_dim if spec.by_channel else 1)
+    shaped = room.tokens * (2 * keys + 4 * values + spec.value_heads + decays)
     turned = room.tokens * (spec.value_heads * spec.key_dim + values) if room.chunks else 0
     solved = 2 * room.chunks * spec.value_heads * CHUNK * CHUNK
     handed = room.long * spec.value_heads * spec.key_dim * spec.value_dim

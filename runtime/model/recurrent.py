@@ -1,11 +1,12 @@
-"""Recurrent mixers as values: what keeps a state of one size, whatever the number of tokens.
+"""The shapes of recurrent layers: mixers that keep a state, whatever the number of tokens.
 
-No torch here. Always true: a description that exists is of a mixer that can be built.
+Each says what its state is made of: the inputs of the last tokens, and with some a matrix for each
+head. No torch here.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 MOST_TAPS: Final = 16
 
@@ -24,8 +25,7 @@ class ShortConv:
     def __post_init__(self) -> None:
         if self.channels < 1:
             raise ValueError(f"a convolution of {self.channels} channels, at least 1 is needed")
-        if not 2 <= self.taps <= MOST_TAPS:
-            raise ValueError(f"a convolution over {self.taps} tokens, 2 to {MOST_TAPS} are served")
+        _check_taps(self.taps)
 
     def num_parameters(self, hidden: int) -> int:
         biases = (4 * self.channels + hidden) * self.bias
@@ -46,6 +46,9 @@ class GatedDelta:
     taps: int
     """Tokens that an output of the convolution sees, its own included."""
 
+    by_channel: ClassVar[bool] = False
+    """Whether each number of a key decays on its own, or all of a head's alike."""
+
     def __post_init__(self) -> None:
         for name in ("key_heads", "value_heads", "key_dim", "value_dim"):
             if getattr(self, name) < 1:
@@ -54,8 +57,7 @@ class GatedDelta:
             raise ValueError(
                 f"{self.value_heads} heads of values are not a multiple of {self.key_heads} of keys"
             )
-        if not 2 <= self.taps <= MOST_TAPS:
-            raise ValueError(f"a convolution over {self.taps} tokens, 2 to {MOST_TAPS} are served")
+        _check_taps(self.taps)
 
     @property
     def key_size(self) -> int:
@@ -95,14 +97,15 @@ class Mamba2:
     """Steps are held within these."""
     most_step: float = math.inf
 
+    by_channel: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         for name in ("heads", "head_dim", "groups", "state_dim"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
         if self.heads % self.groups:
             raise ValueError(f"{self.heads} heads are not in {self.groups} equal groups")
-        if not 2 <= self.taps <= MOST_TAPS:
-            raise ValueError(f"a convolution over {self.taps} tokens, 2 to {MOST_TAPS} are served")
+        _check_taps(self.taps)
         if not 0 <= self.least_step <= self.most_step:
             raise ValueError(f"steps within {self.least_step} and {self.most_step}")
 
@@ -139,6 +142,65 @@ class Mamba2:
         return maps + biases + convolution + 3 * self.heads + self.size
 
 
-OfMatrices = GatedDelta | Mamba2
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KimiDelta:
+    """Kimi Delta Attention (arXiv:2510.26692): the gated delta rule with a decay for each number of
+    a key, behind a causal convolution over the last few tokens; a mixer that keeps a matrix for
+    each head, and the inputs of the last ``taps - 1`` tokens. Decays and the gate of what comes out
+    are made in two steps, of as many numbers between as a head has."""
+
+    heads: int
+    head_dim: int
+    """Numbers of a query, a key and a value."""
+    taps: int
+    """Tokens that an output of the convolution sees, its own included."""
+
+    by_channel: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "head_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
+        _check_taps(self.taps)
+
+    @property
+    def size(self) -> int:
+        """Numbers of a token in all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution: queries, keys and values."""
+        return 3 * self.size
+
+    @property
+    def key_heads(self) -> int:
+        return self.heads
+
+    @property
+    def value_heads(self) -> int:
+        return self.heads
+
+    @property
+    def key_dim(self) -> int:
+        return self.head_dim
+
+    @property
+    def value_dim(self) -> int:
+        return self.head_dim
+
+    def num_parameters(self, hidden: int) -> int:
+        maps = hidden * (self.channels + self.heads) + self.size * hidden
+        gates = 2 * (hidden * self.head_dim + self.head_dim * self.size)
+        own = self.heads + self.size + self.head_dim
+        return maps + gates + self.channels * self.taps + own
+
+
+OfMatrices = GatedDelta | KimiDelta | Mamba2
 """Mixers that keep a matrix for each head."""
 Recurrent = ShortConv | OfMatrices
+
+
+def _check_taps(taps: int) -> None:
+    if not 2 <= taps <= MOST_TAPS:
+        raise ValueError(f"a convolution over {taps} tokens, 2 to {MOST_TAPS} are served")

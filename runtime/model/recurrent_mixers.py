@@ -9,10 +9,11 @@ from typing import Protocol
 from torch import Tensor
 
 from runtime.model.delta_mixer import DeltaMixer
+from runtime.model.kimi_mixer import KimiMixer
 from runtime.model.layers import MapLoader
 from runtime.model.mamba_mixer import MambaMixer
 from runtime.model.mixer import ConvMixer
-from runtime.model.recurrent import GatedDelta, Mamba2, Recurrent
+from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, Recurrent
 from runtime.model.state_step import StateStep
 
 
@@ -39,6 +40,8 @@ def load_recurrent(
     """
     if isinstance(spec, GatedDelta):
         return DeltaMixer(spec, prefix, hidden, loader, eps=eps)
+    if isinstance(spec, KimiDelta):
+        return KimiMixer(spec, prefix, hidden, loader, eps=eps)
     if isinstance(spec, Mamba2):
         return MambaMixer(spec, prefix, hidden, loader, eps=eps)
     return ConvMixer(spec, prefix, hidden, loader)

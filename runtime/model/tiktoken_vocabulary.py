@@ -22,7 +22,7 @@ from runtime.model.tokenizer_folders import kept_folder
 FILE: Final = "tiktoken.model"
 _PROGRAM = "tokenization_kimi."
 """The module of the folder's tokenizer, as ``tokenizer_config.json`` names it."""
-_MODEL_TYPES = ("kimi_k2", "kimi_k25")
+_MODEL_TYPES = ("kimi_k2", "kimi_k25", "kimi_linear")
 _NEIGHBOURS = (
     *("tokenizer_config.json", "config.json", "generation_config.json"),
     *("special_tokens_map.json", "chat_template.jinja"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runtime.model.config import Experts, ModelConfig
-from runtime.model.recurrent import GatedDelta, Mamba2, ShortConv
+from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, ShortConv
 from runtime.model.sources import ModelSource
 from sessions.command.finding import Finding
 from sessions.command.options import ServeOptions
@@ -17,7 +17,12 @@ from sessions.command.preflight import fault_of_context, fault_of_model, known_s
 from sessions.command.settings import OptionError
 from sessions.command.speech import Speech, speech_of
 
-_RECURRENT = {ShortConv: "short convolutions", GatedDelta: "gated delta nets", Mamba2: "Mamba-2"}
+_RECURRENT = {
+    ShortConv: "short convolutions",
+    GatedDelta: "gated delta nets",
+    KimiDelta: "Kimi delta attention",
+    Mamba2: "Mamba-2",
+}
 _SESSION_TOKENS = (8192, 32768)
 """Lengths of sessions that are told of, beside the whole context."""
 

@@ -13,7 +13,7 @@ from kernels.gated_delta import (
     gated_delta,
     gated_delta_reference,
 )
-from tests.support.delta_steps import SHAPES, SLOTS, close, drawn
+from tests.support.delta_steps import SHAPES, SLOTS, WAYS, close, drawn
 
 
 @pytest.fixture(autouse=True)
@@ -31,16 +31,19 @@ def spans(*counts: int) -> DeltaSpans:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("corrects", [True, False])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("counts", [None, (0, 5, 1)])
 def test_a_step_of_few_tokens_agrees_with_the_reference(
     counts: tuple[int, ...] | None,
-    corrects: bool,
+    way: str,
     shape: tuple[int, int, int, int],
     device: torch.device,
 ) -> None:
     """Behind what is due, which the matrices in memory are taken on by, and by no more."""
-    inputs, matrices, rings = drawn(shape, 7, corrects=corrects, device=device)
+    corrects, by_channel = WAYS[way]
+    inputs, matrices, rings = drawn(
+        shape, 7, corrects=corrects, by_channel=by_channel, device=device
+    )
     rows = DeltaRows(
         slots=np.array([3, 0, 2]), starts=np.array([0, 1, 6, 7]), positions=np.array([9, 0, 4])
     )
@@ -64,10 +67,11 @@ def test_a_step_of_few_tokens_agrees_with_the_reference(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("by_channel", [True, False])
 def test_a_commit_of_all_layers_agrees_with_the_reference(
-    shape: tuple[int, int, int, int], device: torch.device
+    by_channel: bool, shape: tuple[int, int, int, int], device: torch.device
 ) -> None:
-    _, matrices, rings = drawn(shape, 1, corrects=True, device=device)
+    _, matrices, rings = drawn(shape, 1, corrects=True, by_channel=by_channel, device=device)
     expected = matrices.clone()
     fold_rings_reference(expected, rings, spans(8, 0, 3))
     fold_rings(matrices, rings, spans(8, 0, 3))

@@ -15,7 +15,7 @@ from kernels.gated_delta import (
     gated_delta,
     gated_delta_reference,
 )
-from tests.support.delta_steps import SHAPES, close, drawn
+from tests.support.delta_steps import SHAPES, WAYS, close, drawn
 
 COUNTS = [2, 40, 1, 70]
 ROOM = {"sequences": 7, "tokens": 128, "chunks": 9}
@@ -69,14 +69,17 @@ def recorded(step: DeltaRows, device: torch.device) -> tuple[DeltaRows, DeltaSpa
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("corrects", [True, False])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("in_places", [True, False])
 def test_each_sequence_is_computed_as_if_it_were_alone(
-    in_places: bool, corrects: bool, shape: tuple[int, int, int, int], device: torch.device
+    in_places: bool, way: str, shape: tuple[int, int, int, int], device: torch.device
 ) -> None:
     """Behind what is due of all four; rows of nobody are finite."""
     tokens = ROOM["tokens"] if in_places else sum(COUNTS)
-    inputs, matrices, rings = drawn(shape, tokens, corrects=corrects, device=device)
+    corrects, by_channel = WAYS[way]
+    inputs, matrices, rings = drawn(
+        shape, tokens, corrects=corrects, by_channel=by_channel, device=device
+    )
     inputs = replace(inputs, decays=inputs.decays * 0.02)
     expected = matrices.clone()
     of_layer = DeltaRings(

@@ -24,14 +24,16 @@ def normal(seed: int, *size: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("heads", "size"), [(1, 7), (4, 40)])
+@pytest.mark.parametrize("by_sigmoid", [True, False])
 def test_heads_are_normed_and_then_gated(
-    heads: int, size: int, dtype: torch.dtype, device: torch.device
+    by_sigmoid: bool, heads: int, size: int, dtype: torch.dtype, device: torch.device
 ) -> None:
     """Gates are columns of a wider projection."""
     mixed, weight = normal(0, 3, heads, size), normal(1, size)
     gates = normal(2, 3, 5 + heads * size).to(dtype)
-    wanted = gated_norm_reference(mixed, gates[:, 5:], weight, 1e-6)
-    found = gated_norm(mixed.to(device), gates.to(device)[:, 5:], weight.to(device), 1e-6)
+    wanted = gated_norm_reference(mixed, gates[:, 5:], weight, 1e-6, by_sigmoid=by_sigmoid)
+    there = mixed.to(device), gates.to(device)[:, 5:], weight.to(device)
+    found = gated_norm(*there, 1e-6, by_sigmoid=by_sigmoid)
     limit = TOLERANCE[dtype]
     torch.testing.assert_close(found.cpu(), wanted, rtol=limit, atol=limit)
 

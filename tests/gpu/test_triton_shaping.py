@@ -1,4 +1,5 @@
-"""Triton's shaping of what the gated delta rule and Mamba-2 are given against torch's."""
+"""Triton's shaping of what the gated delta rule, also Kimi's, and Mamba-2 are given against
+torch's."""
 
 from dataclasses import fields, replace
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.delta_shaping import DeltaShape, delta_shaping, delta_shaping_reference
+from kernels.kimi_shaping import KimiShape, kimi_shaping, kimi_shaping_reference
 from kernels.mamba_shaping import MambaShape, mamba_shaping, mamba_shaping_reference
 
 DTYPES = [torch.bfloat16, torch.float32]
@@ -31,7 +33,7 @@ def agree(found: Tensor | None, wanted: Tensor | None) -> None:
     torch.testing.assert_close(found.cpu(), wanted, rtol=1e-5, atol=1e-7, equal_nan=True)
 
 
-def on(shape: MambaShape | DeltaShape, device: torch.device) -> dict[str, Tensor]:
+def on(shape: MambaShape | DeltaShape | KimiShape, device: torch.device) -> dict[str, Tensor]:
     return {
         each.name: getattr(shape, each.name).to(device)
         for each in fields(shape)
@@ -59,6 +61,32 @@ def test_the_rule_is_given_what_the_reference_gives_it(
     wanted = delta_shaping_reference(convolved, paces, shape)
     there = replace(shape, **on(shape, device))
     found = delta_shaping(convolved.to(device), paces.to(device), there)
+    for each in fields(wanted):
+        agree(getattr(found, each.name), getattr(wanted, each.name))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "head_dim"), [(1, 5), (4, 24)])
+def test_kimis_rule_is_given_what_the_reference_gives_it(
+    heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    """What tokens say of betas are columns of a wider projection."""
+    size = heads * head_dim
+    shape = KimiShape(
+        heads=heads,
+        head_dim=head_dim,
+        rates=normal(0, heads).abs() * 16,
+        bias=normal(1, size),
+    )
+    convolved, steps, said = (
+        (normal(seed, 5, width) * REACH).to(dtype)
+        for seed, width in ((2, 3 * size), (3, size), (4, 6 + heads))
+    )
+    convolved[4, 1] = steps[4, -1] = said[4, -1] = torch.nan
+    wanted = kimi_shaping_reference(convolved, steps, said[:, 6:], shape)
+    there = replace(shape, **on(shape, device))
+    given = convolved.to(device), steps.to(device), said.to(device)[:, 6:]
+    found = kimi_shaping(*given, there)
     for each in fields(wanted):
         agree(getattr(found, each.name), getattr(wanted, each.name))
 

@@ -23,7 +23,7 @@ from runtime.model.state_plan import StatePlan
 from runtime.model.step_buckets import buckets_up_to
 from runtime.model.weights import LoadedModel, load_model
 from tests.support.begun_states import begun_states
-from tests.support.preset_kinds import EVERY_KIND
+from tests.support.preset_kinds import DELTA, EVERY_KIND
 
 NUM_BLOCKS = 24
 
@@ -183,7 +183,7 @@ def test_recorded_decodes_are_the_plain_ones(
     assert recording.graphs.counts.replayed >= 2
 
 
-@pytest.mark.parametrize("family", ["lfm2-tiny", "qwen3.5-tiny"])
+@pytest.mark.parametrize("family", ["lfm2-tiny", *DELTA])
 def test_recorded_steps_of_hybrids_leave_the_states_of_plain_ones(
     family: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

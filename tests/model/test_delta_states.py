@@ -1,6 +1,7 @@
 """Matrices in slots: taken on by what rings hold, compiled and in torch, whoever else runs."""
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,26 +14,27 @@ from kernels.gated_delta import DeltaInputs, gated_delta_reference
 from runtime.model import delta_states
 from runtime.model.batch import IntArray
 from runtime.model.delta_states import DeltaStates, delta_bytes, factor_bytes
-from runtime.model.recurrent import GatedDelta
+from runtime.model.recurrent import GatedDelta, KimiDelta, OfMatrices
 
 SPEC = GatedDelta(key_heads=2, value_heads=4, key_dim=24, value_dim=40, taps=4)
+KIMI = KimiDelta(heads=3, head_dim=24, taps=4)
 RING, LAYERS, SLOTS = 32, 2, 5
 LIMITS = {torch.float64: 1e-13, torch.float32: 1e-5}
 
 
-def drawn(tokens: int, dtype: torch.dtype, seed: int) -> DeltaInputs:
+def drawn(tokens: int, dtype: torch.dtype, seed: int, spec: OfMatrices = SPEC) -> DeltaInputs:
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*size: int) -> torch.Tensor:
         return torch.randn(*size, generator=generator, dtype=torch.float64).to(dtype)
 
-    queries, keys = normal(2, tokens, SPEC.key_heads, SPEC.key_dim)
+    queries, keys = normal(2, tokens, spec.key_heads, spec.key_dim)
     return DeltaInputs(
         queries=queries / 5,
         keys=torch.nn.functional.normalize(keys, dim=-1),
-        values=normal(tokens, SPEC.value_heads, SPEC.value_dim),
-        decays=-0.3 * normal(tokens, SPEC.value_heads).abs(),
-        betas=normal(tokens, SPEC.value_heads).sigmoid(),
+        values=normal(tokens, spec.value_heads, spec.value_dim),
+        decays=-0.3 * normal(tokens, spec.value_heads, *[spec.key_dim] * spec.by_channel).abs(),
+        betas=normal(tokens, spec.value_heads).sigmoid(),
     )
 
 
@@ -46,7 +48,13 @@ def spans(slots: IntArray, rings: IntArray, committed: IntArray, *counts: int) -
 
 
 def part_of_a_step(
-    states: DeltaStates, slots: IntArray, lacking: DeltaSpans, seed: int, *, layers: int
+    states: DeltaStates,
+    spec: OfMatrices,
+    slots: IntArray,
+    lacking: DeltaSpans,
+    seed: int,
+    *,
+    layers: int,
 ) -> None:
     """A token for each sequence, in the first layers; the next one fails."""
     rows = DeltaRows(
@@ -56,7 +64,7 @@ def part_of_a_step(
     )
     step = states.step(rows, lacking, (NONE,) * 3, (NONE,) * 3)
     for layer in range(layers):
-        inputs = drawn(len(slots), step.matrices.dtype, seed + layer)
+        inputs = drawn(len(slots), step.matrices.dtype, seed + layer, spec)
         mixed = step.mix(layer, inputs).mixed
         expected = gated_delta_reference(inputs, step.matrices[:, layer], rows).mixed
         assert (mixed - expected).norm() / expected.norm() < LIMITS[mixed.dtype]
@@ -78,7 +86,9 @@ def fails_at(call: int, work: Callable[..., Any]) -> Callable[..., Any]:
     ["all at once", "in a step", "in a step that fails", "after a failure", "after another"],
 )
 @pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("spec", [SPEC, KIMI])
 def test_sequences_are_taken_to_any_token_of_their_rings(
+    spec: OfMatrices,
     dtype: torch.dtype,
     lacks: str,
     request: pytest.FixtureRequest,
@@ -86,12 +96,12 @@ def test_sequences_are_taken_to_any_token_of_their_rings(
 ) -> None:
     """Two sequences, each at a place of its ring and in a slot of its own."""
     seed = request.config.getoption("--seed")
-    size = SPEC.value_heads, SPEC.key_dim, SPEC.value_dim
-    memory = torch.randn(SLOTS, 7 + LAYERS * 4 * 24 * 40).to(dtype)
+    size = spec.value_heads, spec.key_dim, spec.value_dim
+    memory = torch.randn(SLOTS, 7 + LAYERS * math.prod(size)).to(dtype)
     matrices = memory[:, 7:].view(SLOTS, LAYERS, *size)
-    states = DeltaStates(SPEC, matrices, (3, RING))
+    states = DeltaStates(spec, matrices, (3, RING))
     before = matrices.clone()
-    inputs, starts = drawn(2 * RING, dtype, seed), np.array([0, RING, 2 * RING])
+    inputs, starts = drawn(2 * RING, dtype, seed, spec), np.array([0, RING, 2 * RING])
     slots, rings, committed = np.array([3, 1]), np.array([2, 0]), np.array([45, 7])
     rows = DeltaRows(slots=slots, starts=starts, positions=committed)
     places = np.concatenate([(at + np.arange(RING)) % RING for at in committed])
@@ -110,13 +120,15 @@ def test_sequences_are_taken_to_any_token_of_their_rings(
             states.commit(behind)
         states.catch_up()
     elif lacks == "after another":
-        part_of_a_step(states, slots, behind, seed, layers=0)
+        part_of_a_step(states, spec, slots, behind, seed, layers=0)
         monkeypatch.setattr(delta_states, "fold_layer", fails_at(2, delta_states.fold_layer))
         with pytest.raises(RuntimeError, match="planted"):
             states.catch_up()
         states.catch_up()
     else:
-        part_of_a_step(states, slots, behind, seed, layers=LAYERS if lacks == "in a step" else 1)
+        part_of_a_step(
+            states, spec, slots, behind, seed, layers=LAYERS if lacks == "in a step" else 1
+        )
         states.catch_up()
         states.catch_up()
     there = DeltaRows(slots=slots, starts=starts, positions=committed, handed=((0, 19), (1, RING)))
@@ -149,3 +161,5 @@ def test_what_a_layer_hands_out_is_kept_when_all_have_and_not_before() -> None:
 def test_sizes_follow_from_the_heads() -> None:
     assert delta_bytes(SPEC, 4) == 4 * 24 * 40 * 4
     assert factor_bytes(SPEC, 8) == (2 * 24 + 4 * 40 + 4) * 8
+    assert delta_bytes(KIMI, 4) == 3 * 24 * 24 * 4
+    assert factor_bytes(KIMI, 8) == 3 * (24 + 24 + 24) * 8

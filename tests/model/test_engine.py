@@ -16,6 +16,7 @@ from runtime.model import state_pool
 from runtime.model.batch import StepBatch
 from runtime.scheduling.costs import StepCosts, StepWork
 from tests.support.engine_driver import STEP_S, EngineDriver
+from tests.support.preset_kinds import DELTA
 from tools_api.grammar import GrammarSpec
 
 PROMPT = list(range(40, 90))
@@ -275,7 +276,7 @@ def test_a_step_that_fails_for_one_sequence_ends_that_one_alone(
 
 
 @pytest.mark.parametrize("steps", [0, 3])
-@pytest.mark.parametrize("model", ["lfm2-tiny", "qwen3.5-tiny"])
+@pytest.mark.parametrize("model", ["lfm2-tiny", *DELTA])
 def test_wherever_a_step_fails_that_moves_states_they_are_where_tokens_are(
     model: str, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,7 +337,7 @@ def test_a_fork_that_waits_takes_nothing_of_a_later_branch_that_has_its_bases_na
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("where", ["layers", "head", "draw"])
-@pytest.mark.parametrize("model", ["qwen3-tiny", "lfm2-tiny", "qwen3.5-tiny"])
+@pytest.mark.parametrize("model", ["qwen3-tiny", "lfm2-tiny", *DELTA])
 def test_a_step_that_fails_for_all_together_ends_none(
     model: str, where: str, *, ahead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,5 @@
-"""The gated delta rule: chunks beside token by token, any cut, and going back by factors."""
+"""The gated delta rule, by head and by channel: chunks beside token by token, any cut, and going
+back by factors."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -21,6 +22,8 @@ from kernels.gated_delta import (
 
 SHAPES = [(1, 1, 5, 7), (2, 4, 16, 12), (3, 3, 128, 128)]
 FORGETS = {"nearly nothing": 1e-4, "some": 0.5, "nearly all": 30.0}
+WAYS = {"as they are": (False, False), "corrected": (True, False), "by channel": (True, True)}
+"""Whether values are corrected, and whether decays are by channel."""
 CASES = [(s, f) for s in SHAPES for f in FORGETS if s != SHAPES[-1] or f == "some"]
 LIMITS = {torch.float64: 1e-13, torch.float32: 1e-5}
 DTYPES = list(LIMITS)
@@ -34,10 +37,10 @@ def drawn(
     dtype: torch.dtype,
     seed: int,
     *,
-    corrects: bool = True,
+    way: str = "corrected",
 ) -> tuple[DeltaInputs, torch.Tensor]:
-    """Of some tokens; and six matrices, within larger slots. Without ``corrects`` values are taken
-    up as they are."""
+    """Of some tokens; and six matrices, within larger slots."""
+    corrects, by_channel = WAYS[way]
     key_heads, value_heads, key_dim, value_dim = shape
     generator = torch.Generator().manual_seed(seed)
 
@@ -49,7 +52,7 @@ def drawn(
         queries=torch.nn.functional.normalize(queries, dim=-1),
         keys=torch.nn.functional.normalize(keys, dim=-1),
         values=normal(tokens, value_heads, value_dim),
-        decays=-forgets * normal(tokens, value_heads).abs(),
+        decays=-forgets * normal(tokens, value_heads, *[key_dim] * by_channel).abs(),
         betas=normal(tokens, value_heads).sigmoid(),
     )
     matrices = normal(6, 2, value_heads, key_dim, value_dim).to(dtype)[:, 1]
@@ -73,18 +76,18 @@ def alone(low: int, high: int, *, slot: int = 0, handed: int | None = None) -> D
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("shape", "forgets"), CASES)
-@pytest.mark.parametrize("way", [gated_delta_chunked, gated_delta])
-@pytest.mark.parametrize("corrects", [True, False])
+@pytest.mark.parametrize("computed", [gated_delta_chunked, gated_delta])
+@pytest.mark.parametrize("way", WAYS)
 def test_every_way_of_computing_is_the_one_token_by_token(
-    corrects: bool,
-    way: Way,
+    way: str,
+    computed: Way,
     shape: tuple[int, int, int, int],
     forgets: str,
     dtype: torch.dtype,
     request: pytest.FixtureRequest,
 ) -> None:
     seed = request.config.getoption("--seed")
-    inputs, matrices = drawn(shape, 180, FORGETS[forgets], dtype, seed, corrects=corrects)
+    inputs, matrices = drawn(shape, 180, FORGETS[forgets], dtype, seed, way=way)
     before = matrices.clone()
     several = DeltaRows(
         slots=np.array([4, 0, 5, 2]),
@@ -99,7 +102,7 @@ def test_every_way_of_computing_is_the_one_token_by_token(
     )
     for rows in (several, few):
         own = part(inputs, 0, int(rows.starts[-1]))
-        expected, found = gated_delta_reference(own, matrices, rows), way(own, matrices, rows)
+        expected, found = gated_delta_reference(own, matrices, rows), computed(own, matrices, rows)
         for name in ("mixed", "corrected", "handed"):
             wanted, got = getattr(expected, name), getattr(found, name)
             assert got.shape == wanted.shape
@@ -109,15 +112,15 @@ def test_every_way_of_computing_is_the_one_token_by_token(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("corrects", [True, False])
+@pytest.mark.parametrize("way", WAYS)
 def test_a_state_that_is_cut_at_multiples_of_a_chunk_has_the_bits_of_a_whole_run(
-    corrects: bool, dtype: torch.dtype, request: pytest.FixtureRequest
+    way: str, dtype: torch.dtype, request: pytest.FixtureRequest
 ) -> None:
     """Each step hands its state out 32 tokens before its end, and the next one begins with that
     state, taken on by factors."""
     seed = request.config.getoption("--seed")
     end = 5 * CHUNK
-    inputs, matrices = drawn(SHAPES[-1], end, 0.05, dtype, seed, corrects=corrects)
+    inputs, matrices = drawn(SHAPES[-1], end, 0.05, dtype, seed, way=way)
     whole = gated_delta_chunked(inputs, matrices, alone(0, end, handed=end - FOLD))
     for cuts in ((1,), (2, 3), (1, 2, 4)):
         bounds = [0, *(cut * CHUNK for cut in cuts), end]
@@ -134,11 +137,12 @@ def test_a_state_that_is_cut_at_multiples_of_a_chunk_has_the_bits_of_a_whole_run
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("forgets", FORGETS)
+@pytest.mark.parametrize("way", ["corrected", "by channel"])
 def test_factors_take_a_state_to_every_token(
-    forgets: str, dtype: torch.dtype, request: pytest.FixtureRequest
+    way: str, forgets: str, dtype: torch.dtype, request: pytest.FixtureRequest
 ) -> None:
     seed = request.config.getoption("--seed")
-    inputs, matrices = drawn(SHAPES[1], FOLD, FORGETS[forgets], dtype, seed)
+    inputs, matrices = drawn(SHAPES[1], FOLD, FORGETS[forgets], dtype, seed, way=way)
     found = gated_delta_chunked(inputs, matrices, alone(0, FOLD))
     for count in range(1, FOLD + 1):
         rows = alone(0, FOLD, handed=count)

@@ -21,8 +21,9 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("by_sigmoid", [True, False])
 def test_heads_are_normed_and_weighed_as_by_the_reference(
-    sizes: tuple[int, int], dtype: torch.dtype
+    by_sigmoid: bool, sizes: tuple[int, int], dtype: torch.dtype
 ) -> None:
     heads, size = sizes
     weight = torch.randn(size, dtype=wide(dtype))
@@ -31,8 +32,8 @@ def test_heads_are_normed_and_weighed_as_by_the_reference(
         mixed[0] = 0
         apart = (torch.randn(tokens, 5 + heads * size) * 20).to(dtype)
         for gates in (apart[:, 5:], apart[:, 5:].contiguous()):
-            found = gated_norm(mixed, gates, weight, 1e-6)
-            expected = gated_norm_reference(mixed, gates, weight, 1e-6)
+            found = gated_norm(mixed, gates, weight, 1e-6, by_sigmoid=by_sigmoid)
+            expected = gated_norm_reference(mixed, gates, weight, 1e-6, by_sigmoid=by_sigmoid)
             assert found.dtype == dtype
             one = 2 * torch.finfo(dtype).eps if dtype == torch.bfloat16 else 4e-6
             torch.testing.assert_close(found, expected, rtol=one, atol=1e-7)
@@ -40,15 +41,17 @@ def test_heads_are_normed_and_weighed_as_by_the_reference(
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("by_sigmoid", [True, False])
 def test_no_bit_of_a_row_depends_on_the_others_or_on_threads(
-    dtype: torch.dtype, threads: int
+    by_sigmoid: bool, dtype: torch.dtype, threads: int
 ) -> None:
     mixed, weight, gates = torch.randn(70, 6, 128), torch.randn(128), torch.randn(70, 768).to(dtype)
     own_threads(threads)
-    together = gated_norm(mixed, gates, weight, 1e-6)
+    together = gated_norm(mixed, gates, weight, 1e-6, by_sigmoid=by_sigmoid)
     own_threads(1)
     for rows in (slice(0, 1), slice(1, 9), slice(68, 70)):
-        assert torch.equal(gated_norm(mixed[rows], gates[rows], weight, 1e-6), together[rows])
+        alone = gated_norm(mixed[rows], gates[rows], weight, 1e-6, by_sigmoid=by_sigmoid)
+        assert torch.equal(alone, together[rows])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -66,7 +69,7 @@ def test_what_is_no_number_stays_none_in_its_own_head_alone(dtype: torch.dtype) 
 def test_the_compiled_one_is_taken_where_it_is(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **more: object) -> None:
         raise AssertionError("torch does it")
 
     given = torch.zeros(4, 2, 8), torch.zeros(4, 16, dtype=dtype), torch.ones(8), 1e-6

@@ -36,6 +36,7 @@ OPERATIONS = {
     "lfm2-tiny": int(_ASKED or 3000),
     "qwen3.5-tiny": int(_ASKED or 80),
     "granite-hybrid-tiny": int(_ASKED or 80),
+    "kimi-linear-tiny": int(_ASKED or 80),
 }
 """The references of layers of matrices go token by token: the short form plays few."""
 ENOUGH = 3000

@@ -26,6 +26,7 @@ CLASSES = {
     "qwen3_5_moe_text": "Qwen3_5MoeText",
     "granitemoehybrid": "GraniteMoeHybrid",
     "nemotron_h": "NemotronH",
+    "kimi_linear": "KimiLinear",
 }
 DELTA = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 
@@ -34,12 +35,14 @@ MAMBA = ("granitemoehybrid", "nemotron_h")
 ALWAYS = {("qwen3_next", "below"), ("qwen3_5_text", "above"), ("qwen3_5_moe_text", "uneven")} | {
     ("granitemoehybrid", "above"),
     ("nemotron_h", "below"),
+    ("kimi_linear", "below"),
+    ("kimi_linear", "uneven"),
 }
 CASES = [
     pytest.param(family, shape, marks=[] if always else pytest.mark.slow)
     for family in CLASSES
     for shape in SHAPES
-    for always in [family not in (*DELTA, *MAMBA) or (family, shape) in ALWAYS]
+    for always in [family not in (*DELTA, *MAMBA, "kimi_linear") or (family, shape) in ALWAYS]
 ]
 
 
@@ -59,7 +62,8 @@ def delta_rule(
     state = value.new_zeros(len(value), value.shape[2], key.shape[3], value.shape[3])
     mixed = []
     for at in range(value.shape[1]):
-        state = state * g[:, at].double().exp()[..., None, None]
+        kept = g[:, at].double().exp()
+        state = state * (kept[..., None] if kept.dim() == 3 else kept[..., None, None])
         known = torch.einsum("bhk,bhkv->bhv", key[:, at], state)
         corrected = beta[:, at, :, None] * (value[:, at] - known)
         state = state + key[:, at, :, :, None] * corrected[:, :, None, :]
@@ -68,6 +72,8 @@ def delta_rule(
 
 
 def fields(family: str, shape: Shape) -> dict[str, Any]:
+    if family == "kimi_linear":
+        return kimi_fields(shape)
     if family == "granitemoehybrid":
         return mamba_fields(shape)
     if family == "nemotron_h":
@@ -95,6 +101,38 @@ def nemotron_fields(shape: Shape) -> dict[str, Any]:
         "topk_group": 1 + shape.tied,
         "moe_intermediate_size": 24,
         "moe_shared_expert_intermediate_size": 20,
+        "routed_scaling_factor": 1.7,
+        "norm_topk_prob": not shape.tied,
+        "tie_word_embeddings": False,
+    }
+
+
+def kimi_fields(shape: Shape) -> dict[str, Any]:
+    attends = {1, shape.layers - 1}
+    kinds = [
+        "full_attention" if each in attends else "linear_attention" for each in range(shape.layers)
+    ]
+    return {
+        "layer_types": kinds,
+        "mlp_layer_types": [
+            "dense" if each in (0, shape.kv_heads) else "sparse" for each in range(shape.layers)
+        ],
+        "num_key_value_heads": shape.heads,
+        "kv_lora_rank": 2 * shape.head_dim + 2,
+        "q_lora_rank": 20 if shape.heads == 5 else None,
+        "qk_nope_head_dim": shape.head_dim,
+        "qk_rope_head_dim": 6 if shape.tied else 8,
+        "v_head_dim": shape.head_dim + 3,
+        "attention_bias": shape.tied,
+        "linear_head_dim": 10 + shape.layers,
+        "linear_num_heads": 1 + shape.layers % 3,
+        "linear_conv_kernel_dim": 4 - shape.tied,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_group": 4 if shape.tied else 2,
+        "topk_group": 2,
+        "n_shared_experts": 1 + shape.tied,
+        "moe_intermediate_size": 24,
         "routed_scaling_factor": 1.7,
         "norm_topk_prob": not shape.tied,
         "tie_word_embeddings": False,
@@ -195,12 +233,16 @@ def random_model(family: str, shape: Shape, seed: int) -> transformers.PreTraine
     return disturbed(getattr(transformers, f"{name}ForCausalLM")(config).eval(), seed)
 
 
+RULES = {
+    **dict.fromkeys(DELTA, ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")),
+    "kimi_linear": ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"),
+}
+
+
 def in_float64(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if family in DELTA:
-        name = family.removesuffix("_text")
-        module = f"transformers.models.{name}.modeling_{name}"
-        for rule in ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"):
-            monkeypatch.setattr(f"{module}.{rule}", delta_rule)
+    name = family.removesuffix("_text")
+    for rule in RULES.get(family, ()):
+        monkeypatch.setattr(f"transformers.models.{name}.modeling_{name}.{rule}", delta_rule)
 
 
 @pytest.mark.parametrize(("family", "shape"), CASES)

@@ -10,6 +10,7 @@ from radix_cache.snapshots import SnapshotKind
 from runtime.messages import ErrorKind, FinishReason, ResumePoint
 from runtime.model.config import LoadError
 from tests.support.engine_driver import EngineDriver, Result
+from tests.support.preset_kinds import DELTA
 
 
 def load(**settings: object) -> EngineDriver:
@@ -101,7 +102,7 @@ def test_a_turn_says_at_which_state_it_began() -> None:
     assert (point.kind, 0 < point.position < 150) == ("pause", True)
 
 
-@pytest.mark.parametrize("model", ["lfm2-tiny", "qwen3.5-tiny"])
+@pytest.mark.parametrize("model", ["lfm2-tiny", *DELTA])
 def test_states_of_a_long_prompt_are_kept_on_its_way_and_give_the_same_tokens(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

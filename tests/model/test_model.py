@@ -5,7 +5,9 @@ import torch
 
 from runtime.model.config import LoadError
 from runtime.model.gemma_presets import GEMMA_PRESETS
+from runtime.model.hybrid_presets import HYBRID_PRESETS
 from runtime.model.latent_presets import LATENT_PRESETS
+from runtime.model.preset_parts import SHAPING, TINY_VOCAB
 from runtime.model.presets import PRESETS, random_model_config
 from runtime.model.random_weights import RandomWeights
 from tests.support.byte_tokenizer import SPECIAL_TOKENS
@@ -47,6 +49,14 @@ def test_the_end_of_turn_is_the_tokenizers(name: str) -> None:
     assert config.shaping.num_plain == 256
     assert config.shaping.end_of_turn == 256 + SPECIAL_TOKENS.index("<|im_end|>")
     assert config.vocab_size >= 256 + len(SPECIAL_TOKENS)
+
+
+def test_models_with_recurrent_layers_are_those_of_a_module_of_their_own() -> None:
+    """And all presets have what they share."""
+    assert {name for name, config in PRESETS.items() if config.recurrent} == set(HYBRID_PRESETS)
+    for name, config in PRESETS.items():
+        assert config.shaping == SHAPING
+        assert (config.vocab_size == TINY_VOCAB) == ("-tiny" in name), name
 
 
 def test_other_names_are_refused_with_the_known_ones() -> None:

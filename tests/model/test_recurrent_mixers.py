@@ -11,11 +11,12 @@ import torch
 
 from kernels.delta_rows import CHUNK
 from runtime.model.delta_mixer import DeltaMixer
+from runtime.model.kimi_mixer import KimiMixer
 from runtime.model.layers import MapLoader
 from runtime.model.mamba_mixer import MambaMixer
 from runtime.model.mixer import ConvMixer
 from runtime.model.random_weights import RandomWeights
-from runtime.model.recurrent import GatedDelta, Mamba2, Recurrent, ShortConv
+from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, Recurrent, ShortConv
 from runtime.model.recurrent_mixers import load_recurrent
 from runtime.model.state_pool import StatePool
 from runtime.scheduling.queues import interval
@@ -24,9 +25,10 @@ from tests.support.mixing import CPU, HIDDEN, config_around
 SPECS = [
     (ShortConv(channels=HIDDEN, taps=3), ConvMixer),
     (GatedDelta(key_heads=2, value_heads=4, key_dim=16, value_dim=24, taps=4), DeltaMixer),
+    (KimiDelta(heads=3, head_dim=16, taps=4), KimiMixer),
     (Mamba2(heads=4, head_dim=10, groups=2, state_dim=16, taps=4, bias=True), MambaMixer),
 ]
-SMALL = "conv_windows", "delta_shaping", "gated_norm", "ring_write"
+SMALL = "conv_windows", "delta_shaping", "gated_norm", "kimi_shaping", "ring_write"
 COMPILED = "gated_delta", "short_conv", *SMALL
 ENDS = 5 * CHUNK, 5 * CHUNK + 17
 """States have the same bits at multiples of a chunk, outputs everywhere."""
@@ -87,7 +89,7 @@ def test_a_state_that_is_resumed_at_multiples_of_a_chunk_has_the_bits_of_a_whole
         for module in COMPILED:
             monkeypatch.setattr(f"kernels.{module}.native_library", lambda _: None)
     mixer, seed = loaded(spec, dtype), request.config.getoption("--seed")
-    for name in ("_in", "_out", "_mixed", "_paces"):
+    for name in ("_in", "_out", "_mixed", "_paces", "_to_decays", "_to_gates"):
         if hasattr(mixer, name):
             setattr(mixer, name, row_by_row(getattr(mixer, name)))
     generator = torch.Generator().manual_seed(seed)

@@ -12,6 +12,7 @@ from runtime.model.state_pool import StatePool
 from runtime.offload.state_copies import StateCopies
 from tests.support.executors import AtOnce, Later
 from tests.support.model_shapes import with_other_keys
+from tests.support.preset_kinds import DELTA
 
 CPU = torch.device("cpu")
 
@@ -33,7 +34,7 @@ def ids(*slots: int) -> np.ndarray:
     return np.array(slots, dtype=np.int32)
 
 
-@pytest.mark.parametrize("model", ["lfm2-tiny", "qwen3.5-tiny", "lfm2-tiny of two groups"])
+@pytest.mark.parametrize("model", ["lfm2-tiny", *DELTA, "lfm2-tiny of two groups"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_what_comes_up_is_what_went_down(dtype: torch.dtype, model: str) -> None:
     states, tails, copies = made(dtype, model, AtOnce())

@@ -8,6 +8,7 @@ from runtime.model.batch import NO_STATE, TRIAL_STATE
 from runtime.model.presets import random_model_config
 from runtime.model.state_pool import StatePool, ring_bytes, state_bytes, state_dtype
 from runtime.model.state_step import RING
+from tests.support.preset_kinds import DELTA
 
 CONFIG = random_model_config("lfm2-tiny")
 LAYERS, CHANNELS = len(CONFIG.recurrent), CONFIG.recurrent[0].channels
@@ -138,7 +139,7 @@ def test_sizes_follow_from_the_layers() -> None:
     assert state_dtype(torch.float64) == torch.float64
 
 
-@pytest.mark.parametrize("family", ["lfm2-tiny", "qwen3.5-tiny"])
+@pytest.mark.parametrize("family", ["lfm2-tiny", *DELTA])
 def test_a_rehearsal_changes_no_state(family: str) -> None:
     config = random_model_config(family)
     pool = StatePool(

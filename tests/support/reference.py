@@ -20,7 +20,7 @@ from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig, 
 from runtime.model.latent import Latent
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
-from runtime.model.recurrent import GatedDelta, Mamba2, ShortConv
+from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, ShortConv
 from tests.support.reference_choice import chosen_tokens, layer_norm
 from tests.support.reference_rope import grow, rotate
 
@@ -138,6 +138,7 @@ class ReferenceModel:
         kinds = {
             ShortConv: self._convolution,
             GatedDelta: self._gated_delta,
+            KimiDelta: self.kimi_delta,
             Mamba2: self._mamba2,
             Attention: self.attention,
             Latent: self.latent,
@@ -181,6 +182,43 @@ class ReferenceModel:
         output = output / (output.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt()
         output = (output * scale).flatten(1) * gates / (1 + (-gates).exp())
         return self._linear(f"{name}.out_proj", output, x.shape[1], False)
+
+    def kimi_delta(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
+        spec, name, tokens = layer.mixer, f"{prefix}.linear_attn", len(x)
+        heads, size = spec.heads, spec.heads * spec.head_dim
+        rows = []
+        for part in "qkv":
+            inputs = self._linear(f"{name}.{part}_proj", x, size, False)
+            taps = self._get(f"{name}.{part}_conv1d.weight", size, 1, spec.taps)
+            mixed = torch.zeros_like(inputs)
+            for back in range(min(tokens, spec.taps)):
+                mixed[back:] += inputs[: tokens - back] * taps[:, 0, spec.taps - 1 - back]
+            rows.append((mixed / (1 + (-mixed).exp())).view(tokens, heads, -1))
+        queries, keys, values = rows
+        queries, keys = (
+            y / (y.pow(2).sum(-1, keepdim=True) + 1e-6).sqrt() for y in (queries, keys)
+        )
+        steps, gates = (
+            self._linear(
+                f"{name}.{part}_b_proj",
+                self._linear(f"{name}.{part}_a_proj", x, spec.head_dim, False),
+                size,
+                False,
+            ).view(tokens, heads, -1)
+            for part in "fg"
+        )
+        betas = self._linear(f"{name}.b_proj", x, heads, False)
+        paces = (1 + (steps + self._get(f"{name}.dt_bias", size).view(heads, -1)).exp()).log()
+        kept = (-self._get(f"{name}.A_log", 1, 1, heads, 1)[0].exp() * paces).exp()
+        matrix, found = x.new_zeros(heads, spec.head_dim, spec.head_dim), []
+        for at in range(tokens):
+            matrix = kept[at][:, :, None] * matrix
+            missing = values[at] - (keys[at][:, :, None] * matrix).sum(1)
+            missing = missing / (1 + (-betas[at, :, None]).exp())
+            matrix = matrix + keys[at][:, :, None] * missing[:, None, :]
+            found.append((queries[at][:, :, None] * matrix).sum(1) / math.sqrt(spec.head_dim))
+        output = self._norm(f"{name}.o_norm", torch.stack(found)) / (1 + (-gates).exp())
+        return self._linear(f"{name}.o_proj", output.flatten(1), x.shape[1], False)
 
     def _mamba2(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
         spec, name, tokens = layer.mixer, f"{prefix}.mamba", len(x)
@@ -300,12 +338,16 @@ class ReferenceModel:
         if spec.interleaved:
             pairs = [*range(0, spec.rotary_dim, 2), *range(1, spec.rotary_dim, 2)]
             shared = shared[..., pairs]
-            turned = rotate(queries[..., spec.plain_dim :][..., pairs], spec.rope)
+            turning = queries[..., spec.plain_dim :][..., pairs]
         else:
-            turned = rotate(queries[..., spec.plain_dim :], spec.rope)
-        shared = rotate(shared, spec.rope)[:, 0]
-        grow(queries, spec.rope)
-        grow(turned, spec.rope)
+            turning = queries[..., spec.plain_dim :]
+        turned, shared = (
+            y if spec.rope is None else rotate(y, spec.rope) for y in (turning, shared)
+        )
+        shared = shared[:, 0]
+        if spec.rope is not None:
+            grow(queries, spec.rope)
+            grow(turned, spec.rope)
         scale = 1 / math.sqrt(spec.plain_dim + spec.rotary_dim)
         visible = torch.ones(tokens, tokens, dtype=torch.bool).tril()
         if spec.indexer is not None:

@@ -85,6 +85,7 @@ USES_TORCH = {
     "model.feed_forward",
     "model.gguf_weights",
     "model.kv_pool",
+    "model.kimi_mixer",
     "model.latent_mixer",
     "model.layer_inputs",
     "model.layers",

@@ -21,6 +21,7 @@ SMALL = Latent(heads=2, rank=6, plain_dim=4, rotary_dim=2, value_dim=3, query_ra
         ({"value_dim": 0}, "value_dim is 0, at least 1"),
         ({"query_rank": 0}, "query_rank is 0, at least 1"),
         ({"rotary_dim": 3}, "3 dimensions are rotated: rope turns pairs"),
+        ({"rotary_dim": 3, "rope": None}, "3 dimensions are rotated: rope turns pairs"),
         ({"rope": RopeConfig(rotated=2)}, "a part rotated otherwise"),
         (
             {"indexer": Indexer(heads=1, dim=1, top_k=1)},

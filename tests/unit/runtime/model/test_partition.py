@@ -72,6 +72,7 @@ def test_parts_hold_all_weights_and_what_is_whole_once_more(kind: str, whole_exp
         ("qwen2-moe-tiny", 3, "32 columns of the feed-forward are not a multiple of 3"),
         ("lfm2-tiny", 2, "layers of ShortConv cannot be cut yet"),
         ("qwen3.5-tiny", 2, "layers of GatedDelta cannot be cut yet"),
+        ("kimi-linear-tiny", 2, "layers of KimiDelta cannot be cut yet"),
         ("olmo2-tiny", 2, "queries are normed over all heads together"),
         ("minimax-m2-tiny", 2, "queries are normed over all heads together"),
     ],

@@ -99,6 +99,11 @@ def test_of_a_model_that_is_there_context_and_chat_format_are_told(tmp_path: Pat
             "qwen3_5_text: 2 layers of attention, 3 of gated delta nets, 185980 parameters",
         ),
         (
+            "kimi-linear-tiny",
+            "kimi_linear: 2 layers of attention, 3 of Kimi delta attention, 3 of 8 experts a "
+            "token, 273792 parameters",
+        ),
+        (
             "granite-hybrid-tiny",
             "granitemoehybrid: 1 layers of attention, 3 of Mamba-2, 146564 parameters",
         ),
