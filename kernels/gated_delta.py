@@ -195,6 +195,12 @@ def gated_delta(
     return DeltaOutputs(mixed=mixed, corrected=corrected, handed=handed)
 
 
+def folds_apart(matrices: Tensor) -> bool:
+    """Whether ``gated_delta`` takes matrices on in a pass of its own before their tokens, and can
+    fail between the two: whoever has to know asks for one by ``fold_layer`` first."""
+    return triton_kernels("delta_steps", matrices) is None and _compiled(matrices) is None
+
+
 def _compiled(matrices: Tensor) -> NativeLibrary | None:
     """The kernels for these matrices, each of which lies in one piece."""
     if matrices.device.type != "cpu" or matrices.dtype != torch.float32:

@@ -21,6 +21,7 @@ from kernels.gated_delta import (
     DeltaRings,
     fold_layer,
     fold_rings,
+    folds_apart,
     gated_delta,
 )
 from kernels.ring_write import RingPlaces, ring_write
@@ -128,6 +129,10 @@ class DeltaStep:
         """The tokens of a layer behind its matrices, which are brought where the step begins."""
         due = self.due[-1] if self.due else None
         assert due is None or due.layer == layer, "layers come in their order"
+        if due is not None and folds_apart(self.matrices):
+            fold_layer(due)
+            self.due.pop()
+            due = None
         outputs = gated_delta(inputs, self.matrices[:, layer], self.rows, due)
         if due is not None:
             self.due.pop()
