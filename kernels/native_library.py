@@ -86,36 +86,10 @@ class NativeLibrary:
         self._silu_mul.argtypes = (ctypes.c_void_p, ctypes.c_void_p, *sizes)
         self._visible_softmax = getattr(library, f"keepwarm_visible_softmax_{suffix}")
         self._visible_softmax.argtypes = (ctypes.c_void_p, *[ctypes.c_int64] * 5)
-        self.short_conv = getattr(library, f"keepwarm_short_conv_{suffix}")
-        """See ``kernels.short_conv``."""
-        self.short_conv.argtypes = (ctypes.POINTER(ShortConvArgs),)
         self.index_scores = getattr(library, f"keepwarm_index_scores_{suffix}")
         """See ``kernels.token_choice``; the dtype is that of keys."""
         self.index_scores.argtypes = (ctypes.POINTER(IndexScoresArgs),)
-        self.gated_delta, self.delta_fold = (
-            library.keepwarm_gated_delta,
-            library.keepwarm_delta_fold,
-        )
-        """See ``kernels.gated_delta``; both compute in float32, whatever the dtype."""
-        self.gated_delta.argtypes = (ctypes.POINTER(DeltaArgs),)
-        self.delta_fold.argtypes = (ctypes.POINTER(DeltaFoldArgs),)
-        self.delta_shaping = getattr(library, f"keepwarm_delta_shaping_{suffix}")
-        """See ``kernels.delta_shaping``."""
-        self.delta_shaping.argtypes = (ctypes.POINTER(DeltaShapingArgs),)
-        self.kimi_shaping = getattr(library, f"keepwarm_kimi_shaping_{suffix}")
-        """See ``kernels.kimi_shaping``."""
-        self.kimi_shaping.argtypes = (ctypes.POINTER(KimiShapingArgs),)
-        self.gated_norm = getattr(library, f"keepwarm_gated_norm_{suffix}")
-        """See ``kernels.gated_norm``."""
-        self.gated_norm.argtypes = (ctypes.POINTER(GatedNormArgs),)
-        self.ring_write = library.keepwarm_ring_write
-        """See ``kernels.ring_write``; for rows of any dtype."""
-        self.ring_write.argtypes = (ctypes.POINTER(RingWriteArgs), ctypes.c_int64)
-        self.ring_write.restype = ctypes.c_int64
-        self.move_windows = getattr(library, f"keepwarm_move_windows_{suffix}")
-        """See ``kernels.conv_windows``; the dtype is that of rings."""
-        self.move_windows.argtypes = (ctypes.POINTER(WindowArgs),)
-        self.move_windows.restype = ctypes.c_bool
+        self._bind_recurrent(library, suffix)
         self._slabs = Slabs()
         self._linear: dict[WeightKind, Any] = {}
         self._widen: dict[WeightKind, Any] = {}
@@ -160,8 +134,41 @@ class NativeLibrary:
             self._add_rms_norm,
             self._silu_mul,
             self._visible_softmax,
-            self.short_conv,
             self.index_scores,
+        ):
+            function.restype = None
+
+    def _bind_recurrent(self, library: ctypes.CDLL, suffix: str) -> None:
+        """The kernels of recurrent layers."""
+        self.short_conv = getattr(library, f"keepwarm_short_conv_{suffix}")
+        """See ``kernels.short_conv``."""
+        self.short_conv.argtypes = (ctypes.POINTER(ShortConvArgs),)
+        self.gated_delta, self.delta_fold = (
+            library.keepwarm_gated_delta,
+            library.keepwarm_delta_fold,
+        )
+        """See ``kernels.gated_delta``; both compute in float32, whatever the dtype."""
+        self.gated_delta.argtypes = (ctypes.POINTER(DeltaArgs),)
+        self.delta_fold.argtypes = (ctypes.POINTER(DeltaFoldArgs),)
+        self.delta_shaping = getattr(library, f"keepwarm_delta_shaping_{suffix}")
+        """See ``kernels.delta_shaping``."""
+        self.delta_shaping.argtypes = (ctypes.POINTER(DeltaShapingArgs),)
+        self.kimi_shaping = getattr(library, f"keepwarm_kimi_shaping_{suffix}")
+        """See ``kernels.kimi_shaping``."""
+        self.kimi_shaping.argtypes = (ctypes.POINTER(KimiShapingArgs),)
+        self.gated_norm = getattr(library, f"keepwarm_gated_norm_{suffix}")
+        """See ``kernels.gated_norm``."""
+        self.gated_norm.argtypes = (ctypes.POINTER(GatedNormArgs),)
+        self.ring_write = library.keepwarm_ring_write
+        """See ``kernels.ring_write``; for rows of any dtype."""
+        self.ring_write.argtypes = (ctypes.POINTER(RingWriteArgs), ctypes.c_int64)
+        self.ring_write.restype = ctypes.c_int64
+        self.move_windows = getattr(library, f"keepwarm_move_windows_{suffix}")
+        """See ``kernels.conv_windows``; the dtype is that of rings."""
+        self.move_windows.argtypes = (ctypes.POINTER(WindowArgs),)
+        self.move_windows.restype = ctypes.c_bool
+        for function in (
+            self.short_conv,
             self.gated_delta,
             self.delta_fold,
             self.delta_shaping,

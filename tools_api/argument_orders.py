@@ -102,10 +102,14 @@ class _Orders:
         return f"{self._prefix}{'f' if fresh else 's'}{number}_{done}"
 
 
-def object_ways(root: Any) -> list[Way]:
-    """The forms that an object may have; none, where that is not plain to see."""
+def object_ways(root: Any, schema: Any = None) -> list[Way]:
+    """The forms that an object may have; none, where that is not plain to see.
+
+    Args:
+        schema: a part of the document ``root``; None: all of it.
+    """
     try:
-        ways = _ways(root, root, 0)
+        ways = _ways(root, root if schema is None else schema, 0)
     except _Unclear:
         return []
     return ways if len(ways) <= _MAX_WAYS else []

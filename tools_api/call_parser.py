@@ -37,6 +37,7 @@ from tools_api.parsed_events import (
     TextDone,
 )
 from tools_api.python_calls import PythonCallReader, PythonCalls
+from tools_api.quoted_calls import QuotedCallReader, QuotedCalls
 from tools_api.raw_call_reader import ArgumentTypes, RawCallReader
 from tools_api.raw_calls import RawCalls
 from tools_api.raw_values import Types, argument_types
@@ -59,6 +60,9 @@ _State = Literal["text", "reasoning", "list", "call", "input", "between", "group
 
 class CallParser:
     """Parses one output; not reusable."""
+
+    _label = ""
+    """Text that belongs to the opener of reasoning, where it is due next."""
 
     def __init__(
         self,
@@ -85,7 +89,7 @@ class CallParser:
         self._thinking = thinking and chat_format.thinking
         self._syntax: CallSyntax | None = chat_format.calls if calls else None
         reasons_first = reasons_first or (self._thinking and chat_format.opens_reasoning)
-        self._think = (chat_format.think_opener, chat_format.think_closer)
+        self._think = (chat_format.think_opener, chat_format.think_closer, chat_format.think_label)
         self._end_of_turn = frozenset(chat_format.end_of_turn)
         self._plain = plain
         self._tools = {tool.name: tool.parameters for tool in tools}
@@ -156,6 +160,8 @@ class CallParser:
                 self._end_reasoning()
             elif name != self._think[0]:
                 self._run(name)
+            elif not self._started and not self._held:
+                self._label = self._think[2]
             return
         if self._reader is not None and self._read_special(self._reader, name):
             return
@@ -168,9 +174,10 @@ class CallParser:
         if syntax is not None and name == syntax.opener:
             self._end_text(keep_newlines=False)
             self._start_call(syntax, name)
-        elif self._thinking and name in self._think:
+        elif self._thinking and name in self._think[:2]:
             self._end_text(keep_newlines=False)
             self._state = "reasoning" if name == self._think[0] else "text"
+            self._label = self._think[2] if self._state == "reasoning" else ""
             self._after_tag = True
         else:
             self._run(name)
@@ -206,6 +213,11 @@ class CallParser:
     def _run(self, text: str) -> None:
         """Emit text but for the newlines at its end, which a tag may follow."""
         run = self._held + text
+        if self._label:
+            self._held = run
+            if self._label.startswith(run) and run != self._label:
+                return
+            run, self._label = run.removeprefix(self._label), ""
         if not self._started and self._after_tag:
             run = run.lstrip("\n")
         body = run.rstrip("\n")
@@ -224,6 +236,10 @@ class CallParser:
         self._started, self._held = False, ""
 
     def _end_reasoning(self) -> None:
+        if self._label:
+            label, held = self._label, self._held
+            self._label = self._held = ""
+            self._run("" if held == label.rstrip("\n") else held)
         if self._started:
             self._events.append(ReasoningDone())
         self._started, self._held = False, ""
@@ -395,6 +411,8 @@ def call_reader(syntax: CallSyntax, types: ArgumentTypes, plain: frozenset[str])
             return SectionedCallReader(syntax, plain)
         case PythonCalls():
             return PythonCallReader(syntax, plain)
+        case QuotedCalls():
+            return QuotedCallReader(syntax, plain)
         case RawCalls():
             return RawCallReader(syntax, types, plain)
     raise TypeError(f"no reader for {type(syntax).__name__}")

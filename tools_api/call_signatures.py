@@ -57,6 +57,7 @@ _WRITINGS = (
     ),
     CallWriting(name="Phi-4-mini", shown="<|tool_call|>[...]", signs=("<|tool_call|>",)),
     CallWriting(name="Command R", shown="<|START_ACTION|>[...]", signs=("<|START_ACTION|>",)),
+    CallWriting(name="Gemma 4", shown="<|tool_call>call:NAME{...}", signs=("<|tool_call>",)),
     CallWriting(name="Gemma", shown="<start_function_call>", signs=("<start_function_call>",)),
     CallWriting(name="Olmo 3", shown="<function_calls>NAME(...)", signs=("<function_calls>",)),
     CallWriting(name="Nemotron", shown="<TOOLCALL>[...]", signs=("<TOOLCALL>",)),

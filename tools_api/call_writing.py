@@ -12,6 +12,7 @@ from tools_api.harmony import CHANNEL, COMMENTARY, CONSTRAIN, MESSAGE, NAMESPACE
 from tools_api.items import FunctionCall
 from tools_api.named_calls import NamedCalls, write_named_calls
 from tools_api.python_calls import PythonCalls, write_python_calls
+from tools_api.quoted_calls import QuotedCalls, write_quoted_calls
 from tools_api.raw_calls import RawCalls, write_raw_calls
 from tools_api.sectioned_calls import SectionedCalls, write_sectioned_calls
 
@@ -29,6 +30,8 @@ def write_calls(out: SegmentWriter, syntax: CallSyntax, calls: Sequence[Function
             write_sectioned_calls(out, syntax, calls)
         case PythonCalls():
             write_python_calls(out, syntax, calls)
+        case QuotedCalls():
+            write_quoted_calls(out, syntax, calls)
         case HarmonyCalls():
             for call in calls[:1]:
                 out.special(CHANNEL)

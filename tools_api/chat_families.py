@@ -24,6 +24,8 @@ from tools_api.chat_deepseek import (
     DeepSeekV31,
 )
 from tools_api.chat_format import CallSyntax, ChatFormat
+from tools_api.chat_gemma4 import TOKENS as GEMMA4_TOKENS
+from tools_api.chat_gemma4 import Gemma4, Gemma4E
 from tools_api.chat_glm import Glm45, Glm47
 from tools_api.chat_harmony import Harmony
 from tools_api.chat_kimi import TOKENS as KIMI_TOKENS
@@ -71,6 +73,8 @@ _ROWS: dict[str, _Row] = {
     ),
     "smollm3": _Row(make=SmolLm3, needs=(*_CHATML, *_CALL_TAGS)),
     "phi4-mini": _Row(make=Phi4Mini, needs=("<|system|>", "<|end|>", "<|tool_call|>", "<|tool|>")),
+    "gemma4": _Row(make=Gemma4, needs=GEMMA4_TOKENS),
+    "gemma4-e": _Row(make=Gemma4E, needs=GEMMA4_TOKENS),
     "gemma3": _Row(make=Gemma3, needs=("<start_of_turn>", "<end_of_turn>")),
     "llama3.1": _Row(make=Llama3, needs=("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
     "glm4.5": _Row(make=Glm45, needs=_GLM),

@@ -44,8 +44,8 @@ THINK_OPENER, THINK_CLOSER = "<think>", "</think>"
 """Special tokens around reasoning, in formats that have it."""
 TEMPLATE_DATE = date(2024, 7, 26)
 """Today, wherever a template asks for it: a real date would change every prefix at midnight."""
-REASONING_OPENERS = frozenset({THINK_OPENER, "[THINK]"})
-REASONING_CLOSERS = frozenset({THINK_CLOSER, "[/THINK]"})
+REASONING_OPENERS = frozenset({THINK_OPENER, "[THINK]", "<|channel>"})
+REASONING_CLOSERS = frozenset({THINK_CLOSER, "[/THINK]", "<channel|>"})
 """Whatever the format; none has the other's."""
 _NONE_FOUND = "No tools were found."
 CALL_BRACE = "{"
@@ -118,10 +118,16 @@ class ChatFormat(ABC):
     """Whether the format has think blocks at all."""
     think_opener: str = THINK_OPENER
     think_closer: str = THINK_CLOSER
+    think_label: str = ""
+    """The text behind the opener that belongs to it."""
     knows_effort: bool = False
     """The header says how much the model is to reason."""
     opens_reasoning: bool = False
     """The generation prompt of a turn that may reason opens the think block."""
+    reasons_inside: bool = False
+    """``prompt_inside`` of a turn that may reason opens the think block."""
+    opens_output: str | None = None
+    """Special token, one of ``end_of_turn``, that opens the output of a call."""
     after_thinking: str = "\n\n"
     """The text between a think block and an answer."""
     calls: CallSyntax | None
@@ -163,6 +169,27 @@ class ChatFormat(ABC):
     @abstractmethod
     def generation_prompt(self, options: TemplateOptions) -> list[Segment]:
         """The text that opens the model's turn, after all items."""
+
+    def ends_inside(self, items: Sequence[Item], *, before: bool) -> bool:
+        """Whether the text of input items ends inside the model's turn, as behind calls or their
+        outputs where these stand in it; ``before``: whether the text in front of them does."""
+        return False
+
+    def items_inside(
+        self, items: Sequence[Item], *, opened: bool, options: TemplateOptions
+    ) -> list[Segment]:
+        """New input items where the text before ends inside the model's turn.
+
+        Args:
+            opened: it is a model output that ended with ``opens_output``.
+        """
+        return self.items(
+            items, first=False, open_output=False, options=options, after_output=opened
+        )
+
+    def prompt_inside(self, options: TemplateOptions) -> list[Segment]:
+        """The text with which the model goes on inside its turn."""
+        return self.generation_prompt(options)
 
     def output_specials(self, *, thinking: bool, calls: bool) -> frozenset[str]:
         """The special tokens that mean something in an output; any other is best banned."""

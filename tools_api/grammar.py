@@ -29,6 +29,8 @@ from tools_api.limits import DEFAULT_LIMITS
 from tools_api.named_calls import NamedCalls
 from tools_api.python_call_rules import PythonCallRules
 from tools_api.python_calls import PythonCalls
+from tools_api.quoted_call_rules import QuotedCallRules
+from tools_api.quoted_calls import QuotedCalls
 from tools_api.raw_call_rules import RawCallRules
 from tools_api.raw_calls import RawCalls
 from tools_api.requests import TextFormat
@@ -184,6 +186,8 @@ def call_rules(lark: LarkRules, syntax: CallSyntax, limit: int) -> CallRules:
             return SectionedCallRules(lark, syntax, limit)
         case PythonCalls():
             return PythonCallRules(lark, syntax, limit)
+        case QuotedCalls():
+            return QuotedCallRules(lark, syntax, limit)
         case RawCalls():
             return RawCallRules(lark, syntax, limit)
     raise TypeError(f"no rules for {type(syntax).__name__}")

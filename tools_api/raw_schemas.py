@@ -65,6 +65,13 @@ def parts_of(root: Any, schema: Any, *, python: bool) -> Parts:
     )
 
 
+def strings_of(root: Any, schema: Any) -> str | None:
+    """The body of a terminal for the strings of a schema, the empty one included; None: it has
+    none."""
+    bodies = list(_bodies(root, schema, 0))
+    return _either(bodies) if bodies else None
+
+
 def _without_strings(root: Any, schema: Any, types: Types, *, python: bool) -> Parts:
     """Words are texts where Python's are taken as well; the rest is JSON."""
     words = types & {"boolean", "null"} if python else frozenset[str]()
@@ -96,7 +103,7 @@ def _scalar_text(kind: str, python: bool) -> str:
 def _scalar_bodies(root: Any, schema: Any, types: Types, python: bool) -> Iterator[str]:
     """Texts of numbers and words beside strings: those that are listed, or all of a type of which
     nothing more is said."""
-    for part in _branches(root, schema, 0):
+    for part in branches(root, schema, 0):
         allowed = types_of(root, part) & types & SCALARS
         listed = part.get("enum", [part["const"]] if "const" in part else None)
         if isinstance(listed, list):
@@ -122,7 +129,7 @@ def _listed_scalar(value: object, allowed: Types, python: bool) -> Iterator[str]
         yield literal(str(value))
 
 
-def _branches(root: Any, schema: Any, depth: int) -> Iterator[dict[str, Any]]:
+def branches(root: Any, schema: Any, depth: int) -> Iterator[dict[str, Any]]:
     """A schema's alternatives, one inside the other, each with what is said beside them."""
     schema = resolved(root, schema)
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
@@ -133,7 +140,7 @@ def _branches(root: Any, schema: Any, depth: int) -> Iterator[dict[str, Any]]:
         if isinstance(schema.get(key), list):
             beside = {name: value for name, value in schema.items() if name not in _COMBINED}
             for way in schema[key]:
-                for part in _branches(root, way, depth + 1):
+                for part in branches(root, way, depth + 1):
                     yield _merged(beside, part)
             return
     yield schema

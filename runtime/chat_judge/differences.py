@@ -22,6 +22,7 @@ from tools_api.chat_format import (
     THINK_CLOSER,
     AssistantTurn,
     ChatFormat,
+    Segment,
     TemplateOptions,
     turns,
 )
@@ -63,8 +64,16 @@ def written(chat_format: ChatFormat, conversation: Conversation) -> str:
         conversation.items, first=True, open_output=False, options=options
     )
     if conversation.prompt:
-        segments += chat_format.generation_prompt(options)
+        segments += _prompt(chat_format, conversation, options)
     return "".join(segment.text for segment in segments)
+
+
+def _prompt(
+    chat_format: ChatFormat, conversation: Conversation, options: TemplateOptions
+) -> list[Segment]:
+    if chat_format.ends_inside(conversation.items, before=False):
+        return chat_format.prompt_inside(options)
+    return chat_format.generation_prompt(options)
 
 
 def differing(
@@ -102,6 +111,8 @@ def is_compared(name: str, conversation: Conversation) -> bool:
     items = conversation.items
     if name == "harmony":  # one call a turn
         return not _has_calls_in_parallel(items)
+    if name.startswith("gemma4") and _has_text_before_call(items):
+        return False  # it writes the text behind the outputs, and ends the turn there
     if name == "deepseek-r1":  # it writes a text behind its calls, and knows one turn with calls
         again = sum(isinstance(each, AssistantTurn) and bool(each.calls) for each in turns(items))
         return again < 2 and not _has_text_before_call(items)
@@ -148,15 +159,18 @@ def _as_rewritten(name: str, conversation: Conversation) -> Iterator[Conversatio
 def _prompts(name: str, chat_format: ChatFormat, conversation: Conversation) -> tuple[str, ...]:
     """The text with which our renderer ends the conversation, then what the template may have
     instead: one without a switch for reasoning opens a think block, which we close where nothing is
-    to be thought; DeepSeek's opens none behind outputs."""
+    to be thought; DeepSeek's opens none behind outputs, nor do Gemma 4's before July 2026."""
     if not conversation.prompt:
         return ("",)
     asked = conversation.thinking and chat_format.thinking
     kinds = [TemplateOptions(thinking=asked)]
     if chat_format.opens_reasoning or name in _WITHOUT_SWITCH:
         kinds.append(TemplateOptions(thinking=True))
-    found = ["".join(each.text for each in chat_format.generation_prompt(kind)) for kind in kinds]
-    if name.startswith("deepseek") and isinstance(conversation.items[-1], FunctionCallOutput):
+    made = [_prompt(chat_format, conversation, kind) for kind in kinds]
+    found = ["".join(each.text for each in segments) for segments in made]
+    if name.startswith(("deepseek", "gemma4")) and isinstance(
+        conversation.items[-1], FunctionCallOutput
+    ):
         found.append("")
     return tuple(found)
 

@@ -110,7 +110,7 @@ class Renderer:
     def count(self, items: tuple[Item, ...], options: TemplateOptions) -> int:
         """Tokens of items on their own; a good estimate of what they add to a context. Of items
         that cannot fit into any as few as they can be."""
-        segments = self._segments(items, Tail.INPUT, generate=False, options=options)
+        segments, _ = self._segments(items, Tail.INPUT, generate=False, options=options)
         text = _text(segments)
         least = self._tokenizer.least_tokens(text)
         if least > self._max_tokens:
@@ -136,24 +136,34 @@ class Renderer:
             most: a text that has more tokens, whatever they are, is refused before it is
                 tokenised.
         """
-        segments = self._segments(items, tail, generate=generate, options=options)
+        segments, ends = self._segments(items, tail, generate=generate, options=options)
         if not segments:
             return _NO_TOKENS, tail
         if most is not None:
             self._refuse_hopeless(segments, most)
-        return self._encode(segments), Tail.INPUT
+        return self._encode(segments), ends
 
     def _segments(
         self, items: tuple[Item, ...], tail: Tail, *, generate: bool, options: TemplateOptions
-    ) -> list[Segment]:
-        segments = self._format.items(
-            expanded(items),
-            first=tail is Tail.START,
-            open_output=tail is Tail.OPEN_OUTPUT,
-            after_output=tail in (Tail.CLOSED_OUTPUT, Tail.OPEN_OUTPUT),
-            options=options,
-        )
-        return segments + self._format.generation_prompt(options) if generate else segments
+    ) -> tuple[list[Segment], Tail]:
+        """The text of items, and how it ends."""
+        write, given = self._format, expanded(items)
+        if tail in (Tail.INSIDE, Tail.OPENED_CALL_OUTPUT):
+            opened = tail is Tail.OPENED_CALL_OUTPUT
+            segments = write.items_inside(given, opened=opened, options=options)
+        else:
+            segments = write.items(
+                given,
+                first=tail is Tail.START,
+                open_output=tail is Tail.OPEN_OUTPUT,
+                after_output=tail in (Tail.CLOSED_OUTPUT, Tail.OPEN_OUTPUT),
+                options=options,
+            )
+        inside = write.ends_inside(given, before=tail is Tail.INSIDE)
+        if generate:
+            prompt = write.prompt_inside if inside else write.generation_prompt
+            segments += prompt(options)
+        return segments, Tail.INSIDE if inside else Tail.INPUT
 
     def _encode(self, segments: Sequence[Segment]) -> TokenArray:
         try:

@@ -48,10 +48,20 @@ class Tail(enum.Enum):
     """The transcript is a header alone."""
     INPUT = "input"
     """The transcript ends with input items, without a generation prompt (a warm-up)."""
+    INSIDE = "inside"
+    """The same, and its text ends inside the model's turn (``ChatFormat.ends_inside``)."""
     CLOSED_OUTPUT = "closed_output"
     """The transcript ends with model output up to its end-of-turn token."""
+    OPENED_CALL_OUTPUT = "opened_call_output"
+    """The transcript ends with model output whose last token opens the output of a call
+    (``ChatFormat.opens_output``)."""
     OPEN_OUTPUT = "open_output"
     """The transcript ends with model output that was cut short."""
+
+    @property
+    def is_input(self) -> bool:
+        """Whether no model has answered yet what the transcript ends with."""
+        return self in (Tail.INPUT, Tail.INSIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

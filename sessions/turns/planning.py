@@ -40,7 +40,7 @@ from sessions.turns.service import ServedModel, Service
 from sessions.turns.shortening import Room
 from sessions.turns.thresholds import due
 from sessions.turns.truncation import Context, truncations, without_lost
-from sessions.turns.turn_plan import Due, LastTurn, TurnPlan
+from sessions.turns.turn_plan import Due, LastTurn, TurnPlan, placed
 from tools_api import errors
 from tools_api.built_in_items import ConfigurationUpdate
 from tools_api.chat_format import TemplateOptions
@@ -169,7 +169,7 @@ def plan_turn(
         cut=prompt.context is not whole,
         due=prompt.due,
         **_output_bound(request, prompt, service),
-        grammar=grammar,
+        grammar=placed(grammar, model.chat_format, options, prompt.tail),
         banned_tokens=banned_tokens(model, request, options),
         arrival_s=arrival_s,
         comparison=lineage.comparison,
@@ -495,5 +495,5 @@ def takes_long(
 
 def _warmed(entry: Entry) -> int:
     """Tokens at the end of the chain that no model has answered yet."""
-    links = itertools.takewhile(lambda link: link.tail is Tail.INPUT, chain(entry))
+    links = itertools.takewhile(lambda link: link.tail.is_input, chain(entry))
     return sum(link.own_tokens for link in links)

@@ -26,7 +26,7 @@ from sessions.turns.playing import Playing
 from sessions.turns.reading import grammar_of
 from sessions.turns.service import Service
 from sessions.turns.turn import Turn, TurnStep
-from sessions.turns.turn_plan import Begun, TurnPlan
+from sessions.turns.turn_plan import Begun, TurnPlan, placed
 from tools_api import exact_json
 from tools_api.built_in_items import BuiltInCall, BuiltInOutput
 from tools_api.errors import ApiError, invalid_json_schema
@@ -165,7 +165,9 @@ def next_plan(
         request=request,
         max_output=min(wanted, left),
         context_limited=wanted > left,
-        grammar=grammar_of(request, service.read_context),
+        grammar=placed(
+            grammar_of(request, service.read_context), model.chat_format, plan.options, tail
+        ),
         banned_tokens=banned_tokens(model, request, plan.options),
         checks=turn_checks(request),
     )

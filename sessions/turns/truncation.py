@@ -369,11 +369,13 @@ def _retold(
     renderer: Renderer,
 ) -> Entry:
     """An entry behind another parent and with other input."""
-    ids, _ = renderer.input(
+    asked = not entry.tail.is_input
+    ids, tail = renderer.input(
         inputs,
         Tail.START if parent is None else parent.tail,
-        generate=entry.tail is not Tail.INPUT,
+        generate=asked,
         options=entry.header.options,
     )
-    told = replace(entry, input_items=inputs, input_ids=ids)
+    tail = entry.tail if asked or not inputs else tail
+    told = replace(entry, input_items=inputs, input_ids=ids, tail=tail)
     return _behind(parent, told, left_out)

@@ -47,7 +47,7 @@ from sessions.turns.turn_outcome import (
     is_clients,
     report_of,
 )
-from sessions.turns.turn_plan import Begun, TurnPlan
+from sessions.turns.turn_plan import Begun, TurnPlan, begins_in_reasoning
 from tools_api.built_in_items import BuiltInCall
 from tools_api.errors import ApiError
 from tools_api.events import Event
@@ -590,9 +590,8 @@ class Turn:
     def _entry(self) -> Entry:
         """The entry that later turns continue: one for all parts of the turn."""
         tokens = self._reader.tokens
-        ends = self._service.model.tokenizer.end_of_turn_ids
-        closed = bool(tokens) and tokens[-1] in ends
-        return entry_of(self.plan, self.events.items[self._told_before :], tokens, closed=closed)
+        said = self.events.items[self._told_before :]
+        return entry_of(self.plan, said, tokens, self._service.model.tail_behind(tokens))
 
 
 def _reader(plan: TurnPlan, service: Service) -> OutputReader:
@@ -604,7 +603,8 @@ def _reader(plan: TurnPlan, service: Service) -> OutputReader:
         calls=bool(request.tool_choice.callable(request.tools)),
         stops=plan.sampling().stop,
         plain=frozenset(tool.name for tool in request.tools if tool.plain),
-        reasons_first=plan.grammar is not None and plan.grammar.reasons_first,
+        reasons_first=(plan.grammar is not None and plan.grammar.reasons_first)
+        or begins_in_reasoning(service.model.chat_format, plan.options, plan.tail),
         tools=request.tools,
     )
 

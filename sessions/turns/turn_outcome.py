@@ -66,20 +66,17 @@ def report_of(plan: TurnPlan, ended: Ended, stats: TurnStats, clock: TurnClock) 
     )
 
 
-def entry_of(plan: TurnPlan, said: Sequence[Item], tokens: Sequence[int], *, closed: bool) -> Entry:
+def entry_of(plan: TurnPlan, said: Sequence[Item], tokens: Sequence[int], tail: Tail) -> Entry:
     """The entry that later turns continue: one for all parts of the turn.
 
     Args:
         said: the items of the turn's last part.
         tokens: that part's output.
-        closed: the last of them ends the model's turn.
+        tail: how the text ends behind them, if there are any.
     """
     output_items = tuple(_without_logprobs(item) for item in said)
-    tail = plan.tail
-    if tokens:
-        tail = Tail.CLOSED_OUTPUT if closed else Tail.OPEN_OUTPUT
-    elif plan.request.generate:
-        tail = Tail.OPEN_OUTPUT  # the model's turn is open, though nothing stands in it
+    if not tokens:  # where it was asked the model's turn is open, though nothing stands in it
+        tail = Tail.OPEN_OUTPUT if plan.request.generate else plan.tail
     calls = {
         item.call_id
         for item in output_items

@@ -9,7 +9,7 @@ engine already holds.
 
 import hashlib
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runtime.messages import GenerationRequest, ResumePoint, SamplingParams, TokenArray
@@ -26,7 +26,7 @@ from sessions.durable.turn_stats import TurnClock
 from sessions.durable.usage_keys import NO_KEYS, UsageKeys
 from sessions.turns.cache_diagnostics import Comparison
 from sessions.turns.recasting import Decision, Rules
-from tools_api.chat_format import TemplateOptions
+from tools_api.chat_format import ChatFormat, TemplateOptions
 from tools_api.grammar import GrammarSpec
 from tools_api.items import Item
 from tools_api.output_checks import OutputChecks
@@ -323,6 +323,20 @@ class TurnPlan:
             points.add(claim.base_offset - 1)
         inner = self.prompt_tokens - 1
         return tuple(sorted(point for point in points if 0 < point <= inner))
+
+
+def begins_in_reasoning(chat_format: ChatFormat, options: TemplateOptions, tail: Tail) -> bool:
+    """Whether the prompt opens the think block because the model goes on inside its turn."""
+    return options.thinking and chat_format.reasons_inside and tail is Tail.INSIDE
+
+
+def placed(
+    grammar: GrammarSpec | None, chat_format: ChatFormat, options: TemplateOptions, tail: Tail
+) -> GrammarSpec | None:
+    """The grammar of an output behind a context that ends so."""
+    if grammar is None or not begins_in_reasoning(chat_format, options, tail):
+        return grammar
+    return replace(grammar, begins_in_reasoning=True)
 
 
 def or_default(value: float | None, default: float) -> float:

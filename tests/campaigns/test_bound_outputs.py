@@ -38,7 +38,16 @@ PER_TASK = 10
 NAMES = (*vocabularies.NAMES, "llama", "mistral")
 FORMAT_NAMES = (
     *("qwen3-coder", "qwen3.5-thinking", "glm4.5", "glm4.7-thinking", "minimax-m2", "harmony"),
-    *("mistral-v13", "lfm2", "olmo3", "phi4-mini", "deepseek-v3", "deepseek-v3.1", "kimi-k2.5"),
+    *(
+        "mistral-v13",
+        "lfm2",
+        "olmo3",
+        "phi4-mini",
+        "deepseek-v3",
+        "deepseek-v3.1",
+        "kimi-k2.5",
+        "gemma4",
+    ),
 )
 LLAMA_SPECIALS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 _ROOM_FOR_A_CALL = 40

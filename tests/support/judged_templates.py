@@ -268,6 +268,52 @@ KIMI_K2_THINKING = _KIMI.replace("%THINK%", _KIMI_THOUGHT).replace("%PROMPT%", "
 KIMI_K25 = _KIMI.replace("%THINK%", _KIMI_THOUGHT).replace(
     "%PROMPT%", "{{- '<think>' if thinking else '<think></think>' }}"
 )
+_GEMMA4 = (
+    "{%- set q = '<|\"|>' %}"
+    "{%- macro val(v) %}{%- if v is string %}{{- q + v + q }}{%- elif v is boolean %}"
+    "{{- v | tojson }}{%- elif v is mapping %}{{- '{' }}{%- for k, x in v | dictsort %}"
+    "{{- ',' if not loop.first }}{{- k + ':' + val(x) }}{%- endfor %}{{- '}' }}"
+    "{%- elif v is sequence %}{{- '[' }}{%- for x in v %}{{- ',' if not loop.first }}"
+    "{{- val(x) }}{%- endfor %}{{- ']' }}{%- else %}{{- v }}{%- endif %}{%- endmacro %}"
+    "{%- macro kind(s) %}{{- 'type:' + q + (s.type | upper) + q }}{%- endmacro %}"
+    "{%- macro prop(s) %}{{- 'description:' + q + s.description + q + ',' if s.description }}"
+    "{{- 'items:{' + kind(s['items']) + '},' if s.type == 'array' }}{{- kind(s) }}{%- endmacro %}"
+    "{%- macro declared(f) %}{%- set p = f.parameters %}"
+    "{{- 'declaration:' + f.name + '{description:' + q + f.description + q + ',parameters:{' }}"
+    "{%- if p.properties %}{{- 'properties:{' }}{%- for k, s in p.properties | dictsort %}"
+    "{{- ',' if not loop.first }}{{- k + ':{' + prop(s) + '}' }}{%- endfor %}{{- '},' }}"
+    "{%- endif %}"
+    "{{- 'required:' + val(p.required) + ',' if p.required }}{{- kind(p) + '}}' }}"
+    "{%- endmacro %}"
+    "{%- set system = messages[0].role == 'system' %}{{- bos_token }}"
+    "{%- if system or tools or enable_thinking %}{{- '<|turn>system\n' }}"
+    "{{- '<|think|>\n' if enable_thinking }}{{- messages[0].content | trim if system }}"
+    "{%- for t in tools or [] %}{{- '<|tool>' + declared(t.function) + '<tool|>' }}{%- endfor %}"
+    "{{- '<turn|>\n' }}{%- endif %}{%- set at = namespace(inside=false, names={}) %}"
+    "{%- for m in messages[1 if system else 0:] %}{%- if m.role == 'tool' %}"
+    "{{- '<|tool_response>response:' + m.name + '{value:' + q + m.content + q }}"
+    "{{- '}<tool_response|>' }}{%- elif m.role == 'assistant' %}"
+    "{{- '<|turn>model\n' if not at.inside }}{%THOUGHT%}{%- for c in m.tool_calls or [] %}"
+    "{{- '<|tool_call>call:' + c.function.name + val(c.function.arguments) + '<tool_call|>' }}"
+    "{%- endfor %}{%- set at.inside = m.tool_calls is defined %}{{- m.content | trim }}"
+    "{{- '<turn|>\n' if not at.inside }}{%- else %}{{- '<turn|>\n' if at.inside }}"
+    "{%- set at.inside = false %}{{- '<|turn>' + m.role + '\n' + m.content | trim + '<turn|>\n' }}"
+    "{%- endif %}{%- endfor %}{%- if add_generation_prompt %}{%- if not at.inside %}"
+    "{{- '<|turn>model\n' }}{%PROMPT%}{%- elif enable_thinking %}"
+    "{{- '<|channel>thought\n' }}{%- endif %}{%- endif %}"
+)
+_GEMMA4_THOUGHT = (
+    "{%- if m.reasoning_content and 'user' not in messages[loop.index:] | map(attribute='role') %}"
+    "{{- '<|channel>thought\n' + m.reasoning_content + '\n<channel|>' }}{%- endif %}"
+)
+GEMMA4_E = _GEMMA4.replace("{%THOUGHT%}", _GEMMA4_THOUGHT).replace("{%PROMPT%}", "")
+"""As Gemma 4's small models': reasoning of the last turn alone."""
+GEMMA4 = _GEMMA4.replace("{%THOUGHT%}", _GEMMA4_THOUGHT).replace(
+    "{%PROMPT%}", "{{- '<|channel>thought\n<channel|>' if not enable_thinking }}"
+)
+"""As the larger ones'."""
+GEMMA4_OF_APRIL = GEMMA4.replace("{%- elif enable_thinking %}{{- '<|channel>thought\n' }}", "")
+"""It opens no channel behind outputs."""
 
 
 def default_model_with(folder: Path, template: str) -> Path:

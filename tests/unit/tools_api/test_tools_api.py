@@ -14,6 +14,7 @@ from tools_api.call_writing import write_calls
 from tools_api.chat_chatml import ChatML
 from tools_api.chat_deepseek import DeepSeekR1, DeepSeekR1May, DeepSeekV3, DeepSeekV31
 from tools_api.chat_format import JsonCalls, Segment, SegmentWriter, TemplateOptions
+from tools_api.chat_gemma4 import Gemma4, Gemma4E
 from tools_api.chat_glm import Glm45, Glm47
 from tools_api.chat_harmony import Harmony
 from tools_api.chat_kimi import KimiK2, KimiK2Thinking, KimiK25
@@ -32,6 +33,8 @@ from tools_api.named_calls import NamedCalls
 from tools_api.parsed_events import CallDone
 from tools_api.python_call_rules import PythonCallRules
 from tools_api.python_calls import PythonCalls
+from tools_api.quoted_call_rules import QuotedCallRules
+from tools_api.quoted_calls import QuotedCalls
 from tools_api.raw_call_rules import RawCallRules
 from tools_api.raw_calls import RawCalls
 from tools_api.sectioned_calls import SectionedCalls
@@ -45,6 +48,7 @@ KINDS = {
     SmolLm3: JsonCalls,
     Phi4Mini: JsonCalls,
     Gemma3: JsonCalls,
+    **dict.fromkeys((Gemma4, Gemma4E), QuotedCalls),
     QwenXml: RawCalls,
     Qwen35: RawCalls,
     Nemotron3: RawCalls,
@@ -63,6 +67,7 @@ RULES: dict[type[Any], type[CallRules]] = {
     JsonCalls: JsonCallRules,
     NamedCalls: NamedCallRules,
     PythonCalls: PythonCallRules,
+    QuotedCalls: QuotedCallRules,
     RawCalls: RawCallRules,
     SectionedCalls: SectionedCallRules,
 }

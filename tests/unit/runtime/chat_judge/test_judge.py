@@ -58,7 +58,7 @@ def test_the_renderer_that_writes_what_the_template_does_is_chosen(
     assert (found.description, found.no_tools) == (name, "")
 
 
-KIMI = TABLE["kimi-k2"]["tokens"]
+KIMI, GEMMA4 = (TABLE[name]["tokens"] for name in ("kimi-k2", "gemma4"))
 DEEPSEEK, DEEPSEEK_V3 = (TABLE[name]["tokens"] for name in ("deepseek-r1", "deepseek-v3"))
 
 
@@ -69,6 +69,9 @@ DEEPSEEK, DEEPSEEK_V3 = (TABLE[name]["tokens"] for name in ("deepseek-r1", "deep
         ("KIMI_K2", [*KIMI, "<think>", "</think>"], "kimi-k2"),
         ("KIMI_K2_THINKING", [*KIMI, "<think>", "</think>"], "kimi-k2-thinking"),
         ("KIMI_K25", [*KIMI, "<think>", "</think>"], "kimi-k2.5"),
+        ("GEMMA4", GEMMA4, "gemma4"),
+        ("GEMMA4_OF_APRIL", GEMMA4, "gemma4"),
+        ("GEMMA4_E", GEMMA4, "gemma4-e"),
         ("DEEPSEEK_V31", DEEPSEEK, "deepseek-v3.1"),
         ("DEEPSEEK_V3", DEEPSEEK, "deepseek-r1-0528"),
         ("DEEPSEEK_V3", DEEPSEEK_V3, "deepseek-v3"),

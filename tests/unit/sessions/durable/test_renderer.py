@@ -45,6 +45,15 @@ def test_new_items_begin_as_the_text_before_them_ends(tail: Tail, expected: str)
     assert (spelled(ids.tolist()), after) == (expected, Tail.INPUT)
 
 
+def test_a_tail_inside_a_turn_is_as_another_where_a_format_closes_turns() -> None:
+    renderer = Rig().model.renderer
+    given = items(said("user", "hi"))
+    inside, after = renderer.input(given, Tail.INSIDE, generate=True, options=OPTIONS)
+    plain, _ = renderer.input(given, Tail.INPUT, generate=True, options=OPTIONS)
+    assert (inside.tolist(), after) == (plain.tolist(), Tail.INPUT)
+    assert [tail for tail in Tail if tail.is_input] == [Tail.INPUT, Tail.INSIDE]
+
+
 def test_nothing_new_leaves_the_tail_as_it_was() -> None:
     ids, after = Rig().model.renderer.input((), Tail.START, generate=False, options=OPTIONS)
     assert (len(ids), after) == (0, Tail.START)

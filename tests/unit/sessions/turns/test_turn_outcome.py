@@ -12,18 +12,19 @@ from tools_api.items import FunctionCall, Message, TextPart
 
 
 @pytest.mark.parametrize(
-    ("tokens", "closed", "tail"),
+    ("tokens", "behind", "tail"),
     [
-        ([], False, Tail.OPEN_OUTPUT),
-        ([5, 6], True, Tail.CLOSED_OUTPUT),
-        ([5], False, Tail.OPEN_OUTPUT),
+        ([], Tail.CLOSED_OUTPUT, Tail.OPEN_OUTPUT),
+        ([5, 6], Tail.CLOSED_OUTPUT, Tail.CLOSED_OUTPUT),
+        ([5, 6], Tail.OPENED_CALL_OUTPUT, Tail.OPENED_CALL_OUTPUT),
+        ([5], Tail.OPEN_OUTPUT, Tail.OPEN_OUTPUT),
     ],
 )
 def test_an_entry_has_the_output_and_how_it_ended(
-    tokens: list[int], closed: bool, tail: Tail
+    tokens: list[int], behind: Tail, tail: Tail
 ) -> None:
     plan = a_plan()
-    entry = entry_of(plan, (), tokens, closed=closed)
+    entry = entry_of(plan, (), tokens, behind)
     assert (entry.tail, entry.output_ids.tolist()) == (tail, tokens)
     assert entry.num_tokens == len(plan.input_ids) + len(tokens)
 
@@ -35,7 +36,7 @@ def test_whole_calls_are_open_and_log_probabilities_are_the_clients_alone() -> N
         FunctionCall(call_id="whole", name="f", arguments="{}", status="completed"),
         FunctionCall(call_id="cut", name="f", arguments="{", status="incomplete"),
     )
-    entry = entry_of(a_plan(), said, [1], closed=False)
+    entry = entry_of(a_plan(), said, [1], Tail.OPEN_OUTPUT)
     assert entry.open_calls == {"whole"}
     assert entry.output_items[0] == replace(said[0], content=(replace(part, logprobs=()),))
     assert [is_clients(item) for item in said] == [False, True, False]
