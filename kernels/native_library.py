@@ -143,10 +143,8 @@ class NativeLibrary:
         self.short_conv = getattr(library, f"keepwarm_short_conv_{suffix}")
         """See ``kernels.short_conv``."""
         self.short_conv.argtypes = (ctypes.POINTER(ShortConvArgs),)
-        self.gated_delta, self.delta_fold = (
-            library.keepwarm_gated_delta,
-            library.keepwarm_delta_fold,
-        )
+        self.gated_delta = library.keepwarm_gated_delta
+        self.delta_fold = library.keepwarm_delta_fold
         """See ``kernels.gated_delta``; both compute in float32, whatever the dtype."""
         self.gated_delta.argtypes = (ctypes.POINTER(DeltaArgs),)
         self.delta_fold.argtypes = (ctypes.POINTER(DeltaFoldArgs),)
@@ -167,14 +165,9 @@ class NativeLibrary:
         """See ``kernels.conv_windows``; the dtype is that of rings."""
         self.move_windows.argtypes = (ctypes.POINTER(WindowArgs),)
         self.move_windows.restype = ctypes.c_bool
-        for function in (
-            self.short_conv,
-            self.gated_delta,
-            self.delta_fold,
-            self.delta_shaping,
-            self.kimi_shaping,
-            self.gated_norm,
-        ):
+        rules = self.gated_delta, self.delta_fold
+        shapings = self.delta_shaping, self.kimi_shaping
+        for function in (*rules, *shapings, self.short_conv, self.gated_norm):
             function.restype = None
 
     @property
