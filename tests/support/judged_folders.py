@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import transformers
+
 from tests.support.byte_tokenizer import SPECIAL_TOKENS, files
 from tests.support.hf_models import make_model, save
 
@@ -13,16 +15,18 @@ def template_folder(
     *,
     specials: Sequence[str] = SPECIAL_TOKENS,
     ends: Sequence[str] = ("<|im_end|>", "<|endoftext|>"),
+    model: transformers.PreTrainedModel | None = None,
 ) -> Path:
-    """A folder of Qwen3's shape.
+    """A folder of a small model.
 
     Args:
         folder: where it is written.
         template: its own; None: it has none.
         specials: of its tokenizer.
         ends: those of them that end a turn.
+        model: what is in it; None: one of Qwen3's shape.
     """
-    save(make_model("qwen3"), folder)
+    save(make_model("qwen3") if model is None else model, folder)
     for name, text in files(specials, ends).items():
         (folder / name).write_text(text, encoding="utf-8")
     path = folder / "chat_template.jinja"
