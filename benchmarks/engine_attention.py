@@ -56,7 +56,8 @@ def time_attention(config: ModelConfig, context: int, *, rounds: int) -> dict[st
     """Seconds of a layer: attention of a decode of each turn with its blocks in a row and in any
     order, and a sum over what it reads."""
     each = -(-context // BLOCK_SIZE)
-    shape = (2, TURNS * each, config.kv_heads, BLOCK_SIZE, config.head_dim)
+    mixer = config.attention[0]
+    shape = (2, TURNS * each, mixer.kv_heads, BLOCK_SIZE, mixer.head_dim)
     layer_bytes = 2 * int(np.prod(shape))
     count = max(1, min(config.num_layers, _MOST_BYTES // layer_bytes))
     layers = [
@@ -64,8 +65,8 @@ def time_attention(config: ModelConfig, context: int, *, rounds: int) -> dict[st
     ]
     row = np.arange(TURNS * each)
     layouts = [_layout(context, row), _layout(context, np.random.default_rng(1).permutation(row))]
-    queries = torch.randn(TURNS, config.layers[0].mixer.heads, config.head_dim).to(torch.bfloat16)
-    scale = config.head_dim**-0.5
+    queries = torch.randn(TURNS, mixer.heads, mixer.head_dim).to(torch.bfloat16)
+    scale = mixer.head_dim**-0.5
 
     def attend(layout: PagedLayout) -> None:
         for keys, values in layers:

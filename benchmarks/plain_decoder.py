@@ -36,9 +36,9 @@ class PlainDecoder:
         self.layers = [_Layer(config, dtype) for _ in range(config.num_layers)]
         self.norm = torch.ones(config.hidden_size, dtype=dtype)
         self._packed_head: PackedLinear | None = None
-        shape = (config.num_layers, 2, batch, config.kv_heads, capacity, config.head_dim)
+        mixer, _, rope = dense_layer(config)
+        shape = (config.num_layers, 2, batch, mixer.kv_heads, capacity, mixer.head_dim)
         self._cache = torch.randn(shape, dtype=dtype)
-        _, _, rope = dense_layer(config)
         frequencies = rope.theta ** (-torch.arange(0, config.head_dim, 2).float() / config.head_dim)
         angles = torch.outer(torch.arange(capacity).float(), frequencies)
         self._cos, self._sin = angles.cos().to(dtype), angles.sin().to(dtype)
@@ -97,7 +97,7 @@ class _Layer:
     ) -> Tensor:
         config, (batch, new, _) = self._config, x.shape
         heads = self.qkv(self._normed(x, self.norms[0])).view(batch, new, -1, config.head_dim)
-        sizes = [self._mixer.heads, config.kv_heads, config.kv_heads]
+        sizes = [self._mixer.heads, self._mixer.kv_heads, self._mixer.kv_heads]
         q, k, v = heads.transpose(1, 2).split(sizes, dim=1)
         if self._mixer.norm == "each":
             q, k = self._normed(q, self.head_norms[0]), self._normed(k, self.head_norms[1])
@@ -106,7 +106,7 @@ class _Layer:
         cache[0, :, :, start:end], cache[1, :, :, start:end] = k, v
         keys, values = cache[0, :, :, :end], cache[1, :, :, :end]
         if grouped and new == 1:
-            folded = q.reshape(batch, config.kv_heads, -1, config.head_dim)
+            folded = q.reshape(batch, self._mixer.kv_heads, -1, config.head_dim)
             mixed = functional.scaled_dot_product_attention(folded, keys, values)
             mixed = mixed.reshape(batch, self._mixer.heads, 1, config.head_dim)
         else:
