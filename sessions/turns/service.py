@@ -5,7 +5,7 @@ decides both.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from runtime.tokenizer import Tokenizer
@@ -13,7 +13,6 @@ from sessions.durable.compaction import KEY_BYTES, Seal
 from sessions.durable.renderer import Renderer
 from sessions.durable.store import Store
 from sessions.durable.tenant import Tenant
-from sessions.durable.transcript import Tail
 from sessions.ground import Ground
 from sessions.turns.commits import Commits
 from sessions.turns.reading import ReadContext
@@ -56,15 +55,6 @@ class ServedModel:
         """Bytes of the longest token: no text has fewer tokens than its bytes divided by this."""
         self.seal = seal or Seal(secrets.token_bytes(KEY_BYTES), name.encode())
         self.renderer = Renderer(tokenizer, chat_format, max_tokens=max_context_tokens)
-
-    def tail_behind(self, tokens: Sequence[int]) -> Tail:
-        """How a transcript ends behind an output of the model."""
-        if not tokens or tokens[-1] not in self.tokenizer.end_of_turn_ids:
-            return Tail.OPEN_OUTPUT
-        opens = self.chat_format.opens_output
-        if opens is not None and tokens[-1] == self.tokenizer.special_id(opens):
-            return Tail.OPENED_CALL_OUTPUT
-        return Tail.CLOSED_OUTPUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

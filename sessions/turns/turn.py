@@ -46,6 +46,7 @@ from sessions.turns.turn_outcome import (
     incomplete_reason,
     is_clients,
     report_of,
+    tail_behind,
 )
 from sessions.turns.turn_plan import Begun, TurnPlan, begins_in_reasoning
 from tools_api.built_in_items import BuiltInCall
@@ -591,7 +592,9 @@ class Turn:
         """The entry that later turns continue: one for all parts of the turn."""
         tokens = self._reader.tokens
         said = self.events.items[self._told_before :]
-        return entry_of(self.plan, said, tokens, self._service.model.tail_behind(tokens))
+        model = self._service.model
+        tail = tail_behind(tokens, model.tokenizer, model.chat_format)
+        return entry_of(self.plan, said, tokens, tail)
 
 
 def _reader(plan: TurnPlan, service: Service) -> OutputReader:

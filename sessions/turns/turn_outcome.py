@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from runtime.tokenizer import Tokenizer
 from sessions.durable.ledger import COMPACTION, TurnReport, TurnUsage
 from sessions.durable.transcript import Entry, Tail, roll_all
 from sessions.durable.turn_stats import TurnClock, TurnStats
 from sessions.turns.turn_plan import TurnPlan
 from sessions.turns.usage_facts import tool_runs
 from tools_api.built_in_items import BuiltInCall
+from tools_api.chat_format import ChatFormat
 from tools_api.items import Call, Item, Message
 from tools_api.responses import IncompleteReason
 
@@ -64,6 +66,16 @@ def report_of(plan: TurnPlan, ended: Ended, stats: TurnStats, clock: TurnClock) 
         context=None if plan.recast is None else plan.recast.report,
         tools=tool_runs(plan.start),
     )
+
+
+def tail_behind(tokens: Sequence[int], tokenizer: Tokenizer, chat_format: ChatFormat) -> Tail:
+    """How a transcript ends behind an output of the model."""
+    if not tokens or tokens[-1] not in tokenizer.end_of_turn_ids:
+        return Tail.OPEN_OUTPUT
+    opens = chat_format.opens_output
+    if opens is not None and tokens[-1] == tokenizer.special_id(opens):
+        return Tail.OPENED_CALL_OUTPUT
+    return Tail.CLOSED_OUTPUT
 
 
 def entry_of(plan: TurnPlan, said: Sequence[Item], tokens: Sequence[int], tail: Tail) -> Entry:
