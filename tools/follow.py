@@ -51,7 +51,9 @@ PACKAGES = ("kernels", "radix_cache", "tools_api", "runtime", "sessions", "clust
 PARTS = ("in", "first token", "end")
 REPEATS = 4
 _MOST_REPEATS = 40
-"""With those whose steps told of other turns as well."""
+"""With those whose steps told of other turns as well; a restart has as many sessions."""
+_PATIENT_REPEATS = 200
+"""The same of turns that need nothing made: beside other work few steps tell of their own alone."""
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
 _OURS = tuple(str(ROOT / package) + os.sep for package in PACKAGES)
 _BORDER = str(ROOT / "runtime/process") + os.sep
@@ -316,7 +318,7 @@ def follow_all() -> dict[str, dict[str, Passed]]:
     def play(client: Client, name: str, scenario: Scenario) -> None:
         scenario(client, Way, -1)  # what is loaded and compiled at its first use
         played = ways.setdefault(name, [])
-        for number in range(_MOST_REPEATS):
+        for number in range(_MOST_REPEATS if name == RESTART else _PATIENT_REPEATS):
             client.turn(input="Be quick.", max_output_tokens=1)
             way = scenario(client, follower.follow, number)
             assert way.over.wait(_PATIENCE_S)
