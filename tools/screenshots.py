@@ -43,7 +43,7 @@ turns_per_minute = 120
 
 def chromium() -> str | None:
     """The browser's command, None if there is none. Where it is installed that is the same engine
-    without the windows of a desktop, which takes half of the CPU time."""
+    without the windows of a desktop, which takes less CPU time."""
     found = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     return os.environ.get("CHROMIUM") or found
 

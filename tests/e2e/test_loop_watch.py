@@ -106,6 +106,23 @@ def test_a_core_is_away_only_while_something_above_has_it(
     assert least <= share <= most
 
 
+def test_whoever_watches_a_core_comes_before_all_other_work(tmp_path: Path) -> None:
+    """Else work of others would count as stolen."""
+    if not may_have_priority():
+        pytest.skip("processes may not have such a priority here")
+    report = tmp_path / "report"
+    before = set(psutil.Process().children())
+    with watched_cores(report):
+        for core in os.sched_getaffinity(0):
+            while not told_file(report, core).exists():
+                time.sleep(0.01)
+        made = set(psutil.Process().children()) - before
+        assert {os.sched_getscheduler(each.pid) for each in made} == {os.SCHED_FIFO}
+        assert sorted(each.cpu_affinity() for each in made) == [
+            [core] for core in sorted(os.sched_getaffinity(0))
+        ]
+
+
 def test_nobody_watches_a_core_any_more_behind_the_tests(tmp_path: Path) -> None:
     before = set(psutil.Process().children())
     with watched_cores(tmp_path / "report"):
