@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from kernels import gated_delta
 from kernels.delta_rows import DeltaRows, DeltaSpans
-from kernels.gated_delta import DeltaInputs, gated_delta_reference
+from kernels.gated_delta import (
+    DeltaInputs,
+    DeltaOutputs,
+    folds_apart,
+    gated_delta_chunked,
+    gated_delta_reference,
+)
 from runtime.model import delta_states
 from runtime.model.batch import IntArray
 from runtime.model.delta_states import DeltaStates, delta_bytes, factor_bytes
@@ -81,9 +88,23 @@ def fails_at(call: int, work: Callable[..., Any]) -> Callable[..., Any]:
     return failing
 
 
+def fails_for_tokens(inputs: DeltaInputs, matrices: torch.Tensor, rows: DeltaRows) -> DeltaOutputs:
+    """Takes the place of ``gated_delta_chunked``: to fold asks it for no tokens."""
+    if len(inputs.queries):
+        raise RuntimeError("planted")
+    return gated_delta_chunked(inputs, matrices, rows)
+
+
 @pytest.mark.parametrize(
     "lacks",
-    ["all at once", "in a step", "in a step that fails", "after a failure", "after another"],
+    [
+        "all at once",
+        "in a step",
+        "in a step that fails",
+        "behind a fold",
+        "after a failure",
+        "after another",
+    ],
 )
 @pytest.mark.parametrize("dtype", LIMITS)
 @pytest.mark.parametrize("spec", [SPEC, KIMI])
@@ -114,6 +135,14 @@ def test_sequences_are_taken_to_any_token_of_their_rings(
     behind = spans(slots, rings, committed, 19, RING)
     if lacks == "all at once":
         states.commit(behind)
+    elif lacks == "behind a fold":
+        if not folds_apart(matrices):
+            pytest.skip("one call of compiled kernels folds and mixes")
+        with monkeypatch.context() as patch:
+            patch.setattr(gated_delta, "gated_delta_chunked", fails_for_tokens)
+            with pytest.raises(RuntimeError, match="planted"):
+                part_of_a_step(states, spec, slots, behind, seed, layers=1)
+        states.catch_up()
     elif lacks == "after a failure":
         monkeypatch.setattr(delta_states, "fold_rings", fails_at(1, delta_states.fold_rings))
         with pytest.raises(RuntimeError, match="planted"):
