@@ -1,5 +1,6 @@
 """Attention over the pool beside the reference's: norms, positions, sinks, scales."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -55,6 +56,19 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+def steps(chunk: int) -> Iterator[tuple[int, int, StepBatch]]:
+    """Begin, number of tokens and batch of each step that computes a prompt of 50 tokens."""
+    for start in range(0, 50, chunk):
+        count = min(chunk, 50 - start)
+        step = SequenceInput(
+            tokens=np.zeros(count, dtype=np.int32),
+            start=start,
+            block_table=np.arange(13, dtype=np.int32),
+            num_logits=0,
+        )
+        yield start, count, StepBatch.build([step], 4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk", [1, 9, 50])
 def test_a_prompt_in_chunks_mixes_as_the_reference_does(kind: str, chunk: int) -> None:
@@ -74,15 +88,7 @@ def test_a_prompt_in_chunks_mixes_as_the_reference_does(kind: str, chunk: int) -
     pool = KVPool(config, num_blocks=16, block_size=4, dtype=torch.float64, device=CPU)
     x = torch.randn(50, HIDDEN, dtype=torch.float64)
     rows = []
-    for start in range(0, 50, chunk):
-        count = min(chunk, 50 - start)
-        step = SequenceInput(
-            tokens=np.zeros(count, dtype=np.int32),
-            start=start,
-            block_table=np.arange(13, dtype=np.int32),
-            num_logits=0,
-        )
-        batch = StepBatch.build([step], 4)
+    for start, count, batch in steps(chunk):
         rows.append(
             mixer(
                 x[start : start + count],
@@ -116,15 +122,7 @@ def test_a_layer_reads_the_keys_of_another(norm: NormOfHeads | None, chunk: int)
     pool = KVPool(config, num_blocks=16, block_size=4, dtype=torch.float64, device=CPU)
     x, y = torch.randn(2, 50, HIDDEN, dtype=torch.float64)
     rows = []
-    for start in range(0, 50, chunk):
-        count = min(chunk, 50 - start)
-        step = SequenceInput(
-            tokens=np.zeros(count, dtype=np.int32),
-            start=start,
-            block_table=np.arange(13, dtype=np.int32),
-            num_logits=0,
-        )
-        batch = StepBatch.build([step], 4)
+    for start, count, batch in steps(chunk):
         for index, mixer in enumerate(mixers):
             before = pool.blocks.clone()
             mixed = mixer(
