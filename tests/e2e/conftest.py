@@ -50,11 +50,30 @@ def short_callbacks(loop_report: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, loop_report: Path) -> Iterator[ChildServer]:
+def shared_servers() -> list[ChildServer]:
+    """What ``server`` has started: none before a test asks for it, then one."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, loop_report: Path, shared_servers: list[ChildServer]
+) -> Iterator[ChildServer]:
     """``keepwarm serve`` on a free port, shared by all tests that leave it as it was."""
     log = tmp_path_factory.mktemp("server") / "server.log"
     with child_server(OPTIONS, log=log) as serving:
+        shared_servers.append(serving)
         yield serving
+
+
+@pytest.fixture(autouse=True)
+def shared_server_lives(shared_servers: list[ChildServer]) -> Iterator[None]:
+    """Fails the test that ends the server of all, not the next ones that ask for it."""
+    yield
+    ended = [each.process for each in shared_servers if each.process.poll() is not None]
+    if ended:
+        shared_servers.clear()
+        pytest.fail(f"the shared server ended with {ended[0].returncode}", pytrace=False)
 
 
 @pytest.fixture(scope="module")
