@@ -43,6 +43,27 @@ def qwen3_next(seed: int) -> transformers.PreTrainedModel:
     return transformers.Qwen3NextForCausalLM(config).eval()
 
 
+def kimi_linear(seed: int) -> transformers.PreTrainedModel:
+    torch.manual_seed(seed)
+    own = {
+        "num_key_value_heads": 4,
+        "kv_lora_rank": 64,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 32,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "mlp_layer_types": ["dense", "sparse"],
+        "linear_num_heads": 4,
+        "linear_head_dim": 32,
+    }
+    ends = {f"{name}_token_id": None for name in ("pad", "bos", "eos")}
+    sizes = {name: size for name, size in SIZES.items() if name != "num_key_value_heads"}
+    config = transformers.KimiLinearConfig(**sizes, **own, **ends, layer_types=KINDS)
+    return transformers.KimiLinearForCausalLM(config).eval()
+
+
 def logits(
     model: str | Path,
     dtype: torch.dtype = torch.float32,
@@ -74,10 +95,26 @@ def test_a_folder_in_few_bits_computes_with_its_numbers(
     assert float((found - plain).norm() / plain.norm()) < 1e-5
 
 
+@pytest.mark.parametrize(("form", "modules"), [("awq 32", 30), ("packed 4 group 32", 31)])
+def test_decays_by_channel_in_few_bits_are_those_of_their_numbers(
+    form: str, modules: int, tmp_path: Path
+) -> None:
+    """Both steps that decays and gates come in are codes, with betas between them or without."""
+    betas = () if form == "packed 4 group 32" else ("model.layers.0.self_attn.b_proj",)
+    folder = tmp_path / "kept"
+    kept = "lm_head", *betas
+    numbers = write_folder(folder, FORMATS[form], seed=2, kept=kept, make=kimi_linear)
+    assert len(numbers) == modules
+    plain = logits(widened_folder(folder, numbers, tmp_path / "wide", kimi_linear))
+    found = logits(folder)
+    assert float((found - plain).norm() / plain.norm()) < 1e-5
+
+
 @pytest.mark.parametrize(("bits", "limit"), [(8, 0.05), (4, 0.5)])
-def test_our_own_few_bits_are_near(bits: WeightBits, limit: float) -> None:
-    plain = logits("random:qwen3.5-tiny", torch.bfloat16)
-    narrow = logits("random:qwen3.5-tiny", torch.bfloat16, bits)
+@pytest.mark.parametrize("model", ["random:qwen3.5-tiny", "random:kimi-linear-tiny"])
+def test_our_own_few_bits_are_near(model: str, bits: WeightBits, limit: float) -> None:
+    plain = logits(model, torch.bfloat16)
+    narrow = logits(model, torch.bfloat16, bits)
     assert float((narrow - plain).norm() / plain.norm()) < limit
 
 
