@@ -96,6 +96,7 @@ def test_it_says_in_one_line_when_it_is_ready_and_exits_with_0_when_told_to(
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.tail)]
 )
@@ -359,6 +360,7 @@ def test_a_turn_proceeds_while_a_long_prompt_is_tokenised(tmp_path: Path) -> Non
         asyncio.run(scenario(server))
 
 
+@pytest.mark.tail
 def test_keys_guard_the_socket_and_the_pages(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     rows = [
@@ -470,6 +472,7 @@ def test_a_hangup_reaches_a_server_at_any_time_and_ends_none_of_its_processes(
     assert "engine died" not in log.read_text()
 
 
+@pytest.mark.tail
 def test_a_model_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
     result = failing("serve", "--port", "0", "--model", str(tmp_path / "absent"))
     assert result.returncode == 1
@@ -479,6 +482,7 @@ def test_a_model_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.tail
 def test_a_port_in_use_is_told_before_the_model_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -490,6 +494,7 @@ def test_a_port_in_use_is_told_before_the_model_is_loaded() -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -510,6 +515,7 @@ def test_bad_options_are_refused_with_status_2(words: list[str], complaint: str)
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.tail
 def test_a_signal_while_the_model_loads_ends_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "keepwarm", "serve", "--port", "0", *MODEL]
     with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stderr=log) as process:

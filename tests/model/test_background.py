@@ -134,6 +134,7 @@ def said(results: list[Result]) -> Iterator[tuple[object, ...]]:
         yield result.tokens, result.finish, [p.token for p in result.logprobs]
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("drafts", [0, 16])
 def test_turns_that_step_aside_say_what_they_would_have_said(drafts: int) -> None:
     outputs = []
@@ -151,6 +152,7 @@ def test_turns_that_step_aside_say_what_they_would_have_said(drafts: int) -> Non
     assert outputs[0] == outputs[1]
 
 
+@pytest.mark.tail
 def test_the_others_emit_a_token_in_every_step() -> None:
     driver = slow(EngineDriver.load(max_draft_tokens=0))
     free = driver.request(PROMPT, max_new_tokens=1000)
@@ -166,6 +168,7 @@ def test_the_others_emit_a_token_in_every_step() -> None:
     assert waited > 100
 
 
+@pytest.mark.tail
 def test_a_new_grammar_is_looked_at_beside_steps() -> None:
     """Its compilation is slow, another turn emits a token in every step; two turns that want
     it share it, and one that is cancelled does not stop it."""

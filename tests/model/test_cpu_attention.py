@@ -36,7 +36,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         (9, 3, 96, 64, 2),
     ],
 )
-@pytest.mark.samples(48)
+@pytest.mark.samples(14)
 def test_agrees_with_the_reference(
     dtype: torch.dtype,
     window: int | None,
@@ -65,6 +65,7 @@ def test_agrees_with_the_reference(
     assert torch.allclose(output, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
+@pytest.mark.samples(16)
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("window", [None, 50])
@@ -155,6 +156,7 @@ def test_what_shares_its_first_blocks_with_others_does_not_notice(group: int, ne
         assert torch.equal(own, together[rows])
 
 
+@pytest.mark.samples(21)
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("window", [None, 19])

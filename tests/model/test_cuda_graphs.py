@@ -80,6 +80,7 @@ def replayed(runner: ModelRunner) -> int:
     return counted(runner).replayed + counted(runner).replayed_chunks
 
 
+@pytest.mark.samples(4)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("sequences", [2, 3, 5, 8])
 def test_a_padded_step_gives_the_plain_steps_logits_and_kv(family: str, sequences: int) -> None:
@@ -108,6 +109,7 @@ def test_a_padded_step_gives_the_plain_steps_logits_and_kv(family: str, sequence
     assert recording.num_blocks == NUM_BLOCKS
 
 
+@pytest.mark.samples(15)
 @pytest.mark.parametrize(
     "family", [*FAMILIES, "qwen3-moe-tiny", "gemma3-tiny", "gemma4-tiny", "gpt-oss-tiny"]
 )
@@ -140,6 +142,7 @@ def test_steps_of_drafts_and_chunks_are_the_plain_ones(
     assert replayed(recording) == before + 1
 
 
+@pytest.mark.samples(5)
 @pytest.mark.parametrize(
     "family", [*FAMILIES, "qwen3-moe-tiny", "gemma3-tiny", "gemma4-tiny", "gpt-oss-tiny"]
 )

@@ -16,6 +16,7 @@ from tests.support.preset_kinds import EVERY_KIND
 CPU = torch.device("cpu")
 
 
+@pytest.mark.samples(16)
 @pytest.mark.parametrize(
     ("dtype", "logit_dtype"),
     [

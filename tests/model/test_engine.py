@@ -275,6 +275,7 @@ def test_a_step_that_fails_for_one_sequence_ends_that_one_alone(
     driver.engine.check()
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("steps", [0, 3])
 @pytest.mark.parametrize("model", ["lfm2-tiny", *DELTA])
 def test_wherever_a_step_fails_that_moves_states_they_are_where_tokens_are(
@@ -335,6 +336,7 @@ def test_a_fork_that_waits_takes_nothing_of_a_later_branch_that_has_its_bases_na
     assert driver.results[fork].tokens == alone.tokens
 
 
+@pytest.mark.samples(3)
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("where", ["layers", "head", "draw"])
 @pytest.mark.parametrize("model", ["qwen3-tiny", "lfm2-tiny", *DELTA])
@@ -455,6 +457,7 @@ def test_a_turn_that_would_wait_too_long_for_its_first_token_is_refused_at_once(
     assert errors[-1] is ErrorKind.OVERLOADED
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("seconds", [10.0, 7200.0, -7200.0])
 @pytest.mark.parametrize("slow_step", [0, 1, 5])
 @pytest.mark.samples(3)

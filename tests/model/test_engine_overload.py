@@ -17,6 +17,7 @@ def _all_blocks_are_back(driver: EngineDriver) -> bool:
     return stats.blocks_protected == 0 and stats.running == stats.waiting == 0
 
 
+@pytest.mark.tail
 def test_a_thousand_cancels_at_once_end_a_thousand_turns_in_one_step() -> None:
     driver = EngineDriver.load(num_blocks=64, max_running=8)
     names = [driver.request([40 + n % 200] * 20, max_new_tokens=50) for n in range(1000)]
@@ -73,6 +74,7 @@ def test_a_turn_that_can_never_fit_is_refused_in_the_next_step_and_delays_nobody
     assert _all_blocks_are_back(driver)
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_turn_is_told_its_context_is_full_that_fits_alone(seed: int) -> None:
     """Many turns in a tiny pool, leases on what they leave: somebody is preempted, and is

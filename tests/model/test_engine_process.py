@@ -105,6 +105,7 @@ async def _kill_and_restart() -> None:
     assert engine.process_id is None
 
 
+@pytest.mark.tail
 def test_a_killed_engine_is_noticed_and_a_fresh_one_takes_over() -> None:
     asyncio.run(_kill_and_restart())
 
@@ -306,6 +307,7 @@ def test_a_load_beyond_its_limit_is_ended_though_the_process_works(tmp_path: Pat
     asyncio.run(scenario())
 
 
+@pytest.mark.tail
 def test_a_load_that_is_given_up_ends_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         model = StalledModel(tmp_path)
@@ -326,6 +328,7 @@ def test_a_load_that_is_given_up_ends_at_once(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.tail
 def test_a_model_that_does_not_exist_is_one_clear_error() -> None:
     async def start() -> None:
         await EngineProcess(EngineConfig(model="/nonexistent/model")).start()
@@ -388,6 +391,7 @@ def _peer(said: bytes, then: str) -> EngineProcess:
     return EngineProcess(config, command=(sys.executable, "-c", _PEER, said.hex(), then))
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize(
     ("said", "then", "reason"),
     [
@@ -440,6 +444,7 @@ def test_an_engine_that_says_what_cannot_be_understood_counts_as_dead(
 _CONFIG = frames.encode_config(CONFIG)
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize(
     ("said", "status", "complaint"),
     [

@@ -47,6 +47,7 @@ def relative(found: Tensor, exact: Tensor) -> float:
     return float((found - exact).norm() / exact.norm())
 
 
+@pytest.mark.samples(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_numbers_are_those_that_the_library_reads(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
@@ -65,6 +66,7 @@ def test_the_numbers_are_those_that_the_library_reads(kind: str, tmp_path: Path)
     weights.check_all_read()
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_model_computes_what_transformers_computes_with_these_numbers(

@@ -246,7 +246,7 @@ def in_float64(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("family", "shape"), CASES)
-@pytest.mark.samples(10)
+@pytest.mark.samples(2)
 def test_logits_of_a_hybrid_are_those_of_transformers(
     family: str,
     shape: str,

@@ -37,6 +37,7 @@ def played(driver: EngineDriver, tokens: list[int], **more: object) -> Result:
     return driver.results[name]
 
 
+@pytest.mark.tail
 def test_twenty_turns_of_eight_sessions_recompute_nothing_with_slots_for_sixteen() -> None:
     """Each turn finds all that the one before it has run through the model: its exact end, but for
     the last drawn token."""
@@ -102,6 +103,7 @@ def test_a_turn_says_at_which_state_it_began() -> None:
     assert (point.kind, 0 < point.position < 150) == ("pause", True)
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("model", ["lfm2-tiny", *DELTA])
 def test_states_of_a_long_prompt_are_kept_on_its_way_and_give_the_same_tokens(
     model: str, monkeypatch: pytest.MonkeyPatch

@@ -192,6 +192,7 @@ def test_random_schedules_give_the_tokens_of_a_plain_run_on_several_ranks(
     _play(ReferenceModel.random(kind), seed, None, 16, kind=kind, **settings)
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.samples(2)
 def test_random_schedules_of_several_tenants_give_the_tokens_of_a_plain_run(
@@ -201,6 +202,7 @@ def test_random_schedules_of_several_tenants_give_the_tokens_of_a_plain_run(
     _play(reference, seed, None, 16, tenants=3)
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.samples(1)
 def test_decodes_that_rest_give_the_tokens_of_a_plain_run(

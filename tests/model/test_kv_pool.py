@@ -142,6 +142,7 @@ print(resident_bytes("self") - before, pool.memory_bytes, pool.num_bytes)
 """
 
 
+@pytest.mark.tail
 @pytest.mark.skipif(resident_bytes() is None, reason="the system does not say")
 @pytest.mark.parametrize(("num_blocks", "written"), [(64, 1), (4096, 700), (1 << 15, 9)])
 @pytest.mark.samples(1)

@@ -47,6 +47,7 @@ def test_a_slab_that_is_full_is_followed_by_another(monkeypatch: pytest.MonkeyPa
     assert [int(part.sum()) for part in parts] == [100 * number for number in range(5)]
 
 
+@pytest.mark.tail
 def test_a_slab_goes_with_the_last_of_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[object]] = []
 

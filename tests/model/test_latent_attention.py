@@ -62,6 +62,7 @@ def as_defined(dtype: torch.dtype, given: Contexts) -> Tensor:
     return torch.stack(rows)
 
 
+@pytest.mark.samples(2)
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("some", [slice(None), slice(0, 4), slice(4, None), slice(3, 5)])

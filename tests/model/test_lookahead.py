@@ -96,6 +96,7 @@ def told(result: Result) -> dict[str, object]:
     return asdict(result) | {"logprobs": logprobs}
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("seed", [1, 3])
 @pytest.mark.parametrize(
     "settings",

@@ -75,6 +75,7 @@ def _guesses(transcripts: Sequence[list[int]], length: int) -> FixedDrafts:
     return FixedDrafts(propose)
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 1.3])
 @pytest.mark.samples(2)
 def test_every_path_is_that_of_a_run_without_drafts_and_forced_tokens(temperature: float) -> None:
@@ -290,6 +291,7 @@ def test_a_verifier_by_rejection_passes_the_same_test() -> None:
     assert _p_value(list(_outputs(1000, _Wrong("none")))) > 1e-4
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize(
     "fault", ["unmasked probability", "all that is legal", "no residual", "greedy bonus"]
 )

@@ -24,6 +24,7 @@ from kernels.native_sampling import native_sampler
 from tests.support.sampling_batches import make_batch, make_penalties, on_the_edge_of_top_p
 
 
+@pytest.mark.samples(33)
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize("spread", [0.1, 3.0, 40.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

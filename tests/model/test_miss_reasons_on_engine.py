@@ -282,7 +282,7 @@ def large() -> Place:
 @pytest.mark.parametrize(
     ("cause", "reason", "words"), CASES, ids=lambda each: getattr(each, "__name__", "")
 )
-@pytest.mark.samples(7)
+@pytest.mark.samples(2)
 def test_a_caused_miss_is_told_on_the_page_and_in_the_metrics(
     cause: Callable[[Place], None], reason: str, words: str, small: Place, large: Place
 ) -> None:

@@ -69,6 +69,7 @@ def steps(chunk: int) -> Iterator[tuple[int, int, StepBatch]]:
         yield start, count, StepBatch.build([step], 4)
 
 
+@pytest.mark.samples(16)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk", [1, 9, 50])
 def test_a_prompt_in_chunks_mixes_as_the_reference_does(kind: str, chunk: int) -> None:

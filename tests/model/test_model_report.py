@@ -57,6 +57,7 @@ def test_room_of_two_ranks_is_what_each_has() -> None:
     runner.close()
 
 
+@pytest.mark.samples(6)
 @pytest.mark.parametrize("form", FORMATS)
 def test_memory_of_a_quantised_folder_is_told_within_a_seventh(form: str, tmp_path: Path) -> None:
     write_folder(tmp_path, FORMATS[form], seed=0)
@@ -103,6 +104,7 @@ def test_what_a_server_would_refuse_is_the_reports_fault(
     assert said in report.fault
 
 
+@pytest.mark.tail
 def test_a_damaged_shard_is_the_reports_fault_in_a_process_of_its_own(tmp_path: Path) -> None:
     write_folder(tmp_path, FORMATS["fp8 blocks"], seed=0)
     (tmp_path / "model.safetensors").write_bytes(b"\x01" * 100)

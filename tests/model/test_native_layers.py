@@ -129,6 +129,7 @@ def runner_of(model: LoadedModel, kv_dtype: torch.dtype | None = None) -> ModelR
     return ModelRunner(model, num_blocks=60, block_size=BLOCK_SIZE, kv_dtype=kv_dtype)
 
 
+@pytest.mark.samples(7)
 @pytest.mark.parametrize("bits", [16, 8, 4])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_not_a_bit_differs_from_layer_by_layer(

@@ -47,6 +47,7 @@ def same(left: list[Tensor], right: list[Tensor]) -> bool:
     return all(map(torch.equal, left, right))
 
 
+@pytest.mark.samples(3)
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_own_threads_say_what_one_says(threads: int, matrix: TiledMatrix) -> None:
     alone = products(matrix)
@@ -61,6 +62,7 @@ def test_fewer_threads_than_before_leave_the_others_out(matrix: TiledMatrix) -> 
         assert same(alone, products(matrix))
 
 
+@pytest.mark.tail
 def test_who_finds_the_team_at_work_works_alone(matrix: TiledMatrix) -> None:
     alone = products(matrix)
     own_threads(3)

@@ -51,6 +51,7 @@ def logits(dtype: torch.dtype, bits: WeightBits, kv_dtype: torch.dtype | None = 
     return torch.cat(rows)
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bits", BOUNDS)
 def test_the_error_stays_within_what_is_stated(bits: WeightBits, dtype: torch.dtype) -> None:
@@ -62,6 +63,7 @@ def test_the_error_stays_within_what_is_stated(bits: WeightBits, dtype: torch.dt
     assert AGREEMENT[bits] - slack <= same < 1
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kv_dtype", KEPT_IN_8_BITS)
 def test_the_error_of_keys_and_values_in_8_bits_stays_within_what_is_stated(

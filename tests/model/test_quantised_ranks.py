@@ -68,6 +68,7 @@ def experts_model(seed: int) -> transformers.PreTrainedModel:
     return transformers.Qwen3MoeForCausalLM(config).eval()
 
 
+@pytest.mark.samples(4)
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_folder_in_few_bits_is_cut_into_two(form: str, tmp_path: Path) -> None:
     """Groups of 128 inputs are parted at 64, each half with the group's scale."""
@@ -93,6 +94,7 @@ def test_stacks_of_experts_in_mxfp4_are_dealt_out(tmp_path: Path) -> None:
     compared(tmp_path, 2, expert_parallel=True)
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize(
     ("architecture", "kind"),
     [

@@ -66,6 +66,7 @@ def logits(folder: Path, dtype: torch.dtype = torch.float32) -> Tensor:
     return runner.run([SequenceInput(tokens=tokens, start=0, block_table=table, num_logits=60)])
 
 
+@pytest.mark.samples(6)
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_numbers_are_those_that_a_library_reads(form: str, tmp_path: Path) -> None:
     numbers = write_folder(tmp_path, FORMATS[form], seed=1)
@@ -73,6 +74,7 @@ def test_the_numbers_are_those_that_a_library_reads(form: str, tmp_path: Path) -
     assert differing(tmp_path, numbers) == []
 
 
+@pytest.mark.samples(3)
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_model_computes_with_these_numbers(form: str, tmp_path: Path) -> None:
     numbers = write_folder(tmp_path / "kept", FORMATS[form], seed=2)

@@ -226,6 +226,7 @@ async def _given_up(meeting: Path) -> None:
     await until(lambda: not lives(other), LOADS_S)  # it notices once it has imported torch
 
 
+@pytest.mark.tail
 def test_a_start_that_is_given_up_leaves_neither_rank_nor_folder(meeting: Path) -> None:
     asyncio.run(_given_up(meeting))
 

@@ -33,6 +33,7 @@ def _differing(groups: Groups, kind: SumKind, dtype: torch.dtype, seed: int) -> 
     return differing
 
 
+@pytest.mark.samples(4)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_row_has_the_same_bits_at_any_place_and_on_every_rank(
     groups: Groups, dtype: torch.dtype, request: pytest.FixtureRequest

@@ -93,6 +93,7 @@ CUTS: tuple[tuple[str, int, dict[str, object]], ...] = (
 )
 
 
+@pytest.mark.samples(3)
 @pytest.mark.parametrize(("model", "ranks", "more"), CUTS)
 def test_logits_are_those_of_one_rank(model: str, ranks: int, more: dict[str, object]) -> None:
     expected = logits_of(config_of(model, 1))
@@ -148,6 +149,7 @@ def _told(result: Result) -> dict[str, object]:
     return {name: value for name, value in asdict(result).items() if name != "logprobs"}
 
 
+@pytest.mark.tail
 def test_the_shipped_models_turns_are_those_of_one_rank() -> None:
     one = life(1, model="default")
     assert sum(len(str(told["tokens"])) for told in one.values()) > 200
@@ -155,6 +157,7 @@ def test_the_shipped_models_turns_are_those_of_one_rank() -> None:
     assert life(4, model="default") == one
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_steps_begun_ahead_change_nothing_on_several_ranks(ranks: int) -> None:
     plain = life(1, model="random:qwen3-tiny-4", max_draft_tokens=0)

@@ -53,6 +53,7 @@ def part(sequence: int, start: int, tokens: np.ndarray) -> SequenceInput:
     )
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("family", HYBRIDS)
 def test_steps_of_any_kind_leave_what_plain_ones_leave(
     family: str, request: pytest.FixtureRequest

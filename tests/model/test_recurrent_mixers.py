@@ -72,6 +72,7 @@ def resumed_at(
     return torch.cat(rows), pool.rows[0].clone()
 
 
+@pytest.mark.samples(4)
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("spec", "_"), SPECS)

@@ -75,6 +75,7 @@ def test_a_session_says_the_same_when_its_engine_was_replaced_in_between() -> No
     assert said[2] == said[0]
 
 
+@pytest.mark.tail
 def test_a_fork_says_what_the_trunk_says() -> None:
     agent = EngineAgent()
     first = agent.turn(input="Tell me more.")
@@ -84,6 +85,7 @@ def test_a_fork_says_what_the_trunk_says() -> None:
     assert list(map(shown, fork["output"])) == list(map(shown, trunk["output"]))
 
 
+@pytest.mark.tail
 def test_a_changed_header_reuses_nothing_and_says_why() -> None:
     agent = EngineAgent()
     first = agent.turn(input="x" * 100, instructions="Be kind.")

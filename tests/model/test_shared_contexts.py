@@ -54,6 +54,7 @@ def run(queries: Tensor, kv: tuple[Tensor, Tensor], layout: PagedLayout) -> Tens
     return attend(queries, *kv, layout, scale=DIM**-0.5, window=None)
 
 
+@pytest.mark.samples(10)
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

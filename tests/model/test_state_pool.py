@@ -44,6 +44,7 @@ def window(inputs: torch.Tensor, position: int) -> torch.Tensor:
     return padded[position : position + 2].transpose(0, 1)
 
 
+@pytest.mark.tail
 def test_a_state_is_had_at_every_position_within_the_ring(request: pytest.FixtureRequest) -> None:
     seed = request.config.getoption("--seed")
     random = np.random.default_rng(seed)

@@ -118,6 +118,7 @@ def play(
     return [driver.results[n].tokens for n in names], driver
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.samples(2)
 def test_tokens_do_not_depend_on_where_kv_has_been(seed: int, tmp_path: Path) -> None:

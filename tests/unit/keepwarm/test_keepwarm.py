@@ -107,6 +107,7 @@ def test_whoever_interrupts_it_while_it_is_loaded_sees_no_traceback(words: list[
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("missing", ["click", "numpy", "prometheus_client"])
 def test_without_the_server_the_command_says_in_one_line_what_to_install(missing: str) -> None:
     result = python(
@@ -167,6 +168,7 @@ LIGHT = ("torch", "numpy", "xxhash", "tokenizers", "h11", "llguidance", "prometh
 """Packages without which the extra ``cli`` is."""
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("command", ["chat", "keys", "top", "config"])
 def test_a_command_of_the_extra_cli_is_there_without_the_server(command: str) -> None:
     blocked = f"import sys; sys.modules.update(dict.fromkeys({LIGHT!r}))\n"
@@ -178,6 +180,7 @@ def test_a_command_of_the_extra_cli_is_there_without_the_server(command: str) ->
     assert result.stderr.endswith("pip install 'keepwarm[cli]'\n")
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("missing", ["numpy", "xxhash"])
 def test_sessions_wants_two_packages_beside_the_extra_cli_and_no_more(missing: str) -> None:
     run = "from keepwarm.__main__ import main; sys.exit(main(['sessions', 'list', '--help']))"

@@ -86,6 +86,7 @@ def test_the_lease_of_an_end_that_goes_is_broken() -> None:
     one.finish(alone)
 
 
+@pytest.mark.tail
 def test_a_point_that_is_forked_a_thousand_times_stays() -> None:
     cache = stateful(4, blocks=40)
     text = list(range(41))

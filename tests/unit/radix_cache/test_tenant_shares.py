@@ -122,6 +122,7 @@ def test_who_has_been_away_for_ten_minutes_goes_before_all_others() -> None:
     assert kept(cache, "wild", 3, 64) == 64
 
 
+@pytest.mark.samples(6)
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_others_do_a_tenant_within_half_its_share_keeps_its_tokens(seed: int) -> None:
     """Random floods of two tenants, some of whose turns run, beside one that holds less than half

@@ -22,6 +22,7 @@ def lines(out: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.tail
 def test_one_that_dies_and_one_that_hangs_leave_the_others_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -287,6 +287,7 @@ def test_make_test_leaves_out_the_folders_that_are_named_for_it_and_no_other() -
     )
 
 
+@pytest.mark.tail
 def test_every_test_module_can_be_collected_without_triton() -> None:
     """`make test` has none; a module that cannot be imported is an error, not a skipped test."""
     found = {}

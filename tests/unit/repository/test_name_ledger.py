@@ -107,6 +107,7 @@ def test_a_private_attribute_counts_where_a_test_reads_it_from_outside() -> None
     assert [(line, name) for _, line, name in reads] == [(2, "_x"), (6, "_m")]
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("package", PACKAGES)
 def test_words_get_no_worse(package: str, packages: dict[str, list[Source]]) -> None:
     sources, reached = packages[package], REACHED[package]
@@ -122,6 +123,7 @@ def test_words_get_no_worse(package: str, packages: dict[str, list[Source]]) -> 
     assert 100 * name_ledger.handed_on_share(sources) <= reached.handed_on
 
 
+@pytest.mark.tail
 def test_tests_read_no_more_private_attributes(packages: dict[str, list[Source]]) -> None:
     every = [source for sources in packages.values() for source in sources]
     reads = name_ledger.private_reads(

@@ -153,6 +153,7 @@ def test_a_peer_for_another_torch_is_refused() -> None:
         check_torch(needs, none)
 
 
+@pytest.mark.tail
 def test_an_environment_has_the_wheels_and_all_that_is_beneath(tmp_path: Path) -> None:
     torch = importlib.metadata.version("torch").partition("+")[0]
     wheels = tmp_path / "wheels"

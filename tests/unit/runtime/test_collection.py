@@ -47,6 +47,7 @@ class Node:
         self.other = other
 
 
+@pytest.mark.tail
 def test_no_collection_looks_at_more_than_it_may_however_much_there_is() -> None:
     looked_at: list[int] = []
 
@@ -63,6 +64,7 @@ def test_no_collection_looks_at_more_than_it_may_however_much_there_is() -> None
     assert max(looked_at) <= MOST_OBJECTS
 
 
+@pytest.mark.tail
 def test_cycles_of_what_lived_for_a_short_time_are_found_at_once() -> None:
     keep_short()
     first = Node()
@@ -163,6 +165,7 @@ def test_turns_sessions_and_connections_end_without_the_collector() -> None:
         gc.enable()
 
 
+@pytest.mark.tail
 def test_the_collector_is_told_once() -> None:
     keep_short()
     keep_short()

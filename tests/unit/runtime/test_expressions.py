@@ -34,6 +34,7 @@ def pieces(matcher: Matcher, text: str) -> Iterator[str]:
         yield text[end:]
 
 
+@pytest.mark.samples(3)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_expressions_match_the_same(name: str) -> None:
     matcher = Expression(PUBLISHED[name]).over(SIGNS)
@@ -83,6 +84,7 @@ def an_expression(rng: random.Random, depth: int = 3) -> str:
     return "".join(parts)
 
 
+@pytest.mark.samples(20)
 @pytest.mark.parametrize("seed", range(60))
 def test_any_expression_matches_the_same_or_is_unsupported(seed: int) -> None:
     rng = random.Random(seed)
@@ -126,6 +128,7 @@ def test_a_character_that_comes_later_is_learnt() -> None:
         assert list(pieces(matcher, text)) == theirs(PATTERNS["qwen2"], text)
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_match_of_a_million_characters_is_found(name: str) -> None:
     """Where the library gives up at some hundred thousand or million."""

@@ -66,6 +66,7 @@ def test_without_a_beginning_there_is_no_end() -> None:
     assert gc.isenabled()
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize(
     "module",
     [

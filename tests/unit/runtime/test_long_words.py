@@ -26,6 +26,7 @@ def ours(node: Any, text: str) -> list[str]:
 CUTTING = {name: node for name, node in PRE_TOKENIZERS.items() if node is not None}
 
 
+@pytest.mark.samples(6)
 @pytest.mark.parametrize("name", CUTTING)
 def test_the_words_are_the_librarys(name: str) -> None:
     for seed in range(100):
@@ -52,6 +53,7 @@ def test_an_expression_that_is_not_known_is_unsupported() -> None:
         LongWords(sequence(split(r"(a)\1"), byte_level()))
 
 
+@pytest.mark.samples(6)
 @pytest.mark.parametrize("name", CUTTING)
 def test_a_word_may_be_as_long_as_its_text(name: str) -> None:
     """As many words as some characters give, or as many times more."""

@@ -41,6 +41,7 @@ def check(tokenizer: Tokenizer, text: str) -> None:
     assert len(text.encode()) // tokenizer.most_bytes_per_token <= most, text[:50]
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("shape", ["shipped", "byte level", "sentencepiece", *NORMALIZERS])
 def test_no_text_has_fewer_tokens(shape: str, tmp_path: Any) -> None:
     if shape == "sentencepiece":

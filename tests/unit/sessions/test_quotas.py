@@ -207,6 +207,7 @@ def pay(held: Quotas, bucket: Bucket) -> None:
         quota.drawn([bucket.give(each)])
 
 
+@pytest.mark.samples(4)
 @pytest.mark.parametrize("count", [1, 2, 4, 7])
 @pytest.mark.parametrize("limit", [1, 60, 600])
 def test_servers_together_begin_as_many_turns_as_one_does(count: int, limit: int) -> None:

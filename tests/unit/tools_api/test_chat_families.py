@@ -282,7 +282,7 @@ def random_thoughts(rng: random.Random) -> list[dict[str, Any]]:
     return [{"type": "reasoning", "summary": [], "content": content}]
 
 
-@pytest.mark.samples(9)
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("seed", [0])
 def test_two_hundred_conversations_grow_at_their_end_alone(name: str, seed: int) -> None:

@@ -82,6 +82,7 @@ def document(rng: random.Random, depth: int = 4) -> str:
     return "{" + ",".join(f"{string(rng)}: {part}" for part in parts) + "}"
 
 
+@pytest.mark.samples(13)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_read_is_what_is_written_to_the_last_digit(seed: int) -> None:
     rng = random.Random(seed)
@@ -117,6 +118,7 @@ def changed(rng: random.Random, text: str) -> str:
     return text[:at] + rng.choice(["", rng.choice(signs)]) + text[at + rng.randrange(2) :]
 
 
+@pytest.mark.samples(13)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_long_number_makes_no_other_text_json_than_a_short_one(seed: int) -> None:
     """The two ways of reading accept the same texts."""
@@ -225,6 +227,7 @@ def test_a_whole_text_is_the_one_given() -> None:
     assert whole_text("\ud83d\ude00\ud83d") == "\U0001f600\ufffd"
 
 
+@pytest.mark.samples(13)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_of_a_text_that_was_cut_what_is_whole_is_read(seed: int) -> None:
     rng = random.Random(seed)

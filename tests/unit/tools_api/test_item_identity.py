@@ -75,6 +75,7 @@ def test_another_value_has_another(one: str, other: str) -> None:
     assert canonical(one) != canonical(other)
 
 
+@pytest.mark.tail
 @given(one=NUMBERS, other=NUMBERS, digit=st.integers(0, 9))
 @settings(max_examples=500, deadline=None, derandomize=True)
 def test_numbers_are_the_same_exactly_where_their_fractions_are(

@@ -120,6 +120,7 @@ def nested(schema: dict[str, Any], text: str) -> tuple[dict[str, Any], str]:
     return outer | {"$defs": {"node": schema}}, f'{{"in": {text}}}'
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_no_spelling_of_a_name_gets_an_illegal_value_through(
     seed: int, grammars: GrammarCompiler, tokenizer: Tokenizer

@@ -92,6 +92,7 @@ def read(kind: str) -> tuple[Item, ...]:
     return parse_create({"type": "response.create", "input": [item]}, None, DEFAULT_LIMITS).input
 
 
+@pytest.mark.samples(18)
 @pytest.mark.parametrize("published", [ResponseItem, ConversationItem])
 @pytest.mark.parametrize("kind", sorted({*WORKING, *NOTED} - NO_ITEMS))
 def test_what_is_read_is_listed_as_it_is_published(kind: str, published: Any) -> None:

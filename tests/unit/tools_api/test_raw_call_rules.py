@@ -63,6 +63,7 @@ def of(schema: Any, **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"k": schema}, "required": ["k"], **more}
 
 
+@pytest.mark.samples(20)
 @pytest.mark.parametrize("name", RAW)
 @pytest.mark.parametrize(
     ("schema", "legal", "illegal"),

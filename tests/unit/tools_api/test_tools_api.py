@@ -185,6 +185,7 @@ def test_a_reader_tells_what_was_cut_as_incomplete() -> None:
     assert (reader.over, reader.take()) == (True, [])
 
 
+@pytest.mark.samples(37)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_written_is_read_as_the_same_calls(name: str, seed: int) -> None:

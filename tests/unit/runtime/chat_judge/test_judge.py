@@ -85,6 +85,7 @@ def test_templates_with_ids_of_their_own_or_without_tools_are_known(
     assert (found.description, found.no_tools) == (name, "")
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize(
     "template",
     ["NEWLINE_IN_CALL", "NEWLINE_IN_PROMPT_AND_TURNS", "NEWLINE_AFTER_TURNS", "ASKS_FOR_THE_DATE"],
@@ -129,7 +130,7 @@ def test_a_template_that_drops_what_it_is_given_is_refused_with_the_probe(
 
 
 @pytest.mark.parametrize("what", templates.HOSTILE)
-@pytest.mark.samples(6)
+@pytest.mark.samples(2)
 def test_a_template_that_does_harm_is_refused_in_a_line(what: str) -> None:
     assert refusal(templates.HOSTILE[what])
 

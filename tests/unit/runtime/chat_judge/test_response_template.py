@@ -65,6 +65,7 @@ def renderer(found: Judgement) -> ChatFormat:
     return chat_format_described(found.description, frozenset(SPECIALS).__contains__)
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize(
     ("calls", "response_template", "written"),
     [
@@ -110,6 +111,7 @@ def test_calls_of_a_folders_own_kind_are_written_and_read(
     assert [(each.name, json.loads(each.arguments)) for each in read] == [("f", {"a": 1})] * 2
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize(
     "response_template",
     [

@@ -13,6 +13,7 @@ from tests.support.judged_templates import HOSTILE
 SHORT = TemplateLimits(cpu_s=0.5, memory_bytes=64 << 20, most_characters=100_000)
 
 
+@pytest.mark.samples(4)
 @pytest.mark.parametrize("what", HOSTILE)
 def test_whatever_a_template_does_there_is_an_answer_or_one_line(what: str) -> None:
     began, before = time.process_time(), psutil.Process().children()

@@ -82,6 +82,7 @@ def test_before_anything_is_measured_a_few_turns_get_drafts(count: int, expected
     assert bool(asked.propose(turns(count), step_s=STEP_S)) is expected
 
 
+@pytest.mark.samples(4)
 @pytest.mark.parametrize("count", [2, 8, 32])
 @pytest.mark.parametrize("gain", [0.5, 0.9, 1.2, 2.0])
 def test_what_brings_more_tokens_a_second_is_done(count: int, gain: float) -> None:

@@ -190,6 +190,7 @@ ITEMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("items", ITEMS)
 def test_a_list_of_few_strings_ends_wherever_it_stands(

@@ -258,6 +258,7 @@ def test_the_least_is_what_all_outputs_begin_with_and_what_must_follow(
     assert len(compiled.closing) >= least
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("bound", [{"minLength": 6000}, {"maxLength": 6000}])
 @pytest.mark.parametrize("text", ["a", "\N{GRINNING FACE}"])
 def test_a_string_as_long_as_can_be_counted_is_written_to_its_end(

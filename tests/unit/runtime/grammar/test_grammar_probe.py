@@ -228,6 +228,7 @@ def slow_spec(number: int) -> GrammarSpec:
     return schema_spec({"type": "object", "properties": {f"p{number}": SLOW}})
 
 
+@pytest.mark.tail
 def test_a_tenant_does_not_wait_behind_the_slow_grammars_of_another(tmp_path: Path) -> None:
     """By arrival it would wait for all of them: 20 s in the audit."""
     began: list[str] = []
@@ -248,6 +249,7 @@ def test_a_tenant_does_not_wait_behind_the_slow_grammars_of_another(tmp_path: Pa
     run(tmp_path, scenario, ProbeLimits(seconds=0.4), places=FairSlots(1))
 
 
+@pytest.mark.tail
 def test_what_nobody_waits_for_any_more_is_withdrawn_before_it_begins(tmp_path: Path) -> None:
     async def scenario(probe: GrammarProbe) -> None:
         first = asyncio.create_task(probe.check(slow_spec(0), "wild"))
@@ -265,6 +267,7 @@ def test_what_nobody_waits_for_any_more_is_withdrawn_before_it_begins(tmp_path: 
     run(tmp_path, scenario, ProbeLimits(seconds=0.4), places=FairSlots(1), children=children)
 
 
+@pytest.mark.tail
 def test_one_that_has_begun_goes_on_and_its_verdict_is_kept(tmp_path: Path) -> None:
     async def scenario(probe: GrammarProbe) -> None:
         begun = asyncio.create_task(probe.check(slow_spec(0), "wild"))
@@ -354,6 +357,7 @@ def test_one_that_cannot_take_over_leaves_the_old_child_at_work(
     assert set(caplog.messages) == {"grammar probe not renewed reason=no memory"}
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("checks", [1, 500])
 def test_a_machine_without_descriptors_refuses_no_grammar(
     checks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -403,6 +407,7 @@ def test_a_slow_grammar_is_killed_though_the_system_does_not_always_say_what_it_
     run(tmp_path, scenario, ProbeLimits(seconds=0.05))  # many times that on any processor
 
 
+@pytest.mark.tail
 def test_who_costs_a_child_holds_its_place_until_the_next_is_ready(tmp_path: Path) -> None:
     """Its next grammar does not take the child that is left to others, and its verdict is told
     at once."""

@@ -80,6 +80,7 @@ def test_some_multiples_are_kept_though_not_all_are_written() -> None:
     assert not keeps({"type": "number", "multipleOf": 0.07}, all_of_them=False)
 
 
+@pytest.mark.samples(3)
 @pytest.mark.parametrize("seed", range(10))
 def test_what_is_kept_the_library_accepts_and_nothing_else(tokenizer: Tokenizer, seed: int) -> None:
     rng, grammars, kept = random.Random(seed), compiler(tokenizer, max_cache_bytes=0), 0

@@ -39,6 +39,7 @@ def test_whole_numbers_of_any_size(seed: int) -> None:
         assert (pattern is None) is (low is not None and high is not None and low > high)
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_decimals_of_any_number_of_digits(seed: int) -> None:
     rng = random.Random(seed)

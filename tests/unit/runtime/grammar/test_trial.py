@@ -30,11 +30,13 @@ def optional(count: int) -> dict[str, Any]:
     return {"type": "object", "properties": {f"p{n}": {"type": "null"} for n in range(count)}}
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("count", [10, 600, 3000])
 def test_thousands_of_properties_stop_no_walk(grammars: GrammarCompiler, count: int) -> None:
     Trial(grammars.tables).of(grammars.compile(schema_spec(optional(count))))
 
 
+@pytest.mark.tail
 def test_too_many_are_refused_with_their_place(grammars: GrammarCompiler) -> None:
     schema = {"type": "object", "properties": {"a": optional(4200)}, "required": ["a"]}
     with pytest.raises(GrammarRefused) as caught:
@@ -71,6 +73,7 @@ def test_where_nothing_may_follow_a_walk_ends(grammars: GrammarCompiler) -> None
     assert caught.value.path is None
 
 
+@pytest.mark.tail
 def test_a_grammar_that_binds_behind_a_trigger_is_walked_from_there(
     grammars: GrammarCompiler,
 ) -> None:

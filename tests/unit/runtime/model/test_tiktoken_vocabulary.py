@@ -90,6 +90,7 @@ def merged(word: bytes, ranks: dict[bytes, int]) -> list[int]:
         parts[at : at + 2] = [parts[at] + parts[at + 1]]
 
 
+@pytest.mark.samples(16)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("alphabet", ["ab", "a", "abcé 字", "xY'sé字。\n\t 12"])
 def test_texts_become_the_tokens_that_their_ranks_say(

@@ -21,6 +21,7 @@ def test_a_prompt_is_computed_in_chunks_and_then_decodes() -> None:
     assert not bench.scheduler.queues.has_work
 
 
+@pytest.mark.samples(3)
 @pytest.mark.parametrize("seed", range(20))
 def test_under_random_load_every_turn_ends_and_the_blocks_add_up(seed: int) -> None:
     rng = random.Random(seed)

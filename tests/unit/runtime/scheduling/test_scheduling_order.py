@@ -102,6 +102,7 @@ def test_an_absurd_priority_is_an_order_and_nothing_else(priority: int) -> None:
     assert bench.done == ([odd, plain] if priority > 0 else [plain, odd])
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("policy", ["short_turn_first", "fair"])
 @pytest.mark.parametrize("deadline_s", [None, 0.5])
 def test_a_tenants_priority_moves_no_other_tenant(policy: str, deadline_s: float | None) -> None:

@@ -39,6 +39,7 @@ def test_a_process_that_cannot_be_begun_again_goes_on() -> None:
     begin_in_large_pages({"HOME": "/h"}, refuse)
 
 
+@pytest.mark.tail
 @offered
 @pytest.mark.parametrize("typed", [True, False])
 def test_only_a_server_that_was_typed_begins_again(typed: bool) -> None:

@@ -160,6 +160,7 @@ def test_an_entry_weighs_at_least_half_of_what_the_process_grows_by(item: dict[s
     assert request_bytes(read(frame)) >= grown / 2
 
 
+@pytest.mark.tail
 @given(schema=st.dictionaries(st.text(max_size=10), schemas, max_size=8))
 @settings(max_examples=25, deadline=None, derandomize=True)
 def test_tools_weigh_at_least_half_of_what_the_process_grows_by(schema: dict[str, Any]) -> None:
@@ -194,6 +195,7 @@ namespaces = st.builds(
 TOOL_KINDS = {"function": functions, "custom": customs, "namespace": namespaces}
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("kind", TOOL_KINDS)
 @given(data=st.data())
 @settings(max_examples=15, deadline=None, derandomize=True)

@@ -14,6 +14,7 @@ def server() -> RunningServer:
     return RunningServer()
 
 
+@pytest.mark.tail
 def test_the_document_is_valid_and_has_every_route(server: RunningServer) -> None:
     made = document(server.routes)
     validate(made)

@@ -606,6 +606,7 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize(("which", "seed"), [("", 20), ("-wal", 21)])
 def test_a_damaged_file_gives_a_named_error_or_an_exact_answer(
     tmp_path: Path, which: str, seed: int
@@ -694,6 +695,7 @@ def answers(path: Path, made: list[TurnRecord], *, sealed: bool) -> dict[str, ob
     return found
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("seed", [22])
 def test_a_damaged_index_hides_little_and_looking_through_the_file_finds_it(
     tmp_path: Path, seed: int

@@ -88,6 +88,7 @@ def pages(journal: Journal, asked: ListAsked, most: int) -> list[ListedSession]:
         after = some[-1].place
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("few", [0, 5, 2000])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_filter_and_order_is_that_of_a_look_at_every_session(

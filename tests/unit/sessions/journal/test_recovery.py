@@ -43,6 +43,7 @@ def test_items_are_found_by_their_ids_in_what_was_saved(tmp_path: Path) -> None:
     journal.close()
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_of_a_damaged_one_what_is_saved_is_exact_and_the_rest_is_named(
     tmp_path: Path, seed: int

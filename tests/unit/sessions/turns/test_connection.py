@@ -778,6 +778,7 @@ def test_each_finished_turn_is_logged_in_one_line(
     assert "reason=- input=27 cached=0 output=3 " in line
 
 
+@pytest.mark.samples(6)
 @pytest.mark.parametrize("inline_bytes", [LIMITS.max_inline_bytes, 0], ids=["short", "long"])
 @pytest.mark.parametrize("seed", range(10))
 def test_every_turn_ends_once_and_nothing_is_left_over(seed: int, inline_bytes: int) -> None:
@@ -1047,6 +1048,7 @@ def test_a_grammar_that_could_not_be_tried_is_our_fault_and_the_lane_goes_on() -
     assert client.turn(input="again")["status"] == "completed"
 
 
+@pytest.mark.tail
 def test_what_is_kept_of_a_turn_that_ended_does_not_hold_the_turn(rig: Rig, client: Client) -> None:
     """Its log stays for a client that comes back: of the last turn of each connection some 40 KB
     were in no account."""

@@ -352,6 +352,7 @@ KINDS: list[Play] = [
 ]  # fmt: skip
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_of_every_kind_of_turn_what_is_loaded_equals_what_fell_out(
     rig: JournalRig, seed: int

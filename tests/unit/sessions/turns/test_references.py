@@ -92,6 +92,7 @@ def lasting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JournalR
 # The same to the engine
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("store", [True, False])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_history_by_its_ids_is_to_the_engine_the_history_itself(seed: int, store: bool) -> None:

@@ -163,6 +163,7 @@ def paired(prompt: str) -> bool:
     return calls == results and loop.find("<tool_response>") >= loop.find("<tool_call>")
 
 
+@pytest.mark.tail
 @pytest.mark.parametrize("play", [by_id, in_private, by_session, resent, chat, messages])
 @pytest.mark.samples(2)
 def test_a_loop_of_200_turns_keeps_its_task_and_its_cache(
@@ -204,6 +205,7 @@ def test_the_warnings_count_what_was_left_out() -> None:
         assert oldest(now) == left_out, "so many turns' outputs are gone"
 
 
+@pytest.mark.tail
 def test_a_server_that_starts_again_reads_what_it_read_before() -> None:
     def play(rig: JournalRig, *, restarts: bool) -> list[str]:
         prompts, fields = list[str](), Wire()

@@ -524,6 +524,7 @@ async def _opened(path: Path | None, first_id: int) -> AsyncIterator[HttpBench]:
         await bench.close()
 
 
+@pytest.mark.samples(2)
 @KEPT
 @pytest.mark.parametrize("seed", range(3))
 def test_against_a_list_whatever_is_done(tmp_path: Path, journal: bool, seed: int) -> None:

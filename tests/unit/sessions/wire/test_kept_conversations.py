@@ -101,6 +101,7 @@ def changed_elsewhere(journal: Any, id_: str, times: int) -> None:
         assert journal.put_conversation("acme", other, version=found.version)
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("times", [1, 7])
 @pytest.mark.parametrize("change", ["add", "take out", "metadata"])
 def test_it_is_made_once_whoever_else_changed_the_conversation_meanwhile(

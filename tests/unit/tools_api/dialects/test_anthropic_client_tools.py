@@ -48,6 +48,7 @@ def test_every_tool_is_tried() -> None:
     assert set(EXAMPLES) == set(CLIENT_TOOLS)
 
 
+@pytest.mark.samples(2)
 @pytest.mark.parametrize("kind", CLIENT_TOOLS)
 def test_its_schema_lets_its_commands_pass_and_nothing_else(kind: str) -> None:
     schema = CLIENT_TOOLS[kind].schema

@@ -88,6 +88,7 @@ def test_a_tool_that_a_result_refers_to_is_written_there_and_callable() -> None:
     assert output.output in prompt(request)
 
 
+@pytest.mark.samples(6)
 @pytest.mark.parametrize("seed", range(20))
 def test_what_stood_before_stays_as_tools_are_found_one_after_the_other(seed: int) -> None:
     """Each prompt begins with the one before it, wherever the new tool stands in the list."""

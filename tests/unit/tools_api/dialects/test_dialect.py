@@ -196,6 +196,7 @@ EVERYTHING: dict[Dialect, dict[str, Any]] = {
 }
 
 
+@pytest.mark.tail
 @DIALECTS
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())

@@ -186,6 +186,7 @@ def failing(how: str, released: threading.Event) -> Callable[..., Any]:
     return hanging if how == "hangs as a coroutine" else hook
 
 
+@pytest.mark.samples(7)
 @both
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
