@@ -38,7 +38,7 @@ CHUNK_STAGES: Final = 1
 
 
 @triton.jit
-def _part(ptr, rows, here, k, KEY_DIM: tl.constexpr):
+def part_of(ptr, rows, here, k, KEY_DIM: tl.constexpr):
     """Numbers ``k`` of the keys or queries of a chunk, one row each."""
     wanted = here[:, None] & (k < KEY_DIM)[None, :]
     return tl.load(ptr + rows[:, None] + k[None, :], mask=wanted, other=0.0)
@@ -56,12 +56,12 @@ def _alike(
 ):
     """Products of each key or query of a chunk with each of another kind, or of the same."""
     k = tl.arange(0, BLOCK_K)
-    left = _part(left_ptr, rows, here, k, KEY_DIM)
-    right = _part(right_ptr, rows, here, k, KEY_DIM)
+    left = part_of(left_ptr, rows, here, k, KEY_DIM)
+    right = part_of(right_ptr, rows, here, k, KEY_DIM)
     alike = tl.dot(left, tl.trans(right), input_precision=PRECISION)
     if SPLIT:
-        left = _part(left_ptr, rows, here, BLOCK_K + k, KEY_DIM)
-        right = _part(right_ptr, rows, here, BLOCK_K + k, KEY_DIM)
+        left = part_of(left_ptr, rows, here, BLOCK_K + k, KEY_DIM)
+        right = part_of(right_ptr, rows, here, BLOCK_K + k, KEY_DIM)
         alike += tl.dot(left, tl.trans(right), input_precision=PRECISION)
     return alike
 
@@ -160,11 +160,11 @@ def delta_turned_kernel(
     reach = tl.cumsum(tl.load(decays_ptr + of_head, mask=here, other=0.0), 0)
     place = (chunk.to(tl.int64) * VALUE_HEADS + head) * CHUNK * CHUNK
     solved = tl.load(solved_ptr + place + r[:, None] * CHUNK + r[None, :])
-    keys = _part(keys_ptr, (tokens * KEY_HEADS + key_head) * KEY_DIM, here, n, KEY_DIM)
+    keys = part_of(keys_ptr, (tokens * KEY_HEADS + key_head) * KEY_DIM, here, n, KEY_DIM)
     keys = tl.dot(solved, keys * (betas * tl.exp(reach))[:, None], input_precision=PRECISION)
     cells = (of_head * KEY_DIM)[:, None] + n[None, :]
     tl.store(turned_keys_ptr + cells, keys, mask=here[:, None] & (n < KEY_DIM)[None, :])
-    values = _part(values_ptr, of_head * VALUE_DIM, here, n, VALUE_DIM)
+    values = part_of(values_ptr, of_head * VALUE_DIM, here, n, VALUE_DIM)
     values = tl.dot(solved, values * betas[:, None], input_precision=PRECISION)
     cells = (of_head * VALUE_DIM)[:, None] + n[None, :]
     tl.store(turned_values_ptr + cells, values, mask=here[:, None] & (n < VALUE_DIM)[None, :])
@@ -182,13 +182,13 @@ def _kept(found, decays, r, low, high):
 
 
 @triton.jit
-def _columns(matrix_ptr, k, v, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr):
+def columns_of(matrix_ptr, k, v, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr):
     known = (k < KEY_DIM)[:, None] & (v < VALUE_DIM)[None, :]
     return tl.load(matrix_ptr + k[:, None] * VALUE_DIM + v[None, :], mask=known, other=0.0)
 
 
 @triton.jit
-def _store(cells_ptr, k, v, state, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr):
+def store_columns(cells_ptr, k, v, state, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr):
     known = (k < KEY_DIM)[:, None] & (v < VALUE_DIM)[None, :]
     tl.store(cells_ptr + k[:, None] * VALUE_DIM + v[None, :], state, mask=known)
 
@@ -235,10 +235,10 @@ def delta_chunks_kernel(
     if tl.load(begins_ptr + sequence) == tl.load(begins_ptr + sequence + 1):
         return
     place = tl.load(slots_ptr + sequence) * matrix_stride + head * KEY_DIM * VALUE_DIM
-    state = _columns(matrices_ptr + place, k, v, KEY_DIM, VALUE_DIM)
+    state = columns_of(matrices_ptr + place, k, v, KEY_DIM, VALUE_DIM)
     below = state
     if SPLIT:
-        below = _columns(matrices_ptr + place, BLOCK_K + k, v, KEY_DIM, VALUE_DIM)
+        below = columns_of(matrices_ptr + place, BLOCK_K + k, v, KEY_DIM, VALUE_DIM)
     handed_in = tl.load(handed_in_ptr + sequence)
     for chunk in range(tl.load(begins_ptr + sequence), tl.load(begins_ptr + sequence + 1)):
         low, high = tl.load(lows_ptr + chunk), tl.load(highs_ptr + chunk)
@@ -253,16 +253,16 @@ def delta_chunks_kernel(
         before = tl.exp(tl.cumsum(decays, 0))[:, None]
         cells = (chunk * VALUE_HEADS + head) * CHUNK * CHUNK + r[:, None] * CHUNK + r[None, :]
         if CORRECTS:
-            turned = _part(turned_keys_ptr, of_head * KEY_DIM, here, k, KEY_DIM)
+            turned = part_of(turned_keys_ptr, of_head * KEY_DIM, here, k, KEY_DIM)
             found -= tl.dot(turned, state, input_precision=PRECISION)
             if SPLIT:
-                turned = _part(turned_keys_ptr, of_head * KEY_DIM, here, BLOCK_K + k, KEY_DIM)
+                turned = part_of(turned_keys_ptr, of_head * KEY_DIM, here, BLOCK_K + k, KEY_DIM)
                 found -= tl.dot(turned, below, input_precision=PRECISION)
         if MIXES:
-            queries = _part(queries_ptr, rows, here, k, KEY_DIM)
+            queries = part_of(queries_ptr, rows, here, k, KEY_DIM)
             mixed = tl.dot(queries, state, input_precision=PRECISION)
             if SPLIT:
-                queries = _part(queries_ptr, rows, here, BLOCK_K + k, KEY_DIM)
+                queries = part_of(queries_ptr, rows, here, BLOCK_K + k, KEY_DIM)
                 mixed += tl.dot(queries, below, input_precision=PRECISION)
             mixed = mixed * before
             mixed += tl.dot(tl.load(seen_ptr + cells), found, input_precision=PRECISION)
@@ -273,18 +273,18 @@ def delta_chunks_kernel(
                 added, left = _kept(found, decays, r, low, tl.load(handed_at_ptr + sequence))
                 number = tl.load(handed_to_ptr + sequence) * VALUE_HEADS + head
                 out_ptr = handed_ptr + number * KEY_DIM * VALUE_DIM
-                columns = tl.trans(_part(keys_ptr, rows, here, k, KEY_DIM))
+                columns = tl.trans(part_of(keys_ptr, rows, here, k, KEY_DIM))
                 out = state * left + tl.dot(columns, added, input_precision=PRECISION)
-                _store(out_ptr, k, v, out, KEY_DIM, VALUE_DIM)
+                store_columns(out_ptr, k, v, out, KEY_DIM, VALUE_DIM)
                 if SPLIT:
-                    columns = tl.trans(_part(keys_ptr, rows, here, BLOCK_K + k, KEY_DIM))
+                    columns = tl.trans(part_of(keys_ptr, rows, here, BLOCK_K + k, KEY_DIM))
                     out = below * left + tl.dot(columns, added, input_precision=PRECISION)
-                    _store(out_ptr, BLOCK_K + k, v, out, KEY_DIM, VALUE_DIM)
+                    store_columns(out_ptr, BLOCK_K + k, v, out, KEY_DIM, VALUE_DIM)
         added, left = _kept(found, decays, r, low, high)
-        columns = tl.trans(_part(keys_ptr, rows, here, k, KEY_DIM))
+        columns = tl.trans(part_of(keys_ptr, rows, here, k, KEY_DIM))
         state = state * left + tl.dot(columns, added, input_precision=PRECISION)
         if SPLIT:
-            columns = tl.trans(_part(keys_ptr, rows, here, BLOCK_K + k, KEY_DIM))
+            columns = tl.trans(part_of(keys_ptr, rows, here, BLOCK_K + k, KEY_DIM))
             below = below * left + tl.dot(columns, added, input_precision=PRECISION)
 
 
@@ -360,7 +360,7 @@ def _within(
         places.highs,
         seen,
         solved,
-        **_some(sizes, "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "BLOCK_K", "SPLIT"),
+        **some_of(sizes, "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "BLOCK_K", "SPLIT"),
         CHUNK=CHUNK,
         CORRECTS=corrects,
         num_warps=WITHIN_WARPS,
@@ -389,7 +389,7 @@ def _turned(
         solved,
         turned_keys,
         turned_values,
-        **_some(sizes, "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM"),
+        **some_of(sizes, "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM"),
         BLOCK=TURNED_EACH,
         CHUNK=CHUNK,
         num_warps=WITHIN_WARPS,
@@ -397,5 +397,5 @@ def _turned(
     return turned_keys, turned_values
 
 
-def _some(sizes: dict[str, Any], *names: str) -> dict[str, Any]:
+def some_of(sizes: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: sizes[name] for name in names}

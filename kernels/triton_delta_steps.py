@@ -1,7 +1,6 @@
 """Steps by the gated delta rule and by Mamba-2 in Triton: short sequences token by token, long ones
 chunk by chunk, beside each other.
 
-Where decays are by channel, long ones go token by token as well (``triton_channel_delta``).
 What ``kernels.gated_delta`` says. How a sequence is computed depends on no other of its step.
 Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
 """

@@ -6,7 +6,14 @@ import triton
 
 from kernels.delta_rows import CHUNK
 from kernels.delta_shaping import LEAST_LENGTH
-from kernels.triton_channel_delta import channel_delta_kernel
+from kernels.triton_channel_delta import (
+    COUNTED_EACH,
+    HANDED_EACH,
+    channel_chunks_kernel,
+    channel_handed_kernel,
+    channel_turned_kernel,
+    channel_within_kernel,
+)
 from kernels.triton_conv_windows import CHANNELS_EACH as CHANNELS_OF_WINDOWS
 from kernels.triton_conv_windows import move_windows_kernel
 from kernels.triton_delta import COLUMNS_EACH as COLUMNS_OF_MATRICES
@@ -80,17 +87,7 @@ def recurrent_builds() -> Iterator[Build]:
             num_warps=WARPS_OF_MATRICES,
         )
         if name == _BY_CHANNEL:
-            yield Build(
-                name=f"channel_delta {name}",
-                kernel=channel_delta_kernel,
-                types=pointers("fp32", "queries", "keys", "values", "decays", "betas", "matrices")
-                | pointers("i64", "slots", "begins", "firsts", "lows", "highs")
-                | pointers("i64", "handed_in", "handed_at", "handed_to")
-                | pointers("fp32", "mixed", "corrected", "handed")
-                | {"matrix_stride": "i64"},
-                constants={part: size for part, size in constants.items() if part != "RING"},
-                num_warps=WARPS_OF_MATRICES,
-            )
+            yield from _by_channel(sizes)
             continue
         for mixes in (True, False):
             yield Build(
@@ -145,6 +142,54 @@ def recurrent_builds() -> Iterator[Build]:
         )
     yield from _shaping()
     yield from _moves()
+
+
+def _by_channel(sizes: dict[str, int]) -> Iterator[Build]:
+    """Prompts whose decays are by channel."""
+    chunks = pointers("i64", "firsts", "lows", "highs")
+    inputs = pointers("fp32", "queries", "keys", "values", "decays", "betas")
+    between = pointers("fp32", "turned_keys", "asking", "behind", "left")
+    yield Build(
+        name=f"channel_within {_BY_CHANNEL}",
+        kernel=channel_within_kernel,
+        types=pointers("fp32", "queries", "keys", "decays", "betas")
+        | chunks
+        | pointers("fp32", "seen", "solved"),
+        constants={part: sizes[part] for part in ("KEY_HEADS", "VALUE_HEADS", "KEY_DIM")}
+        | {"BLOCK_K": triton.next_power_of_2(sizes["KEY_DIM"]), "CHUNK": CHUNK},
+        num_warps=WITHIN_WARPS,
+    )
+    yield Build(
+        name=f"channel_turned {_BY_CHANNEL}",
+        kernel=channel_turned_kernel,
+        types=inputs | chunks | pointers("fp32", "solved", "turned_values") | between,
+        constants=sizes | {"BLOCK": COUNTED_EACH, "CHUNK": CHUNK},
+        num_warps=WITHIN_WARPS,
+    )
+    yield Build(
+        name=f"channel_handed {_BY_CHANNEL}",
+        kernel=channel_handed_kernel,
+        types=pointers("fp32", "keys", "decays", "corrected", "handed")
+        | pointers("i64", "begins", "firsts", "lows", "handed_in", "handed_at", "handed_to"),
+        constants=sizes | {"BLOCK": HANDED_EACH, "BLOCK_V": COLUMNS_OF_MATRICES, "CHUNK": CHUNK},
+        num_warps=CHUNK_WARPS,
+    )
+    for mixes in (True, False):
+        yield Build(
+            name=f"channel_chunks {_BY_CHANNEL}{' mixes' if mixes else ''}",
+            kernel=channel_chunks_kernel,
+            types=pointers("fp32", "values", "matrices", "seen")
+            | between
+            | chunks
+            | pointers("i64", "slots", "begins", "handed_in", "handed_to")
+            | pointers("fp32", "mixed", "corrected", "handed")
+            | {"matrix_stride": "i64"},
+            constants={part: sizes[part] for part in ("VALUE_HEADS", "KEY_DIM", "VALUE_DIM")}
+            | block_of(sizes["KEY_DIM"])
+            | {"BLOCK_V": COLUMNS_OF_MATRICES, "CHUNK": CHUNK, "MIXES": mixes},
+            num_warps=CHUNK_WARPS,
+            num_stages=CHUNK_STAGES,
+        )
 
 
 def _shaping() -> Iterator[Build]:

@@ -1,5 +1,5 @@
-"""Triton's prompts of the delta rule by channel against the reference, and the bits of states that
-are handed out on the way."""
+"""Triton's prompts of the delta rule by channel against the reference, and the bits of prompts that
+are cut."""
 
 from dataclasses import fields, replace
 
@@ -7,17 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.delta_rows import CHUNK, DeltaRows, DeltaSpans
-from kernels.gated_delta import (
-    DeltaInputs,
-    DeltaRings,
-    fold_rings,
-    gated_delta,
-    gated_delta_reference,
-)
+from kernels.delta_rows import DeltaRows
+from kernels.gated_delta import DeltaInputs, DeltaOutputs, gated_delta, gated_delta_reference
 from tests.support.delta_steps import SHAPES, close, drawn
-
-END = 2 * CHUNK + 9
 
 
 @pytest.fixture(autouse=True)
@@ -53,37 +45,41 @@ def test_prompts_agree_with_the_reference_whatever_they_forget(
     assert torch.equal(matrices, before)
 
 
-def test_a_step_that_is_cut_has_the_bits_of_a_whole_one(device: torch.device) -> None:
-    """The state is handed out 32 tokens before the cut and taken on from a ring."""
-    inputs, matrices, rings = drawn(SHAPES[1], END, corrects=True, by_channel=True, device=device)
-    inputs = replace(inputs, decays=inputs.decays * 0.05)
-    state = matrices[:1, :1].clone()
+def test_a_prompt_cut_at_a_chunk_has_the_bits_of_the_whole(device: torch.device) -> None:
+    inputs, matrices, _ = drawn(SHAPES[1], 150, corrects=True, by_channel=True, device=device)
 
-    def run(low: int, high: int, of: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def play(low: int, high: int, before: torch.Tensor) -> DeltaOutputs:
         rows = DeltaRows(
             slots=np.array([0]),
             starts=np.array([0, high - low]),
-            positions=np.array([low]),
-            handed=((0, high - low - 8),),
+            positions=np.array([20 + low]),
+            handed=((0, high - low),),
         )
-        own = part(inputs, low, high)
-        found = gated_delta(own, of[:, 0], rows)
-        kept = own.keys[-8:], found.corrected[-8:], own.decays[-8:]
-        for ring, rows_of in zip((rings.keys, rings.corrected, rings.decays), kept, strict=True):
-            ring[0, 0] = rows_of
-        behind = found.handed[:, None].clone()
-        one = DeltaRings(
-            keys=rings.keys[:1, :1], corrected=rings.corrected[:1, :1], decays=rings.decays[:1, :1]
-        )
-        zero = np.zeros(1, dtype=np.int64)
-        fold_rings(
-            behind, one, DeltaSpans(slots=zero, rings=zero, committed=zero, counts=np.array([8]))
-        )
-        return found.mixed, behind
+        return gated_delta(part(inputs, low, high), before, rows)
 
-    whole, last = run(0, END, state)
-    for cut in (CHUNK, CHUNK + 5):
-        first, between = run(0, cut, state)
-        second, end = run(cut, END, between)
-        assert torch.equal(torch.cat((first, second)), whole), cut
-        assert torch.equal(end, last), cut
+    whole = play(0, 150, matrices[2:3, 1])
+    for cut in (44, 108):  # positions 64 and 128
+        first = play(0, cut, matrices[2:3, 1])
+        second = play(cut, 150, first.handed)
+        assert torch.equal(torch.cat([first.mixed, second.mixed]), whole.mixed)
+        assert torch.equal(torch.cat([first.corrected, second.corrected]), whole.corrected)
+        assert torch.equal(second.handed, whole.handed)
+
+
+def test_numbers_that_one_token_forgets_cost_those_behind_it_no_digits(
+    device: torch.device,
+) -> None:
+    """Sums of logarithms are so large behind it that their differences would have few left."""
+    inputs, matrices, _ = drawn(SHAPES[1], 60, corrects=True, by_channel=True, device=device)
+    inputs.decays.mul_(0.01)
+    inputs.decays[3, :, ::2] = -30000.0
+    rows = DeltaRows(
+        slots=np.array([1]),
+        starts=np.array([0, 60]),
+        positions=np.array([0]),
+        handed=((0, 50),),
+    )
+    wanted = gated_delta_reference(inputs, matrices[:, 1], rows)
+    found = gated_delta(inputs, matrices[:, 1], rows)
+    for each in fields(wanted):
+        assert close(getattr(found, each.name), getattr(wanted, each.name)), each.name
