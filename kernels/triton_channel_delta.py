@@ -39,8 +39,6 @@ from kernels.triton_delta_chunks import (
 
 COUNTED_EACH: Final = 32
 """Numbers of keys and of values that a program of ``channel_turned_kernel`` has."""
-HANDED_EACH: Final = 32
-"""Rows of a matrix that a program of ``channel_handed_kernel`` has."""
 
 
 @triton.jit
@@ -284,7 +282,8 @@ def channel_handed_kernel(
     CHUNK: tl.constexpr,
 ):
     """A matrix that is handed out, from before its chunk to behind the tokens that count: BLOCK
-    rows and BLOCK_V columns. Grid: (sequences, heads, tiles of rows and columns)."""
+    rows and BLOCK_V columns, as many as ``channel_chunks_kernel`` multiplies at once, so that both
+    give the same bits behind a whole chunk. Grid: (sequences, heads, tiles of rows and columns)."""
     sequence, head = tl.program_id(0), tl.program_id(1)
     chunk = tl.load(handed_in_ptr + sequence)
     nothing = tl.load(begins_ptr + sequence) == tl.load(begins_ptr + sequence + 1)
@@ -373,8 +372,9 @@ def _hand_out(
     inputs: DeltaInputs, places: DeltaPlaces[Tensor], outputs: DeltaOutputs, sizes: dict[str, Any]
 ) -> None:
     """Take matrices that are handed out from before their chunks to where they are."""
-    rows = triton.cdiv(inputs.keys.shape[2], HANDED_EACH)
-    grid = len(places.slots), inputs.values.shape[1], rows * tiles_of(outputs.handed)
+    rows = block_of(inputs.keys.shape[2])["BLOCK_K"]
+    tiles = triton.cdiv(inputs.keys.shape[2], rows) * tiles_of(outputs.handed)
+    grid = len(places.slots), inputs.values.shape[1], tiles
     launch(channel_handed_kernel, grid)(
         inputs.keys,
         inputs.decays,
@@ -387,7 +387,7 @@ def _hand_out(
         outputs.corrected,
         outputs.handed,
         **some_of(sizes, "KEY_HEADS", "VALUE_HEADS", "KEY_DIM", "VALUE_DIM", "BLOCK_V"),
-        BLOCK=HANDED_EACH,
+        BLOCK=rows,
         CHUNK=CHUNK,
         num_warps=CHUNK_WARPS,
     )

@@ -8,7 +8,6 @@ from kernels.delta_rows import CHUNK
 from kernels.delta_shaping import LEAST_LENGTH
 from kernels.triton_channel_delta import (
     COUNTED_EACH,
-    HANDED_EACH,
     channel_chunks_kernel,
     channel_handed_kernel,
     channel_turned_kernel,
@@ -171,7 +170,9 @@ def _by_channel(sizes: dict[str, int]) -> Iterator[Build]:
         kernel=channel_handed_kernel,
         types=pointers("fp32", "keys", "decays", "corrected", "handed")
         | pointers("i64", "begins", "firsts", "lows", "handed_in", "handed_at", "handed_to"),
-        constants=sizes | {"BLOCK": HANDED_EACH, "BLOCK_V": COLUMNS_OF_MATRICES, "CHUNK": CHUNK},
+        constants=sizes
+        | {"BLOCK": block_of(sizes["KEY_DIM"])["BLOCK_K"]}
+        | {"BLOCK_V": COLUMNS_OF_MATRICES, "CHUNK": CHUNK},
         num_warps=CHUNK_WARPS,
     )
     for mixes in (True, False):
