@@ -15,7 +15,7 @@ from runtime.model.batch import NO_STATE, SequenceInput, StepBatch
 from runtime.model.cuda_graphs import CudaRecorder, Recorder
 from runtime.model.decoder import Decoder
 from runtime.model.latent import Indexer
-from runtime.model.presets import random_model_config
+from runtime.model.presets import PRESETS, random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.runner import ModelRunner
 from runtime.model.sources import BYTE_TOKENIZER
@@ -192,6 +192,8 @@ def test_recorded_steps_of_hybrids_leave_the_states_of_plain_ones(
     few = [each for each in buckets_up_to(2) if each.tokens == 2 or each.tokens == 2 + 128]
     monkeypatch.setattr("runtime.model.cuda_graphs.buckets_up_to", lambda most: few)
     monkeypatch.setattr("runtime.model.cuda_graphs.unrecorded_kinds", lambda most: [])
+    whole = PRESETS[family]  # of which one layer with a state and one of attention are enough
+    monkeypatch.setitem(PRESETS, family, replace(whole, layers=whole.layers[1:3]))
     model = load_model(f"random:{family}", dtype=torch.float32, device=device)
     runners = [
         ModelRunner(
