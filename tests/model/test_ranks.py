@@ -89,6 +89,17 @@ CUTS: tuple[tuple[str, int, dict[str, object]], ...] = (
     ("random:smollm3-tiny", 2, {}),
     ("random:granite-tiny", 2, {}),
     ("random:ministral3-tiny", 2, {}),
+    ("random:olmo2-tiny", 4, {}),
+    ("random:minimax-m2-tiny", 2, {"expert_parallel": True}),
+    ("random:lfm2-tiny", 4, {}),
+    ("random:qwen3.5-tiny", 2, {}),
+    ("random:qwen3.5-tiny", 4, {}),
+    ("random:granite-hybrid-tiny", 2, {}),
+    ("random:granite-hybrid-tiny", 4, {}),
+    ("random:nemotron-h-tiny", 2, {"expert_parallel": True}),
+    ("random:nemotron-h-tiny", 4, {}),
+    ("random:kimi-linear-tiny", 2, {}),
+    ("random:kimi-linear-tiny", 4, {"expert_parallel": True}),
     ("default", 2, {}),
 )
 
