@@ -93,7 +93,7 @@ def skipped_group_norm_reference(
 
 
 def skipped_and_weighed(mixed: Tensor, values: Tensor, skip: Tensor, gates: Tensor) -> Tensor:
-    """What ``skipped_group_norm_reference`` norms: [T, heads * head_dim], dtype of ``mixed``."""
+    """[T, heads * head_dim], dtype of ``mixed``: what ``skipped_group_norm_reference`` norms."""
     whole = (mixed + values * skip[:, None]).flatten(1)
     return whole * functional.silu(gates.to(mixed.dtype))
 

@@ -232,23 +232,20 @@ class Decoder:
         bits: WeightBits = 16,
         choice: ProductChoice | None = None,
         rank_sum: Callable[[Tensor], Tensor] | None = None,
-        ranks: int = 1,
         has_head: bool = True,
     ) -> None:
         """Take the weights from ``source`` one by one; linear maps are kept in ``bits``, in the
         layouts of ``choice`` (``make_linear``).
 
         Args:
-            rank_sum: see ``MapLoader``, as ``ranks``.
+            rank_sum: see ``MapLoader``.
             has_head: logits are computed here; else another rank's are looked at.
         """
         self.config = config
         self.choice = choice
         size = config.vocab_size, config.hidden_size
         self._embedding = Embedding(source.matrix("model.embed_tokens.weight", size), dtype)
-        loader = MapLoader(
-            source=source, bits=bits, choice=choice, dtype=dtype, rank_sum=rank_sum, ranks=ranks
-        )
+        loader = MapLoader(source=source, bits=bits, choice=choice, dtype=dtype, rank_sum=rank_sum)
         self._layers = [DecoderLayer(config, index, loader) for index in range(config.num_layers)]
         distinct = list(dict.fromkeys((mixer.rope, mixer.rotary_dim) for mixer in config.attention))
         self._table_of_layer = [

@@ -226,8 +226,6 @@ class MapLoader:
     rank_sum: Callable[[Tensor], Tensor] | None = None
     """Of a model that several ranks compute: from what this one has computed of a layer's half,
     [tokens, hidden], to the sum of all ranks', the same on each."""
-    ranks: int = 1
-    """How many compute the model."""
 
     def linear(
         self, names: Sequence[str], outputs: Sequence[int], inputs: int, *, bias: bool

@@ -43,7 +43,7 @@ class AttentionMixer:
                 _reordered(source.tensor(f"{name}.q_norm.weight", (spec.query_size,)), order),
                 _reordered(source.tensor(f"{name}.k_norm.weight", (spec.kv_size,)), order),
             )
-        self._rank_sum, self._ranks = loader.rank_sum, loader.ranks
+        self._rank_sum = loader.rank_sum
         self._sinks: Tensor | None = None
         if spec.sinks:
             self._sinks = source.tensor(f"{name}.sinks", (spec.heads,), wide=True)
@@ -138,10 +138,11 @@ class AttentionMixer:
             queries = rms_norm(queries, query_norm, self._eps)
             keys = rms_norm(keys, key_norm, self._eps)
         else:  # all ranks have equally many, and a head of keys is on as many as any other
-            own = torch.cat((mean_square(queries), mean_square(keys)), dim=1)
-            of_queries, of_keys = (self._rank_sum(own) / self._ranks).tensor_split(2, dim=1)
-            queries = norm_by(queries, of_queries, query_norm, self._eps)
-            keys = norm_by(keys, of_keys, key_norm, self._eps)
+            means = mean_square(queries), mean_square(keys)
+            total = self._rank_sum(torch.cat((*means, torch.ones_like(means[0])), dim=1))
+            of_queries, of_keys, ranks = total.tensor_split(3, dim=1)
+            queries = norm_by(queries, of_queries / ranks, query_norm, self._eps)
+            keys = norm_by(keys, of_keys / ranks, key_norm, self._eps)
         return torch.cat((queries, keys, values), dim=1)
 
 

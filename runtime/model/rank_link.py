@@ -20,7 +20,7 @@ class RunnerBroken(Exception):
 
 
 class Room(NamedTuple):
-    """What a rank's memory has room for."""
+    """The room that a rank's memory has."""
 
     num_blocks: int
     state_slots: int = 0

@@ -1,4 +1,4 @@
-"""What an order of the cache's does to slots of states, and to the blocks that come with them.
+"""Orders of the cache's on slots for states, and on the blocks that come with them, carried out.
 
 The same on every rank of a model: each has its part of the states, and of keys and values. Waits
 for no copies; who gives orders sees to these (``runtime.engine.state_memory``).

@@ -36,7 +36,7 @@ class Cut:
         return (*shape[: self.axis], shape[self.axis] * self.parts, *shape[self.axis + 1 :])
 
     def spans(self, shape: tuple[int, ...]) -> Spans:
-        """What the part has of the whole, by the part's shape."""
+        """The part's places in the whole, by the part's shape."""
         size = shape[self.axis]
         return [(self.part * size, size)]
 

@@ -160,7 +160,6 @@ def _decoder(
         bits=bits,
         choice=choice if ranks is None else ranks.products(choice),
         rank_sum=None if ranks is None else ranks.rank_sum,
-        ranks=1 if ranks is None else ranks.partition.ranks,
         has_head=leads,
     )
 

@@ -31,8 +31,8 @@ _HEAD = struct.Struct("<4sBBBxQ4i6i")
 step; tokens, sequences, blocks of a table, rows with logits; the bucket's sizes, all 0 where there
 is none."""
 _ONE_CHANGE = struct.Struct("<4iq")
-"""What is to be done, the slot, another slot, the block of the tail, the position; of the last
-three -1 is none."""
+"""Kind of change, the slot, another slot, the block of the tail, the position; of the last three -1
+is none."""
 _BEGIN, _SAVE, _LAST = 1, 2, 3
 _NONE = -1
 HEAD_BYTES: Final = _HEAD.size
@@ -49,7 +49,7 @@ class ChannelLimits:
     block_size: int
     max_context_tokens: int
     state_slots: int = 0
-    """Of a model with recurrent layers."""
+    """Slots of a model with recurrent layers; else there are none."""
 
     @property
     def table_blocks(self) -> int:
