@@ -379,12 +379,16 @@ class StandIn:
 
 
 def recording(
-    monkeypatch: pytest.MonkeyPatch, played: list[tuple[bool, Bucket]], *, fails: int = 0
+    monkeypatch: pytest.MonkeyPatch,
+    played: list[tuple[bool, Bucket]],
+    *,
+    fails: int = 0,
+    model: str = "random:qwen3-tiny-4",
 ) -> ModelRunner:
     """Two ranks with recorded steps."""
     monkeypatch.setattr(runner_module, "_records", lambda model: True)
     monkeypatch.setattr(runner_module, "CudaRecorder", lambda: StandIn(fails, played))
-    return loaded(config_of("random:qwen3-tiny-4", 2, max_running=4, max_batch_tokens=64))
+    return loaded(config_of(model, 2, max_running=4, max_batch_tokens=64))
 
 
 def decodes(count: int) -> list[SequenceInput]:
@@ -434,3 +438,23 @@ def test_the_recording_that_rank_0_names_is_played_on_all(monkeypatch: pytest.Mo
     ]
     assert (True, one) not in played
     assert graphs.counts.replayed == 4
+
+
+@pytest.mark.parametrize("model", ["random:lfm2-tiny", "random:qwen3.5-tiny"])
+def test_recorded_steps_of_a_hybrid_move_the_states_of_all_ranks(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[tuple[bool, Bucket]] = []
+    plain = loaded(config_of(model, 1, max_running=4))
+    runner = recording(monkeypatch, played, model=model)
+    for each in (plain, runner):
+        for slot in (0, 1):
+            each.change_state(begin(slot))
+    for at, (one, other) in enumerate(zip(b"abcd", b"ABCD", strict=True)):
+        batch = [row(0, at, bytes([one])), row(1, at, bytes([other]))]
+        expected = plain.run(batch)[:, :256]
+        torch.testing.assert_close(runner.run(batch)[:, :256], expected, rtol=FINE, atol=FINE)
+    runner.close()
+    assert runner.graphs is not None
+    assert runner.graphs.counts.replayed == 4
+    assert len(played) == 2 * 4
