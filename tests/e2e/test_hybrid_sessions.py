@@ -165,7 +165,7 @@ def test_two_ranks_say_what_one_does_and_one_that_is_killed_loses_no_session(
 ) -> None:
     """Second turns and forks from states of both; behind the loss the journal brings it back."""
     options = ["--model", "random:qwen3.5-tiny", "--dtype", "float64", "--threads", "1"]
-    options += ["--kv-cache-mib", "64", "--max-running", "4", "--startup-profile-ms", "0"]
+    options += ["--kv-cache-mib", "64", "--max-running", "4"]
     told = []
     for ranks in ("1", "2"):
         words = [*options, "--tensor-parallel", ranks]
