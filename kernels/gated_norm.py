@@ -86,11 +86,16 @@ def skipped_group_norm_reference(
     Returns:
         New tensor [T, heads * head_dim], dtype of ``gates``.
     """
-    whole = (mixed + values * skip[:, None]).flatten(1)
-    weighed = whole * functional.silu(gates.to(mixed.dtype))
+    weighed = skipped_and_weighed(mixed, values, skip, gates)
     by_group = weighed.view(len(weighed), groups, -1)
     normed = by_group * torch.rsqrt(by_group.square().mean(-1, keepdim=True) + eps)
     return (normed.flatten(1) * weight).to(gates.dtype)
+
+
+def skipped_and_weighed(mixed: Tensor, values: Tensor, skip: Tensor, gates: Tensor) -> Tensor:
+    """[T, heads * head_dim], dtype of ``mixed``: what ``skipped_group_norm_reference`` norms."""
+    whole = (mixed + values * skip[:, None]).flatten(1)
+    return whole * functional.silu(gates.to(mixed.dtype))
 
 
 def skipped_group_norm(

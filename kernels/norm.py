@@ -22,9 +22,20 @@ def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     Returns:
         New tensor, shape and dtype of ``x``.
     """
+    return norm_by(x, mean_square(x), weight, eps)
+
+
+def mean_square(x: Tensor) -> Tensor:
+    """[..., 1] of the rows of ``x``, in float32, or in float64 for float64 input."""
     wide = x if x.dtype == torch.float64 else x.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return weight * (wide * scale).to(x.dtype)
+    return wide.square().mean(-1, keepdim=True)
+
+
+def norm_by(x: Tensor, mean: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """``rms_norm_reference`` of rows of which ``x`` has a part, by the whole rows' mean square,
+    [..., 1]."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    return weight * (wide * torch.rsqrt(mean + eps)).to(x.dtype)
 
 
 def add_rms_norm_reference(

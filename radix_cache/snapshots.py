@@ -107,5 +107,7 @@ class StateMove:
     """For orders to the disk."""
 
 
-StateOrder = BeginState | SaveState | SaveBelow | EndState | StateMove
+SlotOrder = BeginState | SaveState | EndState
+"""On slots of the device alone."""
+StateOrder = SlotOrder | SaveBelow | StateMove
 """To be carried out in the order in which they were given."""

@@ -164,7 +164,7 @@ class Engine:
         background.begin_step(idle=open_requests <= 1)
         self._compilations.poll()
         self._requests.queue_compiled()
-        self.memory.tend()
+        self._tend()
         now, spent_s = self._clock(), background.spent_s
         decodes, chunks = self._plan(now)
         step_s = 0.0
@@ -194,6 +194,13 @@ class Engine:
         return StepOutput(outputs=outputs, stats=stats, pictures=pictures, residency=residency)
 
     # One step
+
+    def _tend(self) -> None:
+        """See to the memory. Raises EngineBroken: another rank of the model is gone."""
+        try:
+            self.memory.tend()
+        except RunnerBroken as broken:
+            raise EngineBroken(str(broken)) from broken
 
     def _plan(self, now: float) -> tuple[Decodes, list[Chunk]]:
         """Plan the step's work: the plain decodes, and the chunks of all, these first. Tells

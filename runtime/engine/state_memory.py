@@ -13,10 +13,17 @@ import numpy as np
 
 from radix_cache.block_pool import BlockArray
 from radix_cache.nodes import Tier
-from radix_cache.snapshots import BeginState, SaveBelow, SaveState, StateMove, StateOrder
+from radix_cache.snapshots import (
+    SaveBelow,
+    SaveState,
+    SlotOrder,
+    StateMove,
+    StateOrder,
+)
 from radix_cache.transfers import BlockMove
 from runtime.model.kv_pool import KVPool
 from runtime.model.state_pool import StatePool
+from runtime.model.state_slots import StateSlots
 from runtime.offload.transfer import KVTransfer
 
 log = logging.getLogger(__name__)
@@ -29,6 +36,8 @@ class StateMemory:
         states: in slots.
         tails: a block for each slot.
         pool: the blocks that steps read and write.
+        change: carries out an order on slots of the device, on all ranks (``ModelRunner``); None:
+            there is no other rank.
         transfer: copies states and tails to the tiers below and back; None where there are none.
         settle: waits for copies to and from these blocks of ``pool``.
     """
@@ -39,12 +48,12 @@ class StateMemory:
         tails: KVPool,
         pool: KVPool,
         *,
+        change: Callable[[SlotOrder], bool] | None = None,
         transfer: KVTransfer | None = None,
         settle: Callable[[BlockArray], None] = lambda blocks: None,
     ) -> None:
         self._states = states
-        self._tails = tails
-        self._pool = pool
+        self._change = change or StateSlots(states, tails, pool).carry_out
         self.transfer = transfer
         self._settle_blocks = settle
         self._due: deque[StateOrder] = deque()
@@ -70,27 +79,9 @@ class StateMemory:
             return None if self._save_below(order) else _spoiled(Tier.HOST, order.target)
         if order.tail_block is not None:
             self._settle_blocks(_ids(order.tail_block))
-        if isinstance(order, BeginState):
-            self._begin(order)
-            return None
-        if isinstance(order, SaveState):
-            slot = order.target
-            self._settle(slot)
-            whole = self._states.save(order.slot, target=slot, position=order.position)
-        else:
-            slot = order.slot
-            self._settle(slot)
-            whole = self._states.end(slot, position=order.position)
-        if order.tail_block is not None:
-            self._tails.copy_block(self._pool, order.tail_block, slot)
-        return None if whole else _spoiled(Tier.DEVICE, slot)
-
-    def _begin(self, order: BeginState) -> None:
-        self._settle(order.slot)
-        self._states.begin(order.slot, source=order.source, position=order.position)
-        if order.tail_block is not None:
-            assert order.source is not None
-            self._pool.copy_block(self._tails, order.source, order.tail_block)
+        slot = order.target if isinstance(order, SaveState) else order.slot
+        self._settle(slot)
+        return None if self._change(order) else _spoiled(Tier.DEVICE, slot)
 
     def _save_below(self, order: SaveBelow) -> bool:
         """Send a state on its way, which the next step waits for; whether it is finite."""

@@ -9,10 +9,13 @@ from torch import Tensor
 
 from kernels.codes import Codes
 from kernels.quant_matmul import GROUP
-from runtime.model.config import Attention, Experts, LoadError, ModelConfig
+from runtime.model.config import Attention, Experts, Layer, LoadError, ModelConfig
 from runtime.model.family_weights import Part
+from runtime.model.latent import Latent
 from runtime.model.layers import Matrix, WeightBits
-from runtime.model.partition import Cut, Partition, cut_of, fitting_ranks, is_added_once, said
+from runtime.model.partition import Partition, fitting_ranks, said
+from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, ShortConv
+from runtime.model.tensor_cuts import Cut, Spans, TensorCut, cut_of, is_added_once
 
 _FINEST = 32
 """Fewest inputs of a rank's that may share a scale."""
@@ -88,8 +91,9 @@ def _cut_by_inputs(config: ModelConfig, partition: Partition) -> Iterator[tuple[
     hidden = config.hidden_size
     for index, layer in enumerate(config.layers):
         prefix, mlp = f"model.layers.{index}", layer.feed_forward
-        if isinstance(layer.mixer, Attention):
-            yield f"{prefix}.self_attn.o_proj.weight", hidden, layer.mixer.query_size
+        if layer.mixer is not None:
+            module, inputs = _output_of_mixer(layer)
+            yield f"{prefix}.{module}.weight", hidden, inputs
         if isinstance(mlp, Experts):
             if mlp.shared is not None:
                 yield f"{prefix}.mlp.shared_expert.down_proj.weight", hidden, mlp.shared.size
@@ -97,6 +101,23 @@ def _cut_by_inputs(config: ModelConfig, partition: Partition) -> Iterator[tuple[
                 yield f"{prefix}.mlp.experts.{expert}.down_proj.weight", hidden, mlp.each.size
         elif mlp is not None:
             yield f"{prefix}.mlp.down_proj.weight", hidden, mlp.size
+
+
+def _output_of_mixer(layer: Layer) -> tuple[str, int]:
+    """The map that a mixer's results go through, and its inputs."""
+    mixer = layer.mixer
+    if isinstance(mixer, Attention):
+        return "self_attn.o_proj", mixer.query_size
+    if isinstance(mixer, Latent):
+        return "self_attn.o_proj", mixer.heads * mixer.value_dim
+    if isinstance(mixer, GatedDelta):
+        return "linear_attn.out_proj", mixer.value_size
+    if isinstance(mixer, KimiDelta):
+        return "linear_attn.o_proj", mixer.size
+    if isinstance(mixer, Mamba2):
+        return "mamba.out_proj", mixer.size
+    assert isinstance(mixer, ShortConv)
+    return "conv.out_proj", mixer.channels
 
 
 class CutWeights:
@@ -127,12 +148,9 @@ class CutWeights:
         if cut is None:
             return self._whole.tensor(name, shape, wide=wide)
         self._check_groups(name, shape, cut)
-        size, axis = shape[cut.axis], cut.axis
+        axis, spans = cut.axis, cut.spans(shape)
         return self._whole.tensor(
-            name,
-            cut.whole(shape),
-            wide=wide,
-            part=lambda whole: whole.narrow(axis, cut.part * size, size),
+            name, cut.whole(shape), wide=wide, part=lambda whole: _taken(whole, axis, spans)
         )
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
@@ -145,15 +163,14 @@ class CutWeights:
             return self._whole.matrix(name, shape)
         outputs, inputs = cut.whole(shape)
         found = self._whole.matrix(name, (outputs, inputs))
-        size = shape[cut.axis]
-        low = cut.part * size
+        spans = cut.spans(shape)
         if isinstance(found, Tensor):
-            part = found.narrow(cut.axis, low, size)
+            part = _taken(found, cut.axis, spans)
             return part.clone(memory_format=torch.contiguous_format)
-        return _part_of_codes(found, cut.axis, low, size)
+        return _part_of_codes(found, cut.axis, spans)
 
-    def _check_groups(self, name: str, shape: tuple[int, ...], cut: Cut) -> None:
-        if self._bits != 4 or cut.axis != 1 or not shape[1] % GROUP:
+    def _check_groups(self, name: str, shape: tuple[int, ...], cut: TensorCut) -> None:
+        if self._bits != 4 or not isinstance(cut, Cut) or cut.axis != 1 or not shape[1] % GROUP:
             return
         raise LoadError(
             f"{name} has {shape[1]} inputs on each of {cut.parts} ranks, not whole groups of "
@@ -161,6 +178,20 @@ class CutWeights:
         )
 
 
-def _part_of_codes(whole: Codes, axis: int, low: int, size: int) -> Codes:
-    part = whole.rows(slice(low, low + size)) if axis == 0 else whole.columns(low, size)
+def _taken(whole: Tensor, axis: int, spans: Spans) -> Tensor:
+    """Neighbours along an axis, without copying where they are all neighbours."""
+    parts = [whole.narrow(axis, low, size) for low, size in spans]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
+
+
+def _part_of_codes(whole: Codes, axis: int, spans: Spans) -> Codes:
+    if axis == 1:
+        ((low, size),) = spans
+        part = whole.columns(low, size)
+    elif len(spans) == 1:
+        ((low, size),) = spans
+        part = whole.rows(slice(low, low + size))
+    else:
+        rows = torch.cat([torch.arange(low, low + size) for low, size in spans])
+        part = whole.rows(rows)
     return part.to(whole.values.device)

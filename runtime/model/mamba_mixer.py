@@ -1,17 +1,19 @@
 """The mixer of Mamba-2 layers: one projection, a short convolution, the state space, a gated norm.
 
 Steps, decays, what the rule computes and what the norm makes of it are in the dtype of states,
-whatever the weights are in. The gate is multiplied before the norm, which is over each group.
+whatever the weights are in. The gate is multiplied before the norm, which is over each group: where
+several ranks have heads of one, over all of these.
 """
 
 import torch
 from torch import Tensor
 
-from kernels.gated_norm import skipped_group_norm
+from kernels.gated_norm import skipped_and_weighed, skipped_group_norm
 from kernels.mamba_shaping import MambaShape, mamba_shaping
+from kernels.norm import mean_square, norm_by
 from kernels.short_conv import ConvWeights, short_conv
 from runtime.model.layers import MapLoader
-from runtime.model.recurrent import Mamba2
+from runtime.model.recurrent import Mamba2, SpreadGroup
 from runtime.model.state_step import StateStep
 
 
@@ -23,6 +25,7 @@ class MambaMixer:
     ) -> None:
         self.spec = spec
         self._eps = eps
+        self._rank_sum = loader.rank_sum
         name, source, heads = f"{prefix}.mamba", loader.source, (spec.heads,)
         rows = spec.size + spec.channels + spec.heads
         self._in = loader.linear([f"{name}.in_proj"], [rows], hidden, bias=spec.bias)
@@ -69,7 +72,18 @@ class MambaMixer:
         outputs = states.deltas.mix(layer, inputs)
         states.keep(layer, before)
         states.deltas.keep(layer, inputs, outputs)
+        if spec.spread is not None:
+            weighed = skipped_and_weighed(outputs.mixed, values, self._skip, gates)
+            return self._out(self._normed_over_ranks(weighed, spec.spread).to(gates.dtype))
         normed = skipped_group_norm(
             outputs.mixed, values, self._skip, gates, self._norm, groups=spec.groups, eps=self._eps
         )
         return self._out(normed)
+
+    def _normed_over_ranks(self, x: Tensor, spread: SpreadGroup) -> Tensor:
+        """[T, size] of heads of a group -> the same, normed over all heads of the group."""
+        assert self._rank_sum is not None
+        means = x.new_zeros(len(x), spread.groups)
+        means[:, spread.number : spread.number + 1] = mean_square(x)
+        total = self._rank_sum(means)[:, spread.number : spread.number + 1]
+        return norm_by(x, total / spread.ranks, self._norm, self._eps)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import paged_attention
-from kernels.norm import rms_norm
+from kernels.norm import mean_square, norm_by, rms_norm
 from kernels.paged_layout import PagedLayout
 from kernels.qkv import norm_rope_write
 from kernels.rope import apply_rope
@@ -43,6 +43,7 @@ class AttentionMixer:
                 _reordered(source.tensor(f"{name}.q_norm.weight", (spec.query_size,)), order),
                 _reordered(source.tensor(f"{name}.k_norm.weight", (spec.kv_size,)), order),
             )
+        self._rank_sum = loader.rank_sum
         self._sinks: Tensor | None = None
         if spec.sinks:
             self._sinks = source.tensor(f"{name}.sinks", (spec.heads,), wide=True)
@@ -133,8 +134,16 @@ class AttentionMixer:
     def _normed(self, qkv: Tensor, query_norm: Tensor, key_norm: Tensor) -> Tensor:
         sizes = [self.spec.query_size, self.spec.kv_size, self.spec.kv_size]
         queries, keys, values = torch.split(qkv, sizes, dim=1)
-        queries = rms_norm(queries, query_norm, self._eps)
-        return torch.cat((queries, rms_norm(keys, key_norm, self._eps), values), dim=1)
+        if self._rank_sum is None:
+            queries = rms_norm(queries, query_norm, self._eps)
+            keys = rms_norm(keys, key_norm, self._eps)
+        else:  # all ranks have equally many, and a head of keys is on as many as any other
+            means = mean_square(queries), mean_square(keys)
+            total = self._rank_sum(torch.cat((*means, torch.ones_like(means[0])), dim=1))
+            of_queries, of_keys, ranks = total.tensor_split(3, dim=1)
+            queries = norm_by(queries, of_queries / ranks, query_norm, self._eps)
+            keys = norm_by(keys, of_keys / ranks, key_norm, self._eps)
+        return torch.cat((queries, keys, values), dim=1)
 
 
 class ConvMixer:

@@ -1,9 +1,10 @@
-"""What one of several ranks has of a model: an equal part of the heads, of the KV and of the widths
+"""What one of several ranks has of a model: an equal part of heads, KV, states and the widths
 between.
 
 Heads of attention are cut by their keys' heads: a rank has neighbouring heads of queries and the
 heads of keys and values that these use. Where there are more ranks than those, neighbouring ranks
-have the same one; latents, which all heads share, every rank has. An MLP is cut by its width;
+have the same one; latents, which all heads share, every rank has. Heads of recurrent layers are cut
+likewise, their states with them, and convolutions by their channels. An MLP is cut by its width;
 experts likewise, or each rank has some of them whole. Embedding, norms, routers and the output
 projection are whole on every rank. No torch here.
 
@@ -11,16 +12,24 @@ Always true: the parts of all ranks, summed after each mixer and each feed-forwa
 """
 
 import contextlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runtime.model.config import Attention, Experts, Gated, Layer, LoadError, ModelConfig, Plain
+from runtime.model.config import (
+    Attention,
+    Experts,
+    Gated,
+    Layer,
+    LoadError,
+    Mixer,
+    ModelConfig,
+    Plain,
+)
 from runtime.model.latent import Latent
+from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, ShortConv, SpreadGroup
 
 _Mlp = Gated | Plain
 MOST_RANKS = 64
-_OF_LAYER = re.compile(r"model\.layers\.(\d+)\.(self_attn|mlp)\.(.+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +49,6 @@ class Partition:
     def leads(self) -> bool:
         """Whether it is the rank that plans and draws."""
         return self.rank == 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """The part of a tensor that a rank has."""
-
-    axis: int
-    """Axis that is cut. 0: outputs; 1: inputs."""
-    parts: int
-    part: int
-
-    def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the whole tensor, by the part's."""
-        return (*shape[: self.axis], shape[self.axis] * self.parts, *shape[self.axis + 1 :])
 
 
 def part_of(name: str, config: ModelConfig, partition: Partition) -> ModelConfig:
@@ -78,48 +73,6 @@ def part_of(name: str, config: ModelConfig, partition: Partition) -> ModelConfig
     return replace(config, layers=layers)
 
 
-def cut_of(name: str, config: ModelConfig, partition: Partition) -> Cut | None:
-    """How one of the decoder's tensors is cut; None: every rank has all of it.
-
-    Args:
-        name: as the decoder calls it.
-        config: of the whole model.
-    """
-    found = _OF_LAYER.fullmatch(name)
-    if found is None:
-        return None
-    ranks, rank = partition.ranks, partition.rank
-    within, rest = found[2], found[3]
-    module, _, kind = rest.rpartition(".")
-    if within == "self_attn":
-        if rest == "sinks" or module in ("q_proj", "q_b_proj", "kv_b_proj"):
-            return Cut(axis=0, parts=ranks, part=rank)
-        if module in ("k_proj", "v_proj"):
-            mixer = config.layers[int(found[1])].mixer
-            assert isinstance(mixer, Attention)
-            parts = min(ranks, mixer.kv_heads)
-            return Cut(axis=0, parts=parts, part=rank * parts // ranks)
-        return _columns(partition) if rest == "o_proj.weight" else None
-    if partition.whole_experts and module.startswith("experts."):
-        return None
-    if module.endswith(("gate_proj", "up_proj")):
-        return Cut(axis=0, parts=ranks, part=rank)
-    return _columns(partition) if module.endswith("down_proj") and kind == "weight" else None
-
-
-def is_added_once(name: str, partition: Partition) -> bool:
-    """Whether a tensor is added to what the ranks sum, so that the leading one alone has it: the
-    bias of a map whose inputs are cut."""
-    found = _OF_LAYER.fullmatch(name)
-    if found is None or not name.endswith(("o_proj.bias", "down_proj.bias")):
-        return False
-    return not (partition.whole_experts and found[3].startswith("experts."))
-
-
-def _columns(partition: Partition) -> Cut:
-    return Cut(axis=1, parts=partition.ranks, part=partition.rank)
-
-
 def _layers(config: ModelConfig, partition: Partition) -> tuple[Layer, ...]:
     """Raises ValueError: they cannot be cut so."""
     return tuple(_layer(layer, partition) for layer in config.layers)
@@ -141,15 +94,8 @@ def said(numbers: Sequence[int]) -> str:
 
 
 def _layer(layer: Layer, partition: Partition) -> Layer:
-    mixer = layer.mixer
-    part: Attention | Latent
-    if isinstance(mixer, Latent):
-        part = _latent(mixer, partition)
-    elif isinstance(mixer, Attention):
-        part = _attention(mixer, partition)
-    else:
-        raise ValueError(f"layers of {type(mixer).__name__} cannot be cut yet")
-    feed_forward = layer.feed_forward
+    mixer, feed_forward = layer.mixer, layer.feed_forward
+    part = None if mixer is None else _mixer(mixer, partition)
     cut: Gated | Plain | Experts | None
     if isinstance(feed_forward, Experts):
         cut = _experts(feed_forward, partition)
@@ -158,19 +104,47 @@ def _layer(layer: Layer, partition: Partition) -> Layer:
     return replace(layer, mixer=part, feed_forward=cut)
 
 
+def _mixer(mixer: Mixer, partition: Partition) -> Mixer:
+    if isinstance(mixer, Attention):
+        return _attention(mixer, partition)
+    if isinstance(mixer, GatedDelta):
+        return _delta(mixer, partition)
+    if isinstance(mixer, Mamba2):
+        return _mamba(mixer, partition)
+    if isinstance(mixer, ShortConv):
+        _check_divides(mixer.channels, partition.ranks, "channels")
+        return replace(mixer, channels=mixer.channels // partition.ranks)
+    return _of_like_heads(mixer, partition)
+
+
 def _attention(mixer: Attention, partition: Partition) -> Attention:
     ranks = partition.ranks
-    if mixer.norm == "all":
-        raise ValueError("queries are normed over all heads together, which cannot be cut yet")
-    if mixer.gated:
-        raise ValueError("attention whose results are gated cannot be cut yet")
     _check_divides(mixer.heads, ranks, "heads")
-    if mixer.kv_heads % ranks and ranks % mixer.kv_heads:
-        raise ValueError(f"{mixer.kv_heads} heads of keys are neither a multiple nor a divisor")
-    return replace(mixer, heads=mixer.heads // ranks, kv_heads=max(1, mixer.kv_heads // ranks))
+    kv_heads = _shared(mixer.kv_heads, ranks, "heads of keys")
+    return replace(mixer, heads=mixer.heads // ranks, kv_heads=kv_heads)
 
 
-def _latent(mixer: Latent, partition: Partition) -> Latent:
+def _delta(mixer: GatedDelta, partition: Partition) -> GatedDelta:
+    ranks = partition.ranks
+    _check_divides(mixer.value_heads, ranks, "heads of values")
+    key_heads = _shared(mixer.key_heads, ranks, "heads of keys")
+    return replace(mixer, key_heads=key_heads, value_heads=mixer.value_heads // ranks)
+
+
+def _mamba(mixer: Mamba2, partition: Partition) -> Mamba2:
+    ranks = partition.ranks
+    _check_divides(mixer.heads, ranks, "heads")
+    groups, spread = _shared(mixer.groups, ranks, "groups of heads"), None
+    if ranks > mixer.groups:
+        spread = SpreadGroup(
+            number=partition.rank * mixer.groups // ranks,
+            groups=mixer.groups,
+            ranks=ranks // mixer.groups,
+        )
+    return replace(mixer, heads=mixer.heads // ranks, groups=groups, spread=spread)
+
+
+def _of_like_heads(mixer: Latent | KimiDelta, partition: Partition) -> Latent | KimiDelta:
     _check_divides(mixer.heads, partition.ranks, "heads")
     return replace(mixer, heads=mixer.heads // partition.ranks)
 
@@ -194,3 +168,10 @@ def _experts(experts: Experts, partition: Partition) -> Experts:
 def _check_divides(number: int, ranks: int, what: str) -> None:
     if number % ranks:
         raise ValueError(f"{number} {what} are not a multiple of {ranks}")
+
+
+def _shared(number: int, ranks: int, what: str) -> int:
+    """How many of a number of things a rank has, at least one, which others may have as well."""
+    if number % ranks and ranks % number:
+        raise ValueError(f"{number} {what} are neither a multiple nor a divisor of {ranks}")
+    return max(1, number // ranks)

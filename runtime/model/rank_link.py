@@ -4,10 +4,11 @@ One rank leads: it is told each step, tells the others, and alone has logits. Wh
 and by which way they are reached, is ``runtime.process.ranks``' to know.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from radix_cache.snapshots import SlotOrder
 from runtime.model.batch import StepBatch
 from runtime.model.partition import Partition
 from runtime.model.product_choice import ProductChoice
@@ -16,6 +17,19 @@ from runtime.model.step_buckets import Bucket
 
 class RunnerBroken(Exception):
     """No step can be computed any more: a rank is gone, or the ranks are not at the same step."""
+
+
+class Room(NamedTuple):
+    """The room that a rank's memory has."""
+
+    num_blocks: int
+    state_slots: int = 0
+    """Slots for states, and rings of those that run (``state_plan``)."""
+    state_rings: int = 0
+
+    def within(self, other: "Room") -> bool:
+        """Whether there is no more of anything than in another."""
+        return all(one <= most for one, most in zip(self, other, strict=True))
 
 
 class Followers(Protocol):
@@ -28,6 +42,10 @@ class Followers(Protocol):
         Raises:
             RunnerBroken: one of them is gone.
         """
+        ...
+
+    def send_state(self, order: SlotOrder) -> None:
+        """Have the others carry out an order on their states. Raises RunnerBroken likewise."""
         ...
 
     def send_rest(self) -> None:
@@ -64,7 +82,7 @@ class RankLink(Protocol):
         """The leading rank's choice of layouts, whatever ``own`` is elsewhere."""
         ...
 
-    def blocks(self, own: int) -> int:
+    def room(self, own: Room) -> Room:
         """The least of what the ranks have room for, once all have loaded their parts.
 
         Raises:

@@ -78,6 +78,17 @@ class GatedDelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadGroup:
+    """One of a state space's groups, of whose heads several ranks have some."""
+
+    number: int
+    groups: int
+    """How many there are in the whole."""
+    ranks: int
+    """How many have heads of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba2:
     """A state space of scalar decays behind a causal convolution over the last few tokens (Mamba-2,
     ``kernels.mamba2``): a mixer that keeps a matrix for each head, and the inputs of the last
@@ -96,6 +107,8 @@ class Mamba2:
     least_step: float = 0.0
     """Steps are held within these."""
     most_step: float = math.inf
+    spread: SpreadGroup | None = None
+    """The group that heads here are of, where other ranks have the rest of it."""
 
     by_channel: ClassVar[bool] = False
 

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from kernels.attention import fits_triton
 from kernels.dispatch import wants_triton
 from kernels.native_library import native_library, own_threads
 from kernels.upload import upload
+from radix_cache.snapshots import SlotOrder
 from runtime.config import DeviceName, DTypeName, EngineConfig, Quantization
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.config import LoadError
@@ -26,10 +28,11 @@ from runtime.model.kv_pool import KVPool
 from runtime.model.layers import WeightBits
 from runtime.model.memory_plan import plan_memory
 from runtime.model.partition import Partition
-from runtime.model.rank_link import Followers, RankLink
+from runtime.model.rank_link import Followers, RankLink, Room
 from runtime.model.recording_plan import recorded_chunks
 from runtime.model.state_plan import StatePlan
 from runtime.model.state_pool import StatePool
+from runtime.model.state_slots import StateSlots, keeps_state
 from runtime.model.step_buckets import Bucket, RecordedSizes
 from runtime.model.warm_up import chunks, draws, single_token
 from runtime.model.weights import LoadedModel, free_memory_bytes, load_model
@@ -156,6 +159,31 @@ class ModelRunner:
         return StatePool(
             model.config, num_slots=slots, num_rings=rings, dtype=model.dtype, device=model.device
         )
+
+    def change_state(self, order: SlotOrder) -> bool:
+        """Carry out an order on slots for states, on all ranks; False where a state that is to be
+        kept is not finite on one of them. What fails here is not told to the others.
+
+        Raises:
+            ValueError: see ``StateSlots.carry_out``.
+            RunnerBroken: another rank is gone.
+        """
+        if self.states is None or self.tails is None:
+            raise ValueError("an order on states, and there are none")
+        whole, ranks = StateSlots(self.states, self.tails, self.pool).carry_out(order), self._ranks
+        if ranks is None:
+            return whole
+        others = ranks.followers
+        if others is not None:
+            others.send_state(order)
+        if not keeps_state(order):
+            return whole
+        try:
+            return ranks.all_can(whole)
+        except Exception as error:
+            if others is None:
+                raise
+            raise others.broken(error) from error
 
     def forward(self, batch: StepBatch, tokens: Tensor | None = None) -> Tensor:
         """Compute a step: write its KV, return logits of the rows asked for.
@@ -285,17 +313,23 @@ def load_runner(
         device=device,
         free_bytes=lambda: share_of_free(free_after_loading(device), device, config),
     )
-    num_blocks = plan.num_blocks if ranks is None else ranks.blocks(plan.num_blocks)
+    room = Room(plan.num_blocks, plan.states.slots, plan.states.rings)
+    if ranks is not None:
+        room = ranks.room(room)
     share_work(threads, compiled=device.type == "cpu" and model.decoder.is_compiled)
     return ModelRunner(
         model,
-        num_blocks=num_blocks,
+        num_blocks=room.num_blocks,
         block_size=config.block_size,
         kv_dtype=plan.kv_dtype,
         record=CudaRecorder() if _records(model) else None,
         max_recorded_sequences=config.max_running,
         max_step_tokens=config.max_batch_tokens,
-        states=plan.states if plan.states.slots else None,
+        states=(
+            replace(plan.states, slots=room.state_slots, rings=room.state_rings)
+            if room.state_slots
+            else None
+        ),
     )
 
 

@@ -115,7 +115,13 @@ class StatePool:
 
     def begin(self, slot: int, *, source: int | None, position: int) -> None:
         """A sequence runs on ``slot`` from ``position`` on: with the state of ``source``, which
-        may be the slot itself; None: with that of an empty transcript, at position 0."""
+        may be the slot itself; None: with that of an empty transcript, at position 0.
+
+        Raises:
+            ValueError: as many run already as may.
+        """
+        if self._ring_of[slot] == _NO_RING and not self._free_rings:
+            raise ValueError(f"a sequence begins where {self.num_rings} run already")
         self._catch_up()
         if source is None:
             self.rows[slot] = 0
@@ -166,11 +172,13 @@ class StatePool:
             query_starts: [S + 1] where the tokens of each begin.
 
         Raises:
-            ValueError: a sequence without a state that does not begin, or one whose state cannot
-                be brought there.
+            ValueError: a sequence without a state that does not begin, one on a slot that none
+                has begun on, or one whose state cannot be brought there.
         """
         if (positions[slots == NO_STATE] > 0).any():
             raise ValueError("a sequence goes on from a state, and has no slot with one")
+        if (self._ring_of[slots[slots >= 0]] == _NO_RING).any():
+            raise ValueError("a sequence runs on a slot that none has begun on")
         self._catch_up()
         spans = self._spans(slots, positions)
         runs, counts = slots >= 0, np.diff(query_starts)

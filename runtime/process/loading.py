@@ -228,11 +228,12 @@ def _state_memory(runner: ModelRunner, tiers: KVTiers | None) -> StateMemory | N
     if runner.states is None or runner.tails is None:
         return None
     if tiers is None or tiers.state_transfer is None:
-        return StateMemory(runner.states, runner.tails, runner.pool)
+        return StateMemory(runner.states, runner.tails, runner.pool, change=runner.change_state)
     return StateMemory(
         runner.states,
         runner.tails,
         runner.pool,
+        change=runner.change_state,
         transfer=tiers.state_transfer,
         settle=tiers.transfer.settle,
     )

@@ -31,6 +31,7 @@ from runtime.model.config import LoadError
 from runtime.model.partition import Partition
 from runtime.model.product_choice import RANK, ProductChoice
 from runtime.model.rank_group import RankGroup
+from runtime.model.rank_link import Room
 from runtime.model.rank_sum import RankSum
 from runtime.model.runner import ModelRunner, load_runner
 from runtime.process import frames, rank_frames
@@ -55,7 +56,13 @@ from runtime.process.ranks import (
     own_device,
     sum_kind,
 )
-from runtime.process.step_channel import ChannelLimits, EndOrder, RestOrder, read_order
+from runtime.process.step_channel import (
+    ChangeOrder,
+    ChannelLimits,
+    EndOrder,
+    RestOrder,
+    read_order,
+)
 
 log = logging.getLogger(__name__)
 
@@ -104,13 +111,14 @@ class FollowingRank:
         self._files = files_digest(self._config.model)
         return _choice(told)
 
-    def blocks(self, own: int) -> int:
-        """See ``RankLink.blocks``."""
+    def room(self, own: Room) -> Room:
+        """See ``RankLink.room``."""
         files = self._files + files_digest(self._config.model)
-        self._say(RankRoom(num_blocks=own, files=files))
-        told = self._hear(RankBlocks).num_blocks
-        if not 2 <= told <= own:
-            raise FrameError(f"{told} blocks where there is room for {own}")
+        self._say(RankRoom(**own._asdict(), files=files))
+        heard = self._hear(RankBlocks)
+        told = Room(heard.num_blocks, heard.state_slots, heard.state_rings)
+        if told.num_blocks < 2 or not told.within(own):
+            raise FrameError(f"{told} where there is {own}")
         return told
 
     @property
@@ -186,6 +194,7 @@ def follow(runner: ModelRunner, receive: Callable[[int], bytes], group: RankGrou
 
     Raises:
         FrameError: a message is not one of ours.
+        ValueError: one does not fit where states are.
         KeyError: a step is to run in a recording that is not there.
         EOFError: the leading rank is gone.
     """
@@ -195,6 +204,7 @@ def follow(runner: ModelRunner, receive: Callable[[int], bytes], group: RankGrou
         num_blocks=runner.num_blocks,
         block_size=runner.block_size,
         max_context_tokens=config.max_context_tokens,
+        state_slots=0 if runner.states is None else runner.states.num_slots,
     )
     while True:
         order = read_order(receive, limits, number)
@@ -202,6 +212,9 @@ def follow(runner: ModelRunner, receive: Callable[[int], bytes], group: RankGrou
             return
         if isinstance(order, RestOrder):
             runner.rest()
+            continue
+        if isinstance(order, ChangeOrder):
+            runner.change_state(order.change)
             continue
         tokens = None
         if order.tokens_follow:

@@ -40,15 +40,20 @@ class RankRoom:
 
     num_blocks: int
     """How many blocks it has room for."""
+    state_slots: int = 0
+    """The same of slots for states, and of rings of those that run."""
+    state_rings: int = 0
     files: str
     """A digest of what it read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankBlocks:
-    """To another rank: so many blocks does every rank have."""
+    """To another rank: so many blocks, slots for states and rings does every rank have."""
 
     num_blocks: int
+    state_slots: int = 0
+    state_rings: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from radix_cache.snapshots import SlotOrder
 from runtime.config import EngineConfig
 from runtime.messages import Loading
 from runtime.model.batch import StepBatch
@@ -29,7 +30,7 @@ from runtime.model.config import LoadError
 from runtime.model.partition import Partition
 from runtime.model.product_choice import ProductChoice
 from runtime.model.rank_group import RankGroup, gloo_group, nccl_group, store_in
-from runtime.model.rank_link import RunnerBroken
+from runtime.model.rank_link import Room, RunnerBroken
 from runtime.model.rank_sum import RankSum, SumKind
 from runtime.model.runner import device_of, resolve_device
 from runtime.model.step_buckets import Bucket
@@ -39,7 +40,13 @@ from runtime.process.frame_socket import receive_frame
 from runtime.process.rank_files import files_digest
 from runtime.process.rank_frames import RankBlocks, RankFault, RankMet, RankProducts, RankRoom
 from runtime.process.rank_processes import SAYS_S, Peer, RankProcesses, partition_of
-from runtime.process.step_channel import StepOrder, encode_end, encode_rest, encode_step
+from runtime.process.step_channel import (
+    StepOrder,
+    encode_change,
+    encode_end,
+    encode_rest,
+    encode_step,
+)
 
 MEETING = "meeting the other ranks"
 """The stage of another rank that is about to meet the others."""
@@ -119,8 +126,8 @@ class LeadingRank:
         self._tell_who_load(rank_frames.encode(told))
         return own
 
-    def blocks(self, own: int) -> int:
-        """See ``RankLink.blocks``."""
+    def room(self, own: Room) -> Room:
+        """See ``RankLink.room``."""
         self._wait(lambda peer: peer.room is not None)
         rooms = [peer.room for peer in self._peers if peer.room is not None]
         files = self._files + files_digest(self._config.model)
@@ -130,9 +137,13 @@ class LeadingRank:
                     f"{self._config.model}: rank {peer.rank} has read other files than rank 0: "
                     "the folder was changed meanwhile"
                 )
-        least = min(own, *(room.num_blocks for room in rooms))
+        least = Room(
+            num_blocks=min(own.num_blocks, *(room.num_blocks for room in rooms)),
+            state_slots=min(own.state_slots, *(room.state_slots for room in rooms)),
+            state_rings=min(own.state_rings, *(room.state_rings for room in rooms)),
+        )
         self._serve(True)
-        self._tell_who_load(rank_frames.encode(RankBlocks(num_blocks=least)))
+        self._tell_who_load(rank_frames.encode(RankBlocks(**least._asdict())))
         return least
 
     def _wait(self, is_there: Callable[[Peer], bool]) -> None:
@@ -190,6 +201,13 @@ class LeadingRank:
             if follow and tokens is not None and self._group is not None:
                 self._group.copied_from_first(tokens.contiguous())
         except Exception as error:
+            raise self.broken(error) from error
+
+    def send_state(self, order: SlotOrder) -> None:
+        """See ``Followers.send_state``."""
+        try:
+            self._tell(encode_change(order))
+        except OSError as error:
             raise self.broken(error) from error
 
     def send_rest(self) -> None:

@@ -1,11 +1,14 @@
 """What the leading rank tells the others of each step, as bytes.
 
 A message is a fixed head and the arrays of a ``StepBatch`` that the others do not follow from:
-tokens, where each sequence's begin, contexts, block tables, rows with logits. Positions and slots
-are worked out anew where it arrives, so that they cannot name a place outside the pool.
+tokens, where each sequence's begin, contexts, block tables, rows with logits, and the slots of
+states where a model has any. Positions and slots of KV are worked out anew where it arrives, so
+that they cannot name a place outside the pool. Between steps a message orders what the cache wants
+of one slot for states (``radix_cache.snapshots``).
 
-Always true: what ``decode`` returns writes blocks of this pool alone, and looks up tokens of this
-vocabulary; anything else is refused before it is computed. No byte of a message is code.
+Always true: what ``read_order`` returns writes blocks and slots of this pool alone, and looks up
+tokens of this vocabulary; anything else is refused before it is computed. No byte of a message is
+code.
 """
 
 import struct
@@ -16,15 +19,22 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from runtime.model.batch import NO_STATE, StepBatch
+from radix_cache.snapshots import BeginState, EndState, SaveState, SlotOrder
+from runtime.model.batch import NO_STATE, TRIAL_STATE, StepBatch
 from runtime.model.step_buckets import Bucket
 from runtime.process.frames import FrameError
 
 MAGIC: Final = b"KWS1"
-_STEP, _REST, _END = 1, 2, 3
-_HEAD = struct.Struct("<4sBBxxQ4i6i")
-"""Magic, kind, whether tokens come over the device, number of the step; tokens, sequences, blocks
-of a table, rows with logits; the bucket's sizes, all 0 where there is none."""
+_STEP, _REST, _END, _CHANGE = 1, 2, 3, 4
+_HEAD = struct.Struct("<4sBBBxQ4i6i")
+"""Magic, kind, whether tokens come over the device, whether slots of states follow, number of the
+step; tokens, sequences, blocks of a table, rows with logits; the bucket's sizes, all 0 where there
+is none."""
+_ONE_CHANGE = struct.Struct("<4iq")
+"""Kind of change, the slot, another slot, the block of the tail, the position; of the last three -1
+is none."""
+_BEGIN, _SAVE, _LAST = 1, 2, 3
+_NONE = -1
 HEAD_BYTES: Final = _HEAD.size
 MOST_TOKENS: Final = 1 << 18
 """Of one step; the largest that an option allows, with all its drafts, is smaller."""
@@ -38,6 +48,8 @@ class ChannelLimits:
     num_blocks: int
     block_size: int
     max_context_tokens: int
+    state_slots: int = 0
+    """Slots of a model with recurrent layers; else there are none."""
 
     @property
     def table_blocks(self) -> int:
@@ -58,6 +70,13 @@ class StepOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOrder:
+    """The order to change a slot for states."""
+
+    change: SlotOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestOrder:
     """The order to rest: no step comes for now."""
 
@@ -67,7 +86,7 @@ class EndOrder:
     """The order to end: there is nothing more to compute."""
 
 
-Order = StepOrder | RestOrder | EndOrder
+Order = StepOrder | ChangeOrder | RestOrder | EndOrder
 
 
 def encode_step(order: StepOrder) -> bytes:
@@ -83,10 +102,12 @@ def encode_step(order: StepOrder) -> bytes:
             bucket.chunk,
             int(bucket.shared),
         )
+    has_states = bool((batch.state_slots != NO_STATE).any())
     head = _HEAD.pack(
         MAGIC,
         _STEP,
         order.tokens_follow,
+        has_states,
         order.number,
         batch.num_tokens,
         batch.num_sequences,
@@ -94,24 +115,43 @@ def encode_step(order: StepOrder) -> bytes:
         len(batch.logit_rows),
         *sizes,
     )
-    arrays = (
+    arrays: list[npt.NDArray[np.int64] | npt.NDArray[np.int32]] = [
         batch.token_ids,
         batch.query_starts,
         batch.context_lengths,
         batch.block_tables,
         batch.logit_rows,
-    )
+    ]
+    if has_states:
+        arrays.append(batch.state_slots)
     return head + b"".join(array.astype("<i4").tobytes() for array in arrays)
+
+
+def encode_change(change: SlotOrder) -> bytes:
+    """The message that orders a change of a slot for states."""
+    if isinstance(change, BeginState):
+        what, other = _BEGIN, change.source
+    elif isinstance(change, SaveState):
+        what, other = _SAVE, change.target
+    else:
+        what, other = _LAST, None
+    numbers = [_NONE if each is None else each for each in (other, change.tail_block)]
+    position = _NONE if change.position is None else change.position
+    return _plain_head(_CHANGE) + _ONE_CHANGE.pack(what, change.slot, *numbers, position)
 
 
 def encode_rest() -> bytes:
     """The message that orders a rest."""
-    return _HEAD.pack(MAGIC, _REST, 0, 0, *(0,) * 10)
+    return _plain_head(_REST)
 
 
 def encode_end() -> bytes:
     """The message that ends a rank."""
-    return _HEAD.pack(MAGIC, _END, 0, 0, *(0,) * 10)
+    return _plain_head(_END)
+
+
+def _plain_head(kind: int) -> bytes:
+    return _HEAD.pack(MAGIC, kind, 0, 0, 0, *(0,) * 10)
 
 
 def read_order(receive: Callable[[int], bytes], limits: ChannelLimits, number: int) -> Order:
@@ -125,18 +165,22 @@ def read_order(receive: Callable[[int], bytes], limits: ChannelLimits, number: i
     Raises:
         FrameError: it is none of ours, or not the next one, or names what is not there.
     """
-    magic, kind, follow, told, *sizes = _HEAD.unpack(receive(HEAD_BYTES))
+    magic, kind, follow, states, told, *sizes = _HEAD.unpack(receive(HEAD_BYTES))
     if magic != MAGIC:
         raise FrameError(f"a step's message starts with {magic!r}")
-    if kind in (_REST, _END):
-        if follow or told or any(sizes):
+    if kind in (_REST, _END, _CHANGE):
+        if follow or states or told or any(sizes):
             raise FrameError("a message without a step has sizes")
+        if kind == _CHANGE:
+            return ChangeOrder(change=_change(receive(_ONE_CHANGE.size), limits))
         return RestOrder() if kind == _REST else EndOrder()
-    if kind != _STEP or follow not in (0, 1):
-        raise FrameError(f"a message of kind {kind}, {follow}")
+    if kind != _STEP or follow not in (0, 1) or states not in (0, 1):
+        raise FrameError(f"a message of kind {kind}, {follow}, {states}")
     if told != number:
         raise FrameError(f"step {told} where step {number} comes next")
-    counts, bucket = _Counts(*sizes[:4]), _bucket(sizes[4:])
+    tokens, sequences, blocks, logits = sizes[:4]
+    counts = _Counts(tokens, sequences, blocks, logits, has_states=bool(states))
+    bucket = _bucket(sizes[4:])
     counts.check(limits)
     return StepOrder(
         number=number,
@@ -146,12 +190,34 @@ def read_order(receive: Callable[[int], bytes], limits: ChannelLimits, number: i
     )
 
 
+def _change(body: bytes, limits: ChannelLimits) -> SlotOrder:
+    what, slot, other, tail, position = _ONE_CHANGE.unpack(body)
+    if not 0 <= slot < limits.state_slots or not _NONE <= other < limits.state_slots:
+        raise FrameError(f"slots {slot}, {other} of {limits.state_slots}")
+    if not _NONE <= tail < limits.num_blocks:
+        raise FrameError(f"tail {tail} of {limits.num_blocks} blocks")
+    if not _NONE <= position <= limits.max_context_tokens:
+        raise FrameError(f"a state at {position} of {limits.max_context_tokens} tokens")
+    block = None if tail == _NONE else tail
+    at = None if position == _NONE else position
+    if what == _LAST and other == _NONE:
+        return EndState(slot=slot, position=at, tail_block=block)
+    if what == _SAVE and other not in (_NONE, slot) and at is not None:
+        return SaveState(slot=slot, target=other, position=at, tail_block=block)
+    if what == _BEGIN and other != _NONE and at is not None:
+        return BeginState(slot=slot, source=other, position=at, tail_block=block)
+    if what == _BEGIN and at == 0 and block is None:
+        return BeginState(slot=slot, source=None, position=0, tail_block=None)
+    raise FrameError(f"a change of states {what}: {slot}, {other}, {tail}, {position}")
+
+
 @dataclass(frozen=True, slots=True)
 class _Counts:
     tokens: int
     sequences: int
     blocks: int
     logits: int
+    has_states: bool
 
     def check(self, limits: ChannelLimits) -> None:
         if not 1 <= self.tokens <= MOST_TOKENS or not 1 <= self.sequences <= self.tokens:
@@ -163,7 +229,7 @@ class _Counts:
 
     @property
     def num_bytes(self) -> int:
-        numbers = self.tokens + 2 * self.sequences + 1 + self.logits
+        numbers = self.tokens + (2 + self.has_states) * self.sequences + 1 + self.logits
         return 4 * (numbers + self.sequences * self.blocks)
 
 
@@ -189,6 +255,7 @@ class _Arrays(NamedTuple):
     lengths: npt.NDArray[np.int32]
     tables: npt.NDArray[np.int32]
     rows: npt.NDArray[np.int32]
+    states: npt.NDArray[np.int32] | None
 
 
 def _batch(body: bytes, counts: _Counts, limits: ChannelLimits) -> StepBatch:
@@ -207,21 +274,35 @@ def _batch(body: bytes, counts: _Counts, limits: ChannelLimits) -> StepBatch:
         lengths=take(sequences),
         tables=take(sequences * blocks).reshape(sequences, blocks),
         rows=take(counts.logits),
+        states=take(sequences) if counts.has_states else None,
     )
     _check(arrays, counts, limits)
+    if arrays.states is None:
+        states = np.full(sequences, NO_STATE, dtype=np.int64)
+    else:
+        states = _checked_states(arrays.states, limits)
     return StepBatch.laid_out(
         token_ids=arrays.tokens.astype(np.int64),
         query_starts=arrays.starts.astype(np.int64),
         context_lengths=arrays.lengths.astype(np.int64),
         block_tables=arrays.tables.astype(np.int32),
         logit_rows=arrays.rows.astype(np.int64),
-        state_slots=np.full(sequences, NO_STATE, dtype=np.int64),
+        state_slots=states,
         block_size=limits.block_size,
     )
 
 
+def _checked_states(slots: npt.NDArray[np.int32], limits: ChannelLimits) -> npt.NDArray[np.int64]:
+    if int(slots.min()) < min(NO_STATE, TRIAL_STATE) or int(slots.max()) >= limits.state_slots:
+        raise FrameError("a slot for states that is not there")
+    running = slots[slots >= 0]
+    if len(np.unique(running)) < len(running):
+        raise FrameError("two sequences on one slot for states")
+    return slots.astype(np.int64)
+
+
 def _check(arrays: _Arrays, counts: _Counts, limits: ChannelLimits) -> None:
-    tokens, starts, lengths, tables, rows = arrays
+    tokens, starts, lengths, tables, rows, _ = arrays
     if int(tokens.min()) < 0 or int(tokens.max()) >= limits.vocab_size:
         raise FrameError("a token that is not in the vocabulary")
     computed = np.diff(starts.astype(np.int64))

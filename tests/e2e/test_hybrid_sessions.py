@@ -2,10 +2,12 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -16,6 +18,7 @@ from tools.screenshots import opened
 from tools_api.sdk.sync_session import Session
 
 MODELS = ("lfm2-tiny", "qwen3.5-tiny")
+PATIENCE_S = 60.0
 INSTRUCTIONS = "You keep the books of a small shop, and say what you do in a few words. " * 3
 
 
@@ -139,3 +142,48 @@ def test_a_restart_finds_the_states_of_sessions_with_their_keys_and_values(tmp_p
         for before in last:
             response = said(client.session(head=before.id), "and in the end?")
             assert recomputed(before, response) == 0
+
+
+def other_rank(server: ChildServer, but: int = 0) -> psutil.Process:
+    """The process of the second rank, once there is another than ``but`` and turns can run."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        ready = httpx.get(f"{server.url.removesuffix('/v1')}/readyz", timeout=30).status_code
+        for child in psutil.Process(server.process.pid).children(recursive=True):
+            try:
+                found = "runtime.process.rank" in child.cmdline() and child.pid != but
+            except psutil.NoSuchProcess:
+                continue
+            if found and ready == httpx.codes.OK:
+                return child
+        time.sleep(0.05)
+    raise AssertionError("no second rank")
+
+
+def test_two_ranks_say_what_one_does_and_one_that_is_killed_loses_no_session(
+    tmp_path: Path,
+) -> None:
+    """Second turns and forks from states of both; behind the loss the journal brings it back."""
+    options = ["--model", "random:qwen3.5-tiny", "--dtype", "float64", "--threads", "1"]
+    options += ["--kv-cache-mib", "64", "--max-running", "4"]
+    told = []
+    for ranks in ("1", "2"):
+        words = [*options, "--tensor-parallel", ranks]
+        with child_server(words, log=tmp_path / ranks) as server, Client(server.url) as client:
+            session = client.session()
+            first = said(session, "begin")
+            second = said(session, "and then?")
+            assert recomputed(first, second) == 0
+            fork = said(session.fork(), "another way")
+            assert recomputed(second, fork) == 0
+            if ranks == "2":
+                killed = other_rank(server)
+                killed.kill()
+                other_rank(server, but=killed.pid)
+            third = said(session, "and in the end?")
+            fourth = said(session, "is that all?")
+            assert recomputed(third, fourth) == 0
+            told.append([turn.text for turn in (first, second, fork, third, fourth)])
+    assert any(told[0])
+    assert told[0] == told[1]
+    assert "rank 1 was killed by SIGKILL" in (tmp_path / "2").read_text()

@@ -4,8 +4,14 @@ import pytest
 import torch
 
 import kernels.gated_norm
-from kernels.gated_norm import gated_norm, gated_norm_reference
+from kernels.gated_norm import (
+    gated_norm,
+    gated_norm_reference,
+    skipped_and_weighed,
+    skipped_group_norm,
+)
 from kernels.native_library import native_library, own_threads
+from kernels.norm import mean_square, norm_by
 
 SIZES = [(1, 7), (4, 24), (6, 128), (2, 520)]
 TOKENS = (1, 3, 90)
@@ -78,3 +84,31 @@ def test_the_compiled_one_is_taken_where_it_is(
     monkeypatch.setattr(kernels.gated_norm, "native_library", lambda _: None)
     with pytest.raises(AssertionError, match="torch does it"):
         gated_norm(*given)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_heads_of_a_group_apart_are_normed_as_together(dtype: torch.dtype) -> None:
+    """By the mean square of all of the group's heads."""
+    mixed, values = torch.randn(2, 9, 4, 10, dtype=wide(dtype)).unbind()
+    skip, weight = torch.randn(4, dtype=wide(dtype)), torch.randn(40, dtype=wide(dtype))
+    gates = torch.randn(9, 40).to(dtype)
+    expected = skipped_group_norm(mixed, values, skip, gates, weight, groups=1, eps=1e-6)
+    halves = [
+        skipped_and_weighed(
+            mixed[:, low : low + 2],
+            values[:, low : low + 2],
+            skip[low : low + 2],
+            gates[:, 10 * low : 10 * low + 20],
+        )
+        for low in (0, 2)
+    ]
+    mean = (mean_square(halves[0]) + mean_square(halves[1])) / 2
+    found = torch.cat(
+        [
+            norm_by(half, mean, own, 1e-6)
+            for half, own in zip(halves, weight.split(20), strict=True)
+        ],
+        dim=1,
+    ).to(dtype)
+    one = 2 * torch.finfo(dtype).eps if dtype == torch.bfloat16 else 4e-6
+    torch.testing.assert_close(found, expected, rtol=one, atol=1e-6)

@@ -6,6 +6,8 @@ with headers named, with drafts of which any number is right, with steps begun a
 that fail; half of them over host memory and a disk, where copies end at random times and the engine
 is started again. Every token is compared with the plain reference.
 
+On several ranks the same, without memory below the device.
+
 KEEPWARM_HYBRID_OPERATIONS sets how many operations are played, KEEPWARM_HYBRID_SEED where the seeds
 begin.
 """
@@ -39,10 +41,29 @@ OPERATIONS = {
     "kimi-linear-tiny": int(_ASKED or 80),
 }
 """The references of layers of matrices go token by token: the short form plays few."""
+RANKS = (("lfm2-tiny", 2), ("qwen3.5-tiny", 2), ("qwen3.5-tiny", 4))
+RANKS += (("granite-hybrid-tiny", 2), ("granite-hybrid-tiny", 4), ("kimi-linear-tiny", 2))
+ON_RANKS = (3, 8, 21)
+"""Seeds of schedules on each: in some steps are begun ahead, drafts tried, turns preempted.
+KEEPWARM_HYBRID_OPERATIONS adds as many more as it has operations for."""
+NEEDED_ON_RANKS = {
+    "accepted",
+    "rejected",
+    "decoded ahead",
+    "forked",
+    "cancelled",
+    "preempted",
+    "failed in its draw",
+    "rewound within the ring",
+    "resumed at end",
+    "resumed at header",
+    "resumed at pause",
+}
 ENOUGH = 3000
 """Of which every kind occurs."""
 SEED = int(os.environ.get("KEEPWARM_HYBRID_SEED", "0"))
 PER_RUN = 250
+SHORT = 80
 LANES = 2
 NEEDED = {
     "begun",
@@ -266,3 +287,20 @@ def test_a_hybrids_tokens_are_those_of_one_unbroken_run(
     print(model, dict(counts))
     if OPERATIONS[model] >= ENOUGH:
         assert not NEEDED - {what for what, count in counts.items() if count}, counts
+
+
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize(("model", "ranks"), RANKS)
+def test_a_hybrids_tokens_are_those_of_one_unbroken_run_on_several_ranks(
+    model: str, ranks: int, tmp_path: Path
+) -> None:
+    counts: Counter[str] = Counter()
+    truth, more = Truth(model), int(_ASKED or 0) // SHORT
+    for seed in [*ON_RANKS, *range(SEED + 1000, SEED + 1000 + more)]:
+        schedule = Schedule(seed + 3_000_000, truth, counts, tmp_path, tiers=False, ranks=ranks)
+        try:
+            schedule.play(SHORT)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        schedule.driver.close()
+    assert not NEEDED_ON_RANKS - {what for what, count in counts.items() if count}, counts

@@ -177,9 +177,18 @@ RANKS = (
     ("deepseek-v3-tiny", {"tensor_parallel": 2}),
     ("glm-dsa-tiny", {"tensor_parallel": 2}),
     ("qwen3-tiny", {"tensor_parallel": 4}),
+    ("olmo2-tiny", {"tensor_parallel": 4}),
+    ("minimax-m2-tiny", {"tensor_parallel": 2}),
+    ("lfm2-tiny", {"tensor_parallel": 4}),
+    ("qwen3.5-tiny", {"tensor_parallel": 2}),
+    ("qwen3.5-tiny", {"tensor_parallel": 4}),
+    ("granite-hybrid-tiny", {"tensor_parallel": 2}),
+    ("granite-hybrid-tiny", {"tensor_parallel": 4}),
+    ("nemotron-h-tiny", {"tensor_parallel": 4}),
+    ("kimi-linear-tiny", {"tensor_parallel": 2}),
 )
 """Every kind of cut: heads of keys in parts and shared, experts by width and whole, biases and
-sinks."""
+sinks, norms over all heads, gates behind attention, recurrent layers and their states."""
 
 
 @pytest.mark.tail

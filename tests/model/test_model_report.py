@@ -38,10 +38,12 @@ def test_room_for_tokens_is_what_a_runner_has(name: str) -> None:
     assert (beside.state_share > 0) == bool(states)
 
 
-def test_room_of_two_ranks_is_what_each_has() -> None:
+@pytest.mark.parametrize("model", ["qwen3-tiny-4", "granite-hybrid-tiny", "qwen3.5-tiny"])
+def test_room_of_two_ranks_is_what_each_has(model: str) -> None:
     config = EngineConfig(
-        model="random:qwen3-tiny-4",
-        kv_cache_bytes=1 << 20,
+        model=f"random:{model}",
+        kv_cache_bytes=1 << 23,
+        max_running=4,
         dtype="float32",
         device="cpu",
         threads=1,
@@ -51,8 +53,16 @@ def test_room_of_two_ranks_is_what_each_has() -> None:
     one = model_report(replace(config, tensor_parallel=1))
     assert report.fault is None
     assert (report.ranks, one.ranks) == (2, 1)
-    assert report.tokens == runner.num_blocks * 16 == 2 * one.tokens
+    assert report.tokens == runner.num_blocks * 16
     assert report.token_bytes * 2 == one.token_bytes
+    slots = None if runner.states is None else runner.states.num_slots
+    assert report.state_slots == slots
+    if runner.states is None or runner.tails is None:
+        assert report.tokens == 2 * one.tokens
+    else:
+        tail = runner.tails.num_bytes // runner.states.num_slots
+        assert report.state_bytes == runner.states.state_bytes + tail
+        assert 2 * report.state_bytes == one.state_bytes
     assert report.weight_bytes == runner.model.config.num_parameters * 4 < one.weight_bytes
     runner.close()
 

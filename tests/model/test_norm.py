@@ -4,7 +4,14 @@ import pytest
 import torch
 
 import kernels.norm
-from kernels.norm import add_rms_norm, add_rms_norm_reference, rms_norm, rms_norm_reference
+from kernels.norm import (
+    add_rms_norm,
+    add_rms_norm_reference,
+    mean_square,
+    norm_by,
+    rms_norm,
+    rms_norm_reference,
+)
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-2}
@@ -37,6 +44,18 @@ def test_every_way_agrees_with_the_reference(
     assert torch.allclose(normed, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
     alone = rms_norm(expected_sum, weight, 1e-6)
     assert torch.allclose(alone, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_parts_that_are_normed_by_the_whole_rows_are_parts_of_the_whole(dtype: torch.dtype) -> None:
+    x, weight = (torch.randn(7, 48) * 3).to(dtype), torch.randn(48).to(dtype)
+    parts = list(zip(x.split(12, dim=1), weight.split(12), strict=True))
+    mean = torch.stack([mean_square(part) for part, _ in parts]).mean(0)
+    assert mean.dtype == torch.promote_types(dtype, torch.float32)
+    found = torch.cat([norm_by(part, mean, own, 1e-6) for part, own in parts], dim=1)
+    expected = rms_norm_reference(x, weight, 1e-6)
+    assert found.dtype == dtype
+    assert torch.allclose(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
 def test_a_weight_per_head_scales_each_head_by_its_own() -> None:

@@ -18,18 +18,37 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from radix_cache.snapshots import SaveState
 from runtime.config import EngineConfig
 from runtime.messages import SamplingParams
 from runtime.model.runner import load_runner
 from runtime.process.engine_process import EngineDied, EngineProcess, EngineStartError
 from runtime.process.frames import FrameError
 from runtime.process.rank import follow
-from runtime.process.step_channel import StepOrder, encode_end, encode_step, read_order
+from runtime.process.step_channel import (
+    ChangeOrder,
+    Order,
+    StepOrder,
+    encode_change,
+    encode_end,
+    encode_step,
+    read_order,
+)
 from tests.support.inline_engine import InlineEngine
 from tests.support.rank_groups import NoGroup
 from tests.support.requests import make_request
-from tests.support.step_orders import LIMITS, order_of, random_batch, reader, spoil
+from tests.support.step_orders import (
+    LIMITS,
+    WITH_STATES,
+    order_of,
+    random_batch,
+    random_change,
+    reader,
+    spoil,
+    with_states,
+)
 
 ONE = EngineConfig(
     model="random:qwen3-tiny-4",
@@ -108,8 +127,8 @@ def meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-async def _one_rank(name: str) -> list[int]:
-    engine = InlineEngine(ONE)
+async def _one_rank(model: str, name: str) -> list[int]:
+    engine = InlineEngine(replace(ONE, model=model))
     await engine.start()
     tokens = await tokens_of(engine, name)
     await engine.stop()
@@ -126,9 +145,9 @@ async def _ended(engine: EngineProcess, within_s: float) -> str:
         return str(died)
 
 
-async def _faults(meeting: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    expected = [await _one_rank("a"), await _one_rank("bb")]
-    async with started(TWO) as engine:
+async def _faults(model: str, meeting: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    expected = [await _one_rank(model, "a"), await _one_rank(model, "bb")]
+    async with started(replace(TWO, model=model)) as engine:
         assert engine.process_id is not None
         assert not list(meeting.iterdir())
         assert await tokens_of(engine, "a") == expected[0]
@@ -154,10 +173,11 @@ async def _faults(meeting: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.tail
+@pytest.mark.parametrize("model", ["random:qwen3-tiny-4", "random:qwen3.5-tiny"])
 def test_two_processes_answer_as_one_and_end_together_whichever_is_lost(
-    meeting: Path, capfd: pytest.CaptureFixture[str]
+    model: str, meeting: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run: Coroutine[None, None, None] = _faults(meeting, capfd)
+    run: Coroutine[None, None, None] = _faults(model, meeting, capfd)
     asyncio.run(run)
 
 
@@ -186,6 +206,53 @@ def test_a_living_rank_refuses_what_no_step_can_be_and_writes_only_what_it_is_to
     assert refused > 100
     whole = encode_step(order_of(random_batch(rng)))
     follow(runner, reader(whole + encode_end()), NoGroup())
+
+
+def test_a_living_rank_changes_no_state_but_those_that_it_is_told() -> None:
+    """400 steps and orders, spoilt, to one loaded part of a hybrid, whose states are marked."""
+    config = replace(ONE, model="random:lfm2-tiny", num_blocks=40, block_size=LIMITS.block_size)
+    runner = load_runner(replace(config, state_slots=9, max_running=3))
+    states, tails = runner.states, runner.tails
+    assert states is not None
+    assert tails is not None
+    limits = replace(WITH_STATES, max_context_tokens=runner.model.config.max_context_tokens)
+    rng, refused, changed = random.Random(11), 0, 0
+    for _ in range(400):
+        batch = with_states(rng, random_batch(rng))
+        orders = rng.random() < 0.7
+        sent = encode_change(random_change(rng)) if orders else encode_step(order_of(batch))
+        data = bytearray(sent)
+        if rng.random() < 0.6:
+            spoil(rng, data)
+        said = bytes(data) + encode_end()
+        try:
+            told = _slots_of(read_order(reader(said), limits, 0))
+        except (FrameError, EOFError):
+            told = set()
+        states.rows[:9] = torch.rand(9, 1, dtype=torch.float64)
+        tails.blocks.zero_()
+        before = states.rows.clone()
+        try:
+            follow(runner, reader(said), NoGroup())
+        except (FrameError, EOFError, KeyError, ValueError):
+            refused += 1
+        touched = (states.rows != before).any(dim=1).nonzero().flatten().tolist()
+        tailed = tails.blocks.flatten(3).abs().sum(dim=(0, 1, 3)).nonzero().flatten().tolist()
+        changed += bool(touched)
+        assert set(touched) <= told
+        assert set(tailed) <= told
+    assert refused > 100
+    assert changed > 15
+
+
+def _slots_of(order: Order) -> set[int]:
+    """Slots that a message may write."""
+    if isinstance(order, StepOrder):
+        return {slot for slot in order.batch.state_slots.tolist() if slot >= 0}
+    if not isinstance(order, ChangeOrder):
+        return set()
+    change = order.change
+    return {change.slot} | ({change.target} if isinstance(change, SaveState) else set())
 
 
 async def _refused(config: EngineConfig) -> str:

@@ -4,6 +4,7 @@ Whole engines, whose other ranks are threads here; ``test_rank.py`` has them as 
 ``test_identities.py`` compares them with the reference.
 """
 
+import queue
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -15,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from radix_cache.snapshots import BeginState, EndState, SaveState
 from runtime.config import EngineConfig
 from runtime.messages import SamplingParams
 from runtime.model import runner as runner_module
@@ -23,6 +25,7 @@ from runtime.model.config import LoadError
 from runtime.model.rank_link import RunnerBroken
 from runtime.model.runner import ModelRunner, load_runner
 from runtime.model.sources import DEFAULT_MODEL
+from runtime.model.state_pool import StatePool
 from runtime.model.step_buckets import Bucket
 from runtime.process import ranks as ranks_module
 from tests.support.engine_driver import EngineDriver, Result
@@ -89,6 +92,17 @@ CUTS: tuple[tuple[str, int, dict[str, object]], ...] = (
     ("random:smollm3-tiny", 2, {}),
     ("random:granite-tiny", 2, {}),
     ("random:ministral3-tiny", 2, {}),
+    ("random:olmo2-tiny", 4, {}),
+    ("random:minimax-m2-tiny", 2, {"expert_parallel": True}),
+    ("random:lfm2-tiny", 4, {}),
+    ("random:qwen3.5-tiny", 2, {}),
+    ("random:qwen3.5-tiny", 4, {}),
+    ("random:granite-hybrid-tiny", 2, {}),
+    ("random:granite-hybrid-tiny", 4, {}),
+    ("random:nemotron-h-tiny", 2, {"expert_parallel": True}),
+    ("random:nemotron-h-tiny", 4, {}),
+    ("random:kimi-linear-tiny", 2, {}),
+    ("random:kimi-linear-tiny", 4, {"expert_parallel": True}),
     ("default", 2, {}),
 )
 
@@ -106,9 +120,11 @@ def test_two_runs_have_equal_bits() -> None:
     assert torch.equal(logits_of(config), logits_of(config))
 
 
-def test_a_rows_bits_do_not_depend_on_the_batch_on_four_ranks() -> None:
-    """With exact sums nothing but products may differ, which are a row's own here."""
-    runner = loaded(config_of("random:qwen3-tiny-4", 4))
+@pytest.mark.parametrize("model", ["qwen3-tiny-4", "olmo2-tiny", "granite-hybrid-tiny"])
+def test_a_rows_bits_do_not_depend_on_the_batch_on_four_ranks(model: str) -> None:
+    """With exact sums nothing but products may differ, which are a row's own here; norms over all
+    heads and over groups are sums too."""
+    runner = loaded(config_of(f"random:{model}", 4))
     together = runner.run(step()).clone()
     alone = runner.run(step()[2:]).clone()
     runner.close()
@@ -173,6 +189,16 @@ def test_blocks_are_the_least_of_what_the_ranks_have_room_for() -> None:
     few = thread_ranks(config, others=replace(config, num_blocks=17))
     runner = load_runner(config, ranks=few)
     assert runner.num_blocks == 17
+    runner.run(step()[:2])
+    runner.close()
+
+
+def test_slots_for_states_are_the_least_of_what_the_ranks_have_room_for() -> None:
+    config = config_of("random:lfm2-tiny", 2, state_slots=9, max_running=3)
+    few = thread_ranks(config, others=replace(config, state_slots=4))
+    runner = load_runner(config, ranks=few)
+    assert runner.states is not None
+    assert (runner.states.num_slots, runner.states.num_rings) == (4, 4)
     runner.run(step()[:2])
     runner.close()
 
@@ -246,6 +272,91 @@ def test_rank_0_that_fails_alone_in_a_step_breaks_the_runner(
     runner.close()
 
 
+# States
+
+
+def begin(slot: int, source: int | None = None, position: int = 0) -> BeginState:
+    return BeginState(slot=slot, source=source, position=position, tail_block=None)
+
+
+def row(slot: int, position: int, tokens: bytes) -> SequenceInput:
+    return SequenceInput(
+        tokens=np.frombuffer(tokens, dtype=np.uint8).astype(np.int32),
+        start=position,
+        block_table=np.array([slot], dtype=np.int32),
+        num_logits=len(tokens),
+        state_slot=slot,
+    )
+
+
+@pytest.mark.parametrize("model", ["lfm2-tiny", "qwen3.5-tiny", "granite-hybrid-tiny"])
+def test_states_of_all_ranks_follow_the_leading_ones_orders(model: str) -> None:
+    """Begun, gone back, saved, ended and begun anew: logits of one rank."""
+    said = []
+    for ranks in (1, 4):
+        runner = loaded(config_of(f"random:{model}", ranks, max_running=3, state_slots=5))
+        runner.change_state(begin(0))
+        found = [runner.run([row(0, 0, b"a")]).clone(), runner.run([row(0, 1, b"bcde")]).clone()]
+        found.append(runner.run([row(0, 2, b"Z")]).clone())  # behind a rejected draft
+        runner.change_state(SaveState(slot=0, target=4, position=3, tail_block=0))
+        runner.change_state(EndState(slot=0, position=None, tail_block=None))
+        tailed = BeginState(slot=1, source=4, position=3, tail_block=1)
+        runner.change_state(tailed)
+        runner.change_state(begin(0))
+        found.append(runner.run([row(0, 0, b"A"), row(1, 3, b"B")]).clone())
+        said.append(torch.cat(found)[:, :256])
+        runner.close()
+    assert (said[0] - said[1]).abs().max() <= FINE * said[0].abs().max()
+
+
+def test_a_state_that_is_not_finite_on_another_rank_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner, main = loaded(config_of("random:lfm2-tiny", 2, max_running=2)), threading.main_thread()
+    runner.change_state(begin(0))
+    save = SaveState(slot=0, target=1, position=0, tail_block=None)
+    assert runner.change_state(save)
+    leads = lambda *_: threading.current_thread() is main  # noqa: E731
+    monkeypatch.setattr(StatePool, "_is_finite", leads)
+    assert not runner.change_state(save)
+    assert not runner.change_state(EndState(slot=0, position=0, tail_block=None))
+    runner.close()
+
+
+def test_an_order_that_fails_on_rank_0_is_not_told_and_may_come_again() -> None:
+    runner = loaded(config_of("random:lfm2-tiny", 2, max_running=2))
+    runner.change_state(begin(0))
+    with pytest.raises(ValueError, match="cannot be brought"):
+        runner.change_state(EndState(slot=0, position=3, tail_block=None))
+    assert runner.change_state(EndState(slot=0, position=0, tail_block=None))
+    runner.close()
+
+
+def test_an_order_that_another_rank_cannot_carry_out_is_its_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost: queue.SimpleQueue[str] = queue.SimpleQueue()
+    config = config_of("random:lfm2-tiny", 2, max_running=2)
+    runner = load_runner(config, ranks=thread_ranks(config, on_loss=lost.put))
+    work, main = StatePool.begin, threading.main_thread()
+
+    def failing(pool: StatePool, slot: int, *, source: int | None, position: int) -> None:
+        if threading.current_thread() is not main:
+            raise RuntimeError("planted")
+        work(pool, slot, source=source, position=position)
+
+    monkeypatch.setattr(StatePool, "begin", failing)
+    runner.change_state(begin(0))
+    assert lost.get(timeout=30) == "rank 1: RuntimeError: planted"
+    runner.close()
+
+
+def test_a_model_without_states_takes_no_orders_on_them() -> None:
+    runner = loaded(config_of("random:qwen3-tiny", 1))
+    with pytest.raises(ValueError, match="there are none"):
+        runner.change_state(begin(0))
+
+
 # Recorded steps, played by a stand-in
 
 
@@ -271,12 +382,16 @@ class StandIn:
 
 
 def recording(
-    monkeypatch: pytest.MonkeyPatch, played: list[tuple[bool, Bucket]], *, fails: int = 0
+    monkeypatch: pytest.MonkeyPatch,
+    played: list[tuple[bool, Bucket]],
+    *,
+    fails: int = 0,
+    model: str = "random:qwen3-tiny-4",
 ) -> ModelRunner:
     """Two ranks with recorded steps."""
     monkeypatch.setattr(runner_module, "_records", lambda model: True)
     monkeypatch.setattr(runner_module, "CudaRecorder", lambda: StandIn(fails, played))
-    return loaded(config_of("random:qwen3-tiny-4", 2, max_running=4, max_batch_tokens=64))
+    return loaded(config_of(model, 2, max_running=4, max_batch_tokens=64))
 
 
 def decodes(count: int) -> list[SequenceInput]:
@@ -326,3 +441,23 @@ def test_the_recording_that_rank_0_names_is_played_on_all(monkeypatch: pytest.Mo
     ]
     assert (True, one) not in played
     assert graphs.counts.replayed == 4
+
+
+@pytest.mark.parametrize("model", ["random:lfm2-tiny", "random:qwen3.5-tiny"])
+def test_recorded_steps_of_a_hybrid_move_the_states_of_all_ranks(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[tuple[bool, Bucket]] = []
+    plain = loaded(config_of(model, 1, max_running=4))
+    runner = recording(monkeypatch, played, model=model)
+    for each in (plain, runner):
+        for slot in (0, 1):
+            each.change_state(begin(slot))
+    for at, (one, other) in enumerate(zip(b"abcd", b"ABCD", strict=True)):
+        batch = [row(0, at, bytes([one])), row(1, at, bytes([other]))]
+        expected = plain.run(batch)[:, :256]
+        torch.testing.assert_close(runner.run(batch)[:, :256], expected, rtol=FINE, atol=FINE)
+    runner.close()
+    assert runner.graphs is not None
+    assert runner.graphs.counts.replayed == 4
+    assert len(played) == 2 * 4

@@ -134,6 +134,8 @@ class Schedule:
     Args:
         folder: for what is to be kept on disk.
         tiers: whether there is memory below the device; None: as it comes.
+        ranks: how many compute the model; of several no step fails in its forward pass, as the
+            engine would end with it.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class Schedule:
         folder: Path,
         *,
         tiers: bool | None = None,
+        ranks: int = 1,
     ) -> None:
         self.rng = rng = random.Random(seed)
         self.truth, self.counts = truth, counts
@@ -164,6 +167,7 @@ class Schedule:
             "output_reserve_percent": 0,
             "cache_policy": rng.choice(["lru", "lease", "lease"]),
             "startup_profile_ms": 0,
+            "tensor_parallel": ranks,
         }
         self.below: dict[str, Any] = {}
         if rng.random() < 0.5 if tiers is None else tiers:
@@ -195,19 +199,19 @@ class Schedule:
         an order for states, in the forward pass when all layers are computed, or in the draw."""
         computation, decoder = driver.engine.computation, driver.runner.model.decoder
         forward, draw, logits = computation.forward, computation.draw, decoder._logits
-        fails = False
+        fails, alone = False, self.settings["tensor_parallel"] == 1
 
         def maybe_fail(chunks: Sequence[Chunk], *rest: Any, step: Any, where: str) -> Any:
             nonlocal fails
             fails = len(chunks) > 1 and self._faults.random() < 0.04
-            self.counts[f"failed in its {where}"] += fails
+            self.counts[f"failed in its {where}"] += fails and (alone or where == "draw")
             if fails and where == "draw":
                 raise RuntimeError("planted")
             return step(chunks, *rest)
 
         def maybe_no_logits(*arguments: Any) -> torch.Tensor:
             nonlocal fails
-            if fails:
+            if fails and alone:
                 fails = False
                 raise RuntimeError("planted")
             return logits(*arguments)

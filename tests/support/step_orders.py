@@ -3,14 +3,19 @@
 import random
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from runtime.model.batch import SequenceInput, StepBatch
+from radix_cache.snapshots import BeginState, EndState, SaveState, SlotOrder
+from runtime.model.batch import NO_STATE, TRIAL_STATE, SequenceInput, StepBatch
 from runtime.model.step_buckets import Bucket
 from runtime.process.step_channel import HEAD_BYTES, ChannelLimits, StepOrder
 
 LIMITS = ChannelLimits(vocab_size=272, num_blocks=40, block_size=4, max_context_tokens=100)
+WITH_STATES = ChannelLimits(
+    vocab_size=272, num_blocks=40, block_size=4, max_context_tokens=100, state_slots=9
+)
 
 
 def reader(data: bytes) -> Callable[[int], bytes]:
@@ -43,6 +48,30 @@ def random_batch(rng: random.Random) -> StepBatch:
             )
         )
     return StepBatch.build(inputs, LIMITS.block_size)
+
+
+def with_states(rng: random.Random, batch: StepBatch) -> StepBatch:
+    """The same, each sequence on a slot of its own, or on none."""
+    slots = [*rng.sample(range(9), batch.num_sequences)]
+    for row in range(len(slots)):
+        if rng.random() < 0.2:
+            slots[row] = rng.choice([NO_STATE, TRIAL_STATE])
+    return replace(batch, state_slots=np.array(slots, dtype=np.int64))
+
+
+def random_change(rng: random.Random) -> SlotOrder:
+    """An order on slots for states."""
+    slot, other = rng.sample(range(9), 2)
+    position, tail = rng.randint(0, 100), rng.choice([None, rng.randrange(40)])
+    kind = rng.randrange(4)
+    if kind == 0:
+        return BeginState(slot=slot, source=None, position=0, tail_block=None)
+    if kind == 1:
+        source = rng.choice([slot, other])
+        return BeginState(slot=slot, source=source, position=position, tail_block=tail)
+    if kind == 2:
+        return SaveState(slot=slot, target=other, position=position, tail_block=tail)
+    return EndState(slot=slot, position=rng.choice([None, position]), tail_block=tail)
 
 
 def order_of(batch: StepBatch, number: int = 0, bucket: Bucket | None = None) -> StepOrder:

@@ -1,12 +1,14 @@
-"""A rank's part: sizes that divide, tensors that are cut; what cannot be cut is said by name."""
+"""A rank's part: sizes that divide; what cannot be cut is said by name."""
 
 from dataclasses import replace
 
 import pytest
 
 from runtime.model.config import Attention, Experts, Gated, LoadError, ModelConfig
-from runtime.model.partition import MOST_RANKS, Cut, Partition, cut_of, is_added_once, part_of
+from runtime.model.latent import Latent
+from runtime.model.partition import MOST_RANKS, Partition, fitting_ranks, part_of
 from runtime.model.presets import PRESETS
+from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, ShortConv, SpreadGroup
 
 TINY, EXPERTS = PRESETS["qwen3-tiny-4"], PRESETS["qwen3-moe-tiny-4"]
 
@@ -35,10 +37,43 @@ def test_a_rank_has_an_equal_part_of_heads_and_widths(ranks: int) -> None:
 def test_a_head_of_keys_is_on_several_ranks_where_there_are_fewer_of_them() -> None:
     config = PRESETS["qwen3-tiny"]  # 4 heads, 2 of keys
     assert part_of("m", config, of(4)).attention[1].kv_heads == 1
-    name = "model.layers.1.self_attn.k_proj.weight"
-    assert [cut_of(name, config, of(4, rank)) for rank in range(4)] == [
-        Cut(axis=0, parts=2, part=part) for part in (0, 0, 1, 1)
-    ]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_heads_and_channels_of_recurrent_layers_are_cut(ranks: int) -> None:
+    delta = part_of("m", PRESETS["qwen3.5-tiny"], of(ranks)).recurrent[0]
+    kimi = part_of("m", PRESETS["kimi-linear-tiny"], of(ranks)).recurrent[0]
+    convolution = part_of("m", PRESETS["lfm2-tiny"], of(ranks)).recurrent[0]
+    assert isinstance(delta, GatedDelta)
+    assert isinstance(kimi, KimiDelta)
+    assert isinstance(convolution, ShortConv)
+    assert (delta.key_heads, delta.value_heads) == (1, 4 // ranks)
+    assert (kimi.heads, convolution.channels) == (4 // ranks, 64 // ranks)
+    latent = part_of("m", PRESETS["kimi-linear-tiny"], of(ranks)).attention[0]
+    assert isinstance(latent, Latent)
+    assert latent.heads == 4 // ranks
+
+
+def test_a_group_of_a_state_space_is_on_several_ranks_where_there_are_fewer_of_them() -> None:
+    config = PRESETS["granite-hybrid-tiny"]  # 4 heads in 2 groups
+
+    def mamba(ranks: int, rank: int) -> Mamba2:
+        mixer = part_of("m", config, of(ranks, rank)).recurrent[0]
+        assert isinstance(mixer, Mamba2)
+        return mixer
+
+    assert (mamba(2, 1).heads, mamba(2, 1).groups, mamba(2, 1).spread) == (2, 1, None)
+    for rank, group in enumerate((0, 0, 1, 1)):
+        part = mamba(4, rank)
+        assert (part.heads, part.groups) == (1, 1)
+        assert part.spread == SpreadGroup(number=group, groups=2, ranks=2)
+
+
+def test_a_layer_of_one_half_is_cut_as_it_is() -> None:
+    config = PRESETS["nemotron-h-tiny"]
+    for whole, part in zip(config.layers, part_of("m", config, of(2)).layers, strict=True):
+        assert (whole.mixer is None) == (part.mixer is None)
+        assert (whole.feed_forward is None) == (part.feed_forward is None)
 
 
 def test_experts_are_cut_by_their_width_or_dealt_out_whole() -> None:
@@ -52,7 +87,9 @@ def test_experts_are_cut_by_their_width_or_dealt_out_whole() -> None:
 
 
 @pytest.mark.parametrize("whole_experts", [False, True])
-@pytest.mark.parametrize("kind", ["qwen3-moe-tiny-4", "glm4-moe-tiny", "gpt-oss-tiny"])
+@pytest.mark.parametrize(
+    "kind", ["qwen3-moe-tiny-4", "glm4-moe-tiny", "gpt-oss-tiny", "nemotron-h-tiny"]
+)
 def test_parts_hold_all_weights_and_what_is_whole_once_more(kind: str, whole_experts: bool) -> None:
     """What is not cut is known by the numbers: embedding, head, norms, routers, added biases."""
     config = PRESETS[kind]
@@ -70,11 +107,11 @@ def test_parts_hold_all_weights_and_what_is_whole_once_more(kind: str, whole_exp
         ("gpt-oss-tiny", 16, "8 heads are not a multiple of 16; what can be had: 2, 4, 8"),
         ("deepseek-v3-tiny", 8, "4 heads are not a multiple of 8; what can be had: 2, 4"),
         ("qwen2-moe-tiny", 3, "32 columns of the feed-forward are not a multiple of 3"),
-        ("lfm2-tiny", 2, "layers of ShortConv cannot be cut yet"),
-        ("qwen3.5-tiny", 2, "layers of GatedDelta cannot be cut yet"),
-        ("kimi-linear-tiny", 2, "layers of KimiDelta cannot be cut yet"),
-        ("olmo2-tiny", 2, "queries are normed over all heads together"),
-        ("minimax-m2-tiny", 2, "queries are normed over all heads together"),
+        ("lfm2-tiny", 3, "64 channels are not a multiple of 3; what can be had: 2, 4"),
+        ("qwen3.5-tiny", 8, "4 heads of values are not a multiple of 8; what can be had: 2, 4"),
+        ("qwen3.5-100m", 2, "3 heads of keys are neither a multiple nor a divisor of 2"),
+        ("granite-hybrid-tiny", 3, "4 heads are not a multiple of 3; what can be had: 2, 4"),
+        ("kimi-linear-tiny", 3, "4 heads are not a multiple of 3; what can be had: 2, 4"),
     ],
 )
 def test_what_cannot_be_cut_is_said_with_the_numbers_that_can(
@@ -93,10 +130,29 @@ def test_heads_of_keys_that_are_neither_multiple_nor_divisor_are_refused() -> No
     assert message.endswith("what can be had: 2, 4, 12")
 
 
-def test_gated_attention_is_refused() -> None:
-    mixer = Attention(heads=4, kv_heads=4, head_dim=16, gated=True)
-    layers = (replace(TINY.layers[0], mixer=mixer),)
-    assert "gated cannot be cut" in refusal(replace(TINY, layers=layers), of(2))
+def test_groups_that_are_neither_multiple_nor_divisor_are_refused() -> None:
+    config = PRESETS["granite-hybrid-tiny"]
+    mixer = Mamba2(heads=12, head_dim=12, groups=3, state_dim=16, taps=4)
+    layers = tuple(
+        replace(layer, mixer=mixer) if isinstance(layer.mixer, Mamba2) else layer
+        for layer in config.layers
+    )
+    changed = replace(config, layers=layers)
+    assert "3 groups of heads are neither a multiple nor a divisor of 2" in refusal(changed, of(2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers"),
+    [
+        ("qwen3.5-tiny", [2, 4]),
+        ("olmo2-tiny", [2, 4]),
+        ("minimax-m2-tiny", [2]),
+        ("nemotron-h-tiny", [2, 4]),
+        ("qwen3.5-100m", []),
+    ],
+)
+def test_the_numbers_of_ranks_that_can_be_had(kind: str, numbers: list[int]) -> None:
+    assert fitting_ranks(PRESETS[kind], of(2)) == numbers
 
 
 def test_whole_experts_have_to_be_there_and_to_divide() -> None:
@@ -107,45 +163,6 @@ def test_whole_experts_have_to_be_there_and_to_divide() -> None:
     layers = (replace(layer, feed_forward=replace(layer.feed_forward, router=router)),)
     message = refusal(replace(EXPERTS, layers=layers), of(4, whole_experts=True))
     assert "6 experts are not a multiple of 4" in message
-
-
-@pytest.mark.parametrize(
-    ("name", "cut"),
-    [
-        ("self_attn.q_proj.weight", Cut(axis=0, parts=2, part=1)),
-        ("self_attn.v_proj.bias", Cut(axis=0, parts=2, part=1)),
-        ("self_attn.sinks", Cut(axis=0, parts=2, part=1)),
-        ("self_attn.o_proj.weight", Cut(axis=1, parts=2, part=1)),
-        ("self_attn.o_proj.bias", None),
-        ("self_attn.q_norm.weight", None),
-        ("mlp.gate_proj.weight", Cut(axis=0, parts=2, part=1)),
-        ("mlp.down_proj.weight", Cut(axis=1, parts=2, part=1)),
-        ("mlp.down_proj.bias", None),
-        ("mlp.gate.weight", None),
-        ("mlp.gate.e_score_correction_bias", None),
-        ("mlp.experts.3.up_proj.bias", Cut(axis=0, parts=2, part=1)),
-        ("mlp.shared_expert.down_proj.weight", Cut(axis=1, parts=2, part=1)),
-        ("mlp.shared_expert_gate.weight", None),
-        ("input_layernorm.weight", None),
-    ],
-)
-def test_each_tensor_is_cut_where_it_has_to_be(name: str, cut: Cut | None) -> None:
-    assert cut_of(f"model.layers.1.{name}", EXPERTS, of(2, 1)) == cut
-
-
-def test_whole_experts_tensors_are_whole_and_a_shared_ones_are_cut() -> None:
-    dealt = of(2, 1, whole_experts=True)
-    prefix = "model.layers.1.mlp"
-    assert cut_of(f"{prefix}.experts.5.down_proj.weight", EXPERTS, dealt) is None
-    assert cut_of(f"{prefix}.shared_expert.up_proj.weight", EXPERTS, dealt) is not None
-    assert not is_added_once(f"{prefix}.experts.5.down_proj.bias", dealt)
-    assert is_added_once(f"{prefix}.experts.5.down_proj.bias", of(2, 1))
-    assert is_added_once("model.layers.0.self_attn.o_proj.bias", dealt)
-
-
-def test_nothing_outside_the_layers_is_cut() -> None:
-    for name in ("model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"):
-        assert cut_of(name, TINY, of(4)) is None
 
 
 @pytest.mark.parametrize(("ranks", "rank"), [(1, 0), (0, 0), (MOST_RANKS + 1, 0), (2, 2), (2, -1)])

@@ -8,19 +8,32 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from radix_cache.snapshots import BeginState, EndState, SaveState, SlotOrder
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.step_buckets import Bucket
 from runtime.process.frames import FrameError
 from runtime.process.step_channel import (
+    HEAD_BYTES,
+    ChangeOrder,
     EndOrder,
     RestOrder,
     StepOrder,
+    encode_change,
     encode_end,
     encode_rest,
     encode_step,
     read_order,
 )
-from tests.support.step_orders import LIMITS, order_of, random_batch, reader, spoil
+from tests.support.step_orders import (
+    LIMITS,
+    WITH_STATES,
+    order_of,
+    random_batch,
+    random_change,
+    reader,
+    spoil,
+    with_states,
+)
 
 HOSTILE_STEPS = int(os.environ.get("KEEPWARM_HOSTILE_STEPS", "3000"))
 HOSTILE_SEED = int(os.environ.get("KEEPWARM_HOSTILE_SEED", "0"))
@@ -32,8 +45,10 @@ def test_a_step_arrives_as_it_was_sent(request: pytest.FixtureRequest) -> None:
     rng = random.Random(request.config.getoption("--seed"))
     for number in range(300):
         batch, bucket = random_batch(rng), rng.choice([None, BUCKET])
+        if number % 2:
+            batch = with_states(rng, batch)
         sent = replace(order_of(batch, number, bucket), tokens_follow=rng.random() < 0.5)
-        told = read_order(reader(encode_step(sent)), LIMITS, number)
+        told = read_order(reader(encode_step(sent)), WITH_STATES, number)
         assert isinstance(told, StepOrder)
         assert (told.number, told.bucket, told.tokens_follow) == (
             number,
@@ -52,6 +67,14 @@ def test_a_rest_and_the_end_arrive() -> None:
     assert isinstance(read_order(data, LIMITS, 7), EndOrder)
     with pytest.raises(EOFError):
         read_order(data, LIMITS, 7)
+
+
+def test_an_order_on_states_arrives_as_it_was_given(request: pytest.FixtureRequest) -> None:
+    rng = random.Random(request.config.getoption("--seed"))
+    for _ in range(300):
+        change = random_change(rng)
+        told = read_order(reader(encode_change(change)), WITH_STATES, 5)
+        assert told == ChangeOrder(change=change)
 
 
 def test_a_plan_of_eight_decodes_is_small() -> None:
@@ -92,10 +115,23 @@ def ints(*numbers: int) -> np.ndarray:
     return np.array(numbers, dtype=np.int64)
 
 
-def head(*, magic: bytes = b"KWS1", kind: int = 1, follow: int = 0, number: int = 0) -> bytes:
+def head(
+    *,
+    magic: bytes = b"KWS1",
+    kind: int = 1,
+    follow: int = 0,
+    states: int = 0,
+    number: int = 0,
+) -> bytes:
     data = bytearray(changed())
-    struct.pack_into("<4sBBxxQ", data, 0, magic, kind, follow, number)
+    struct.pack_into("<4sBBBxQ", data, 0, magic, kind, follow, states, number)
     return bytes(data)
+
+
+def of_change(what: int, slot: int, other: int, tail: int, position: int) -> bytes:
+    """An order on states, of any numbers."""
+    data = encode_change(EndState(slot=0, position=None, tail_block=None))
+    return data[:HEAD_BYTES] + struct.pack("<4iq", what, slot, other, tail, position)
 
 
 def sizes(place: int, value: int) -> bytes:
@@ -111,7 +147,9 @@ def sizes(place: int, value: int) -> bytes:
         (head(kind=0), "kind 0"),
         (head(kind=9), "kind 9"),
         (head(kind=2), "without a step has sizes"),
-        (head(follow=2), "kind 1, 2"),
+        (head(follow=2), "kind 1, 2, 0"),
+        (head(states=2), "kind 1, 0, 2"),
+        (head(kind=4), "without a step has sizes"),
         (head(number=1), "step 1 where step 0 comes next"),
         (sizes(0, 0), "a step of 0 tokens"),
         (sizes(0, -1), "a step of -1 tokens"),
@@ -137,6 +175,26 @@ def sizes(place: int, value: int) -> bytes:
         (changed(block_tables=np.array([[3, 40, 7], [5, -1, -1]])), "not in the pool"),
         (changed(block_tables=np.array([[3, -1, 7], [5, -1, -1]])), "not in the pool"),
         (changed(block_tables=np.array([[3, 0, 7], [5, -2, -1]])), "padded"),
+        (changed(state_slots=ints(0, 9)), "a slot for states that is not there"),
+        (changed(state_slots=ints(-3, 1)), "a slot for states that is not there"),
+        (changed(state_slots=ints(4, 4)), "two sequences on one slot"),
+        (of_change(0, 0, 1, -1, 0), "a change of states 0"),
+        (of_change(4, 0, 1, -1, 0), "a change of states 4"),
+        (of_change(1, 9, 1, -1, 0), "slots 9, 1 of 9"),
+        (of_change(1, -1, 1, -1, 0), "slots -1, 1 of 9"),
+        (of_change(1, 0, 9, -1, 0), "slots 0, 9 of 9"),
+        (of_change(2, 0, -2, -1, 0), "slots 0, -2 of 9"),
+        (of_change(1, 0, 1, 40, 0), "tail 40 of 40 blocks"),
+        (of_change(3, 0, -1, -2, 0), "tail -2 of 40 blocks"),
+        (of_change(3, 0, -1, -1, 101), "a state at 101 of 100 tokens"),
+        (of_change(2, 0, 1, -1, -2), "a state at -2 of 100 tokens"),
+        (of_change(1, 0, -1, -1, 4), "a change of states 1: 0, -1, -1, 4"),
+        (of_change(1, 0, -1, 3, 0), "a change of states 1: 0, -1, 3, 0"),
+        (of_change(1, 0, 1, 3, -1), "a change of states 1: 0, 1, 3, -1"),
+        (of_change(2, 0, 0, -1, 4), "a change of states 2: 0, 0, -1, 4"),
+        (of_change(2, 0, -1, -1, 4), "a change of states 2: 0, -1, -1, 4"),
+        (of_change(2, 0, 1, -1, -1), "a change of states 2: 0, 1, -1, -1"),
+        (of_change(3, 0, 1, -1, 4), "a change of states 3: 0, 1, -1, 4"),
         (changed(logit_rows=ints(0, 2)), "a row that is not there"),
         (changed(logit_rows=ints(-1, 1)), "a row that is not there"),
         (changed(logit_rows=ints(1, 1)), "out of order"),
@@ -144,6 +202,19 @@ def sizes(place: int, value: int) -> bytes:
 )
 def test_what_no_step_can_be_is_refused(data: bytes, said: str) -> None:
     with pytest.raises(FrameError, match=said):
+        read_order(reader(data), WITH_STATES, 0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        changed(state_slots=ints(0, -1)),
+        encode_change(BeginState(slot=0, source=None, position=0, tail_block=None)),
+        encode_change(SaveState(slot=0, target=1, position=2, tail_block=None)),
+    ],
+)
+def test_a_model_without_states_is_ordered_none(data: bytes) -> None:
+    with pytest.raises(FrameError, match=r"slot.* 0|not there"):
         read_order(reader(data), LIMITS, 0)
 
 
@@ -151,15 +222,23 @@ def test_messages_spoilt_at_random_are_refused_or_stay_within_the_pool() -> None
     """``KEEPWARM_HOSTILE_STEPS``: so many instead of 3,000."""
     rng, refused = random.Random(HOSTILE_SEED), 0
     for _ in range(HOSTILE_STEPS):
-        data = bytearray(encode_step(order_of(random_batch(rng))))
+        batch, limits = random_batch(rng), LIMITS
+        if rng.random() < 0.5:
+            batch, limits = with_states(rng, batch), WITH_STATES
+        change = rng.random() < 0.25
+        sent = encode_change(random_change(rng)) if change else encode_step(order_of(batch))
+        data = bytearray(sent)
         spoil(rng, data)
         try:
-            order = read_order(reader(bytes(data)), LIMITS, 0)
+            order = read_order(reader(bytes(data)), limits, 0)
         except (FrameError, EOFError):
             refused += 1
             continue
         if isinstance(order, StepOrder):
             _check_harmless(order.batch)
+            _check_slots(order.batch, limits.state_slots)
+        elif isinstance(order, ChangeOrder):
+            _check_change(order.change, limits.state_slots)
     assert refused > HOSTILE_STEPS // 3, f"seed {HOSTILE_SEED}"
 
 
@@ -171,3 +250,22 @@ def _check_harmless(batch: StepBatch) -> None:
     spans = batch.spans()
     for span in spans:
         assert all(low >= 0 and low + size <= LIMITS.num_blocks for low, size in span.runs)
+
+
+def _check_slots(batch: StepBatch, count: int) -> None:
+    """States are there, each of one sequence alone."""
+    running = [slot for slot in batch.state_slots.tolist() if slot >= 0]
+    assert max(running, default=-1) < count
+    assert len(set(running)) == len(running)
+
+
+def _check_change(change: SlotOrder, count: int) -> None:
+    """Slots and blocks are there, and positions are within the window."""
+    slots = [change.slot]
+    if isinstance(change, BeginState) and change.source is not None:
+        slots.append(change.source)
+    elif isinstance(change, SaveState):
+        slots.append(change.target)
+    assert all(0 <= slot < count for slot in slots)
+    assert change.tail_block is None or 0 <= change.tail_block < LIMITS.num_blocks
+    assert change.position is None or 0 <= change.position <= LIMITS.max_context_tokens
