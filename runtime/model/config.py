@@ -9,6 +9,7 @@ Always true: a ``ModelConfig`` that exists describes a decoder that can be built
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from runtime.model.chosen_blocks import BlockChoice
 from runtime.model.kv_shape import KVShape
 from runtime.model.latent import Latent
 from runtime.model.recurrent import Recurrent
@@ -72,6 +73,8 @@ class Attention:
     shares: int | None = None
     """The layer, counted among those of attention, whose keys and values it reads: it has no
     projections to such (Gemma 4). None: it has its own."""
+    choice: BlockChoice | None = None
+    """Queries read a few blocks of their context (MiniMax M3); None: all of it."""
 
     kv_rows: ClassVar[int] = 2
     """Rows of a token and head in the pool: a key and a value."""
@@ -99,6 +102,16 @@ class Attention:
             pairs = (rope.rotated or self.head_dim) // 2
             if len(rope.factors) != pairs:
                 raise ValueError(f"{len(rope.factors)} factors of longrope for {pairs} pairs")
+        if self.choice is not None:
+            self._check_choice(self.choice)
+
+    def _check_choice(self, choice: BlockChoice) -> None:
+        if self.window is not None or self.sinks or self.shares is not None:
+            raise ValueError("chosen blocks beside a window, sinks or shared keys")
+        if self.rotated > choice.dim:
+            raise ValueError(
+                f"index keys of {choice.dim} numbers, of which {self.rotated} are rotated"
+            )
 
     @property
     def query_size(self) -> int:
@@ -112,6 +125,21 @@ class Attention:
     def kv_shape(self) -> KVShape:
         """What the pool keeps of a token."""
         return KVShape(rows=self.kv_rows, heads=self.kv_heads, size=self.head_dim)
+
+    @property
+    def index_shape(self) -> KVShape | None:
+        """What it keeps beside that, for a choice."""
+        return None if self.choice is None else self.choice.kv_shape
+
+    @property
+    def most_seen(self) -> int | None:
+        """Tokens that a query attends to at most; None: all that it sees."""
+        return None if self.choice is None else self.choice.most_tokens
+
+    @property
+    def rotated(self) -> int:
+        """Numbers of a head that are rotated."""
+        return 0 if self.rope is None else self.rope.rotated or self.head_dim
 
     @property
     def turned_part(self) -> int | None:
@@ -141,7 +169,10 @@ class Attention:
 
     def map_shapes(self, hidden: int) -> list[tuple[int, int]]:
         """(outputs, inputs) of its linear maps, gates aside."""
-        return [(self.query_size + sum(self.made_sizes), hidden), (hidden, self.query_size)]
+        shapes = [(self.query_size + sum(self.made_sizes), hidden), (hidden, self.query_size)]
+        if self.choice is not None:
+            shapes += self.choice.map_shapes(self.kv_heads, hidden)
+        return shapes
 
     def num_parameters(self, hidden: int) -> int:
         query, made = self.query_size, sum(self.made_sizes)
@@ -150,6 +181,9 @@ class Attention:
         queries = query * (2 if self.gated else 1)
         biases = (queries + made) * self.bias + hidden * self.output_bias
         maps = hidden * (queries + made) + query * hidden
+        if self.choice is not None:
+            shapes = self.choice.map_shapes(self.kv_heads, hidden)
+            maps += sum(outputs * inputs for outputs, inputs in shapes) + 2 * self.choice.dim
         return maps + biases + norms + self.heads * self.sinks
 
 
@@ -397,6 +431,9 @@ class ModelConfig:
 
     def _check_choices(self) -> None:
         """Raises ValueError: layers choose tokens unlike each other, or share what nobody chose."""
+        chosen = {mixer.choice for mixer in self.attention if isinstance(mixer, Attention)}
+        if len(chosen - {None}) > 1:
+            raise ValueError("layers that choose different blocks")
         indexers = [mixer.indexer for mixer in self.attention if isinstance(mixer, Latent)]
         if len({None if each is None else each.top_k for each in indexers}) > 1:
             raise ValueError("layers that choose different numbers of tokens")
@@ -422,11 +459,25 @@ class ModelConfig:
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:
         """What the layers of attention keep, by its shape: one group where all are alike. In the
-        order of the groups' first layers; layers that share another's keep nothing."""
+        order of the groups' first layers, index keys last; layers that share another's keep
+        nothing."""
         keeping = [mixer.kv_shape for mixer in self.attention if mixer.shares is None]
+        keeping += [shape for mixer in self.attention if (shape := mixer.index_shape) is not None]
         return tuple(
             KVGroup(shape=shape, layers=keeping.count(shape)) for shape in dict.fromkeys(keeping)
         )
+
+    @property
+    def index_places(self) -> tuple[tuple[int, int] | None, ...]:
+        """Of each layer of attention, where the index keys are that lie beside its keys and values,
+        as ``kv_places`` has it; None: it has none such."""
+        shapes = [group.shape for group in self.kv_groups]
+        found: list[tuple[int, int] | None] = []
+        for mixer in self.attention:
+            place = sum(each is not None for each in found)
+            shape = mixer.index_shape
+            found.append(None if shape is None else (shapes.index(shape), place))
+        return tuple(found)
 
     @property
     def kv_places(self) -> tuple[tuple[int, int], ...]:
@@ -452,9 +503,8 @@ class ModelConfig:
     @property
     def top_k(self) -> int | None:
         """Tokens that a query attends to at most; None: all."""
-        first = self.attention[0]
-        indexer = first.indexer if isinstance(first, Latent) else None
-        return None if indexer is None else indexer.top_k
+        found = (each for mixer in self.attention if (each := mixer.most_seen) is not None)
+        return next(found, None)
 
     @property
     def has_experts(self) -> bool:

@@ -37,6 +37,8 @@ _MOST = {
     "v_head_dim": 1 << 20,
     "index_head_dim": 1 << 20,
     "index_n_heads": 65_536,
+    "dense_intermediate_size": 1 << 24,
+    "shared_intermediate_size": 1 << 24,
 }
 """Beyond these no model is: one that says so would be built for minutes before it fails."""
 
@@ -65,6 +67,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "index_topk_pattern": (),
     "indexer_types": (),
     "index_kpool": (),
+    "sparse_attention_config": (),
     "mla_use_nope": (False,),
     "linear_num_value_heads": (),
     "mamba_n_heads": (),

@@ -112,7 +112,7 @@ class DecoderLayer:
     def waits_for_the_host(self) -> bool:
         """Whether the host has to know something of a step before it can go on."""
         mixer = self._mixer
-        if isinstance(mixer, LatentMixer) and mixer.waits_for_the_host:
+        if isinstance(mixer, LatentMixer | AttentionMixer) and mixer.waits_for_the_host:
             return True
         return waits_for_the_host(self._feed_forward)
 
@@ -194,7 +194,15 @@ class DecoderLayer:
         slots, layout = inputs.slots, inputs.layout
         if isinstance(mixer, AttentionMixer):
             blocks = pool.layer(self._index)
-            return mixer(normed, rotation=rotation, blocks=blocks, slots=slots, layout=layout)
+            return mixer(
+                normed,
+                rotation=rotation,
+                blocks=blocks,
+                slots=slots,
+                layout=layout,
+                index_keys=pool.index_keys(self._index),
+                rows=None if choice is None else choice.rows,
+            )
         if isinstance(mixer, LatentMixer):
             blocks = pool.layer(self._index)
             return mixer(

@@ -37,6 +37,8 @@ class TensorNames:
     """The norm before the output projection."""
     predicts_more: bool = False
     """Layers behind the last one predict more tokens at once; they are knowingly not read."""
+    others: tuple[tuple[str, "TensorNames"], ...] = ()
+    """Names in checkpoints of other programs, each by a part of names that these alone have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

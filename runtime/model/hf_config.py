@@ -22,6 +22,7 @@ from runtime.model.hybrid_families import HYBRID_FAMILIES
 from runtime.model.kimi_families import KIMI_FAMILIES
 from runtime.model.latent_families import LATENT_FAMILIES
 from runtime.model.mamba_families import MAMBA_FAMILIES
+from runtime.model.minimax_families import MINIMAX_FAMILIES
 from runtime.model.quantisation import read_quantisation
 
 FAMILIES: dict[str, Family] = {
@@ -29,6 +30,7 @@ FAMILIES: dict[str, Family] = {
     **EXPERT_FAMILIES,
     **GEMMA4_FAMILIES,
     **LATENT_FAMILIES,
+    **MINIMAX_FAMILIES,
     **HYBRID_FAMILIES,
     **DELTA_FAMILIES,
     **KIMI_FAMILIES,
@@ -40,6 +42,7 @@ _TEXT_PART = {
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
     "kimi_k25": "deepseek_v3",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from kernels.attention import paged_attention
+from kernels.block_attention import block_attention
+from kernels.chosen_attention import ChosenRows
 from kernels.norm import rms_norm
 from kernels.paged_layout import PagedLayout
 from kernels.qkv import norm_rope_write
 from kernels.rope import apply_rope
 from kernels.short_conv import ConvWeights, short_conv
+from runtime.model.block_indexer import BlockIndexer
 from runtime.model.config import Attention
 from runtime.model.layers import Linear, MapLoader, Matrix, WeightSource, biases_of, matrices_of
 from runtime.model.recurrent import ShortConv
@@ -47,6 +50,10 @@ class AttentionMixer:
         if spec.sinks:
             self._sinks = source.tensor(f"{name}.sinks", (spec.heads,), wide=True)
         self._gate = _load_gate(spec, name, hidden, loader) if spec.gated else None
+        self._indexer: BlockIndexer | None = None
+        if spec.choice is not None:
+            sizes = spec.kv_heads, spec.rotated, hidden
+            self._indexer = BlockIndexer(spec.choice, name, sizes, loader, eps=eps)
         self.output = loader.linear(
             [f"{name}.o_proj"], [hidden], spec.query_size, bias=spec.output_bias
         )
@@ -57,6 +64,8 @@ class AttentionMixer:
         spec = self.spec
         if spec.shares is not None or spec.value_norm or spec.keys_are_values:
             return False
+        if spec.choice is not None:
+            return False
         return self._norm_of_all is None and self._sinks is None and self._gate is None
 
     @property
@@ -65,9 +74,15 @@ class AttentionMixer:
         return self._scale
 
     @property
+    def waits_for_the_host(self) -> bool:
+        """Whether a step asks the host how its rows are to be parted."""
+        return self._indexer is not None
+
+    @property
     def step_bytes(self) -> int:
         gate = 0 if self._gate is None else self._gate.num_bytes
-        return self.qkv.num_bytes + self.output.num_bytes + gate
+        indexer = 0 if self._indexer is None else self._indexer.step_bytes
+        return self.qkv.num_bytes + self.output.num_bytes + gate + indexer
 
     def __call__(
         self,
@@ -77,6 +92,8 @@ class AttentionMixer:
         blocks: tuple[Tensor, Tensor],
         slots: Tensor,
         layout: PagedLayout,
+        index_keys: Tensor | None = None,
+        rows: ChosenRows | None = None,
     ) -> Tensor:
         """[T, hidden] -> [T, hidden]; writes the rows' keys and values, if they are its own.
 
@@ -87,6 +104,8 @@ class AttentionMixer:
                 [blocks, kv_heads, block_size, head_dim].
             slots: [T] where each row's go.
             layout: the step's sequences.
+            index_keys: [blocks, 1, block_size, dim], where blocks are chosen; written too.
+            rows: which rows choose; None: none does.
         """
         spec, qkv = self.spec, self.qkv(x)
         if self._norm_of_all is not None:
@@ -105,13 +124,46 @@ class AttentionMixer:
             )
         if rotation.query_scale is not None:
             queries = queries * rotation.query_scale[:, None, None]
-        mixed = paged_attention(
-            queries, *blocks, layout, scale=self._scale, window=spec.window, sinks=self._sinks
-        )
+        chosen: Tensor | None = None
+        if self._indexer is not None and index_keys is not None:
+            self._indexer.write_keys(x, rotation, index_keys, slots)
+            if rows is not None:
+                chosen = self._indexer.choose(x, rotation, index_keys, rows)
+        if chosen is None or rows is None:
+            mixed = self._attend(queries, blocks, layout)
+        else:
+            mixed = self._chosen(queries, blocks, chosen, rows)
         mixed = mixed.flatten(1)
         if self._gate is not None:
             mixed = mixed * torch.sigmoid(self._gate(x))
         return self.output(mixed)
+
+    def _attend(
+        self, queries: Tensor, blocks: tuple[Tensor, Tensor], layout: PagedLayout
+    ) -> Tensor:
+        """[T, heads, head_dim]: each query sees all of its context, or a window of it."""
+        window, sinks = self.spec.window, self._sinks
+        return paged_attention(
+            queries, *blocks, layout, scale=self._scale, window=window, sinks=sinks
+        )
+
+    def _chosen(
+        self,
+        queries: Tensor,
+        blocks: tuple[Tensor, Tensor],
+        chosen: Tensor,
+        rows: ChosenRows,
+    ) -> Tensor:
+        """The same where some rows read the blocks that they have chosen."""
+        choice = self.spec.choice
+        assert choice is not None
+        mixed, own = torch.empty_like(queries), rows.choosing
+        mixed[own] = block_attention(
+            queries[own], *blocks, chosen, rows.spans, size=choice.size, scale=self._scale
+        )
+        if rows.seen is not None:
+            mixed[rows.all_seen] = self._attend(queries[rows.all_seen], blocks, rows.seen)
+        return mixed
 
     def _rotated(self, queries: Tensor, rotation: Rotation) -> Tensor:
         """Queries [T, heads, head_dim] of keys that are written already."""

@@ -94,7 +94,7 @@ def cut_of(name: str, config: ModelConfig, partition: Partition) -> Cut | None:
     if within == "self_attn":
         if rest == "sinks" or module in ("q_proj", "q_b_proj", "kv_b_proj"):
             return Cut(axis=0, parts=ranks, part=rank)
-        if module in ("k_proj", "v_proj"):
+        if module in ("k_proj", "v_proj", "indexer.q_proj"):
             mixer = config.layers[int(found[1])].mixer
             assert isinstance(mixer, Attention)
             parts = min(ranks, mixer.kv_heads)

@@ -98,6 +98,22 @@ OWN: dict[str, dict[str, Any]] = {
     "mistral4": {**LATENT, "n_group": 4, "topk_group": 2, "norm_topk_prob": True,
                  "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.1, "mscale": 1.0,
                                      "mscale_all_dim": 1.0, "partial_rotary_factor": 1 / 3}},
+    **{name: {"num_local_experts": 16, "num_experts_per_tok": 4, "rotary_dim": 4, "head_dim": 8,
+              "dense_intermediate_size": 48, "shared_intermediate_size": 32, "n_shared_experts": 1,
+              "moe_layer_freq": [0, *[1] * 5], "hidden_act": "swigluoai", "swiglu_limit": 7.0,
+              "swiglu_alpha": 1.702, "qk_norm_type": "per_head", "use_gemma_norm": True, **choice}
+       for name, choice in (
+           ("minimax_m3_vl_text", {"layer_types": ["full_attention", *["minimax_m3_sparse"] * 5],
+                                   "mlp_layer_types": ["dense", *["sparse"] * 5],
+                                   "index_n_heads": 4, "index_head_dim": 8, "index_block_size": 32,
+                                   "index_topk_blocks": 2, "index_local_blocks": 1}),
+           ("minimax_m3_text", {"partial_rotary_factor": 0.5}),
+           ("minimax_m3", {"sparse_attention_config": {
+               "use_sparse_attention": True, "sparse_index_dim": 8, "sparse_num_index_heads": 4,
+               "sparse_topk_blocks": 2, "sparse_block_size": 32, "sparse_score_type": "max",
+               "sparse_init_block": 0, "sparse_local_block": 1,
+               "sparse_attention_freq": [0, *[1] * 5],
+               "sparse_disable_index_value": [0, *[1] * 5]}}))},
     "gpt_oss": {"num_local_experts": 8, "swiglu_limit": 7.0, "rope_scaling": YARN,
                 "layer_types": KINDS},
     "kimi_linear": {"linear_attn_config": {"full_attn_layers": [3, 6], "kda_layers": [1, 2, 4, 5],

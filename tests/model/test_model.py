@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from runtime.model.config import LoadError
+from runtime.model.expert_presets import EXPERT_PRESETS
 from runtime.model.gemma_presets import GEMMA_PRESETS
 from runtime.model.hybrid_presets import HYBRID_PRESETS
 from runtime.model.latent_presets import LATENT_PRESETS
@@ -77,6 +78,13 @@ def test_gemma_4_has_presets_with_all_that_it_has() -> None:
     assert small.layer_inputs is not None
     assert experts.has_experts
     assert [mixer.keys_are_values for mixer in experts.attention] == [False, True]
+
+
+def test_a_model_chooses_blocks_in_all_but_its_first_layer() -> None:
+    assert EXPERT_PRESETS.items() <= PRESETS.items()
+    m3 = EXPERT_PRESETS["minimax-m3-tiny"]
+    assert [mixer.choice is None for mixer in m3.attention] == [True, False, False]
+    assert m3.top_k == 32
 
 
 def test_models_with_latents_are_among_the_others_and_choose_and_share() -> None:

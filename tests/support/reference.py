@@ -21,7 +21,7 @@ from runtime.model.latent import Latent
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, ShortConv
-from tests.support.reference_choice import chosen_tokens, layer_norm
+from tests.support.reference_choice import chosen_tokens, layer_norm, seen_blocks
 from tests.support.reference_rope import grow, rotate
 
 AllowedTokens = Callable[[Sequence[int]], Collection[int] | None]
@@ -301,12 +301,15 @@ class ReferenceModel:
         visible = distance >= 0
         if spec.window is not None:
             visible &= distance < spec.window
+        by_head = visible.expand(spec.kv_heads, -1, -1)
+        if spec.choice is not None:
+            by_head = by_head & self._choice_of_blocks(spec, f"{name}.indexer", x)
         scale = 1 / math.sqrt(spec.head_dim) if spec.scale is None else spec.scale
         outputs = []
         for head in range(spec.heads):
             shared = head * spec.kv_heads // spec.heads
             scores = queries[:, head] @ keys[:, shared].T * scale
-            scores = torch.where(visible, scores, -torch.inf)
+            scores = torch.where(by_head[shared], scores, -torch.inf)
             most = scores.max(-1, keepdim=True).values
             weights = (scores - most).exp()
             total = weights.sum(-1, keepdim=True)
@@ -317,6 +320,15 @@ class ReferenceModel:
         if gates is not None:
             output = output / (1 + (-gates).exp())
         return self._linear(f"{name}.o_proj", output, self.config.hidden_size, spec.output_bias)
+
+    def _choice_of_blocks(self, spec: Attention, name: str, x: Tensor) -> Tensor:
+        """[kv_heads, tokens, tokens]: which tokens each may see."""
+        choice = spec.choice
+        queries = self._linear(f"{name}.q_proj", x, spec.kv_heads * choice.dim, False)
+        queries = self._norm(f"{name}.q_norm", queries.view(len(x), -1, choice.dim))
+        keys = self._norm(f"{name}.k_norm", self._linear(f"{name}.k_proj", x, choice.dim, False))
+        queries, keys = rotate(queries, spec.rope), rotate(keys[:, None], spec.rope)
+        return seen_blocks(queries, keys[:, 0], choice.size, choice.count, choice.local)
 
     def latent(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
         """With keys and values of every head, as they are defined."""

@@ -1,0 +1,39 @@
+"""Shapes of the ``random:NAME`` models with experts and attention of several kinds
+(``runtime.model.presets``). No torch here."""
+
+from dataclasses import replace
+
+from runtime.model.chosen_blocks import BlockChoice
+from runtime.model.config import Attention, Experts, Gated, ModelConfig, Router
+from runtime.model.preset_parts import SHAPING, TINY_VOCAB, alike
+from runtime.model.rope_config import RopeConfig
+
+_CORRECTED = Router(
+    num_experts=8, per_token=2, scores="sigmoid", normalise=True, correction=True, scale=1.7
+)
+_CLAMPED = Gated(size=48, activation="clamped_swiglu", limit=7.0)
+_M3_TINY = Attention(heads=6, kv_heads=2, head_dim=16, rope=RopeConfig(rotated=8), norm="each")
+_CHOOSING_TINY = replace(_M3_TINY, choice=BlockChoice(dim=12, size=16, count=2))
+
+EXPERT_PRESETS: dict[str, ModelConfig] = {
+    "minimax-m3-tiny": ModelConfig(
+        model_type="minimax_m3_vl_text",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            *alike(1, _M3_TINY, _CLAMPED),
+            *alike(
+                2,
+                _CHOOSING_TINY,
+                Experts(
+                    router=_CORRECTED,
+                    each=replace(_CLAMPED, size=32),
+                    shared=replace(_CLAMPED, size=32),
+                ),
+            ),
+        ),
+        max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
+}
+"""By their names."""
