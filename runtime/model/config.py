@@ -65,6 +65,13 @@ class Attention:
     """A learnt logit for each head, in the softmax's sum and without a value (gpt-oss)."""
     gated: bool = False
     """The heads' results are weighed by a sigmoid, number by number (Qwen3-Next)."""
+    gated_heads: bool = False
+    """Each head's result is weighed by one sigmoid (LFM3)."""
+    value_dim: int | None = None
+    """Numbers of a head's values, where they are fewer than those of its keys (MiMo V2); the pool
+    has room for as many as a key has."""
+    value_scale: float = 1.0
+    """Multiplies the values (MiMo V2)."""
 
     value_norm: bool = False
     """RMSNorm of values over each head, without weights (Gemma 4)."""
@@ -94,6 +101,8 @@ class Attention:
         rope = self.rope
         if rope is not None and (rope.rotated or 0) > self.head_dim:
             raise ValueError(f"rope over {rope.rotated} of {self.head_dim} dimensions")
+        if self.value_dim is not None:
+            self._check_values(self.value_dim)
         if self.norm == "all" and (self.keys_are_values or self.shares is not None):
             raise ValueError("keys that are normed over all heads and are values, or shared")
         if self.keys_are_values and self.turned_part is not None:
@@ -104,6 +113,12 @@ class Attention:
                 raise ValueError(f"{len(rope.factors)} factors of longrope for {pairs} pairs")
         if self.choice is not None:
             self._check_choice(self.choice)
+
+    def _check_values(self, size: int) -> None:
+        if not 1 <= size <= self.head_dim:
+            raise ValueError(f"values of {size} numbers beside keys of {self.head_dim}")
+        if self.norm == "all" or self.value_norm or self.keys_are_values or self.gated:
+            raise ValueError("values of another size that are normed, keys or gated")
 
     def _check_choice(self, choice: BlockChoice) -> None:
         if self.window is not None or self.sinks or self.shares is not None:
@@ -155,7 +170,14 @@ class Attention:
         """Numbers that the layer makes of a token for keys, and for values; as far as it does."""
         if self.shares is not None:
             return ()
-        return (self.kv_size,) * (1 if self.keys_are_values else 2)
+        if self.keys_are_values:
+            return (self.kv_size,)
+        return self.kv_size, self.kv_heads * (self.value_dim or self.head_dim)
+
+    @property
+    def result_size(self) -> int:
+        """Numbers that the heads make of a token, all together."""
+        return self.heads * (self.value_dim or self.head_dim)
 
     @property
     def rotary_dim(self) -> int:
@@ -169,7 +191,7 @@ class Attention:
 
     def map_shapes(self, hidden: int) -> list[tuple[int, int]]:
         """(outputs, inputs) of its linear maps, gates aside."""
-        shapes = [(self.query_size + sum(self.made_sizes), hidden), (hidden, self.query_size)]
+        shapes = [(self.query_size + sum(self.made_sizes), hidden), (hidden, self.result_size)]
         if self.choice is not None:
             shapes += self.choice.map_shapes(self.kv_heads, hidden)
         return shapes
@@ -180,7 +202,8 @@ class Attention:
         norms = {None: 0, "each": normed, "all": query + self.kv_size}[self.norm]
         queries = query * (2 if self.gated else 1)
         biases = (queries + made) * self.bias + hidden * self.output_bias
-        maps = hidden * (queries + made) + query * hidden
+        maps = hidden * (queries + made + self.heads * self.gated_heads)
+        maps += self.result_size * hidden
         if self.choice is not None:
             shapes = self.choice.map_shapes(self.kv_heads, hidden)
             maps += sum(outputs * inputs for outputs, inputs in shapes) + 2 * self.choice.dim

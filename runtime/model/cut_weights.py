@@ -89,7 +89,7 @@ def _cut_by_inputs(config: ModelConfig, partition: Partition) -> Iterator[tuple[
     for index, layer in enumerate(config.layers):
         prefix, mlp = f"model.layers.{index}", layer.feed_forward
         if isinstance(layer.mixer, Attention):
-            yield f"{prefix}.self_attn.o_proj.weight", hidden, layer.mixer.query_size
+            yield f"{prefix}.self_attn.o_proj.weight", hidden, layer.mixer.result_size
         if isinstance(mlp, Experts):
             if mlp.shared is not None:
                 yield f"{prefix}.mlp.shared_expert.down_proj.weight", hidden, mlp.shared.size

@@ -14,6 +14,15 @@ _CORRECTED = Router(
 _CLAMPED = Gated(size=48, activation="clamped_swiglu", limit=7.0)
 _M3_TINY = Attention(heads=6, kv_heads=2, head_dim=16, rope=RopeConfig(rotated=8), norm="each")
 _CHOOSING_TINY = replace(_M3_TINY, choice=BlockChoice(dim=12, size=16, count=2))
+_MIMO_FULL = Attention(
+    heads=8,
+    kv_heads=2,
+    head_dim=24,
+    rope=RopeConfig(rotated=8),
+    value_dim=16,
+    value_scale=0.7,
+)
+_MIMO_SLIDING = replace(_MIMO_FULL, kv_heads=4, window=19, sinks=True)
 
 EXPERT_PRESETS: dict[str, ModelConfig] = {
     "minimax-m3-tiny": ModelConfig(
@@ -31,6 +40,18 @@ EXPERT_PRESETS: dict[str, ModelConfig] = {
                     shared=replace(_CLAMPED, size=32),
                 ),
             ),
+        ),
+        max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
+    "mimo-v2-tiny": ModelConfig(
+        model_type="mimo_v2_flash",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            *alike(1, _MIMO_FULL, Gated(size=96)),
+            *alike(1, _MIMO_SLIDING, Experts(router=_CORRECTED, each=Gated(size=32))),
+            *alike(1, _MIMO_FULL, Experts(router=_CORRECTED, each=Gated(size=32))),
         ),
         max_context_tokens=8192,
         shaping=SHAPING,

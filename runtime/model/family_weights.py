@@ -389,7 +389,7 @@ def _rows(config: ModelConfig, layer: int, module: str) -> int:
         sizes = {
             "self_attn.q_proj": spec.mixer.query_size,
             "self_attn.k_proj": spec.mixer.kv_size,
-            "self_attn.v_proj": spec.mixer.kv_size,
+            "self_attn.v_proj": sum(spec.mixer.made_sizes[1:]),
         }
         return sizes[module]
     if isinstance(spec.mixer, GatedDelta) and module.startswith("linear_attn."):

@@ -22,6 +22,7 @@ from runtime.model.hybrid_families import HYBRID_FAMILIES
 from runtime.model.kimi_families import KIMI_FAMILIES
 from runtime.model.latent_families import LATENT_FAMILIES
 from runtime.model.mamba_families import MAMBA_FAMILIES
+from runtime.model.mimo_families import MIMO_FAMILIES
 from runtime.model.minimax_families import MINIMAX_FAMILIES
 from runtime.model.quantisation import read_quantisation
 
@@ -31,6 +32,7 @@ FAMILIES: dict[str, Family] = {
     **GEMMA4_FAMILIES,
     **LATENT_FAMILIES,
     **MINIMAX_FAMILIES,
+    **MIMO_FAMILIES,
     **HYBRID_FAMILIES,
     **DELTA_FAMILIES,
     **KIMI_FAMILIES,

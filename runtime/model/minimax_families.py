@@ -3,17 +3,18 @@
 What a checkpoint leaves out gets the default that ``transformers`` has for it.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from runtime.model.chosen_blocks import BlockChoice
 from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig, Router
 from runtime.model.config_fields import Fields
 from runtime.model.family import (
+    SWITCHED,
     Family,
     TensorNames,
     read_attention,
     read_decoder,
+    read_listed,
     rotated_dimensions,
 )
 from runtime.model.rope_fields import rope_object, rope_of
@@ -93,22 +94,22 @@ def _read_choice(fields: Fields, mixer: Attention, count: int) -> tuple[BlockCho
     kinds, sparse = fields.get("layer_types"), [False] * count
     if kinds is not None:
         known = {"minimax_m3_sparse": True, "full_attention": False}
-        sparse = _kinds(fields, "layer_types", known, count)
+        sparse = read_listed(fields, "layer_types", known, count)
     if own is not None:
         found = {name: own.size(theirs, found[name]) for name, theirs in flat.items()}
         own.whole("use_sparse_attention", True, "true: its layers are listed beside it")
         own.whole("sparse_score_type", "max", "max: a block counts by its best token")
         own.whole("sparse_init_block", 0, "0: the first blocks have no place of their own")
         if own.get("sparse_attention_freq") is not None and kinds is None:
-            sparse = _flags(own, "sparse_attention_freq", count)
+            sparse = read_listed(own, "sparse_attention_freq", SWITCHED, count)
         if own.get("sparse_disable_index_value") is not None:
-            without = _flags(own, "sparse_disable_index_value", count)
+            without = read_listed(own, "sparse_disable_index_value", SWITCHED, count)
             if any(chooses and not none for chooses, none in zip(sparse, without, strict=True)):
                 value = own.get("sparse_disable_index_value")
                 raise own.error("sparse_disable_index_value", value, "set in layers that choose")
         own.get("sparse_attention_freq")
         own.check_known()
-    if found["index_n_heads"] != heads:
+    if any(sparse) and found["index_n_heads"] != heads:
         raise fields.error(
             "sparse_num_index_heads", found["index_n_heads"], f"{heads}, like num_key_value_heads"
         )
@@ -121,30 +122,12 @@ def _read_choice(fields: Fields, mixer: Attention, count: int) -> tuple[BlockCho
     return choice, sparse
 
 
-def _kinds(fields: Fields, name: str, known: Mapping[str, bool], count: int) -> list[bool]:
-    """A list of words for the layers."""
-    kinds = fields.get(name)
-    right = isinstance(kinds, list) and len(kinds) == count
-    if not right or not all(isinstance(kind, str) and kind in known for kind in kinds):
-        raise fields.error(name, kinds, f"{count} of {', '.join(known)}")
-    return [known[kind] for kind in kinds]
-
-
-def _flags(fields: Fields, name: str, count: int) -> list[bool]:
-    """A list of 0 and 1 for the layers."""
-    found = fields.get(name)
-    right = isinstance(found, list) and len(found) == count
-    if not right or not all(type(each) in (int, bool) and each in (0, 1) for each in found):
-        raise fields.error(name, found, f"{count} of 0, 1")
-    return [bool(each) for each in found]
-
-
 def _read_sparse_mlps(fields: Fields, count: int) -> list[bool]:
     """Which layers have experts."""
     if fields.get("mlp_layer_types") is not None:
-        return _kinds(fields, "mlp_layer_types", {"sparse": True, "dense": False}, count)
+        return read_listed(fields, "mlp_layer_types", {"sparse": True, "dense": False}, count)
     every = fields.get("moe_layer_freq") is None
-    return [True] * count if every else _flags(fields, "moe_layer_freq", count)
+    return [True] * count if every else read_listed(fields, "moe_layer_freq", SWITCHED, count)
 
 
 _GATE_UP = ("gate_proj", "up_proj")

@@ -8,6 +8,7 @@ notice the order.
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kernels.attention import paged_attention
 from kernels.block_attention import block_attention
@@ -50,12 +51,15 @@ class AttentionMixer:
         if spec.sinks:
             self._sinks = source.tensor(f"{name}.sinks", (spec.heads,), wide=True)
         self._gate = _load_gate(spec, name, hidden, loader) if spec.gated else None
+        self._head_gate: Linear | None = None
+        if spec.gated_heads:
+            self._head_gate = loader.linear([f"{name}.g_proj"], [spec.heads], hidden, bias=False)
         self._indexer: BlockIndexer | None = None
         if spec.choice is not None:
             sizes = spec.kv_heads, spec.rotated, hidden
             self._indexer = BlockIndexer(spec.choice, name, sizes, loader, eps=eps)
         self.output = loader.linear(
-            [f"{name}.o_proj"], [hidden], spec.query_size, bias=spec.output_bias
+            [f"{name}.o_proj"], [hidden], spec.result_size, bias=spec.output_bias
         )
 
     @property
@@ -64,7 +68,9 @@ class AttentionMixer:
         spec = self.spec
         if spec.shares is not None or spec.value_norm or spec.keys_are_values:
             return False
-        if spec.choice is not None:
+        if spec.choice is not None or spec.value_dim is not None or spec.value_scale != 1:
+            return False
+        if self._head_gate is not None:
             return False
         return self._norm_of_all is None and self._sinks is None and self._gate is None
 
@@ -80,7 +86,7 @@ class AttentionMixer:
 
     @property
     def step_bytes(self) -> int:
-        gate = 0 if self._gate is None else self._gate.num_bytes
+        gate = sum(0 if each is None else each.num_bytes for each in (self._gate, self._head_gate))
         indexer = 0 if self._indexer is None else self._indexer.step_bytes
         return self.qkv.num_bytes + self.output.num_bytes + gate + indexer
 
@@ -110,7 +116,7 @@ class AttentionMixer:
         spec, qkv = self.spec, self.qkv(x)
         if self._norm_of_all is not None:
             qkv = self._normed(qkv, *self._norm_of_all)
-        heads = qkv.view(x.shape[0], -1, spec.head_dim)
+        heads = self._by_head(qkv)
         if spec.shares is not None:
             queries = self._rotated(heads, rotation)
         else:
@@ -133,10 +139,28 @@ class AttentionMixer:
             mixed = self._attend(queries, blocks, layout)
         else:
             mixed = self._chosen(queries, blocks, chosen, rows)
+        if spec.value_dim is not None:
+            mixed = mixed[..., : spec.value_dim]
+        if spec.value_scale != 1:
+            mixed = mixed * spec.value_scale
+        if self._head_gate is not None:
+            mixed = mixed * torch.sigmoid(self._head_gate(x))[..., None]
         mixed = mixed.flatten(1)
         if self._gate is not None:
             mixed = mixed * torch.sigmoid(self._gate(x))
         return self.output(mixed)
+
+    def _by_head(self, qkv: Tensor) -> Tensor:
+        """[T, heads, head_dim]: queries, keys and values of what was projected; values that are
+        shorter with zeros behind them."""
+        spec = self.spec
+        if spec.value_dim is None or spec.shares is not None:
+            return qkv.view(len(qkv), -1, spec.head_dim)
+        size = spec.kv_heads * spec.value_dim
+        values = qkv[:, -size:].view(len(qkv), -1, spec.value_dim)
+        values = functional.pad(values, (0, spec.head_dim - spec.value_dim))
+        rest = qkv[:, :-size].view(len(qkv), -1, spec.head_dim)
+        return torch.cat((rest, values), dim=1)
 
     def _attend(
         self, queries: Tensor, blocks: tuple[Tensor, Tensor], layout: PagedLayout

@@ -162,7 +162,7 @@ def _attention(mixer: Attention, partition: Partition) -> Attention:
     ranks = partition.ranks
     if mixer.norm == "all":
         raise ValueError("queries are normed over all heads together, which cannot be cut yet")
-    if mixer.gated:
+    if mixer.gated or mixer.gated_heads:
         raise ValueError("attention whose results are gated cannot be cut yet")
     _check_divides(mixer.heads, ranks, "heads")
     if mixer.kv_heads % ranks and ranks % mixer.kv_heads:

@@ -83,6 +83,7 @@ CUTS: tuple[tuple[str, int, dict[str, object]], ...] = (
     ("random:deepseek-v32-tiny", 2, {"expert_parallel": True}),
     ("random:glm-dsa-tiny", 4, {}),
     ("random:minimax-m3-tiny", 2, {"expert_parallel": True}),
+    ("random:mimo-v2-tiny", 4, {}),
     ("random:gemma3-tiny", 2, {}),
     ("random:gemma4-tiny", 4, {}),
     ("random:gemma4-moe-tiny", 2, {}),

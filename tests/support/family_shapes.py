@@ -435,6 +435,35 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "index_local_blocks": 1 + shape.layers % 2,
         },
     ),
+    "mimo_v2_flash": (
+        "MiMoV2Flash",
+        lambda shape: {
+            **_experts(shape),
+            "rope_parameters": {
+                "full_attention": {**shape.rope, "partial_rotary_factor": 0.334},
+                "sliding_attention": {
+                    "rope_type": "default",
+                    "rope_theta": 700.0,
+                    "partial_rotary_factor": 0.334,
+                },
+            },
+            "num_attention_heads": 2 * shape.heads,
+            "head_dim": 24,
+            "v_head_dim": 24 if shape.heads == 9 else 10,
+            "sliding_window": shape.window,
+            "layer_types": ["sliding_attention", "full_attention"] * 2
+            + ["sliding_attention"] * (shape.layers - 4)
+            if shape.layers > 3
+            else None,
+            "n_routed_experts": 8,
+            "n_group": 4 if shape.tied else 2,
+            "topk_group": 2,
+            "moe_intermediate_size": 24,
+            "routed_scaling_factor": 1.7 if shape.tied else None,
+            "attention_value_scale": None if shape.heads == 5 else 0.6,
+            "attention_bias": shape.tied,
+        },
+    ),
     "gpt_oss": (
         "GptOss",
         lambda shape: {

@@ -277,13 +277,14 @@ class ReferenceModel:
         own = own[: 1 if spec.shares is not None else 2 if spec.keys_are_values else 3]
         for part, heads in own:
             taken = 2 if spec.gated and part == "q" else 1
-            y = self._linear(f"{name}.{part}_proj", x, taken * heads * spec.head_dim, spec.bias)
+            size = spec.value_dim if part == "v" and spec.value_dim else spec.head_dim
+            y = self._linear(f"{name}.{part}_proj", x, taken * heads * size, spec.bias)
             if taken == 2:
                 both = y.view(len(x), heads, 2, spec.head_dim)
                 y, gates = both[:, :, 0].flatten(1), both[:, :, 1].flatten(1)
             if spec.norm == "all" and part != "v":
                 y = self._norm(f"{name}.{part}_norm", y)
-            y = y.view(len(x), heads, spec.head_dim)
+            y = y.view(len(x), heads, size)
             if part == ("k" if spec.keys_are_values else "v"):
                 values = y
                 if spec.value_norm:
@@ -315,7 +316,10 @@ class ReferenceModel:
             total = weights.sum(-1, keepdim=True)
             if spec.sinks:
                 total = total + (self._get(f"{name}.sinks", spec.heads)[head] - most).exp()
-            outputs.append(weights / total @ values[:, shared])
+            outputs.append(weights / total @ values[:, shared] * spec.value_scale)
+            if spec.gated_heads:
+                gate = self._linear(f"{name}.g_proj", x, spec.heads, False)[:, head, None]
+                outputs[-1] = outputs[-1] / (1 + (-gate).exp())
         output = torch.cat(outputs, -1)
         if gates is not None:
             output = output / (1 + (-gates).exp())
