@@ -73,6 +73,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "index_kpool": (),
     "sparse_attention_config": (),
     "attention_value_scale": (1,),
+    "use_attention_gate": (False,),
+    "use_sandwich_norm": (False,),
     "add_swa_attention_sink_bias": (False,),
     "add_full_attention_sink_bias": (False,),
     "hybrid_layer_pattern": (),

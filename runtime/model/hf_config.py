@@ -44,6 +44,7 @@ _TEXT_PART = {
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
     "kimi_k25": "deepseek_v3",
+    "lfm3_vl": "lfm3",
     "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",

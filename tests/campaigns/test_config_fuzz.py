@@ -144,6 +144,13 @@ OWN: dict[str, dict[str, Any]] = {
     "lfm2": {"layer_types": ["conv", "full_attention"] * 3, "conv_L_cache": 3, "conv_bias": False,
              "block_ff_dim": 96, "block_auto_adjust_ff_dim": True, "block_multiple_of": 16,
              "block_ffn_dim_multiplier": 1.0, "norm_eps": 1e-5},
+    "lfm3": {"layer_types": ["conv", "sliding_attention", "full_attention"] * 2, "head_dim": 16,
+             "conv_L_cache": 7, "conv_bias": False, "norm_eps": 1e-5, "sliding_window": 64,
+             "use_sandwich_norm": True, "use_attention_gate": True, "attention_bias": False,
+             "rope_parameters": {
+                 "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5,
+                                    "rope_theta": 1e6},
+                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}},
     "lfm2_moe": {"full_attn_idxs": [1, 3, 5], "num_experts": 8, "num_experts_per_tok": 2,
                  "moe_intermediate_size": 16, "num_dense_layers": 2, "use_expert_bias": True,
                  "routed_scaling_factor": 1.0},
