@@ -51,6 +51,9 @@ class Attention:
     head_dim: int
     rope: RopeConfig | None = PLAIN_ROPE
     """Rotary positions; None: the layer knows no positions."""
+    interleaved: bool = False
+    """In the checkpoint the two of a rotated pair are neighbours; else half of what is rotated
+    apart."""
     window: int | None = None
     """Tokens a query sees, itself included; None: all."""
     scale: float | None = None
@@ -105,8 +108,10 @@ class Attention:
             self._check_values(self.value_dim)
         if self.norm == "all" and (self.keys_are_values or self.shares is not None):
             raise ValueError("keys that are normed over all heads and are values, or shared")
-        if self.keys_are_values and self.turned_part is not None:
-            raise ValueError("values that are keys of which a part is rotated")
+        if self.keys_are_values and (self.turned_part is not None or self.interleaved):
+            raise ValueError("values that are keys of which a part is rotated, or neighbours are")
+        if self.interleaved and rope is not None and rope.kind == "proportional":
+            raise ValueError("neighbours that are rotated in proportion to a whole head")
         if rope is not None and rope.kind == "longrope":
             pairs = (rope.rotated or self.head_dim) // 2
             if len(rope.factors) != pairs:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from runtime.model.chosen_blocks import BlockChoice
 from runtime.model.config import Attention, Experts, Gated, ModelConfig, Router
-from runtime.model.preset_parts import SHAPING, TINY_VOCAB, alike
+from runtime.model.preset_parts import QWEN3_TINY, SHAPING, TINY_VOCAB, alike
 from runtime.model.rope_config import RopeConfig
 
 _CORRECTED = Router(
@@ -39,6 +39,21 @@ EXPERT_PRESETS: dict[str, ModelConfig] = {
                     each=replace(_CLAMPED, size=32),
                     shared=replace(_CLAMPED, size=32),
                 ),
+            ),
+        ),
+        max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
+    "hy-v3-tiny": ModelConfig(
+        model_type="hy_v3",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            *alike(1, QWEN3_TINY, Gated(size=96)),
+            *alike(
+                2,
+                QWEN3_TINY,
+                Experts(router=_CORRECTED, each=Gated(size=32), shared=Gated(size=32)),
             ),
         ),
         max_context_tokens=8192,

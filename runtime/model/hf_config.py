@@ -24,10 +24,12 @@ from runtime.model.latent_families import LATENT_FAMILIES
 from runtime.model.mamba_families import MAMBA_FAMILIES
 from runtime.model.mimo_families import MIMO_FAMILIES
 from runtime.model.minimax_families import MINIMAX_FAMILIES
+from runtime.model.more_dense_families import MORE_DENSE_FAMILIES
 from runtime.model.quantisation import read_quantisation
 
 FAMILIES: dict[str, Family] = {
     **DENSE_FAMILIES,
+    **MORE_DENSE_FAMILIES,
     **EXPERT_FAMILIES,
     **GEMMA4_FAMILIES,
     **LATENT_FAMILIES,

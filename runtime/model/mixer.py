@@ -303,13 +303,17 @@ def _order_of_dimensions(spec: Attention) -> Tensor | None:
     """Which dimension of a head of the checkpoint lies at each place; None: as they are.
 
     8 dimensions of which 4 are rotated, in pairs 0-2 and 1-3: 0 1 4 5 | 2 3 6 7, in which a pair's
-    two are 4 apart like those of a head that is rotated whole.
+    two are 4 apart like those of a head that is rotated whole. Of pairs of neighbours, 0-1 and 2-3:
+    0 2 4 5 | 1 3 6 7.
     """
     turned = spec.turned_part
-    if turned is None:
+    if turned is None and not spec.interleaved:
         return None
+    turned = spec.rotated if turned is None else turned
     half, rest = turned // 2, (spec.head_dim - turned) // 2
     dims = torch.arange(spec.head_dim)
+    if spec.interleaved:
+        dims[:turned] = dims[:turned].view(-1, 2).T.flatten()
     first, second, unturned, last = torch.split(dims, [half, half, rest, rest])
     return torch.cat((first, unturned, second, last))
 

@@ -464,6 +464,46 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "attention_bias": shape.tied,
         },
     ),
+    "seed_oss": (
+        "SeedOss",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "head_dim": 14,
+            "attention_bias": not shape.tied,
+            "attention_out_bias": shape.tied,
+            "mlp_bias": shape.tied,
+        },
+    ),
+    "glm4": (
+        "Glm4",
+        lambda shape: {
+            **_part(shape, 1.0 if shape.heads == 5 else 0.5),
+            "head_dim": 12,
+            "attention_bias": shape.tied,
+        },
+    ),
+    "exaone4": (
+        "Exaone4",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "sliding_window": None if shape.heads == 5 else shape.window,
+            "sliding_window_pattern": 2,
+            "layer_types": ["full_attention"] * 3 if shape.heads == 5 else None,
+        },
+    ),
+    "hy_v3": (
+        "HYV3",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "head_dim": 14,
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+            "num_shared_experts": 1 + shape.tied,
+            "moe_intermediate_size": 24,
+            "attention_bias": shape.tied,
+            "mlp_layer_types": ["sparse", "dense", *["sparse"] * (shape.layers - 2)],
+        },
+    ),
     "gpt_oss": (
         "GptOss",
         lambda shape: {

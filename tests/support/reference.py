@@ -291,6 +291,10 @@ class ReferenceModel:
                     values = y / (y.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt()
             if spec.norm == "each" and part != "v":
                 y = self._norm(f"{name}.{part}_norm", y)
+            if spec.interleaved and spec.rope is not None and part != "v":
+                turned = spec.rope.rotated or spec.head_dim
+                pairs = [*range(0, turned, 2), *range(1, turned, 2)]
+                y = y[..., [*pairs, *range(turned, spec.head_dim)]]
             parts.append(y if part == "v" or spec.rope is None else rotate(y, spec.rope))
         queries = parts[0]
         keys, values = self._made[spec.shares] if spec.shares is not None else (parts[1], values)
