@@ -245,7 +245,9 @@ def plain_model(seed: int) -> transformers.PreTrainedModel:
     return transformers.Qwen3ForCausalLM(config).eval()
 
 
-_MATRIX = re.compile(r".+(_proj(_qkvz?|_z|_with_mqa)?|indexer\.w(q_b|k))\.weight")
+_MATRIX = re.compile(
+    r".+(_proj(_qkvz?|_z|_with_mqa)?|indexer\.w(q_b|k)|(experts\.\d+|feed_forward)\.w[123])\.weight"
+)
 
 
 def write_folder(
