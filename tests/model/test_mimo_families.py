@@ -130,14 +130,6 @@ def test_what_is_otherwise_is_refused(
         read(tmp_path, **changes)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"norm": "all"}, {"value_norm": True}, {"keys_are_values": True}, {"gated": True}]
-)
-def test_values_of_another_size_are_nothing_else(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="values of another size that are normed, keys or gated"):
-        Attention(heads=2, kv_heads=1, head_dim=8, value_dim=4, **changes)
-
-
 def test_modules_that_are_left_out_are_listed_in_one_of_two_fields(tmp_path: Path) -> None:
     fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "ignored_layers": ["lm_head"]}
     quantisation = read(tmp_path, quantization_config=fp8).quantisation

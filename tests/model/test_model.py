@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from runtime.model.config import LoadError
+from runtime.model.dense_presets import DENSE_PRESETS
 from runtime.model.expert_presets import EXPERT_PRESETS
 from runtime.model.gemma_presets import GEMMA_PRESETS
 from runtime.model.hybrid_presets import HYBRID_PRESETS
@@ -78,6 +79,12 @@ def test_gemma_4_has_presets_with_all_that_it_has() -> None:
     assert small.layer_inputs is not None
     assert experts.has_experts
     assert [mixer.keys_are_values for mixer in experts.attention] == [False, True]
+
+
+def test_dense_families_of_late_have_a_preset_each() -> None:
+    assert DENSE_PRESETS.items() <= PRESETS.items()
+    kinds = [config.model_type for config in DENSE_PRESETS.values()]
+    assert kinds == ["seed_oss", "glm4", "exaone4"]
 
 
 def test_a_model_chooses_blocks_in_all_but_its_first_layer() -> None:

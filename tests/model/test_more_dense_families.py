@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 
 from runtime.model.config import Attention, Gated, LoadError
-from runtime.model.dense_presets import DENSE_PRESETS
-from runtime.model.presets import PRESETS
 from runtime.model.rope_config import RopeConfig
 from tests.support.config_folders import read_folder, seen
 
@@ -75,24 +73,3 @@ def test_what_exaone4_does_not_say_plainly_is_refused(
 ) -> None:
     with pytest.raises(LoadError, match=message):
         read_folder(tmp_path, "exaone4", **changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rope": RopeConfig(kind="proportional", rotated=4)}, "neighbours that are rotated in"),
-        ({"keys_are_values": True}, "values that are keys of which a part is rotated, or neigh"),
-    ],
-)
-def test_neighbours_are_not_everywhere(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Attention(heads=2, kv_heads=1, head_dim=8, interleaved=True, **changes)
-
-
-def test_each_has_a_preset() -> None:
-    assert DENSE_PRESETS.items() <= PRESETS.items()
-    assert {config.model_type for config in DENSE_PRESETS.values()} == {
-        "seed_oss",
-        "glm4",
-        "exaone4",
-    }
