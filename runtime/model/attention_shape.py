@@ -116,7 +116,7 @@ class Attention:
 
     @property
     def index_shape(self) -> KVShape | None:
-        """What it keeps beside that, for a choice."""
+        """The shape of index keys beside that; None: there are none."""
         return None if self.choice is None else self.choice.kv_shape
 
     @property

@@ -35,7 +35,7 @@ class BlockChoice:
 
     @property
     def kv_shape(self) -> KVShape:
-        """What the pool keeps of a token beside its key and value."""
+        """The shape of a token's index key in the pool, beside its key and value."""
         return KVShape(rows=1, heads=1, size=self.dim)
 
     def map_shapes(self, kv_heads: int, hidden: int) -> list[tuple[int, int]]:

@@ -320,8 +320,8 @@ class ModelConfig:
 
     @property
     def index_places(self) -> tuple[tuple[int, int] | None, ...]:
-        """Of each layer of attention, where the index keys are that lie beside its keys and values,
-        as ``kv_places`` has it; None: it has none such."""
+        """The place of the index keys that lie beside each layer's keys and values, as
+        ``kv_places`` has it; None: it has none such."""
         shapes = [group.shape for group in self.kv_groups]
         found: list[tuple[int, int] | None] = []
         for mixer in self.attention:

@@ -120,7 +120,7 @@ def read_listed(fields: Fields, name: str, known: Mapping[Any, bool], count: int
 
 
 SWITCHED = {0: False, 1: True}
-"""What published lists of 0 and 1 say of layers."""
+"""The words of published lists of 0 and 1."""
 
 
 def rotated_dimensions(fields: Fields, rope: Fields, head_dim: int, default: float) -> int:

@@ -131,7 +131,7 @@ def _read_lfm3(fields: Fields, _: int | None) -> ModelConfig:
 
 
 def _read_lfm3_attention(fields: Fields) -> Attention:
-    """What layers of attention have in common."""
+    """Attention, but for its window and positions."""
     biased = fields.flag("attention_bias", False)
     return Attention(
         heads=fields.size("num_attention_heads"),

@@ -140,7 +140,7 @@ _OF_TRANSFORMERS = TensorNames(
     stacked_experts="outputs first",
     norms_from_zero=True,
 )
-"""Of a text part that ``transformers`` saves alone."""
+"""Names in a text part that ``transformers`` saves alone."""
 _EXPERTS = "block_sparse_moe."
 _NAMES = TensorNames(
     replaced=(
