@@ -36,6 +36,9 @@ class Attention:
     """A learnt logit for each head, in the softmax's sum and without a value (gpt-oss)."""
     gated: bool = False
     """The heads' results are weighed by a sigmoid, number by number (Qwen3-Next)."""
+    gate_apart: bool = False
+    """That gate has a matrix of its own, without a bias; else its rows lie behind those of each
+    head's queries."""
     gated_heads: bool = False
     """Each head's result is weighed by one sigmoid (LFM3)."""
     value_dim: int | None = None
@@ -72,6 +75,8 @@ class Attention:
         rope = self.rope
         if rope is not None and (rope.rotated or 0) > self.head_dim:
             raise ValueError(f"rope over {rope.rotated} of {self.head_dim} dimensions")
+        if self.gate_apart and not self.gated:
+            raise ValueError("a matrix for a gate, and nothing is gated")
         if self.value_dim is not None:
             self._check_values(self.value_dim)
         if self.norm == "all" and (self.keys_are_values or self.shares is not None):
@@ -174,7 +179,8 @@ class Attention:
         normed = self.head_dim * (1 if self.shares is not None else 2)
         norms = {None: 0, "each": normed, "all": query + self.kv_size}[self.norm]
         queries = query * (2 if self.gated else 1)
-        biases = (queries + made) * self.bias + hidden * self.output_bias
+        with_bias = (query if self.gate_apart else queries) + made
+        biases = with_bias * self.bias + hidden * self.output_bias
         maps = hidden * (queries + made + self.heads * self.gated_heads)
         maps += self.result_size * hidden
         if self.choice is not None:

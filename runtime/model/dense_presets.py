@@ -1,9 +1,9 @@
-"""Shapes of the ``random:NAME`` models of Seed-OSS, GLM-4 and EXAONE 4
+"""Shapes of the ``random:NAME`` models of Seed-OSS, GLM-4, EXAONE 4 and Arcee
 (``runtime.model.presets``). No torch here."""
 
 from dataclasses import replace
 
-from runtime.model.config import Attention, Gated, Layer, ModelConfig
+from runtime.model.config import Attention, Gated, Layer, ModelConfig, Plain
 from runtime.model.preset_parts import QWEN3_TINY, SHAPING, TINY_VOCAB, alike
 from runtime.model.rope_config import RopeConfig
 
@@ -17,6 +17,14 @@ DENSE_PRESETS: dict[str, ModelConfig] = {
             Attention(heads=6, kv_heads=2, head_dim=16, bias=True, output_bias=True),
             Gated(size=96, bias=True),
         ),
+        max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
+    "arcee-tiny": ModelConfig(
+        model_type="arcee",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=alike(2, Attention(heads=4, kv_heads=2, head_dim=16), Plain(size=128)),
         max_context_tokens=8192,
         shaping=SHAPING,
     ),

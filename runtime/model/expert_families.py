@@ -254,6 +254,48 @@ def _read_hy_v3(fields: Fields, _: int | None) -> ModelConfig:
     return read_decoder(fields, layers, context, norm_eps=1e-5)
 
 
+def _read_afmoe(fields: Fields, _: int | None) -> ModelConfig:
+    """Norms on both sides, gated attention; layers with a window know positions, the others none;
+    sigmoids with a correction and a shared expert; the first layers have one MLP."""
+    count, biased = fields.size("num_hidden_layers"), fields.flag("attention_bias", False)
+    fields.whole("score_func", "sigmoid", "sigmoid")
+    fields.whole("route_norm", True, "true: this model type norms experts' weights")
+    rope, context = read_rope(fields)
+    every = fields.size("global_attn_every_n_layers", 4)
+    windowed = read_layer_types(fields, [(each + 1) % every != 0 for each in range(count)])
+    window = fields.size("sliding_window", 1024) if any(windowed) else None
+    mixer = read_attention(
+        fields, 128, bias=biased, output_bias=biased, norm="each", gated=True, gate_apart=True
+    )
+    size, activation = fields.size("moe_intermediate_size", 1408), read_activation(fields)
+    router = Router(
+        num_experts=fields.size(_spelled(fields), 64),
+        per_token=fields.size("num_experts_per_tok", 6),
+        scores="sigmoid",
+        normalise=True,
+        correction=True,
+        scale=fields.number("route_scale", 1.0),
+    )
+    experts = Experts(
+        router=router,
+        each=Gated(size=size, activation=activation),
+        shared=Gated(size=size * fields.size("num_shared_experts", 2), activation=activation),
+    )
+    mlp = Gated(size=fields.size("intermediate_size", 6144), activation=activation)
+    dense = fields.number("num_dense_layers", 1)
+    layers = [
+        Layer(
+            mixer=replace(mixer, rope=rope if has else None, window=window if has else None),
+            feed_forward=mlp if each < dense else experts,
+            norms="both",
+        )
+        for each, has in enumerate(windowed)
+    ]
+    grown = fields.flag("mup_enabled", False)
+    scale = fields.size("hidden_size") ** 0.5 if grown else 1.0
+    return read_decoder(fields, layers, context, norm_eps=1e-5, embedding_scale=scale)
+
+
 SHARED_EXPERTS = (("mlp.shared_expert.", "mlp.shared_experts."),)
 """Names of experts that every token takes: several in one."""
 
@@ -280,6 +322,19 @@ EXPERT_FAMILIES = {
                 ("mlp.shared_expert.", "mlp.shared_mlp."),
             ),
             predicts_more=True,
+        ),
+    ),
+    "afmoe": Family(
+        read=_read_afmoe,
+        names=TensorNames(
+            replaced=(
+                ("mlp.gate.e_score_correction_bias", "mlp.expert_bias"),
+                ("mlp.gate.", "mlp.router.gate."),
+                *SHARED_EXPERTS,
+                ("post_attention_layernorm", "pre_mlp_layernorm"),
+                ("after_mixer_norm", "post_attention_layernorm"),
+                ("after_mlp_norm", "post_mlp_layernorm"),
+            )
         ),
     ),
     "gpt_oss": Family(

@@ -4,7 +4,7 @@
 from dataclasses import replace
 
 from runtime.model.chosen_blocks import BlockChoice
-from runtime.model.config import Attention, Experts, Gated, ModelConfig, Router
+from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig, Router
 from runtime.model.preset_parts import QWEN3_TINY, SHAPING, TINY_VOCAB, alike
 from runtime.model.rope_config import RopeConfig
 
@@ -14,6 +14,7 @@ _CORRECTED = Router(
 _CLAMPED = Gated(size=48, activation="clamped_swiglu", limit=7.0)
 _M3_TINY = Attention(heads=6, kv_heads=2, head_dim=16, rope=RopeConfig(rotated=8), norm="each")
 _CHOOSING_TINY = replace(_M3_TINY, choice=BlockChoice(dim=12, size=16, count=2))
+_GATED = replace(QWEN3_TINY, gated=True, gate_apart=True)
 _MIMO_FULL = Attention(
     heads=8,
     kv_heads=2,
@@ -57,6 +58,24 @@ EXPERT_PRESETS: dict[str, ModelConfig] = {
             ),
         ),
         max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
+    "afmoe-tiny": ModelConfig(
+        model_type="afmoe",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(mixer=mixer, feed_forward=feed_forward, norms="both")
+            for mixer, feed_forward in (
+                (replace(_GATED, window=22), Gated(size=96)),
+                (
+                    replace(_GATED, rope=None),
+                    Experts(router=_CORRECTED, each=Gated(size=32), shared=Gated(size=32)),
+                ),
+            )
+        ),
+        max_context_tokens=8192,
+        embedding_scale=8.0,
         shaping=SHAPING,
     ),
     "mimo-v2-tiny": ModelConfig(

@@ -251,7 +251,7 @@ def _load_qkv(
     source = loader.source
     weights = matrices_of(source, names, outputs, hidden)
     bias = biases_of(source, names, outputs) if spec.bias else None
-    if spec.gated:
+    if spec.gated and not spec.gate_apart:
         chosen = _rows_of(spec, 0)
         weights[0] = _rows(weights[0], chosen)
         if bias is not None:
@@ -265,7 +265,10 @@ def _load_qkv(
 
 
 def _load_gate(spec: Attention, name: str, hidden: int, loader: MapLoader) -> Linear:
-    """Load the gate of the heads' results, from the rows behind those of each head's queries."""
+    """Load the gate of the heads' results, as a rule from the rows behind those of each head's
+    queries."""
+    if spec.gate_apart:
+        return loader.linear([f"{name}.gate_proj"], [spec.query_size], hidden, bias=False)
     source, names, outputs = loader.source, [f"{name}.q_proj"], [_query_rows(spec)]
     (weight,), chosen = matrices_of(source, names, outputs, hidden), _rows_of(spec, 1)
     bias = biases_of(source, names, outputs)[chosen] if spec.bias else None
@@ -273,7 +276,7 @@ def _load_gate(spec: Attention, name: str, hidden: int, loader: MapLoader) -> Li
 
 
 def _query_rows(spec: Attention) -> int:
-    return spec.query_size * (2 if spec.gated else 1)
+    return spec.query_size * (2 if spec.gated and not spec.gate_apart else 1)
 
 
 def _rows_of(spec: Attention, half: int) -> Tensor:

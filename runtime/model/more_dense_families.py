@@ -1,12 +1,12 @@
-"""Seed-OSS, GLM-4 and EXAONE 4, which have one MLP in each layer: from their ``config.json`` to
-layers.
+"""Seed-OSS, GLM-4, EXAONE 4 and Arcee, which have one MLP in each layer: from their
+``config.json`` to layers.
 
 What a family's checkpoints leave out gets the default that ``transformers`` has for it.
 """
 
 from dataclasses import replace
 
-from runtime.model.config import Layer, ModelConfig
+from runtime.model.config import Layer, ModelConfig, Plain
 from runtime.model.config_fields import Fields
 from runtime.model.family import (
     Family,
@@ -84,6 +84,21 @@ def _read_exaone4(fields: Fields, _: int | None) -> ModelConfig:
     return read_decoder(fields, layers, context, norm_eps=1e-5)
 
 
+def _read_arcee(fields: Fields, _: int | None) -> ModelConfig:
+    """Llama whose MLPs have no gate and square what is above 0."""
+    biased = fields.flag("attention_bias", False)
+    rope, context = read_rope(fields)
+    fields.one_of("hidden_act", {"relu2": True}, "relu2")
+    layer = Layer(
+        mixer=read_attention(fields, rope=rope, bias=biased, output_bias=biased),
+        feed_forward=Plain(
+            size=fields.size("intermediate_size", 18432), bias=fields.flag("mlp_bias", False)
+        ),
+    )
+    layers = (layer,) * fields.size("num_hidden_layers")
+    return read_decoder(fields, layers, context, norm_eps=1e-5)
+
+
 _GLM4 = TensorNames(
     replaced=(
         ("after_mixer_norm", "post_self_attn_layernorm"),
@@ -102,4 +117,5 @@ MORE_DENSE_FAMILIES = {
     "seed_oss": Family(read=_read_seed_oss),
     "glm4": Family(read=_read_glm4, names=_GLM4),
     "exaone4": Family(read=_read_exaone4, names=_EXAONE4),
+    "arcee": Family(read=_read_arcee),
 }

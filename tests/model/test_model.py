@@ -62,7 +62,7 @@ def test_models_with_recurrent_layers_are_those_of_a_module_of_their_own() -> No
 
 
 def test_other_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(LoadError, match=r"there are: deepseek-v2-tiny, .*, qwen3-tiny"):
+    with pytest.raises(LoadError, match=r"there are: afmoe-tiny, .*, qwen3-tiny"):
         random_model_config("gpt")
 
 
@@ -84,7 +84,7 @@ def test_gemma_4_has_presets_with_all_that_it_has() -> None:
 def test_dense_families_of_late_have_a_preset_each() -> None:
     assert DENSE_PRESETS.items() <= PRESETS.items()
     kinds = [config.model_type for config in DENSE_PRESETS.values()]
-    assert kinds == ["seed_oss", "glm4", "exaone4"]
+    assert kinds == ["seed_oss", "arcee", "glm4", "exaone4"]
 
 
 def test_a_model_chooses_blocks_in_all_but_its_first_layer() -> None:

@@ -1,11 +1,12 @@
-"""What folders of Seed-OSS, GLM-4 and EXAONE 4 say; the arithmetic is ``test_family_parity``'s."""
+"""What folders of Seed-OSS, GLM-4, EXAONE 4 and Arcee say; their arithmetic is
+``test_family_parity``'s."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runtime.model.config import Attention, Gated, LoadError
+from runtime.model.config import Attention, Gated, LoadError, Plain
 from runtime.model.rope_config import RopeConfig
 from tests.support.config_folders import read_folder, seen
 
@@ -73,3 +74,12 @@ def test_what_exaone4_does_not_say_plainly_is_refused(
 ) -> None:
     with pytest.raises(LoadError, match=message):
         read_folder(tmp_path, "exaone4", **changes)
+
+
+def test_arcee_has_no_gate_in_its_mlp(tmp_path: Path) -> None:
+    config = read_folder(tmp_path, "arcee", mlp_bias=True)
+    (layer,) = set(config.layers)
+    assert layer.feed_forward == Plain(size=32, bias=True)
+    assert config.attention[0].head_dim == 8
+    with pytest.raises(LoadError, match="hidden_act is 'silu', not relu2"):
+        read_folder(tmp_path, "arcee", hidden_act="silu")

@@ -86,6 +86,7 @@ CUTS: tuple[tuple[str, int, dict[str, object]], ...] = (
     ("random:mimo-v2-tiny", 4, {}),
     ("random:hy-v3-tiny", 2, {"expert_parallel": True}),
     ("random:glm4-tiny", 2, {}),
+    ("random:arcee-tiny", 2, {}),
     ("random:exaone4-tiny", 4, {}),
     ("random:seed-oss-tiny", 2, {}),
     ("random:gemma3-tiny", 2, {}),

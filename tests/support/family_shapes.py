@@ -491,6 +491,31 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "layer_types": ["full_attention"] * 3 if shape.heads == 5 else None,
         },
     ),
+    "arcee": (
+        "Arcee",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "attention_bias": shape.tied,
+            "mlp_bias": not shape.tied,
+        },
+    ),
+    "afmoe": (
+        "Afmoe",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "head_dim": 14,
+            "attention_bias": shape.tied,
+            "sliding_window": shape.window,
+            "global_attn_every_n_layers": 2 + shape.tied,
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+            "num_shared_experts": 1 + shape.tied,
+            "moe_intermediate_size": 24,
+            "route_scale": 1.7,
+            "num_dense_layers": 1 + shape.tied,
+            "mup_enabled": not shape.tied,
+        },
+    ),
     "hy_v3": (
         "HYV3",
         lambda shape: {

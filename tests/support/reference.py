@@ -276,7 +276,7 @@ class ReferenceModel:
         own = (("q", spec.heads), ("k", spec.kv_heads), ("v", spec.kv_heads))
         own = own[: 1 if spec.shares is not None else 2 if spec.keys_are_values else 3]
         for part, heads in own:
-            taken = 2 if spec.gated and part == "q" else 1
+            taken = 2 if spec.gated and not spec.gate_apart and part == "q" else 1
             size = spec.value_dim if part == "v" and spec.value_dim else spec.head_dim
             y = self._linear(f"{name}.{part}_proj", x, taken * heads * size, spec.bias)
             if taken == 2:
@@ -296,6 +296,8 @@ class ReferenceModel:
                 pairs = [*range(0, turned, 2), *range(1, turned, 2)]
                 y = y[..., [*pairs, *range(turned, spec.head_dim)]]
             parts.append(y if part == "v" or spec.rope is None else rotate(y, spec.rope))
+        if spec.gate_apart:
+            gates = self._linear(f"{name}.gate_proj", x, spec.query_size, False)
         queries = parts[0]
         keys, values = self._made[spec.shares] if spec.shares is not None else (parts[1], values)
         self._made.append((keys, values))

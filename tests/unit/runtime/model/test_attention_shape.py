@@ -52,6 +52,14 @@ def test_a_gate_for_each_head_is_a_row_for_each() -> None:
     assert gated.num_parameters(10) - PLAIN.num_parameters(10) == 4 * 10
 
 
+def test_a_gate_apart_is_as_large_as_one_beside_queries_and_has_no_bias() -> None:
+    beside = replace(PLAIN, gated=True, bias=True)
+    apart = replace(beside, gate_apart=True)
+    assert beside.num_parameters(10) - apart.num_parameters(10) == 32
+    with pytest.raises(ValueError, match="a matrix for a gate, and nothing is gated"):
+        replace(PLAIN, gate_apart=True)
+
+
 def test_what_is_rotated_is_counted() -> None:
     assert PLAIN.rotated == 8
     assert replace(PLAIN, rope=None).rotated == 0
