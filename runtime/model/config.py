@@ -7,12 +7,12 @@ Always true: a ``ModelConfig`` that exists describes a decoder that can be built
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
+from runtime.model.attention_shape import Attention as Attention  # noqa: PLC0414, asked for here
 from runtime.model.kv_shape import KVShape
 from runtime.model.latent import Latent
 from runtime.model.recurrent import Recurrent
-from runtime.model.rope_config import PLAIN_ROPE, RopeConfig
 from runtime.model.schemes import Quantisation
 
 
@@ -36,121 +36,6 @@ class LogitShaping:
     period: int = 48
     boost: float = 64.0
     ban: float = 1024.0
-
-
-NormOfHeads = Literal["each", "all"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
-    """Causal attention of grouped heads: a mixer that keeps keys and values of every token."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    rope: RopeConfig | None = PLAIN_ROPE
-    """Rotary positions; None: the layer knows no positions."""
-    window: int | None = None
-    """Tokens a query sees, itself included; None: all."""
-    scale: float | None = None
-    """Multiplies the scores; None: head_dim ** -0.5."""
-    bias: bool = False
-    """Bias on the projections to queries, keys and values."""
-    output_bias: bool = False
-    norm: NormOfHeads | None = None
-    """RMSNorm of queries and of keys before the rotation: over each head (Qwen3), or over all
-    heads together (OLMo 2)."""
-    sinks: bool = False
-    """A learnt logit for each head, in the softmax's sum and without a value (gpt-oss)."""
-    gated: bool = False
-    """The heads' results are weighed by a sigmoid, number by number (Qwen3-Next)."""
-
-    value_norm: bool = False
-    """RMSNorm of values over each head, without weights (Gemma 4)."""
-    keys_are_values: bool = False
-    """There is no projection to values: a value is what the key is before its norm (Gemma 4)."""
-    shares: int | None = None
-    """The layer, counted among those of attention, whose keys and values it reads: it has no
-    projections to such (Gemma 4). None: it has its own."""
-
-    kv_rows: ClassVar[int] = 2
-    """Rows of a token and head in the pool: a key and a value."""
-
-    def __post_init__(self) -> None:
-        for name in ("heads", "kv_heads", "head_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
-        if self.heads % self.kv_heads:
-            raise ValueError(
-                f"num_heads {self.heads} is not a multiple of num_kv_heads {self.kv_heads}"
-            )
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} is odd: rotary positions need pairs")
-        if self.window is not None and self.window < 1:
-            raise ValueError(f"window {self.window}: at least 1 is needed")
-        rope = self.rope
-        if rope is not None and (rope.rotated or 0) > self.head_dim:
-            raise ValueError(f"rope over {rope.rotated} of {self.head_dim} dimensions")
-        if self.norm == "all" and (self.keys_are_values or self.shares is not None):
-            raise ValueError("keys that are normed over all heads and are values, or shared")
-        if self.keys_are_values and self.turned_part is not None:
-            raise ValueError("values that are keys of which a part is rotated")
-        if rope is not None and rope.kind == "longrope":
-            pairs = (rope.rotated or self.head_dim) // 2
-            if len(rope.factors) != pairs:
-                raise ValueError(f"{len(rope.factors)} factors of longrope for {pairs} pairs")
-
-    @property
-    def query_size(self) -> int:
-        return self.heads * self.head_dim
-
-    @property
-    def kv_size(self) -> int:
-        return self.kv_heads * self.head_dim
-
-    @property
-    def kv_shape(self) -> KVShape:
-        """What the pool keeps of a token."""
-        return KVShape(rows=self.kv_rows, heads=self.kv_heads, size=self.head_dim)
-
-    @property
-    def turned_part(self) -> int | None:
-        """How many dimensions of a head are rotated among themselves; None: all, or such that a
-        pair's two are half a head apart like those of a head that is rotated whole."""
-        rope = self.rope
-        if rope is None or rope.kind == "proportional" or rope.rotated == self.head_dim:
-            return None
-        return rope.rotated
-
-    @property
-    def made_sizes(self) -> tuple[int, ...]:
-        """Numbers that the layer makes of a token for keys, and for values; as far as it does."""
-        if self.shares is not None:
-            return ()
-        return (self.kv_size,) * (1 if self.keys_are_values else 2)
-
-    @property
-    def rotary_dim(self) -> int:
-        """Dimensions of a head that kernels rotate, some of them by nothing."""
-        return self.head_dim
-
-    @property
-    def values_dim(self) -> int:
-        """Numbers of a row of the pool that are values, its first ones."""
-        return self.head_dim
-
-    def map_shapes(self, hidden: int) -> list[tuple[int, int]]:
-        """(outputs, inputs) of its linear maps, gates aside."""
-        return [(self.query_size + sum(self.made_sizes), hidden), (hidden, self.query_size)]
-
-    def num_parameters(self, hidden: int) -> int:
-        query, made = self.query_size, sum(self.made_sizes)
-        normed = self.head_dim * (1 if self.shares is not None else 2)
-        norms = {None: 0, "each": normed, "all": query + self.kv_size}[self.norm]
-        queries = query * (2 if self.gated else 1)
-        biases = (queries + made) * self.bias + hidden * self.output_bias
-        maps = hidden * (queries + made) + query * hidden
-        return maps + biases + norms + self.heads * self.sinks
 
 
 KeepsKV = Attention | Latent
@@ -397,6 +282,9 @@ class ModelConfig:
 
     def _check_choices(self) -> None:
         """Raises ValueError: layers choose tokens unlike each other, or share what nobody chose."""
+        chosen = {mixer.choice for mixer in self.attention if isinstance(mixer, Attention)}
+        if len(chosen - {None}) > 1:
+            raise ValueError("layers that choose different blocks")
         indexers = [mixer.indexer for mixer in self.attention if isinstance(mixer, Latent)]
         if len({None if each is None else each.top_k for each in indexers}) > 1:
             raise ValueError("layers that choose different numbers of tokens")
@@ -422,11 +310,25 @@ class ModelConfig:
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:
         """What the layers of attention keep, by its shape: one group where all are alike. In the
-        order of the groups' first layers; layers that share another's keep nothing."""
+        order of the groups' first layers, index keys last; layers that share another's keep
+        nothing."""
         keeping = [mixer.kv_shape for mixer in self.attention if mixer.shares is None]
+        keeping += [shape for mixer in self.attention if (shape := mixer.index_shape) is not None]
         return tuple(
             KVGroup(shape=shape, layers=keeping.count(shape)) for shape in dict.fromkeys(keeping)
         )
+
+    @property
+    def index_places(self) -> tuple[tuple[int, int] | None, ...]:
+        """The place of the index keys that lie beside each layer's keys and values, as
+        ``kv_places`` has it; None: it has none such."""
+        shapes = [group.shape for group in self.kv_groups]
+        found: list[tuple[int, int] | None] = []
+        for mixer in self.attention:
+            place = sum(each is not None for each in found)
+            shape = mixer.index_shape
+            found.append(None if shape is None else (shapes.index(shape), place))
+        return tuple(found)
 
     @property
     def kv_places(self) -> tuple[tuple[int, int], ...]:
@@ -452,9 +354,8 @@ class ModelConfig:
     @property
     def top_k(self) -> int | None:
         """Tokens that a query attends to at most; None: all."""
-        first = self.attention[0]
-        indexer = first.indexer if isinstance(first, Latent) else None
-        return None if indexer is None else indexer.top_k
+        found = (each for mixer in self.attention if (each := mixer.most_seen) is not None)
+        return next(found, None)
 
     @property
     def has_experts(self) -> bool:

@@ -37,6 +37,12 @@ _MOST = {
     "v_head_dim": 1 << 20,
     "index_head_dim": 1 << 20,
     "index_n_heads": 65_536,
+    "swa_head_dim": 1 << 20,
+    "swa_v_head_dim": 1 << 20,
+    "swa_num_attention_heads": 65_536,
+    "swa_num_key_value_heads": 65_536,
+    "dense_intermediate_size": 1 << 24,
+    "shared_intermediate_size": 1 << 24,
 }
 """Beyond these no model is: one that says so would be built for minutes before it fails."""
 
@@ -65,6 +71,14 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "index_topk_pattern": (),
     "indexer_types": (),
     "index_kpool": (),
+    "sparse_attention_config": (),
+    "attention_value_scale": (1,),
+    "use_attention_gate": (False,),
+    "use_sandwich_norm": (False,),
+    "add_swa_attention_sink_bias": (False,),
+    "add_full_attention_sink_bias": (False,),
+    "hybrid_layer_pattern": (),
+    "attention_projection_layout": ("split",),
     "mla_use_nope": (False,),
     "linear_num_value_heads": (),
     "mamba_n_heads": (),

@@ -107,7 +107,7 @@ def _output_of_mixer(layer: Layer) -> tuple[str, int]:
     """The map that a mixer's results go through, and its inputs."""
     mixer = layer.mixer
     if isinstance(mixer, Attention):
-        return "self_attn.o_proj", mixer.query_size
+        return "self_attn.o_proj", mixer.result_size
     if isinstance(mixer, Latent):
         return "self_attn.o_proj", mixer.heads * mixer.value_dim
     if isinstance(mixer, GatedDelta):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels.chosen_attention import ChosenRows, part_rows
 from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
@@ -112,7 +113,7 @@ class DecoderLayer:
     def waits_for_the_host(self) -> bool:
         """Whether the host has to know something of a step before it can go on."""
         mixer = self._mixer
-        if isinstance(mixer, LatentMixer) and mixer.waits_for_the_host:
+        if isinstance(mixer, LatentMixer | AttentionMixer) and mixer.waits_for_the_host:
             return True
         return waits_for_the_host(self._feed_forward)
 
@@ -159,7 +160,7 @@ class DecoderLayer:
         pool: KVPool,
         *,
         rows: Tensor | None = None,
-        choice: StepChoice | None,
+        choice: StepChoice | ChosenRows | None,
     ) -> tuple[Tensor, Tensor]:
         """The layer's own contribution, and the sum of all before it; both [T, hidden]. ``rows``
         [T, size]: the layer's own of ``config.LayerInputs``."""
@@ -189,13 +190,22 @@ class DecoderLayer:
         rotation: Rotation,
         pool: KVPool,
         *,
-        choice: StepChoice | None,
+        choice: StepChoice | ChosenRows | None,
     ) -> Tensor:
         slots, layout = inputs.slots, inputs.layout
         if isinstance(mixer, AttentionMixer):
             blocks = pool.layer(self._index)
-            return mixer(normed, rotation=rotation, blocks=blocks, slots=slots, layout=layout)
+            return mixer(
+                normed,
+                rotation=rotation,
+                blocks=blocks,
+                slots=slots,
+                layout=layout,
+                index_keys=pool.index_keys(self._index),
+                rows=choice if isinstance(choice, ChosenRows) else None,
+            )
         if isinstance(mixer, LatentMixer):
+            assert not isinstance(choice, ChosenRows)
             blocks = pool.layer(self._index)
             return mixer(
                 normed, rotation=rotation, blocks=blocks, slots=slots, layout=layout, choice=choice
@@ -345,8 +355,7 @@ class Decoder:
         rotations = [table.at(inputs.positions, inputs.highest_position) for table in self._tables]
         native, layout = self.native, inputs.layout
         if native is None or not native.takes(len(delta), pool.layers, layout):
-            top_k = self.config.top_k
-            choice = None if top_k is None else StepChoice(layout, top_k, pool.block_size)
+            choice = self._shared_in_step(layout, pool)
             for index, layer in enumerate(self._layers):
                 rotation = rotations[self._table_of_layer[index]]
                 own = None if rows is None else rows[:, index]
@@ -363,6 +372,16 @@ class Decoder:
             pool=pool.layers,
         )
         return delta, residual
+
+    def _shared_in_step(self, layout: PagedLayout, pool: KVPool) -> StepChoice | ChosenRows | None:
+        """The part of a step that layers of attention share: a choice of tokens; or which rows
+        choose blocks, layer by layer."""
+        top_k = self.config.top_k
+        if top_k is None:
+            return None
+        if isinstance(self.config.attention[0], Attention):
+            return part_rows(layout, top_k, pool.block_size)
+        return StepChoice(layout, top_k, pool.block_size)
 
 
 def _native_layers(

@@ -15,6 +15,7 @@ from runtime.model.family import (
     read_attention,
     read_decoder,
     read_layer_types,
+    read_listed,
     rotated_dimensions,
 )
 from runtime.model.rope_fields import read_rope, rope_object, rope_of
@@ -220,6 +221,81 @@ def _read_gpt_oss(fields: Fields, _: int | None) -> ModelConfig:
     return read_decoder(fields, layers, context, norm_eps=1e-5)
 
 
+def _read_hy_v3(fields: Fields, _: int | None) -> ModelConfig:
+    """Heads normed one by one; sigmoids with a correction and a shared expert; the first layers
+    have one MLP."""
+    count, biased = fields.size("num_hidden_layers"), fields.flag("attention_bias", False)
+    for name in ("qk_norm", "route_norm"):
+        fields.whole(name, True, "true: this model type computes with it")
+    rope, context = read_rope(fields, theta=11158840.0)
+    mixer = read_attention(fields, 128, rope=rope, bias=biased, output_bias=biased, norm="each")
+    size, activation = fields.size("moe_intermediate_size", 1536), read_activation(fields)
+    inner = fields.flag("mlp_bias", False)
+    router = Router(
+        num_experts=fields.size(_spelled(fields), 192),
+        per_token=fields.size("num_experts_per_tok", 8),
+        scores="sigmoid",
+        normalise=True,
+        correction=True,
+        scale=fields.number("router_scaling_factor", 2.826),
+    )
+    shared = size * fields.size("num_shared_experts", 1)
+    experts = Experts(
+        router=router,
+        each=Gated(size=size, activation=activation),
+        shared=Gated(size=shared, activation=activation, bias=inner),
+    )
+    mlp = Gated(size=fields.size("intermediate_size", 13312), activation=activation, bias=inner)
+    dense = fields.number("first_k_dense_replace", 1)
+    sparse = [each >= dense for each in range(count)]
+    if fields.get("mlp_layer_types") is not None:
+        sparse = read_listed(fields, "mlp_layer_types", {"dense": False, "sparse": True}, count)
+    layers = [Layer(mixer=mixer, feed_forward=experts if each else mlp) for each in sparse]
+    return read_decoder(fields, layers, context, norm_eps=1e-5)
+
+
+def _read_afmoe(fields: Fields, _: int | None) -> ModelConfig:
+    """Norms on both sides, gated attention; layers with a window know positions, the others none;
+    sigmoids with a correction and a shared expert; the first layers have one MLP."""
+    count, biased = fields.size("num_hidden_layers"), fields.flag("attention_bias", False)
+    fields.whole("score_func", "sigmoid", "sigmoid")
+    fields.whole("route_norm", True, "true: this model type norms experts' weights")
+    rope, context = read_rope(fields)
+    every = fields.size("global_attn_every_n_layers", 4)
+    windowed = read_layer_types(fields, [(each + 1) % every != 0 for each in range(count)])
+    window = fields.size("sliding_window", 1024) if any(windowed) else None
+    mixer = read_attention(
+        fields, 128, bias=biased, output_bias=biased, norm="each", gated=True, gate_apart=True
+    )
+    size, activation = fields.size("moe_intermediate_size", 1408), read_activation(fields)
+    router = Router(
+        num_experts=fields.size(_spelled(fields), 64),
+        per_token=fields.size("num_experts_per_tok", 6),
+        scores="sigmoid",
+        normalise=True,
+        correction=True,
+        scale=fields.number("route_scale", 1.0),
+    )
+    experts = Experts(
+        router=router,
+        each=Gated(size=size, activation=activation),
+        shared=Gated(size=size * fields.size("num_shared_experts", 2), activation=activation),
+    )
+    mlp = Gated(size=fields.size("intermediate_size", 6144), activation=activation)
+    dense = fields.number("num_dense_layers", 1)
+    layers = [
+        Layer(
+            mixer=replace(mixer, rope=rope if has else None, window=window if has else None),
+            feed_forward=mlp if each < dense else experts,
+            norms="both",
+        )
+        for each, has in enumerate(windowed)
+    ]
+    grown = fields.flag("mup_enabled", False)
+    scale = fields.size("hidden_size") ** 0.5 if grown else 1.0
+    return read_decoder(fields, layers, context, norm_eps=1e-5, embedding_scale=scale)
+
+
 SHARED_EXPERTS = (("mlp.shared_expert.", "mlp.shared_experts."),)
 """Names of experts that every token takes: several in one."""
 
@@ -236,6 +312,30 @@ EXPERT_FAMILIES = {
     "glm4_moe": Family(
         read=_read_glm4_moe,
         names=TensorNames(replaced=SHARED_EXPERTS, predicts_more=True),
+    ),
+    "hy_v3": Family(
+        read=_read_hy_v3,
+        names=TensorNames(
+            replaced=(
+                ("mlp.gate.e_score_correction_bias", "mlp.expert_bias"),
+                ("mlp.gate.", "mlp.router.gate."),
+                ("mlp.shared_expert.", "mlp.shared_mlp."),
+            ),
+            predicts_more=True,
+        ),
+    ),
+    "afmoe": Family(
+        read=_read_afmoe,
+        names=TensorNames(
+            replaced=(
+                ("mlp.gate.e_score_correction_bias", "mlp.expert_bias"),
+                ("mlp.gate.", "mlp.router.gate."),
+                *SHARED_EXPERTS,
+                ("post_attention_layernorm", "pre_mlp_layernorm"),
+                ("after_mixer_norm", "post_attention_layernorm"),
+                ("after_mlp_norm", "post_mlp_layernorm"),
+            )
+        ),
     ),
     "gpt_oss": Family(
         read=_read_gpt_oss,

@@ -5,7 +5,7 @@ Here is what the readers share. Which families there are is ``runtime.model.dens
 ``runtime.model.delta_families``' and ``runtime.model.kimi_families``' to say.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -37,6 +37,8 @@ class TensorNames:
     """The norm before the output projection."""
     predicts_more: bool = False
     """Layers behind the last one predict more tokens at once; they are knowingly not read."""
+    others: tuple[tuple[str, "TensorNames"], ...] = ()
+    """Names in checkpoints of other programs, each by a part of names that these alone have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,20 @@ def read_layer_types(fields: Fields, default: Sequence[bool]) -> tuple[bool, ...
     if not right or not all(isinstance(kind, str) and kind in known for kind in kinds):
         raise fields.error("layer_types", kinds, f"{len(default)} of {', '.join(known)}")
     return tuple(known[kind] for kind in kinds)
+
+
+def read_listed(fields: Fields, name: str, known: Mapping[Any, bool], count: int) -> list[bool]:
+    """A list with a word, or 0 or 1, for each layer, each of which stands for true or false."""
+    found = fields.get(name)
+    right = isinstance(found, list) and len(found) == count
+    plain = right and all(isinstance(each, str | int) for each in found)
+    if not plain or not all(each in known for each in found):
+        raise fields.error(name, found, f"{count} of {', '.join(map(str, known))}")
+    return [known[each] for each in found]
+
+
+SWITCHED = {0: False, 1: True}
+"""The words of published lists of 0 and 1."""
 
 
 def rotated_dimensions(fields: Fields, rope: Fields, head_dim: int, default: float) -> int:

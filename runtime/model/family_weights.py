@@ -43,6 +43,7 @@ _UNREAD = (
     "*visual.*",
     "*audio_tower.*",
     "*multi_modal_projector.*",
+    "*patch_merge_mlp.*",
     "*mm_projector.*",
     "*vision_adapter.*",
     "*connector.*",
@@ -99,13 +100,17 @@ class FamilyWeights:
     """A ``WeightSource`` over a checkpoint of a family."""
 
     def __init__(self, checkpoint: NamedTensors, names: TensorNames, config: ModelConfig) -> None:
+        stored = checkpoint.names()
+        for part, other in names.others:
+            if any(part in each for each in stored):
+                names = other
+                break
         self._checkpoint = checkpoint
         self._names = names
         self._config = config
         self._prefix, self._head_prefix = _text_prefix(checkpoint, names.embedding)
         together = (*names.fused, *names.by_head)
         self._fused = {part: fused for fused, parts in together for part in parts}
-        stored = checkpoint.names()
         self._or_else = [
             (one, other)
             for one, other in names.or_else
@@ -384,7 +389,7 @@ def _rows(config: ModelConfig, layer: int, module: str) -> int:
         sizes = {
             "self_attn.q_proj": spec.mixer.query_size,
             "self_attn.k_proj": spec.mixer.kv_size,
-            "self_attn.v_proj": spec.mixer.kv_size,
+            "self_attn.v_proj": sum(spec.mixer.made_sizes[1:]),
         }
         return sizes[module]
     if isinstance(spec.mixer, GatedDelta) and module.startswith("linear_attn."):

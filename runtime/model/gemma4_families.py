@@ -20,8 +20,7 @@ from runtime.model.config import (
 )
 from runtime.model.config_fields import Fields
 from runtime.model.family import Family, TensorNames, read_decoder, read_layer_types
-from runtime.model.rope_config import RopeConfig
-from runtime.model.rope_fields import rope_of
+from runtime.model.rope_fields import rope_of_kind
 
 _DEFAULTS = {
     "vocab_size": 262144,
@@ -123,7 +122,7 @@ def _read_mixers(fields: Fields, windowed: tuple[bool, ...]) -> list[Attention]:
                 heads=fields.size("num_attention_heads"),
                 kv_heads=heads.count,
                 head_dim=heads.size,
-                rope=_read_rope(fields, kind, heads.size),
+                rope=rope_of_kind(fields, kind, _ROPES[kind], heads.size),
                 window=window if has else None,
                 scale=1.0,
                 bias=biased,
@@ -164,30 +163,6 @@ def _read_heads(fields: Fields, windowed: tuple[bool, ...]) -> list[_Heads]:
         size = layer.size("head_dim", every.size)
         found[places[name]] = _Heads(layer.size("num_key_value_heads", every.count), size)
     return found
-
-
-def _read_rope(fields: Fields, kind: str, head_dim: int) -> RopeConfig:
-    given = fields.within("rope_parameters")
-    rope: Fields | None = Fields(fields.path, _ROPES[kind], prefix=f"rope_parameters.{kind}.")
-    if given is not None:
-        rope = given.within(kind)
-    if rope is None:
-        raise fields.error("rope_parameters", fields.get("rope_parameters"), f"one with {kind}")
-    share = rope.number("partial_rotary_factor", 1.0)
-    theta = _ROPES[kind]["rope_theta"]
-    if rope.get("rope_type", "default") != "proportional":
-        if share != 1:
-            raise rope.error("partial_rotary_factor", share, "one of a proportional rope_type")
-        return rope_of(fields, rope, theta=theta)[0]
-    rotated = 2 * int(share * head_dim // 2)
-    if share > 1 or not rotated:
-        raise rope.error("partial_rotary_factor", share, f"a part of {head_dim} dimensions")
-    return RopeConfig(
-        theta=rope.number("rope_theta", theta),
-        kind="proportional",
-        rotated=rotated,
-        factor=rope.number("factor", 1.0),
-    )
 
 
 def _read_sources(fields: Fields, windowed: tuple[bool, ...]) -> list[int | None]:

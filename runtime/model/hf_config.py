@@ -22,13 +22,19 @@ from runtime.model.hybrid_families import HYBRID_FAMILIES
 from runtime.model.kimi_families import KIMI_FAMILIES
 from runtime.model.latent_families import LATENT_FAMILIES
 from runtime.model.mamba_families import MAMBA_FAMILIES
+from runtime.model.mimo_families import MIMO_FAMILIES
+from runtime.model.minimax_families import MINIMAX_FAMILIES
+from runtime.model.more_dense_families import MORE_DENSE_FAMILIES
 from runtime.model.quantisation import read_quantisation
 
 FAMILIES: dict[str, Family] = {
     **DENSE_FAMILIES,
+    **MORE_DENSE_FAMILIES,
     **EXPERT_FAMILIES,
     **GEMMA4_FAMILIES,
     **LATENT_FAMILIES,
+    **MINIMAX_FAMILIES,
+    **MIMO_FAMILIES,
     **HYBRID_FAMILIES,
     **DELTA_FAMILIES,
     **KIMI_FAMILIES,
@@ -40,6 +46,8 @@ _TEXT_PART = {
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
     "kimi_k25": "deepseek_v3",
+    "lfm3_vl": "lfm3",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",

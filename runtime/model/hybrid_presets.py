@@ -17,6 +17,7 @@ from runtime.model.rope_config import RopeConfig
 _MAMBA_TINY = Mamba2(
     heads=4, head_dim=12, groups=2, state_dim=16, taps=4, conv_bias=False, least_step=0.001
 )
+_LFM3_TINY = replace(QWEN3_TINY, gated_heads=True)
 
 HYBRID_PRESETS: dict[str, ModelConfig] = {
     "lfm2-tiny": ModelConfig(
@@ -29,6 +30,24 @@ HYBRID_PRESETS: dict[str, ModelConfig] = {
                 feed_forward=Gated(size=96),
             )
             for attends in (False, True, False, False, True)
+        ),
+        max_context_tokens=8192,
+        tie_embeddings=True,
+        shaping=SHAPING,
+    ),
+    "lfm3-tiny": ModelConfig(
+        model_type="lfm3",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(mixer=mixer, feed_forward=Gated(size=96), norms="both")
+            for mixer in (
+                ShortConv(channels=64, taps=7),
+                replace(_LFM3_TINY, rope=RopeConfig(kind="proportional", rotated=8)),
+                ShortConv(channels=64, taps=7),
+                replace(_LFM3_TINY, window=21),
+                replace(_LFM3_TINY, rope=RopeConfig(kind="proportional", rotated=8)),
+            )
         ),
         max_context_tokens=8192,
         tie_embeddings=True,

@@ -4,9 +4,9 @@ Only layers of attention have any. Which block belongs to whom is ``radix_cache`
 block is an index. The layout keeps a block of a layer in one piece and, within it, each head's
 tokens together: [kv_heads, block_size, head_dim]; int8 and fp8 rows are longer by their scale
 (``kernels.quantised_kv``). Of latent attention there is one row that is key and value, of sparse
-attention with an index key behind them. Layers whose keys are of one shape lie in one tensor, a
-group; of most models there is one group. A layer that shares another's keys and values has no room
-of its own.
+attention with an index key behind them; index keys that choose blocks are a group. Layers whose
+keys are of one shape lie in one tensor, a group; of most models there is one group. A layer that
+shares another's keys and values has no room of its own.
 
 Always true: blocks are never moved or cleared; what was not written is never read.
 """
@@ -62,6 +62,10 @@ class KVPool:
         placed = [self.groups[group][place] for group, place in config.kv_places]
         self.layers = [(layer[0], layer[-1]) for layer in placed]
         """The result of ``layer`` for each."""
+        self._index_keys = [
+            None if place is None else self.groups[place[0]][place[1], 0]
+            for place in config.index_places
+        ]
 
     @property
     def blocks(self) -> Tensor:
@@ -95,6 +99,11 @@ class KVPool:
         [blocks, kv_heads, block_size, head_dim]; views, the same one where a row is both, and
         another layer's where it shares that one's."""
         return self.layers[index]
+
+    def index_keys(self, index: int) -> Tensor | None:
+        """[blocks, 1, block_size, dim], a view: the index keys of a layer, counted among those of
+        attention, that lie beside its keys and values; None: it has none such."""
+        return self._index_keys[index]
 
     def copy_block(self, source: "KVPool", block: int, target: int) -> None:
         """Copy the keys and values of all layers in a block of ``source`` to ``target`` here."""

@@ -75,6 +75,8 @@ class Latent:
     """Rows of a token in the pool: what is a key is a value, too."""
     window: ClassVar[int | None] = None
     shares: ClassVar[int | None] = None
+    index_shape: ClassVar[KVShape | None] = None
+    """Index keys lie in the same rows."""
 
     def __post_init__(self) -> None:
         for name in ("heads", "rank", "plain_dim", "rotary_dim", "value_dim"):
@@ -109,6 +111,11 @@ class Latent:
     def kv_shape(self) -> KVShape:
         """What the pool keeps of a token."""
         return KVShape(rows=self.kv_rows, heads=self.kv_heads, size=self.head_dim)
+
+    @property
+    def most_seen(self) -> int | None:
+        """Tokens that a query attends to at most; None: all."""
+        return None if self.indexer is None else self.indexer.top_k
 
     @property
     def values_dim(self) -> int:

@@ -12,7 +12,7 @@ import torch
 from kernels.attention import MOST_ON_TRITON
 from kernels.quantised_kv import FP8
 from runtime.config import EngineConfig
-from runtime.model.config import LoadError, ModelConfig
+from runtime.model.config import Attention, LoadError, ModelConfig
 from runtime.model.kv_pool import block_bytes
 from runtime.model.layers import WeightBits
 from runtime.model.state_plan import StatePlan, plan_states
@@ -66,6 +66,13 @@ def plan_memory(
             raise LoadError(
                 f"kv_cache_dtype {config.kv_cache_dtype} is not for sparse attention, which keeps "
                 "index keys as they are: leave it out"
+            )
+    for mixer in model.attention:
+        choice = mixer.choice if isinstance(mixer, Attention) else None
+        if choice is not None and choice.size % config.block_size:
+            raise LoadError(
+                f"block_size {config.block_size} does not divide the {choice.size} tokens of "
+                "blocks that sparse attention chooses"
             )
     block = block_bytes(model, config.block_size, kv_dtype)
     budget = _budget(config, block, device, free_bytes)

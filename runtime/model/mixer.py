@@ -8,13 +8,17 @@ notice the order.
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kernels.attention import paged_attention
+from kernels.block_attention import block_attention
+from kernels.chosen_attention import ChosenRows
 from kernels.norm import mean_square, norm_by, rms_norm
 from kernels.paged_layout import PagedLayout
 from kernels.qkv import norm_rope_write
 from kernels.rope import apply_rope
 from kernels.short_conv import ConvWeights, short_conv
+from runtime.model.block_indexer import BlockIndexer
 from runtime.model.config import Attention
 from runtime.model.layers import Linear, MapLoader, Matrix, WeightSource, biases_of, matrices_of
 from runtime.model.recurrent import ShortConv
@@ -48,8 +52,15 @@ class AttentionMixer:
         if spec.sinks:
             self._sinks = source.tensor(f"{name}.sinks", (spec.heads,), wide=True)
         self._gate = _load_gate(spec, name, hidden, loader) if spec.gated else None
+        self._head_gate: Linear | None = None
+        if spec.gated_heads:
+            self._head_gate = loader.linear([f"{name}.g_proj"], [spec.heads], hidden, bias=False)
+        self._indexer: BlockIndexer | None = None
+        if spec.choice is not None:
+            sizes = spec.kv_heads, spec.rotated, hidden
+            self._indexer = BlockIndexer(spec.choice, name, sizes, loader, eps=eps)
         self.output = loader.linear(
-            [f"{name}.o_proj"], [hidden], spec.query_size, bias=spec.output_bias
+            [f"{name}.o_proj"], [hidden], spec.result_size, bias=spec.output_bias
         )
 
     @property
@@ -57,6 +68,10 @@ class AttentionMixer:
         """Whether ``kernels.native_layers`` knows all that it does."""
         spec = self.spec
         if spec.shares is not None or spec.value_norm or spec.keys_are_values:
+            return False
+        if spec.choice is not None or spec.value_dim is not None or spec.value_scale != 1:
+            return False
+        if self._head_gate is not None:
             return False
         return self._norm_of_all is None and self._sinks is None and self._gate is None
 
@@ -66,9 +81,15 @@ class AttentionMixer:
         return self._scale
 
     @property
+    def waits_for_the_host(self) -> bool:
+        """Whether a step asks the host how its rows are to be parted."""
+        return self._indexer is not None
+
+    @property
     def step_bytes(self) -> int:
-        gate = 0 if self._gate is None else self._gate.num_bytes
-        return self.qkv.num_bytes + self.output.num_bytes + gate
+        gate = sum(0 if each is None else each.num_bytes for each in (self._gate, self._head_gate))
+        indexer = 0 if self._indexer is None else self._indexer.step_bytes
+        return self.qkv.num_bytes + self.output.num_bytes + gate + indexer
 
     def __call__(
         self,
@@ -78,6 +99,8 @@ class AttentionMixer:
         blocks: tuple[Tensor, Tensor],
         slots: Tensor,
         layout: PagedLayout,
+        index_keys: Tensor | None = None,
+        rows: ChosenRows | None = None,
     ) -> Tensor:
         """[T, hidden] -> [T, hidden]; writes the rows' keys and values, if they are its own.
 
@@ -88,11 +111,13 @@ class AttentionMixer:
                 [blocks, kv_heads, block_size, head_dim].
             slots: [T] where each row's go.
             layout: the step's sequences.
+            index_keys: [blocks, 1, block_size, dim], where blocks are chosen; written too.
+            rows: which rows choose; None: none does.
         """
         spec, qkv = self.spec, self.qkv(x)
         if self._norm_of_all is not None:
             qkv = self._normed(qkv, *self._norm_of_all)
-        heads = qkv.view(x.shape[0], -1, spec.head_dim)
+        heads = self._by_head(qkv)
         if spec.shares is not None:
             queries = self._rotated(heads, rotation)
         else:
@@ -106,13 +131,64 @@ class AttentionMixer:
             )
         if rotation.query_scale is not None:
             queries = queries * rotation.query_scale[:, None, None]
-        mixed = paged_attention(
-            queries, *blocks, layout, scale=self._scale, window=spec.window, sinks=self._sinks
-        )
+        chosen: Tensor | None = None
+        if self._indexer is not None and index_keys is not None:
+            self._indexer.write_keys(x, rotation, index_keys, slots)
+            if rows is not None:
+                chosen = self._indexer.choose(x, rotation, index_keys, rows)
+        if chosen is None or rows is None:
+            mixed = self._attend(queries, blocks, layout)
+        else:
+            mixed = self._chosen(queries, blocks, chosen, rows)
+        if spec.value_dim is not None:
+            mixed = mixed[..., : spec.value_dim]
+        if spec.value_scale != 1:
+            mixed = mixed * spec.value_scale
+        if self._head_gate is not None:
+            mixed = mixed * torch.sigmoid(self._head_gate(x))[..., None]
         mixed = mixed.flatten(1)
         if self._gate is not None:
             mixed = mixed * torch.sigmoid(self._gate(x))
         return self.output(mixed)
+
+    def _by_head(self, qkv: Tensor) -> Tensor:
+        """[T, heads, head_dim]: queries, keys and values of what was projected; values that are
+        shorter with zeros behind them."""
+        spec = self.spec
+        if spec.value_dim is None or spec.shares is not None:
+            return qkv.view(len(qkv), -1, spec.head_dim)
+        size = spec.kv_heads * spec.value_dim
+        values = qkv[:, -size:].view(len(qkv), -1, spec.value_dim)
+        values = functional.pad(values, (0, spec.head_dim - spec.value_dim))
+        rest = qkv[:, :-size].view(len(qkv), -1, spec.head_dim)
+        return torch.cat((rest, values), dim=1)
+
+    def _attend(
+        self, queries: Tensor, blocks: tuple[Tensor, Tensor], layout: PagedLayout
+    ) -> Tensor:
+        """[T, heads, head_dim]: each query sees all of its context, or a window of it."""
+        window, sinks = self.spec.window, self._sinks
+        return paged_attention(
+            queries, *blocks, layout, scale=self._scale, window=window, sinks=sinks
+        )
+
+    def _chosen(
+        self,
+        queries: Tensor,
+        blocks: tuple[Tensor, Tensor],
+        chosen: Tensor,
+        rows: ChosenRows,
+    ) -> Tensor:
+        """The same where some rows read the blocks that they have chosen."""
+        choice = self.spec.choice
+        assert choice is not None
+        mixed, own = torch.empty_like(queries), rows.choosing
+        mixed[own] = block_attention(
+            queries[own], *blocks, chosen, rows.spans, size=choice.size, scale=self._scale
+        )
+        if rows.seen is not None:
+            mixed[rows.all_seen] = self._attend(queries[rows.all_seen], blocks, rows.seen)
+        return mixed
 
     def _rotated(self, queries: Tensor, rotation: Rotation) -> Tensor:
         """Queries [T, heads, head_dim] of keys that are written already."""
@@ -184,7 +260,7 @@ def _load_qkv(
     source = loader.source
     weights = matrices_of(source, names, outputs, hidden)
     bias = biases_of(source, names, outputs) if spec.bias else None
-    if spec.gated:
+    if spec.gated and not spec.gate_apart:
         chosen = _rows_of(spec, 0)
         weights[0] = _rows(weights[0], chosen)
         if bias is not None:
@@ -198,7 +274,10 @@ def _load_qkv(
 
 
 def _load_gate(spec: Attention, name: str, hidden: int, loader: MapLoader) -> Linear:
-    """Load the gate of the heads' results, from the rows behind those of each head's queries."""
+    """Load the gate of the heads' results, as a rule from the rows behind those of each head's
+    queries."""
+    if spec.gate_apart:
+        return loader.linear([f"{name}.gate_proj"], [spec.query_size], hidden, bias=False)
     source, names, outputs = loader.source, [f"{name}.q_proj"], [_query_rows(spec)]
     (weight,), chosen = matrices_of(source, names, outputs, hidden), _rows_of(spec, 1)
     bias = biases_of(source, names, outputs)[chosen] if spec.bias else None
@@ -206,7 +285,7 @@ def _load_gate(spec: Attention, name: str, hidden: int, loader: MapLoader) -> Li
 
 
 def _query_rows(spec: Attention) -> int:
-    return spec.query_size * (2 if spec.gated else 1)
+    return spec.query_size * (2 if spec.gated and not spec.gate_apart else 1)
 
 
 def _rows_of(spec: Attention, half: int) -> Tensor:
@@ -236,13 +315,17 @@ def _order_of_dimensions(spec: Attention) -> Tensor | None:
     """Which dimension of a head of the checkpoint lies at each place; None: as they are.
 
     8 dimensions of which 4 are rotated, in pairs 0-2 and 1-3: 0 1 4 5 | 2 3 6 7, in which a pair's
-    two are 4 apart like those of a head that is rotated whole.
+    two are 4 apart like those of a head that is rotated whole. Of pairs of neighbours, 0-1 and 2-3:
+    0 2 4 5 | 1 3 6 7.
     """
     turned = spec.turned_part
-    if turned is None:
+    if turned is None and not spec.interleaved:
         return None
+    turned = spec.rotated if turned is None else turned
     half, rest = turned // 2, (spec.head_dim - turned) // 2
     dims = torch.arange(spec.head_dim)
+    if spec.interleaved:
+        dims[:turned] = dims[:turned].view(-1, 2).T.flatten()
     first, second, unturned, last = torch.split(dims, [half, half, rest, rest])
     return torch.cat((first, unturned, second, last))
 

@@ -1,6 +1,15 @@
 """What shapes of random models have in common (``runtime.model.presets``). No torch here."""
 
-from runtime.model.config import Attention, Experts, Gated, KeepsKV, Layer, LogitShaping, Router
+from runtime.model.config import (
+    Attention,
+    Experts,
+    Gated,
+    KeepsKV,
+    Layer,
+    LogitShaping,
+    Plain,
+    Router,
+)
 from runtime.model.latent import Latent
 from runtime.model.rope_config import RopeConfig
 
@@ -32,6 +41,6 @@ GROUPED_EXPERTS = Experts(
 """Experts of many."""
 
 
-def alike(count: int, mixer: KeepsKV, feed_forward: Gated | Experts) -> tuple[Layer, ...]:
+def alike(count: int, mixer: KeepsKV, feed_forward: Gated | Plain | Experts) -> tuple[Layer, ...]:
     """So many layers of one kind."""
     return (Layer(mixer=mixer, feed_forward=feed_forward),) * count

@@ -15,6 +15,8 @@ from runtime.model.config import (
     ModelConfig,
     Router,
 )
+from runtime.model.dense_presets import DENSE_PRESETS
+from runtime.model.expert_presets import EXPERT_PRESETS
 from runtime.model.gemma_presets import GEMMA_PRESETS
 from runtime.model.hybrid_presets import HYBRID_PRESETS
 from runtime.model.latent_presets import LATENT_PRESETS, LATENT_REAL
@@ -35,6 +37,8 @@ _HALF_TURNED = Attention(heads=6, kv_heads=2, head_dim=16, rope=RopeConfig(rotat
 
 PRESETS: dict[str, ModelConfig] = {
     **LATENT_PRESETS,
+    **EXPERT_PRESETS,
+    **DENSE_PRESETS,
     **HYBRID_PRESETS,
     "qwen3-tiny": ModelConfig(
         model_type="qwen3",

@@ -44,9 +44,11 @@ def _unnamed(fields: Fields) -> str | None:
 
 
 def _read_fp8(fields: Fields) -> Quantisation:
-    """``transformers``' own: blocks, or one scale for a matrix."""
+    """``transformers``' own: blocks, or one scale for a matrix. The list of modules that are left
+    out has another name in some folders (MiMo V2)."""
     fields.one_of("fmt", {"e4m3": True, "float8_e4m3fn": True}, "e4m3")
-    field = "modules_to_not_convert"
+    fields.whole("store_dtype", None, "absent: numbers are kept in the format that is named")
+    field = "ignored_layers" if "ignored_layers" in fields else "modules_to_not_convert"
     return Quantisation(
         method="fp8",
         excluded_field=field,

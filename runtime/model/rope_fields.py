@@ -5,7 +5,9 @@ with two kinds of layers have an object for each within the former.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from runtime.model.config_fields import MOST_SIZE, Fields
 from runtime.model.rope_config import RopeConfig
@@ -69,6 +71,39 @@ def rope_of(
     if kind == "linear":
         return RopeConfig(theta=theta, kind="linear", factor=factor, rotated=rotated), context
     return _yarn(rope, theta, factor, original, rotated), context
+
+
+def rope_of_kind(
+    fields: Fields, kind: str, defaults: Mapping[str, Any], head_dim: int
+) -> RopeConfig:
+    """Positions of layers of one kind, where each has an object within ``rope_parameters``; that
+    may say that a part of a head is rotated in proportion to the whole.
+
+    Args:
+        defaults: the family's object, where there is none for any kind.
+        head_dim: dimensions of a head in these layers.
+    """
+    given = fields.within("rope_parameters")
+    rope: Fields | None = Fields(fields.path, defaults, prefix=f"rope_parameters.{kind}.")
+    if given is not None:
+        rope = given.within(kind)
+    if rope is None:
+        raise fields.error("rope_parameters", fields.get("rope_parameters"), f"one with {kind}")
+    share = rope.number("partial_rotary_factor", 1.0)
+    theta = defaults["rope_theta"]
+    if rope.get("rope_type", "default") != "proportional":
+        if share != 1:
+            raise rope.error("partial_rotary_factor", share, "one of a proportional rope_type")
+        return rope_of(fields, rope, theta=theta)[0]
+    rotated = 2 * int(share * head_dim // 2)
+    if share > 1 or not rotated:
+        raise rope.error("partial_rotary_factor", share, f"a part of {head_dim} dimensions")
+    return RopeConfig(
+        theta=rope.number("rope_theta", theta),
+        kind="proportional",
+        rotated=rotated,
+        factor=rope.number("factor", 1.0),
+    )
 
 
 def _stretched(rope: Fields, factor: float, original: int) -> int:

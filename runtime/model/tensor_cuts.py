@@ -170,10 +170,14 @@ def _of_mixer(rest: str, layer: Layer, cutter: _Cutter) -> TensorCut | None:
 
 
 def _of_attention(rest: str, module: str, mixer: Attention, cutter: _Cutter) -> TensorCut | None:
-    """Of gated attention the gates lie behind each head's queries, and go with them."""
-    if rest == "sinks" or module == "q_proj" or (module == "q_norm" and mixer.norm == "all"):
+    """Of gated attention the gates lie behind each head's queries, and go with them, unless they
+    have a matrix of their own. Index queries are as many as heads of keys."""
+    if rest == "sinks" or (module == "q_norm" and mixer.norm == "all"):
         return cutter.outputs
-    if module in ("k_proj", "v_proj") or (module == "k_norm" and mixer.norm == "all"):
+    if module in ("q_proj", "gate_proj", "g_proj"):
+        return cutter.outputs
+    of_keys = module in ("k_proj", "v_proj", "indexer.q_proj")
+    if of_keys or (module == "k_norm" and mixer.norm == "all"):
         return cutter.shared(mixer.kv_heads)
     return None
 

@@ -10,19 +10,24 @@ from runtime.model.config import Experts, LoadError
 from runtime.model.config_fields import Fields
 from runtime.model.dense_families import DENSE_FAMILIES
 from runtime.model.expert_families import EXPERT_FAMILIES
-from runtime.model.family import read_layer_types, rotated_dimensions
+from runtime.model.family import SWITCHED, read_layer_types, read_listed, rotated_dimensions
 from runtime.model.hf_config import read_model_config
+from runtime.model.mimo_families import MIMO_FAMILIES
+from runtime.model.minimax_families import MINIMAX_FAMILIES
+from runtime.model.more_dense_families import MORE_DENSE_FAMILIES
 from tests.support.config_folders import BASE, read_folder
 
+WITH_EXPERTS = (*EXPERT_FAMILIES, *MIMO_FAMILIES, *MINIMAX_FAMILIES)
 
-@pytest.mark.parametrize("model_type", [*DENSE_FAMILIES, *EXPERT_FAMILIES])
+
+@pytest.mark.parametrize("model_type", [*DENSE_FAMILIES, *MORE_DENSE_FAMILIES, *WITH_EXPERTS])
 def test_every_family_reads_the_least_that_a_folder_says(model_type: str, tmp_path: Path) -> None:
     least = {"rope_scaling": LONGROPE} if model_type == "phi3" else {}
     config = read_folder(tmp_path, model_type, **least)
     assert config.model_type == model_type
     assert config.num_layers == 6
     assert any(isinstance(layer.feed_forward, Experts) for layer in config.layers) == (
-        model_type in EXPERT_FAMILIES
+        model_type in WITH_EXPERTS
     )
 
 
@@ -39,6 +44,12 @@ LONGROPE = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] 
         ("llama", {"logits_scaling": 2.0}, "logits_scaling is 2.0, not 1 or null"),
         ("llama", {"num_local_experts": 8}, "num_local_experts is 8"),
         ("mixtral", {"n_shared_experts": 1}, "n_shared_experts is 1"),
+        ("llama", {"attention_value_scale": 0.7}, "attention_value_scale is 0.7, not 1 or null"),
+        ("qwen3", {"use_attention_gate": True}, "use_attention_gate is True, not false or null"),
+        ("qwen3", {"use_sandwich_norm": True}, "use_sandwich_norm is True, not false or null"),
+        ("qwen3_moe", {"sparse_attention_config": {}}, "sparse_attention_config is {}, not null"),
+        ("mistral", {"hybrid_layer_pattern": [0] * 6}, r"hybrid_layer_pattern is \[0, 0"),
+        ("llama", {"add_swa_attention_sink_bias": True}, "add_swa_attention_sink_bias is True"),
         ("qwen3_moe", {"n_group": 4}, "n_group is 4"),
         ("granite", {"logits_scaling": 0}, "logits divided by 0"),
         ("granite", {"hidden_act": "gelu"}, "hidden_act is 'gelu', not silu"),
@@ -107,3 +118,16 @@ def test_a_wrapper_around_a_wrapper_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "x", "text_config": [1]}))
     with pytest.raises(LoadError, match=r"field text_config is \[1\], not an object"):
         read_model_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "found", [None, "01", [0], [0, 1, 2], [0, 1, "1"], [0, 1, [1]], [0, 1, 0.0], {"0": 1}]
+)
+def test_a_list_for_the_layers_is_as_long_as_they_are_and_of_known_words(found: object) -> None:
+    assert read_listed(Fields(Path("c"), {"a": [0, 1, True]}), "a", SWITCHED, 3) == [
+        False,
+        True,
+        True,
+    ]
+    with pytest.raises(LoadError, match=r"field a is .*, not 3 of 0, 1"):
+        read_listed(Fields(Path("c"), {"a": found}), "a", SWITCHED, 3)

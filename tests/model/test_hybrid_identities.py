@@ -36,6 +36,7 @@ pytestmark = pytest.mark.tail
 _ASKED = os.environ.get("KEEPWARM_HYBRID_OPERATIONS")
 OPERATIONS = {
     "lfm2-tiny": int(_ASKED or 3000),
+    "lfm3-tiny": int(_ASKED or 250),
     "qwen3.5-tiny": int(_ASKED or 80),
     "granite-hybrid-tiny": int(_ASKED or 80),
     "kimi-linear-tiny": int(_ASKED or 80),

@@ -21,6 +21,7 @@ LIMIT = 1e-5
 CLASSES = {
     "lfm2": "Lfm2",
     "lfm2_moe": "Lfm2Moe",
+    "lfm3": "Lfm3",
     "qwen3_next": "Qwen3Next",
     "qwen3_5_text": "Qwen3_5Text",
     "qwen3_5_moe_text": "Qwen3_5MoeText",
@@ -78,7 +79,31 @@ def fields(family: str, shape: Shape) -> dict[str, Any]:
         return mamba_fields(shape)
     if family == "nemotron_h":
         return nemotron_fields(shape)
+    if family == "lfm3":
+        return lfm3_fields(shape)
     return delta_fields(family, shape) if family in DELTA else conv_fields(family, shape)
+
+
+def lfm3_fields(shape: Shape) -> dict[str, Any]:
+    kinds = ["sliding_attention", "conv", "full_attention", "conv", "sliding_attention"]
+    return {
+        "layer_types": kinds[: shape.layers],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
+            "full_attention": {
+                "rope_type": "proportional",
+                "rope_theta": 9000.0,
+                "partial_rotary_factor": 0.5 if shape.tied else 0.4,
+            },
+        },
+        "head_dim": 20,
+        "sliding_window": shape.window,
+        "conv_bias": shape.tied,
+        "conv_L_cache": 7 - (shape.layers == 5),
+        "use_sandwich_norm": shape.layers != 3,
+        "use_attention_gate": shape.layers != 5,
+        "attention_bias": shape.tied,
+    }
 
 
 def nemotron_fields(shape: Shape) -> dict[str, Any]:
@@ -259,10 +284,31 @@ def test_logits_of_a_hybrid_are_those_of_transformers(
     monkeypatch.setattr("runtime.model.rotary.angle_dtype", lambda dtype: torch.float32)
     in_float64(family, monkeypatch)
     seed = request.config.getoption("--seed")
-    model = random_model(family, SHAPES[shape], seed)
-    save(model, tmp_path)
+    compare(random_model(family, SHAPES[shape], seed), tmp_path, seed)
+
+
+def test_logits_of_a_wrappers_text_part_are_those_of_transformers(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.model.rotary.angle_dtype", lambda dtype: torch.float32)
+    seed = request.config.getoption("--seed")
+    text = random_model("lfm3", SHAPES["below"], seed).config
+    part = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 1}
+    config = transformers.Lfm3VlConfig(
+        text_config=text.to_dict(),
+        vision_config={**part, "num_key_value_heads": 1, "intermediate_size": 8, "patch_size": 4},
+        projector_hidden_size=8,
+        tie_word_embeddings=True,
+    )
+    config._attn_implementation = "eager"
+    model = transformers.Lfm3VlForConditionalGeneration(config).eval()
+    compare(disturbed(model, seed), tmp_path, seed)
+
+
+def compare(model: transformers.PreTrainedModel, folder: Path, seed: int) -> None:
+    save(model, folder)
     model.double()
-    ours = load_model(tmp_path, dtype=torch.float64, device=CPU)
+    ours = load_model(folder, dtype=torch.float64, device=CPU)
     runner = ModelRunner(ours, num_blocks=45, block_size=16)
     runner.hold_states(slots=2, rings=2)
     assert runner.states is not None

@@ -114,6 +114,25 @@ def test_rows_with_index_keys_are_not_kept_in_8_bits(device: str, name: str) -> 
         )
 
 
+def test_blocks_of_the_pool_divide_those_that_are_chosen() -> None:
+    sparse = random_model_config("minimax-m3-tiny")
+
+    def plan(**own: object) -> MemoryPlan:
+        return plan_memory(
+            EngineConfig(model="random:minimax-m3-tiny", **own),  # type: ignore[arg-type]
+            sparse,
+            dtype=torch.bfloat16,
+            device=torch.device("cpu"),
+            free_bytes=lambda: 1 << 40,
+        )
+
+    assert plan(block_size=8).block_bytes == 8 * (3 * 2 * 2 * 16 + 2 * 12) * 2
+    with pytest.raises(LoadError, match="block_size 32 does not divide the 16 tokens of blocks"):
+        plan(block_size=32)
+    with pytest.raises(LoadError, match="kv_cache_dtype int8 is not for sparse attention"):
+        plan(kv_cache_dtype="int8")
+
+
 def test_weights_are_as_wide_as_they_are_loaded() -> None:
     count = CONFIG.num_parameters
     assert weight_bytes(CONFIG, torch.float32, 16) == 4 * count

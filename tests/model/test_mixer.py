@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.model.attention_shape import NormOfHeads
 from runtime.model.batch import SequenceInput, StepBatch
-from runtime.model.config import Attention, Gated, Layer, ModelConfig, NormOfHeads
+from runtime.model.config import Attention, Gated, Layer, ModelConfig
 from runtime.model.kv_pool import KVPool
 from runtime.model.layers import MapLoader
 from runtime.model.mixer import AttentionMixer

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from runtime.model.config import LoadError
+from runtime.model.dense_presets import DENSE_PRESETS
+from runtime.model.expert_presets import EXPERT_PRESETS
 from runtime.model.gemma_presets import GEMMA_PRESETS
 from runtime.model.hybrid_presets import HYBRID_PRESETS
 from runtime.model.latent_presets import LATENT_PRESETS
@@ -60,7 +62,7 @@ def test_models_with_recurrent_layers_are_those_of_a_module_of_their_own() -> No
 
 
 def test_other_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(LoadError, match=r"there are: deepseek-v2-tiny, .*, qwen3-tiny"):
+    with pytest.raises(LoadError, match=r"there are: afmoe-tiny, .*, qwen3-tiny"):
         random_model_config("gpt")
 
 
@@ -77,6 +79,19 @@ def test_gemma_4_has_presets_with_all_that_it_has() -> None:
     assert small.layer_inputs is not None
     assert experts.has_experts
     assert [mixer.keys_are_values for mixer in experts.attention] == [False, True]
+
+
+def test_dense_families_of_late_have_a_preset_each() -> None:
+    assert DENSE_PRESETS.items() <= PRESETS.items()
+    kinds = [config.model_type for config in DENSE_PRESETS.values()]
+    assert kinds == ["seed_oss", "arcee", "glm4", "exaone4"]
+
+
+def test_a_model_chooses_blocks_in_all_but_its_first_layer() -> None:
+    assert EXPERT_PRESETS.items() <= PRESETS.items()
+    m3 = EXPERT_PRESETS["minimax-m3-tiny"]
+    assert [mixer.choice is None for mixer in m3.attention] == [True, False, False]
+    assert m3.top_k == 32
 
 
 def test_models_with_latents_are_among_the_others_and_choose_and_share() -> None:

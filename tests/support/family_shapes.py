@@ -416,6 +416,119 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "num_experts_per_tok": 3,
         },
     ),
+    "minimax_m3_vl_text": (
+        "MiniMaxM3VL",
+        lambda shape: {
+            **_part(shape, 0.5),
+            "rotary_dim": 8,
+            "head_dim": 16,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "dense_intermediate_size": 40,
+            "shared_intermediate_size": 24,
+            "mlp_layer_types": ["dense", *["sparse"] * (shape.layers - 1)],
+            "layer_types": ["full_attention", *["minimax_m3_sparse"] * (shape.layers - 1)],
+            "index_n_heads": shape.kv_heads,
+            "index_head_dim": 10 + 2 * shape.tied,
+            "index_block_size": 16 * (1 + shape.tied),
+            "index_topk_blocks": 2 + shape.layers,
+            "index_local_blocks": 1 + shape.layers % 2,
+        },
+    ),
+    "mimo_v2_flash": (
+        "MiMoV2Flash",
+        lambda shape: {
+            **_experts(shape),
+            "rope_parameters": {
+                "full_attention": {**shape.rope, "partial_rotary_factor": 0.334},
+                "sliding_attention": {
+                    "rope_type": "default",
+                    "rope_theta": 700.0,
+                    "partial_rotary_factor": 0.334,
+                },
+            },
+            "num_attention_heads": 2 * shape.heads,
+            "head_dim": 24,
+            "v_head_dim": 24 if shape.heads == 9 else 10,
+            "sliding_window": shape.window,
+            "layer_types": ["sliding_attention", "full_attention"] * 2
+            + ["sliding_attention"] * (shape.layers - 4)
+            if shape.layers > 3
+            else None,
+            "n_routed_experts": 8,
+            "n_group": 4 if shape.tied else 2,
+            "topk_group": 2,
+            "moe_intermediate_size": 24,
+            "routed_scaling_factor": 1.7 if shape.tied else None,
+            "attention_value_scale": None if shape.heads == 5 else 0.6,
+            "attention_bias": shape.tied,
+        },
+    ),
+    "seed_oss": (
+        "SeedOss",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "head_dim": 14,
+            "attention_bias": not shape.tied,
+            "attention_out_bias": shape.tied,
+            "mlp_bias": shape.tied,
+        },
+    ),
+    "glm4": (
+        "Glm4",
+        lambda shape: {
+            **_part(shape, 1.0 if shape.heads == 5 else 0.5),
+            "head_dim": 12,
+            "attention_bias": shape.tied,
+        },
+    ),
+    "exaone4": (
+        "Exaone4",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "sliding_window": None if shape.heads == 5 else shape.window,
+            "sliding_window_pattern": 2,
+            "layer_types": ["full_attention"] * 3 if shape.heads == 5 else None,
+        },
+    ),
+    "arcee": (
+        "Arcee",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "attention_bias": shape.tied,
+            "mlp_bias": not shape.tied,
+        },
+    ),
+    "afmoe": (
+        "Afmoe",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "head_dim": 14,
+            "attention_bias": shape.tied,
+            "sliding_window": shape.window,
+            "global_attn_every_n_layers": 2 + shape.tied,
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+            "num_shared_experts": 1 + shape.tied,
+            "moe_intermediate_size": 24,
+            "route_scale": 1.7,
+            "num_dense_layers": 1 + shape.tied,
+            "mup_enabled": not shape.tied,
+        },
+    ),
+    "hy_v3": (
+        "HYV3",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "head_dim": 14,
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+            "num_shared_experts": 1 + shape.tied,
+            "moe_intermediate_size": 24,
+            "attention_bias": shape.tied,
+            "mlp_layer_types": ["sparse", "dense", *["sparse"] * (shape.layers - 2)],
+        },
+    ),
     "gpt_oss": (
         "GptOss",
         lambda shape: {
@@ -445,7 +558,7 @@ def make(family: str, shape: Shape, *, seed: int) -> transformers.PreTrainedMode
 
 def _config(family: str, shape: Shape) -> Any:
     name, own = FAMILIES[family]
-    suffix = "TextConfig" if name.startswith("Gemma") else "Config"
+    suffix = "TextConfig" if name.startswith(("Gemma", "MiniMaxM3")) else "Config"
     return getattr(transformers, f"{name}{suffix}")(**{**shape.fields, **own(shape)})
 
 
@@ -456,6 +569,7 @@ WRAPPERS = {
     "mistral3 around ministral3": ("ministral3", "Mistral3"),
     "mistral3 around mistral4": ("mistral4", "Mistral3"),
     "gemma3": ("gemma3_text", "Gemma3"),
+    "minimax_m3_vl": ("minimax_m3_vl_text", "MiniMaxM3VL"),
 }
 """The text part of each, and what its classes are called."""
 
@@ -488,6 +602,8 @@ def make_wrapper(wrapper: str, shape: Shape, *, seed: int) -> transformers.PreTr
         config.text_config.output_hidden_states = True
         model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
         return disturbed(model, seed)
+    if name == "MiniMaxM3VL":
+        return _minimax_m3(text, shape, seed)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "image_size": 16}
     kind = "pixtral" if name == "Mistral3" else "siglip_vision_model"
     vision = {"model_type": kind, **sizes, "num_attention_heads": 1, "patch_size": 4}
@@ -501,6 +617,20 @@ def make_wrapper(wrapper: str, shape: Shape, *, seed: int) -> transformers.PreTr
     config.text_config._experts_implementation = "eager"
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
+    return disturbed(model, seed)
+
+
+def _minimax_m3(text: str, shape: Shape, seed: int) -> transformers.PreTrainedModel:
+    vision = {**_SMALL_PART, "hidden_size": 16, "intermediate_size": 8, "patch_size": 4}
+    config = transformers.MiniMaxM3VLConfig(
+        text_config=_config(text, shape).to_dict(),
+        vision_config={**vision, "image_size": 16},
+        projector_hidden_size=8,
+        tie_word_embeddings=shape.tied,
+    )
+    config.text_config._experts_implementation = "eager"
+    config._attn_implementation = "eager"
+    model = transformers.MiniMaxM3SparseForConditionalGeneration(config).eval()
     return disturbed(model, seed)
 
 

@@ -21,7 +21,7 @@ from runtime.model.latent import Latent
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, ShortConv
-from tests.support.reference_choice import chosen_tokens, layer_norm
+from tests.support.reference_choice import chosen_tokens, layer_norm, seen_blocks
 from tests.support.reference_rope import grow, rotate
 
 AllowedTokens = Callable[[Sequence[int]], Collection[int] | None]
@@ -276,21 +276,28 @@ class ReferenceModel:
         own = (("q", spec.heads), ("k", spec.kv_heads), ("v", spec.kv_heads))
         own = own[: 1 if spec.shares is not None else 2 if spec.keys_are_values else 3]
         for part, heads in own:
-            taken = 2 if spec.gated and part == "q" else 1
-            y = self._linear(f"{name}.{part}_proj", x, taken * heads * spec.head_dim, spec.bias)
+            taken = 2 if spec.gated and not spec.gate_apart and part == "q" else 1
+            size = spec.value_dim if part == "v" and spec.value_dim else spec.head_dim
+            y = self._linear(f"{name}.{part}_proj", x, taken * heads * size, spec.bias)
             if taken == 2:
                 both = y.view(len(x), heads, 2, spec.head_dim)
                 y, gates = both[:, :, 0].flatten(1), both[:, :, 1].flatten(1)
             if spec.norm == "all" and part != "v":
                 y = self._norm(f"{name}.{part}_norm", y)
-            y = y.view(len(x), heads, spec.head_dim)
+            y = y.view(len(x), heads, size)
             if part == ("k" if spec.keys_are_values else "v"):
                 values = y
                 if spec.value_norm:
                     values = y / (y.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt()
             if spec.norm == "each" and part != "v":
                 y = self._norm(f"{name}.{part}_norm", y)
+            if spec.interleaved and spec.rope is not None and part != "v":
+                turned = spec.rope.rotated or spec.head_dim
+                pairs = [*range(0, turned, 2), *range(1, turned, 2)]
+                y = y[..., [*pairs, *range(turned, spec.head_dim)]]
             parts.append(y if part == "v" or spec.rope is None else rotate(y, spec.rope))
+        if spec.gate_apart:
+            gates = self._linear(f"{name}.gate_proj", x, spec.query_size, False)
         queries = parts[0]
         keys, values = self._made[spec.shares] if spec.shares is not None else (parts[1], values)
         self._made.append((keys, values))
@@ -301,22 +308,37 @@ class ReferenceModel:
         visible = distance >= 0
         if spec.window is not None:
             visible &= distance < spec.window
+        by_head = visible.expand(spec.kv_heads, -1, -1)
+        if spec.choice is not None:
+            by_head = by_head & self._choice_of_blocks(spec, f"{name}.indexer", x)
         scale = 1 / math.sqrt(spec.head_dim) if spec.scale is None else spec.scale
         outputs = []
         for head in range(spec.heads):
             shared = head * spec.kv_heads // spec.heads
             scores = queries[:, head] @ keys[:, shared].T * scale
-            scores = torch.where(visible, scores, -torch.inf)
+            scores = torch.where(by_head[shared], scores, -torch.inf)
             most = scores.max(-1, keepdim=True).values
             weights = (scores - most).exp()
             total = weights.sum(-1, keepdim=True)
             if spec.sinks:
                 total = total + (self._get(f"{name}.sinks", spec.heads)[head] - most).exp()
-            outputs.append(weights / total @ values[:, shared])
+            outputs.append(weights / total @ values[:, shared] * spec.value_scale)
+            if spec.gated_heads:
+                gate = self._linear(f"{name}.g_proj", x, spec.heads, False)[:, head, None]
+                outputs[-1] = outputs[-1] / (1 + (-gate).exp())
         output = torch.cat(outputs, -1)
         if gates is not None:
             output = output / (1 + (-gates).exp())
         return self._linear(f"{name}.o_proj", output, self.config.hidden_size, spec.output_bias)
+
+    def _choice_of_blocks(self, spec: Attention, name: str, x: Tensor) -> Tensor:
+        """[kv_heads, tokens, tokens]: which tokens each may see."""
+        choice = spec.choice
+        queries = self._linear(f"{name}.q_proj", x, spec.kv_heads * choice.dim, False)
+        queries = self._norm(f"{name}.q_norm", queries.view(len(x), -1, choice.dim))
+        keys = self._norm(f"{name}.k_norm", self._linear(f"{name}.k_proj", x, choice.dim, False))
+        queries, keys = rotate(queries, spec.rope), rotate(keys[:, None], spec.rope)
+        return seen_blocks(queries, keys[:, 0], choice.size, choice.count, choice.local)
 
     def latent(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
         """With keys and values of every head, as they are defined."""

@@ -87,6 +87,7 @@ USES_TORCH = {
     "model.kv_pool",
     "model.kimi_mixer",
     "model.latent_mixer",
+    "model.block_indexer",
     "model.layer_inputs",
     "model.layers",
     "model.memory_plan",

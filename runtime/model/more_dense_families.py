@@ -1,0 +1,121 @@
+"""Seed-OSS, GLM-4, EXAONE 4 and Arcee, which have one MLP in each layer: from their
+``config.json`` to layers.
+
+What a family's checkpoints leave out gets the default that ``transformers`` has for it.
+"""
+
+from dataclasses import replace
+
+from runtime.model.config import Layer, ModelConfig, Plain
+from runtime.model.config_fields import Fields
+from runtime.model.family import (
+    Family,
+    TensorNames,
+    read_activation,
+    read_attention,
+    read_decoder,
+    read_layer_types,
+    read_mlp,
+    rotated_dimensions,
+)
+from runtime.model.rope_fields import read_rope, rope_object, rope_of
+
+
+def _read_seed_oss(fields: Fields, _: int | None) -> ModelConfig:
+    """Llama with biases on queries, keys and values."""
+    rope, context = read_rope(fields)
+    layer = Layer(
+        mixer=read_attention(
+            fields,
+            128,
+            rope=rope,
+            bias=fields.flag("attention_bias", True),
+            output_bias=fields.flag("attention_out_bias", False),
+        ),
+        feed_forward=read_mlp(
+            fields, activation=read_activation(fields), bias=fields.flag("mlp_bias", False)
+        ),
+    )
+    return read_decoder(fields, (layer,) * fields.size("num_hidden_layers"), context)
+
+
+def _read_glm4(fields: Fields, _: int | None) -> ModelConfig:
+    """Neighbours of a half of each head rotated; norms on both sides of each half."""
+    mixer = read_attention(fields, 128, bias=fields.flag("attention_bias", True), interleaved=True)
+    spelled = rope_object(fields)
+    rotated = rotated_dimensions(fields, spelled, mixer.head_dim, 0.5)
+    theta = fields.number("rope_theta", 10000.0)
+    rope, context = rope_of(fields, spelled, theta=theta, rotated=rotated)
+    layer = Layer(
+        mixer=replace(mixer, rope=rope),
+        feed_forward=read_mlp(fields, activation=read_activation(fields)),
+        norms="both",
+    )
+    layers = (layer,) * fields.size("num_hidden_layers")
+    return read_decoder(fields, layers, context, norm_eps=1.5625e-7)
+
+
+def _read_exaone4(fields: Fields, _: int | None) -> ModelConfig:
+    """Norms behind each half and of heads; where some layers have a window the others know no
+    positions."""
+    count = fields.size("num_hidden_layers")
+    rope, context = read_rope(fields)
+    windowed: tuple[bool, ...] = (False,) * count
+    mixed = "sliding_window" not in fields or fields.get("sliding_window") is not None
+    if mixed and fields.get("layer_types") is None:
+        every = fields.size("sliding_window_pattern", 4)
+        windowed = tuple((each + 1) % every != 0 for each in range(count))
+    windowed = read_layer_types(fields, windowed)
+    if any(windowed) and not mixed:
+        raise fields.error("sliding_window", None, "a number: layers with a window are listed")
+    window = fields.size("sliding_window", 4096) if any(windowed) else None
+    mixer = read_attention(fields, norm="each")
+    mlp = read_mlp(fields, activation=read_activation(fields))
+    layers = [
+        Layer(
+            mixer=replace(
+                mixer, rope=rope if has or not mixed else None, window=window if has else None
+            ),
+            feed_forward=mlp,
+            norms="after",
+        )
+        for has in windowed
+    ]
+    return read_decoder(fields, layers, context, norm_eps=1e-5)
+
+
+def _read_arcee(fields: Fields, _: int | None) -> ModelConfig:
+    """Llama whose MLPs have no gate and square what is above 0."""
+    biased = fields.flag("attention_bias", False)
+    rope, context = read_rope(fields)
+    fields.one_of("hidden_act", {"relu2": True}, "relu2")
+    layer = Layer(
+        mixer=read_attention(fields, rope=rope, bias=biased, output_bias=biased),
+        feed_forward=Plain(
+            size=fields.size("intermediate_size", 18432), bias=fields.flag("mlp_bias", False)
+        ),
+    )
+    layers = (layer,) * fields.size("num_hidden_layers")
+    return read_decoder(fields, layers, context, norm_eps=1e-5)
+
+
+_GLM4 = TensorNames(
+    replaced=(
+        ("after_mixer_norm", "post_self_attn_layernorm"),
+        ("after_mlp_norm", "post_mlp_layernorm"),
+    ),
+    fused=(("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj")),),
+)
+_EXAONE4 = TensorNames(
+    replaced=(
+        ("after_mixer_norm", "post_attention_layernorm"),
+        ("after_mlp_norm", "post_feedforward_layernorm"),
+    )
+)
+
+MORE_DENSE_FAMILIES = {
+    "seed_oss": Family(read=_read_seed_oss),
+    "glm4": Family(read=_read_glm4, names=_GLM4),
+    "exaone4": Family(read=_read_exaone4, names=_EXAONE4),
+    "arcee": Family(read=_read_arcee),
+}

@@ -1,0 +1,85 @@
+"""What folders of Seed-OSS, GLM-4, EXAONE 4 and Arcee say; their arithmetic is
+``test_family_parity``'s."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.model.config import Attention, Gated, LoadError, Plain
+from runtime.model.rope_config import RopeConfig
+from tests.support.config_folders import read_folder, seen
+
+
+def test_seed_oss_has_biases_on_queries_keys_and_values(tmp_path: Path) -> None:
+    config = read_folder(tmp_path, "seed_oss")
+    (mixer,) = set(config.attention)
+    assert mixer == Attention(heads=8, kv_heads=4, head_dim=128, bias=True)
+    config = read_folder(
+        tmp_path, "seed_oss", attention_bias=False, attention_out_bias=True, mlp_bias=True
+    )
+    (mixer,) = set(config.attention)
+    assert isinstance(mixer, Attention)
+    assert (mixer.bias, mixer.output_bias) == (False, True)
+    assert config.layers[0].feed_forward == Gated(size=32, bias=True)
+
+
+def test_glm4_rotates_neighbours_of_a_half_and_norms_on_both_sides(tmp_path: Path) -> None:
+    config = read_folder(tmp_path, "glm4")
+    (mixer,) = set(config.attention)
+    assert mixer == Attention(
+        heads=8,
+        kv_heads=4,
+        head_dim=128,
+        rope=RopeConfig(rotated=64),
+        interleaved=True,
+        bias=True,
+    )
+    assert {layer.norms for layer in config.layers} == {"both"}
+    assert config.norm_eps == 1.5625e-7
+
+
+def test_exaone4_rotates_layers_with_a_window_alone(tmp_path: Path) -> None:
+    config = read_folder(tmp_path, "exaone4")
+    assert seen(config) == [4096, 4096, 4096, None, 4096, 4096]
+    assert [mixer.rope is None for mixer in config.attention] == [
+        window is None for window in seen(config)
+    ]
+    assert {layer.norms for layer in config.layers} == {"after"}
+    kinds = ["full_attention", "sliding_attention"] * 3
+    listed = read_folder(tmp_path, "exaone4", layer_types=kinds, sliding_window=9)
+    assert seen(listed) == [None, 9] * 3
+    named = {"sliding_window_pattern": "LG", "layer_types": kinds}
+    assert seen(read_folder(tmp_path, "exaone4", **named)) == [None, 4096] * 3
+
+
+def test_exaone4_without_windows_rotates_all(tmp_path: Path) -> None:
+    config = read_folder(tmp_path, "exaone4", sliding_window=None)
+    assert seen(config) == [None] * 6
+    assert {mixer.rope for mixer in config.attention} == {RopeConfig()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sliding_window_pattern": "LLLG"}, "sliding_window_pattern is 'LLLG', not a whole"),
+        (
+            {"sliding_window": None, "layer_types": ["sliding_attention"] * 6},
+            "sliding_window is None, not a number",
+        ),
+    ],
+)
+def test_what_exaone4_does_not_say_plainly_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(LoadError, match=message):
+        read_folder(tmp_path, "exaone4", **changes)
+
+
+def test_arcee_has_no_gate_in_its_mlp(tmp_path: Path) -> None:
+    config = read_folder(tmp_path, "arcee", mlp_bias=True)
+    (layer,) = set(config.layers)
+    assert layer.feed_forward == Plain(size=32, bias=True)
+    assert config.attention[0].head_dim == 8
+    with pytest.raises(LoadError, match="hidden_act is 'silu', not relu2"):
+        read_folder(tmp_path, "arcee", hidden_act="silu")
