@@ -36,7 +36,7 @@ _PREFIXES = (
 _UNREAD = (
     "*.rotary_emb.inv_freq",  # follows from config.json
     "mtp.*",
-    "model.mtp.*",
+    "*.mtp.*",
     "*vision_tower.*",
     "*vision_model.*",
     "*vision_encoder.*",

@@ -176,6 +176,8 @@ RANKS = (
     ("gpt-oss-tiny", {"tensor_parallel": 2}),
     ("deepseek-v3-tiny", {"tensor_parallel": 2}),
     ("glm-dsa-tiny", {"tensor_parallel": 2}),
+    ("minimax-m3-tiny", {"tensor_parallel": 2}),
+    ("mimo-v2-tiny", {"tensor_parallel": 4}),
     ("qwen3-tiny", {"tensor_parallel": 4}),
     ("olmo2-tiny", {"tensor_parallel": 4}),
     ("minimax-m2-tiny", {"tensor_parallel": 2}),

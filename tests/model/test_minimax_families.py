@@ -4,12 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from runtime.model.chosen_blocks import BlockChoice
 from runtime.model.config import Experts, Gated, LoadError, ModelConfig
 from runtime.model.hf_config import read_model_config
 from runtime.model.kv_shape import KVShape
 from runtime.model.rope_config import RopeConfig
+from runtime.model.weights import load_model
 from tests.support.config_folders import read_folder
 from tests.support.family_shapes import SHAPES, make_wrapper, save
 
@@ -25,6 +28,7 @@ SPARSE = {
     "sparse_attention_freq": [0, 0, 0, 1, 1, 1],
     "sparse_disable_index_value": [0, 0, 0, 1, 1, 1],
 }
+_MTP = ("mtp", "model.mtp")
 NAMES = ["minimax_m3", "minimax_m3_text", "minimax_m3_vl_text"]
 
 
@@ -129,3 +133,16 @@ def test_a_wrapper_that_does_not_say_what_is_in_it_has_this(tmp_path: Path) -> N
     text = (tmp_path / "config.json").read_text()
     (tmp_path / "config.json").write_text(text.replace('"minimax_m3_vl_text"', "null"))
     assert read_model_config(tmp_path).model_type == "minimax_m3_vl_text"
+
+
+def test_layers_that_predict_further_tokens_are_not_read(tmp_path: Path) -> None:
+    """Wherever in a wrapper they are."""
+    save(make_wrapper("minimax_m3_vl", SHAPES["below"], seed=0), tmp_path)
+    path = tmp_path / "model.safetensors"
+    more = {f"language_model.{part}.layers.0.eh_proj.weight": torch.ones(2, 2) for part in _MTP}
+    save_file({**load_file(path), **more}, path, metadata={"format": "pt"})
+    load_model(tmp_path, dtype=torch.float32, device=torch.device("cpu"))
+    strange = {"language_model.model.strange.weight": torch.ones(2, 2)}
+    save_file({**load_file(path), **strange}, path, metadata={"format": "pt"})
+    with pytest.raises(LoadError, match=r"model\.strange\.weight' is nothing that"):
+        load_model(tmp_path, dtype=torch.float32, device=torch.device("cpu"))
