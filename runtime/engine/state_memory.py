@@ -22,8 +22,8 @@ from radix_cache.snapshots import (
 )
 from radix_cache.transfers import BlockMove
 from runtime.model.kv_pool import KVPool
+from runtime.model.state_changes import StateChanges
 from runtime.model.state_pool import StatePool
-from runtime.model.state_slots import StateSlots
 from runtime.offload.transfer import KVTransfer
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class StateMemory:
         settle: Callable[[BlockArray], None] = lambda blocks: None,
     ) -> None:
         self._states = states
-        self._change = change or StateSlots(states, tails, pool).carry_out
+        self._change = change or StateChanges(states, tails, pool).carry_out
         self.transfer = transfer
         self._settle_blocks = settle
         self._due: deque[StateOrder] = deque()

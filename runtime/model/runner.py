@@ -30,9 +30,9 @@ from runtime.model.memory_plan import plan_memory
 from runtime.model.partition import Partition
 from runtime.model.rank_link import Followers, RankLink, Room
 from runtime.model.recording_plan import recorded_chunks
+from runtime.model.state_changes import StateChanges, keeps_state
 from runtime.model.state_plan import StatePlan
 from runtime.model.state_pool import StatePool
-from runtime.model.state_slots import StateSlots, keeps_state
 from runtime.model.step_buckets import Bucket, RecordedSizes
 from runtime.model.warm_up import chunks, draws, single_token
 from runtime.model.weights import LoadedModel, free_memory_bytes, load_model
@@ -165,12 +165,15 @@ class ModelRunner:
         kept is not finite on one of them. What fails here is not told to the others.
 
         Raises:
-            ValueError: see ``StateSlots.carry_out``.
+            ValueError: see ``StateChanges.carry_out``.
             RunnerBroken: another rank is gone.
         """
         if self.states is None or self.tails is None:
             raise ValueError("an order on states, and there are none")
-        whole, ranks = StateSlots(self.states, self.tails, self.pool).carry_out(order), self._ranks
+        whole, ranks = (
+            StateChanges(self.states, self.tails, self.pool).carry_out(order),
+            self._ranks,
+        )
         if ranks is None:
             return whole
         others = ranks.followers

@@ -7,8 +7,8 @@ import torch
 from radix_cache.snapshots import BeginState, EndState, SaveState, SlotOrder
 from runtime.model.kv_pool import KVPool
 from runtime.model.presets import random_model_config
+from runtime.model.state_changes import StateChanges, keeps_state
 from runtime.model.state_pool import StatePool
-from runtime.model.state_slots import StateSlots, keeps_state
 
 CONFIG = random_model_config("lfm2-tiny")
 CPU = torch.device("cpu")
@@ -26,7 +26,7 @@ class Slots:
     def __init__(self) -> None:
         self.states = StatePool(CONFIG, num_slots=4, num_rings=2, dtype=torch.float32, device=CPU)
         self.tails, self.blocks = pool(4), pool(8)
-        self.carry_out = StateSlots(self.states, self.tails, self.blocks).carry_out
+        self.carry_out = StateChanges(self.states, self.tails, self.blocks).carry_out
 
     def write(self, slot: int, position: int, value: float) -> None:
         step = self.states.step(np.array([slot]), np.array([position]), np.array([0, 1]))

@@ -9,7 +9,7 @@ from runtime.model.kv_pool import KVPool
 from runtime.model.state_pool import StatePool
 
 
-class StateSlots:
+class StateChanges:
     """The slots of one runner.
 
     Args:
