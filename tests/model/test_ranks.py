@@ -102,6 +102,8 @@ CUTS: tuple[tuple[str, int, dict[str, object]], ...] = (
     ("random:olmo2-tiny", 4, {}),
     ("random:minimax-m2-tiny", 2, {"expert_parallel": True}),
     ("random:lfm2-tiny", 4, {}),
+    ("random:lfm3-tiny", 2, {}),
+    ("random:afmoe-tiny", 2, {}),
     ("random:qwen3.5-tiny", 2, {}),
     ("random:qwen3.5-tiny", 4, {}),
     ("random:granite-hybrid-tiny", 2, {}),
