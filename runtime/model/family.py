@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from runtime.model.config import Activation, Attention, Gated, Layer, ModelConfig
 from runtime.model.config_fields import Fields
+from runtime.model.schemes import Quantisation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,10 @@ class TensorNames:
     or, unless a checkpoint keeps them one by one, outputs first, gates before ups (Qwen3.5)."""
     norms_from_zero: bool = False
     """Norms are kept less 1 (Gemma)."""
+    outside: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The decoder's names of tensors in no layer, and what else checkpoints call them."""
+    bare: bool = False
+    """Whether names in a checkpoint may begin without ``model.``."""
     embedding: str = "model.embed_tokens"
     last_norm: str = "model.norm"
     """The norm before the output projection."""
@@ -47,6 +52,8 @@ class Family:
     """From its fields and the longest context that is served, None for the model's own, to the
     decoder. Raises LoadError."""
     names: TensorNames = TensorNames()
+    quantised: Callable[[Fields, Quantisation], Quantisation] | None = None
+    """Adds what its checkpoints in few bits leave unsaid. Raises LoadError."""
 
 
 def read_activation(fields: Fields, name: str = "hidden_act") -> Activation:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from runtime.model.compressed_families import COMPRESSED_FAMILIES
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.config_fields import Fields, read_json_object
 from runtime.model.delta_families import DELTA_FAMILIES
@@ -29,6 +30,7 @@ FAMILIES: dict[str, Family] = {
     **EXPERT_FAMILIES,
     **GEMMA4_FAMILIES,
     **LATENT_FAMILIES,
+    **COMPRESSED_FAMILIES,
     **HYBRID_FAMILIES,
     **DELTA_FAMILIES,
     **KIMI_FAMILIES,
@@ -66,6 +68,9 @@ def read_model_config(folder: Path, *, max_context_tokens: int | None = None) ->
         config = FAMILIES[model_type].read(fields, max_context_tokens)
     except ValueError as error:
         raise LoadError(f"{path}: {error}") from error
+    more = FAMILIES[model_type].quantised
+    if more is not None and quantisation is not None:
+        quantisation = more(fields, quantisation)
     fields.check_rest()
     return replace(config, quantisation=quantisation)
 

@@ -6,6 +6,7 @@ padding that is never emitted. See ``LogitShaping`` for how their text comes to 
 
 from dataclasses import replace
 
+from runtime.model.compressed_presets import COMPRESSED_PRESETS
 from runtime.model.config import (
     Attention,
     Experts,
@@ -35,6 +36,7 @@ _HALF_TURNED = Attention(heads=6, kv_heads=2, head_dim=16, rope=RopeConfig(rotat
 
 PRESETS: dict[str, ModelConfig] = {
     **LATENT_PRESETS,
+    **COMPRESSED_PRESETS,
     **HYBRID_PRESETS,
     "qwen3-tiny": ModelConfig(
         model_type="qwen3",

@@ -22,7 +22,14 @@ from runtime.scheduling.draft import Draft
 from runtime.scheduling.scheduler import Scheduler
 from runtime.scheduling.step_plan import Chunk, Schedule, StepPlan
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
-from tests.support.preset_kinds import GEMMA4, HYBRIDS, LATENT, MIXERS, ROUTERS
+from tests.support.preset_kinds import (
+    COMPRESSED,
+    GEMMA4,
+    HYBRIDS,
+    LATENT,
+    MIXERS,
+    ROUTERS,
+)
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
 from tools_api.grammar import GrammarSpec
 
@@ -159,7 +166,7 @@ def test_random_schedules_give_the_tokens_of_a_plain_run(
     _play(reference, seed, None, 16, plant=_plant_failures)
 
 
-@pytest.mark.parametrize("kind", [*MIXERS, *ROUTERS, *GEMMA4, *LATENT, *HYBRIDS])
+@pytest.mark.parametrize("kind", [*MIXERS, *ROUTERS, *GEMMA4, *LATENT, *COMPRESSED, *HYBRIDS])
 @pytest.mark.samples(4)
 def test_random_schedules_give_the_tokens_of_a_plain_run_whatever_the_layers_are(
     kind: str, request: pytest.FixtureRequest

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from runtime.model.compressed_presets import COMPRESSED_PRESETS
 from runtime.model.config import LoadError
 from runtime.model.gemma_presets import GEMMA_PRESETS
 from runtime.model.hybrid_presets import HYBRID_PRESETS
@@ -88,3 +89,12 @@ def test_models_with_latents_are_among_the_others_and_choose_and_share() -> None
     ]
     shared = [mixer.indexer.shared for mixer in LATENT_PRESETS["glm-dsa-tiny"].attention]
     assert shared == [False, True, True, False]
+
+
+def test_models_that_compress_are_among_the_others_and_have_layers_of_every_kind() -> None:
+    assert COMPRESSED_PRESETS.items() <= PRESETS.items()
+    config = COMPRESSED_PRESETS["deepseek-v4-tiny"]
+    assert [mixer.ratio for mixer in config.attention] == [None, 4, 32, 4]
+    assert config.streams is not None
+    tables = [layer.feed_forward.router.table_rows for layer in config.layers]
+    assert [rows is not None for rows in tables] == [True, False, False, False]

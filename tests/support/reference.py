@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 
 from runtime.messages import SamplingParams
+from runtime.model.compressed import Compressed
 from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig, Plain, Router
 from runtime.model.latent import Latent
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, ShortConv
 from tests.support.reference_choice import chosen_tokens, layer_norm
+from tests.support.reference_compressed import compressed, into_half, last_mixture, out_of_half
 from tests.support.reference_rope import grow, rotate
 
 AllowedTokens = Callable[[Sequence[int]], Collection[int] | None]
@@ -47,6 +49,7 @@ class ReferenceModel:
         """Keys and values of the layers of attention so far."""
         self._chosen: Tensor | None = None
         """What the last layer with scores has chosen."""
+        self._ids = torch.empty(0, dtype=torch.long)
 
     @classmethod
     def random(cls, preset: str, seed: int = 0) -> "ReferenceModel":
@@ -62,6 +65,9 @@ class ReferenceModel:
             embedding = x
             ids = torch.as_tensor(np.asarray(tokens), dtype=torch.long)
             x = x[ids] * config.embedding_scale
+            self._ids = ids
+            if config.streams is not None:
+                x = x[:, None].expand(-1, config.streams.count, -1)
             inputs = self._inputs(ids, x)
             self._made.clear()
             for index, layer in enumerate(config.layers):
@@ -71,6 +77,12 @@ class ReferenceModel:
                     (self.feed_forward, "post_attention_layernorm", "after_mlp_norm"),
                 ):
                     if (layer.mixer if half == self._mixer else layer.feed_forward) is None:
+                        continue
+                    if config.streams is not None:
+                        around = "attn_hc" if half == self._mixer else "ffn_hc"
+                        y, *weights = into_half(self, f"{name}.{around}", x)
+                        y = half(layer, name, self._norm(f"{name}.{before}", y))
+                        x = out_of_half(x, y, *weights)
                         continue
                     apart = isinstance(layer.feed_forward, Experts) and layer.feed_forward.apart
                     bare = layer.norms == "after" or (apart and half == self.feed_forward)
@@ -85,6 +97,8 @@ class ReferenceModel:
                     x = x + self._norm(f"{name}.post_per_layer_input_norm", y)
                 if layer.learnt_scale:
                     x = x * self._get(f"{name}.layer_scale", 1)
+            if config.streams is not None:
+                x = last_mixture(self, x)
             x = self._norm("model.norm", x)
             if not config.tie_embeddings:
                 shape = (config.vocab_size, config.hidden_size)
@@ -120,6 +134,10 @@ class ReferenceModel:
                 logits[position, shaping.end_of_turn] += shaping.boost
         return logits
 
+    def get(self, name: str, *shape: int) -> Tensor:
+        """A weight in float64."""
+        return self._get(name, *shape)
+
     def _get(self, name: str, *shape: int) -> Tensor:
         if name not in self._kept:
             self._kept[name] = self._weight(name, shape).double()
@@ -142,6 +160,9 @@ class ReferenceModel:
             Mamba2: self._mamba2,
             Attention: self.attention,
             Latent: self.latent,
+            Compressed: lambda layer, prefix, x: compressed(
+                self, layer.mixer, f"{prefix}.self_attn", x
+            ),
         }
         return kinds[type(layer.mixer)](layer, prefix, x)
 
@@ -385,7 +406,7 @@ class ReferenceModel:
         spec, name = layer.feed_forward, f"{prefix}.mlp"
         if not isinstance(spec, Experts):
             return self._gated(name, x, spec)
-        weights = self._routed(f"{name}.gate", spec.router, x)
+        weights = self._routed(f"{name}.gate", spec.router, x, self._ids)
         seen, total = x, torch.zeros_like(x)
         if spec.apart:
             seen = self._norm(f"{prefix}.post_attention_layernorm", x)
@@ -404,15 +425,21 @@ class ReferenceModel:
             shared = shared / (1 + (-gate).exp())
         return total + shared
 
-    def _routed(self, name: str, router: Router, x: Tensor) -> Tensor:
-        """[tokens, experts]: the weight of each, 0 for those not taken."""
+    def _routed(self, name: str, router: Router, x: Tensor, ids: Tensor | None) -> Tensor:
+        """[tokens, experts]: the weight of each, 0 for those not taken; ``ids``: the tokens'."""
         if router.scaled:
             x = x / (x.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt()
             x = x * self._get(f"{name}.input_scale", x.shape[1]) / math.sqrt(x.shape[1])
         scores = self._linear(name, x, router.num_experts, router.bias)
-        sigmoid = router.scores == "sigmoid"
-        scores = 1 / (1 + (-scores).exp()) if sigmoid else scores.softmax(-1)
+        scores = {
+            "sigmoid": lambda: 1 / (1 + (-scores).exp()),
+            "sqrt_softplus": lambda: (1 + scores.exp()).log().sqrt(),
+            "softmax": lambda: scores.softmax(-1),
+        }[router.scores]()
         choice = scores
+        if router.table_rows is not None:
+            table = self._get(f"{name}.tid2eid", router.table_rows, router.per_token)[ids]
+            choice = torch.zeros_like(scores).scatter(1, table.long(), 1.0)
         if router.correction:
             choice = choice + self._get(f"{name}.e_score_correction_bias", router.num_experts)
         rows = []
@@ -443,6 +470,9 @@ class ReferenceModel:
         if spec.activation == "clamped_swiglu":
             gate, up = gate.clamp(max=spec.limit), up.clamp(-spec.limit, spec.limit) + 1
             gated = gate / (1 + (-1.702 * gate).exp()) * up
+        elif spec.activation == "clamped_silu":
+            gate, up = gate.clamp(max=spec.limit), up.clamp(-spec.limit, spec.limit)
+            gated = gate / (1 + (-gate).exp()) * up
         elif spec.activation == "gelu_tanh":
             gated = _gelu(gate) * up
         else:
