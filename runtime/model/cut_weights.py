@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.codes import Codes
 from kernels.quant_matmul import GROUP
+from runtime.model.compressed import Compressed
 from runtime.model.config import Attention, Experts, LoadError, ModelConfig
 from runtime.model.family_weights import Part
 from runtime.model.layers import Matrix, WeightBits
@@ -90,6 +91,9 @@ def _cut_by_inputs(config: ModelConfig, partition: Partition) -> Iterator[tuple[
         prefix, mlp = f"model.layers.{index}", layer.feed_forward
         if isinstance(layer.mixer, Attention):
             yield f"{prefix}.self_attn.o_proj.weight", hidden, layer.mixer.query_size
+        if isinstance(layer.mixer, Compressed):
+            inner = layer.mixer.output_groups * layer.mixer.output_rank
+            yield f"{prefix}.self_attn.o_b_proj.weight", hidden, inner
         if isinstance(mlp, Experts):
             if mlp.shared is not None:
                 yield f"{prefix}.mlp.shared_expert.down_proj.weight", hidden, mlp.shared.size

@@ -3,9 +3,9 @@ between.
 
 Heads of attention are cut by their keys' heads: a rank has neighbouring heads of queries and the
 heads of keys and values that these use. Where there are more ranks than those, neighbouring ranks
-have the same one; latents, which all heads share, every rank has. An MLP is cut by its width;
-experts likewise, or each rank has some of them whole. Embedding, norms, routers and the output
-projection are whole on every rank. No torch here.
+have the same one; latents and compressed entries, which all heads share, every rank has. An MLP is
+cut by its width; experts likewise, or each rank has some of them whole. Embedding, norms, routers
+and the output projection are whole on every rank. No torch here.
 
 Always true: the parts of all ranks, summed after each mixer and each feed-forward, are the model.
 """
@@ -15,6 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from runtime.model.compressed import Compressed
 from runtime.model.config import Attention, Experts, Gated, Layer, LoadError, ModelConfig, Plain
 from runtime.model.latent import Latent
 
@@ -92,14 +93,14 @@ def cut_of(name: str, config: ModelConfig, partition: Partition) -> Cut | None:
     within, rest = found[2], found[3]
     module, _, kind = rest.rpartition(".")
     if within == "self_attn":
-        if rest == "sinks" or module in ("q_proj", "q_b_proj", "kv_b_proj"):
+        if rest == "sinks" or module in ("q_proj", "q_b_proj", "kv_b_proj", "o_a_proj"):
             return Cut(axis=0, parts=ranks, part=rank)
         if module in ("k_proj", "v_proj"):
             mixer = config.layers[int(found[1])].mixer
             assert isinstance(mixer, Attention)
             parts = min(ranks, mixer.kv_heads)
             return Cut(axis=0, parts=parts, part=rank * parts // ranks)
-        return _columns(partition) if rest == "o_proj.weight" else None
+        return _columns(partition) if rest in ("o_proj.weight", "o_b_proj.weight") else None
     if partition.whole_experts and module.startswith("experts."):
         return None
     if module.endswith(("gate_proj", "up_proj")):
@@ -142,9 +143,11 @@ def said(numbers: Sequence[int]) -> str:
 
 def _layer(layer: Layer, partition: Partition) -> Layer:
     mixer = layer.mixer
-    part: Attention | Latent
+    part: Attention | Latent | Compressed
     if isinstance(mixer, Latent):
         part = _latent(mixer, partition)
+    elif isinstance(mixer, Compressed):
+        part = _compressed(mixer, partition)
     elif isinstance(mixer, Attention):
         part = _attention(mixer, partition)
     else:
@@ -173,6 +176,13 @@ def _attention(mixer: Attention, partition: Partition) -> Attention:
 def _latent(mixer: Latent, partition: Partition) -> Latent:
     _check_divides(mixer.heads, partition.ranks, "heads")
     return replace(mixer, heads=mixer.heads // partition.ranks)
+
+
+def _compressed(mixer: Compressed, partition: Partition) -> Compressed:
+    """Heads are cut between the groups of their output projection."""
+    ranks = partition.ranks
+    _check_divides(mixer.output_groups, ranks, "groups of heads")
+    return replace(mixer, heads=mixer.heads // ranks, output_groups=mixer.output_groups // ranks)
 
 
 def _mlp(mlp: _Mlp, partition: Partition) -> _Mlp:

@@ -183,6 +183,7 @@ RANKS = (
     ("gpt-oss-tiny", {"tensor_parallel": 2}),
     ("deepseek-v3-tiny", {"tensor_parallel": 2}),
     ("glm-dsa-tiny", {"tensor_parallel": 2}),
+    ("deepseek-v4-tiny", {"tensor_parallel": 2}),
     ("qwen3-tiny", {"tensor_parallel": 4}),
 )
 """Every kind of cut: heads of keys in parts and shared, experts by width and whole, biases and

@@ -98,3 +98,9 @@ def test_models_that_compress_are_among_the_others_and_have_layers_of_every_kind
     assert config.streams is not None
     tables = [layer.feed_forward.router.table_rows for layer in config.layers]
     assert [rows is not None for rows in tables] == [True, False, False, False]
+
+
+def test_a_random_table_has_experts_that_differ_in_each_row() -> None:
+    table = RandomWeights(0, torch.bfloat16, CPU).tensor("gate.tid2eid", (50, 3), wide=True)
+    assert {tuple(sorted(row)) for row in table.tolist()} == {(0.0, 1.0, 2.0)}
+    assert len({tuple(row) for row in table.tolist()}) > 3
