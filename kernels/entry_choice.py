@@ -65,6 +65,17 @@ def chosen_entries(
     asked: IndexQueries, keys: Tensor, spans: Sequence[ChoosingRows], top_k: int
 ) -> Tensor:
     """See ``chosen_entries_reference``."""
+    chosen = chosen_numbers(asked, keys, spans, top_k)
+    for span in spans:
+        own = slice(span.first_row, span.first_row + len(span.seen))
+        chosen[own] = span.slots[chosen[own]].long()
+    return chosen
+
+
+def chosen_numbers(
+    asked: IndexQueries, keys: Tensor, spans: Sequence[ChoosingRows], top_k: int
+) -> Tensor:
+    """[rows, top_k] int64: the same entries by their numbers in their sequences, ascending."""
     rows, heads, wide = len(asked.queries), asked.queries.shape[1], asked.weights.dtype
     chosen = torch.empty(rows, top_k, dtype=torch.int64, device=keys.device)
     library = native_library(keys.dtype) if keys.device.type == "cpu" else None
@@ -84,5 +95,5 @@ def chosen_entries(
             else:
                 scores = scores_of_all(queries, weights, own[:most])
             scores.masked_fill_(numbers[:most] >= seen, -torch.inf)
-            chosen[some] = span.slots[best(scores, top_k)].long()
+            chosen[some] = best(scores, top_k)
     return chosen

@@ -15,7 +15,7 @@ from runtime.model.module_names import ModuleNames
 from runtime.model.rope_config import RopeConfig
 from runtime.model.rope_fields import rope_object, rope_of
 from runtime.model.schemes import Quantisation, Scheme
-from runtime.model.streams import Streams
+from runtime.model.streams import MOST_ROUNDS, Streams
 
 _SLIDING, _CHOSEN, _ALL = (
     "sliding_attention",
@@ -26,8 +26,6 @@ _KINDS = (_SLIDING, _CHOSEN, _ALL)
 _OF_RATIO = {0: _SLIDING, 4: _CHOSEN, 128: _ALL}
 """Kinds of layers by the numbers that published folders have for them."""
 _NAMES_OF_RATES = {_CHOSEN: "compress_rate_csa", _ALL: "compress_rate_hca"}
-_MOST_ROUNDS = 1000
-"""Rounds that bring rows and columns to a sum of 1; beyond it no model is."""
 
 
 def _read_deepseek_v4(fields: Fields, _: int | None) -> ModelConfig:
@@ -70,8 +68,8 @@ def _read_deepseek_v4(fields: Fields, _: int | None) -> ModelConfig:
         iterations=fields.size("hc_sinkhorn_iters", 20),
         eps=fields.number("hc_eps", 1e-6),
     )
-    if streams.iterations > _MOST_ROUNDS:
-        raise fields.error("hc_sinkhorn_iters", streams.iterations, f"at most {_MOST_ROUNDS}")
+    if streams.iterations > MOST_ROUNDS:
+        raise fields.error("hc_sinkhorn_iters", streams.iterations, f"at most {MOST_ROUNDS}")
     return read_decoder(fields, layers, context, streams=streams)
 
 

@@ -21,11 +21,11 @@ from kernels.per_head import HeadMaps
 from kernels.rope import turn_tail
 from kernels.token_choice import IndexQueries
 from runtime.model.compressed import Compressed
-from runtime.model.compressed_step import Choosing, CompressedStep
 from runtime.model.compressor import Compressor
 from runtime.model.latent import Indexer
 from runtime.model.layers import MapLoader, matrices_of
 from runtime.model.rotary import Rotation
+from runtime.model.windowed_step import Choosing, WindowedStep
 
 
 class CompressedMixer:
@@ -71,7 +71,7 @@ class CompressedMixer:
         blocks: Tensor,
         slots: Tensor,
         layout: PagedLayout,
-        step: CompressedStep,
+        step: WindowedStep,
     ) -> Tensor:
         """[T, hidden] -> [T, hidden]; writes the tokens' rows and the entries of windows that are
         full with them.
@@ -130,7 +130,7 @@ class CompressedMixer:
         latents: Tensor,
         rotation: Rotation,
         blocks: Tensor,
-        step: CompressedStep,
+        step: WindowedStep,
     ) -> SeenEntries:
         """The entries that each token's query sees."""
         ratio = self.spec.ratio

@@ -12,8 +12,8 @@ from torch import Tensor
 from kernels.norm import rms_norm
 from kernels.rope import turn_tail
 from kernels.window_entries import window_entries
-from runtime.model.compressed_step import FullWindows
 from runtime.model.layers import MapLoader
+from runtime.model.windowed_step import FullWindows
 
 
 class Compressor:
@@ -64,6 +64,7 @@ class Compressor:
             values = torch.cat((torch.where(first, 0, value), own[:, :, size : 2 * size]), dim=1)
             gate = gate.masked_fill(first, -torch.inf)
             gates = torch.cat((gate, own[:, :, 3 * size :]), dim=1)
+        assert windows.rotation is not None
         entries = rms_norm(window_entries(values, gates, self._bias), self._norm, self._eps)
         turned = turn_tail(entries[:, None], windows.rotation.cos, windows.rotation.sin)
         rows[windows.slots[:, -1], self.begins : self.begins + size] = turned[:, 0]

@@ -421,7 +421,7 @@ class ModelConfig:
     def _check_choices(self) -> None:
         """Raises ValueError: layers choose tokens unlike each other, or share what nobody chose."""
         indexers = [mixer.indexer for mixer in self.attention if isinstance(mixer, Latent)]
-        if len({None if each is None else each.top_k for each in indexers}) > 1:
+        if len({None if each is None else (each.top_k, each.pool) for each in indexers}) > 1:
             raise ValueError("layers that choose different numbers of tokens")
         ratios = {each.ratio: each.rope for each in self._compressed}
         if any(ratios[each.ratio] != each.rope for each in self._compressed):

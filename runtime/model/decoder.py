@@ -16,7 +16,6 @@ from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
 from runtime.model.compressed import Compressed
 from runtime.model.compressed_mixer import CompressedMixer
-from runtime.model.compressed_step import CompressedStep
 from runtime.model.config import Attention, Experts, KeepsKV, LogitShaping, ModelConfig
 from runtime.model.embedding import Embedding
 from runtime.model.feed_forward import (
@@ -41,6 +40,7 @@ from runtime.model.recurrent_mixers import RecurrentMixer, load_recurrent
 from runtime.model.rotary import RotaryTable, Rotation
 from runtime.model.state_step import StateStep
 from runtime.model.token_indexer import StepChoice
+from runtime.model.windowed_step import WindowedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class DecoderLayer:
         pool: KVPool,
         *,
         rows: Tensor | None = None,
-        choice: StepChoice | CompressedStep | None,
+        choice: StepChoice | WindowedStep | None,
     ) -> tuple[Tensor, Tensor]:
         """The layer's own contribution, and the sum of all before it; both [T, hidden]. ``rows``
         [T, size]: the layer's own of ``config.LayerInputs``; ``choice``: what layers of the
@@ -213,7 +213,7 @@ class DecoderLayer:
         rotation: Rotation,
         pool: KVPool,
         *,
-        choice: StepChoice | CompressedStep | None,
+        choice: StepChoice | WindowedStep | None,
     ) -> Tensor:
         """``forward`` of a model with streams."""
         assert self._streams is not None
@@ -248,20 +248,20 @@ class DecoderLayer:
         rotation: Rotation,
         pool: KVPool,
         *,
-        choice: StepChoice | CompressedStep | None,
+        choice: StepChoice | WindowedStep | None,
     ) -> Tensor:
         slots, layout = inputs.slots, inputs.layout
         if isinstance(mixer, AttentionMixer):
             blocks = pool.layer(self._index)
             return mixer(normed, rotation=rotation, blocks=blocks, slots=slots, layout=layout)
         if isinstance(mixer, CompressedMixer):
-            assert isinstance(choice, CompressedStep)
+            assert isinstance(choice, WindowedStep)
             own = pool.layer(self._index)[0]
             return mixer(
                 normed, rotation=rotation, blocks=own, slots=slots, layout=layout, step=choice
             )
         if isinstance(mixer, LatentMixer):
-            assert not isinstance(choice, CompressedStep)
+            assert not isinstance(choice, WindowedStep)
             blocks = pool.layer(self._index)
             return mixer(
                 normed, rotation=rotation, blocks=blocks, slots=slots, layout=layout, choice=choice
@@ -327,7 +327,7 @@ class Decoder:
             own, count = config.layer_inputs, config.num_layers
             self._rows = TokenRows(own, config.hidden_size, count, loader, eps=config.norm_eps)
         self._stream_head: StreamHead | None = None
-        if config.streams is not None:
+        if config.streams is not None and config.streams.learnt_end:
             spec, hidden = config.streams, config.hidden_size
             self._stream_head = StreamHead(spec, hidden, source, eps=config.norm_eps)
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
@@ -386,6 +386,8 @@ class Decoder:
             delta, residual = delta[rows], residual[rows]
         if self._stream_head is not None:
             delta = self._stream_head(delta)
+        elif self.config.streams is not None:
+            delta = delta.mean(1)
         normed, _ = add_rms_norm(delta, residual, self._norm, self.config.norm_eps)
         logits = self._head(normed)
         logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -439,18 +441,19 @@ class Decoder:
 
     def _shared_in_step(
         self, layout: PagedLayout, pool: KVPool
-    ) -> StepChoice | CompressedStep | None:
+    ) -> StepChoice | WindowedStep | None:
         """The part of a step that layers of attention share."""
-        if self.config.top_k is not None:
-            return StepChoice(layout, self.config.top_k, pool.block_size)
-        if not isinstance(self.config.attention[0], Compressed):
+        first = self.config.attention[0]
+        if isinstance(first, Latent) and first.indexer is not None:
+            return StepChoice(layout, first.indexer, pool.block_size)
+        if not isinstance(first, Compressed):
             return None
         tables = {
             layer.mixer.ratio: self._tables[self._table_of_layer[index]]
             for index, layer in enumerate(self.config.layers)
             if isinstance(layer.mixer, Compressed) and layer.mixer.ratio is not None
         }
-        return CompressedStep(layout, pool.block_size, tables)
+        return WindowedStep(layout, pool.block_size, tables)
 
 
 def _native_layers(

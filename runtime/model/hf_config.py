@@ -19,6 +19,7 @@ from runtime.model.dense_families import DENSE_FAMILIES
 from runtime.model.expert_families import EXPERT_FAMILIES
 from runtime.model.family import Family
 from runtime.model.gemma4_families import GEMMA4_FAMILIES
+from runtime.model.glm_next_families import GLM_NEXT_FAMILIES
 from runtime.model.hybrid_families import HYBRID_FAMILIES
 from runtime.model.kimi_families import KIMI_FAMILIES
 from runtime.model.latent_families import LATENT_FAMILIES
@@ -34,6 +35,7 @@ FAMILIES: dict[str, Family] = {
     **HYBRID_FAMILIES,
     **DELTA_FAMILIES,
     **KIMI_FAMILIES,
+    **GLM_NEXT_FAMILIES,
     **MAMBA_FAMILIES,
 }
 
@@ -41,6 +43,7 @@ _TEXT_PART = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
+    "glm5_next": "glm5_next_text",
     "kimi_k25": "deepseek_v3",
     "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",

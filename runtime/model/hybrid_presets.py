@@ -4,6 +4,7 @@ here."""
 from dataclasses import replace
 
 from runtime.model.config import Attention, Gated, Layer, ModelConfig, Plain
+from runtime.model.latent import Indexer
 from runtime.model.preset_parts import (
     GROUPED_EXPERTS,
     LATENT_TINY,
@@ -13,9 +14,21 @@ from runtime.model.preset_parts import (
 )
 from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, ShortConv
 from runtime.model.rope_config import RopeConfig
+from runtime.model.streams import Streams
 
 _MAMBA_TINY = Mamba2(
     heads=4, head_dim=12, groups=2, state_dim=16, taps=4, conv_bias=False, least_step=0.001
+)
+
+_HELD_MLP = Gated(size=32, activation="clamped_silu", limit=1.5)
+_HELD_EXPERTS = replace(GROUPED_EXPERTS, each=_HELD_MLP, shared=_HELD_MLP)
+_POOLED = replace(
+    LATENT_TINY,
+    rotary_dim=0,
+    rope=None,
+    interleaved=False,
+    eps=1e-5,
+    indexer=Indexer(heads=6, dim=10, top_k=24, pool=4),
 )
 
 HYBRID_PRESETS: dict[str, ModelConfig] = {
@@ -102,6 +115,22 @@ HYBRID_PRESETS: dict[str, ModelConfig] = {
             for number, attends in enumerate((False, False, True, False, True))
         ),
         max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
+    "glm5-next-tiny": ModelConfig(
+        model_type="glm5_next_text",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(
+                mixer=_POOLED if attends else KimiDelta(heads=4, head_dim=12, taps=4, lowest=-5.0),
+                feed_forward=_HELD_EXPERTS if number > 1 else _HELD_MLP,
+            )
+            for number, attends in enumerate((False, True, False, True))
+        ),
+        max_context_tokens=8192,
+        norm_eps=1e-5,
+        streams=Streams(count=4, iterations=20, eps=1e-6, learnt_end=False),
         shaping=SHAPING,
     ),
     "qwen3.5-100m": ModelConfig(

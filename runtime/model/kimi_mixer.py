@@ -43,12 +43,13 @@ class KimiMixer:
             for part in "qkv"
         ]
         self._convolution = ConvWeights(taps=torch.cat(taps)[:, 0].T.contiguous(), bias=None)
-        rates = source.tensor(f"{name}.A_log", (1, 1, spec.heads, 1), wide=True)
+        rates = source.tensor(f"{name}.A_log", spec.rates_shape, wide=True)
         self._shape = KimiShape(
             heads=spec.heads,
             head_dim=spec.head_dim,
             rates=rates.flatten().exp(),
             bias=source.tensor(f"{name}.dt_bias", (size,), wide=True),
+            lowest=spec.lowest,
         )
         self._norm = source.tensor(f"{name}.o_norm.weight", (spec.head_dim,), wide=True)
 

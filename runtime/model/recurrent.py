@@ -154,6 +154,9 @@ class KimiDelta:
     """Numbers of a query, a key and a value."""
     taps: int
     """Tokens that an output of the convolution sees, its own included."""
+    lowest: float | None = None
+    """The logarithm of a decay is a part of this, below 0, by a sigmoid (GLM-5.3-Flash); None: it
+    has no bound."""
 
     by_channel: ClassVar[bool] = True
 
@@ -162,6 +165,13 @@ class KimiDelta:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
         _check_taps(self.taps)
+        if self.lowest is not None and self.lowest >= 0:
+            raise ValueError(f"logarithms of decays from {self.lowest} up, below 0 is needed")
+
+    @property
+    def rates_shape(self) -> tuple[int, ...]:
+        """The shape in which checkpoints keep how fast heads forget."""
+        return (1, 1, self.heads, 1) if self.lowest is None else (self.heads,)
 
     @property
     def size(self) -> int:

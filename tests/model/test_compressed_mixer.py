@@ -12,7 +12,6 @@ from torch import Tensor
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.compressed import Compressed
 from runtime.model.compressed_mixer import CompressedMixer
-from runtime.model.compressed_step import CompressedStep
 from runtime.model.config import Gated, Layer, ModelConfig
 from runtime.model.kv_pool import KVPool
 from runtime.model.latent import Indexer
@@ -20,6 +19,7 @@ from runtime.model.layers import MapLoader
 from runtime.model.random_weights import RandomWeights
 from runtime.model.rope_config import RopeConfig
 from runtime.model.rotary import RotaryTable
+from runtime.model.windowed_step import WindowedStep
 from tests.support.reference import ReferenceModel
 from tests.support.reference_compressed import compressed
 
@@ -100,7 +100,7 @@ class Contexts:
             blocks=self.pool.layer(0)[0],
             slots=torch.from_numpy(batch.slots),
             layout=layout,
-            step=CompressedStep(layout, BLOCK, tables),
+            step=WindowedStep(layout, BLOCK, tables),
         )
 
 

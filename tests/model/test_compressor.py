@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from runtime.model.batch import SequenceInput, StepBatch
-from runtime.model.compressed_step import CompressedStep
 from runtime.model.compressor import Compressor
 from runtime.model.layers import MapLoader
 from runtime.model.random_weights import RandomWeights
 from runtime.model.rope_config import RopeConfig
 from runtime.model.rotary import RotaryTable
+from runtime.model.windowed_step import WindowedStep
 
 CPU = torch.device("cpu")
 BLOCK = 4
@@ -40,7 +40,7 @@ def test_entries_have_the_same_bits_however_a_prompt_is_cut(dtype: torch.dtype) 
                 num_logits=0,
             )
             layout = StepBatch.build([step], BLOCK).layout(CPU)
-            windows = CompressedStep(layout, BLOCK, {4: table}).windows(4)
+            windows = WindowedStep(layout, BLOCK, {4: table}).windows(4)
             if windows is not None:
                 compressor.fill(pool, windows)
     assert torch.equal(*pools)
@@ -65,7 +65,7 @@ def test_an_entry_takes_the_place_of_what_its_last_token_gave_to_it() -> None:
     )
     table = RotaryTable(RopeConfig(), 4, torch.float64, CPU)
     layout = StepBatch.build([step], BLOCK).layout(CPU)
-    windows = CompressedStep(layout, BLOCK, {4: table}).windows(4)
+    windows = WindowedStep(layout, BLOCK, {4: table}).windows(4)
     assert windows is not None
     pool = torch.randn(12, 43, dtype=torch.float64)
     before = pool.clone()

@@ -104,3 +104,12 @@ def test_a_random_table_has_experts_that_differ_in_each_row() -> None:
     table = RandomWeights(0, torch.bfloat16, CPU).tensor("gate.tid2eid", (50, 3), wide=True)
     assert {tuple(sorted(row)) for row in table.tolist()} == {(0.0, 1.0, 2.0)}
     assert len({tuple(row) for row in table.tolist()}) > 3
+
+
+def test_a_hybrid_chooses_pools_between_streams_that_end_in_their_mean() -> None:
+    config = PRESETS["glm5-next-tiny"]
+    pools = {mixer.indexer.pool for mixer in config.attention}
+    assert pools == {4}
+    assert {mixer.lowest for mixer in config.recurrent} == {-5.0}
+    assert config.streams is not None
+    assert not config.streams.learnt_end

@@ -22,7 +22,7 @@ from runtime.model.latent import Latent
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, ShortConv
-from tests.support.reference_choice import chosen_tokens, layer_norm
+from tests.support.reference_choice import chosen_pools, chosen_tokens, layer_norm
 from tests.support.reference_compressed import compressed, into_half, last_mixture, out_of_half
 from tests.support.reference_rope import grow, rotate
 
@@ -229,8 +229,13 @@ class ReferenceModel:
             for part in "fg"
         )
         betas = self._linear(f"{name}.b_proj", x, heads, False)
-        paces = (1 + (steps + self._get(f"{name}.dt_bias", size).view(heads, -1)).exp()).log()
-        kept = (-self._get(f"{name}.A_log", 1, 1, heads, 1)[0].exp() * paces).exp()
+        steps = steps + self._get(f"{name}.dt_bias", size).view(heads, -1)
+        if spec.lowest is None:
+            rates = self._get(f"{name}.A_log", 1, 1, heads, 1)[0].exp()
+            kept = (-rates * (1 + steps.exp()).log()).exp()
+        else:
+            rates = self._get(f"{name}.A_log", heads)[:, None].exp()
+            kept = (spec.lowest / (1 + (-rates * steps).exp())).exp()
         matrix, found = x.new_zeros(heads, spec.head_dim, spec.head_dim), []
         for at in range(tokens):
             matrix = kept[at][:, :, None] * matrix
@@ -347,10 +352,10 @@ class ReferenceModel:
             queries = self._linear(f"{name}.q_proj", x, query_size, False)
         else:
             queries = self._linear(f"{name}.q_a_proj", x, spec.query_rank, spec.bias)
-            query_latents = self._norm(f"{name}.q_a_layernorm", queries, 1e-6)
+            query_latents = self._norm(f"{name}.q_a_layernorm", queries, spec.eps)
             queries = self._linear(f"{name}.q_b_proj", query_latents, query_size, False)
         row = self._linear(f"{name}.kv_a_proj_with_mqa", x, spec.rank + spec.rotary_dim, spec.bias)
-        latents = self._norm(f"{name}.kv_a_layernorm", row[:, : spec.rank], 1e-6)
+        latents = self._norm(f"{name}.kv_a_layernorm", row[:, : spec.rank], spec.eps)
         made = self._linear(
             f"{name}.kv_b_proj", latents, spec.heads * (spec.plain_dim + spec.value_dim), False
         ).view(tokens, spec.heads, -1)
@@ -395,10 +400,16 @@ class ReferenceModel:
             turned = [*turned[::2], *turned[1::2]]
         rest = [*range(spec.rotary_dim, indexer.dim)]
         queries, keys = (
-            torch.cat((rotate(y[..., turned], spec.rope), y[..., rest]), -1)
+            y
+            if spec.rope is None
+            else torch.cat((rotate(y[..., turned], spec.rope), y[..., rest]), -1)
             for y in (queries.view(tokens, -1, indexer.dim), layer_norm(keys, *norm)[:, None])
         )
         weights = self._linear(f"{name}.weights_proj", x, indexer.heads, False)
+        if indexer.pool > 1:
+            gates = x @ self._get(f"{name}.pool_gate", indexer.dim, x.shape[1]).T
+            bias = self._get(f"{name}.pool_bias", indexer.pool, indexer.dim)
+            return chosen_pools(queries, keys[:, 0], weights, gates, bias, indexer.top_k)
         return chosen_tokens(queries, keys[:, 0], weights, indexer.top_k)
 
     def feed_forward(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:

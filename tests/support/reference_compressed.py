@@ -148,6 +148,8 @@ def out_of_half(streams: Tensor, made: Tensor, behind: Tensor, mixing: Tensor) -
 
 def last_mixture(weights: Weights, streams: Tensor) -> Tensor:
     config, count = weights.config, weights.config.streams.count
+    if not config.streams.learnt_end:
+        return streams.sum(1) / count
     flat = _normed(streams.flatten(1), config.norm_eps)
     made = flat @ weights.get("model.hc_head.hc_fn", count, flat.shape[1]).T
     made = made * weights.get("model.hc_head.hc_scale", 1)

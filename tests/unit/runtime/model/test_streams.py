@@ -29,6 +29,7 @@ def test_parameters_are_those_of_every_half_and_of_the_last_mixture() -> None:
     of_half = 15 * 30 + 15 + 3
     last = 3 * 30 + 3 + 1
     assert STREAMS.num_parameters(10, 3) == 3 * of_half + last
+    assert replace(STREAMS, learnt_end=False).num_parameters(10, 3) == 3 * of_half
     beside = replace(MODEL, streams=STREAMS).num_parameters - MODEL.num_parameters
     assert beside == 3 * of_half + last
 

@@ -1,5 +1,5 @@
-"""A step as layers of compressed attention know it, worked out once for all of them: which windows
-its tokens fill, and what each query sees."""
+"""A step as layers know it that make one key of several tokens, worked out once for all of them:
+which windows its tokens fill, and what each query sees."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ class FullWindows:
     """The same of the windows before them; of a first window its own."""
     is_first: Tensor
     """[windows] bool: whether there is none before it."""
-    rotation: Rotation
-    """By each window's first position."""
+    rotation: Rotation | None
+    """By each window's first position; None where layers do not rotate entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +46,11 @@ class Choosing:
     rows: Tensor
     """[rows] int64: which they are."""
     spans: tuple[ChoosingRows, ...]
+    counts: tuple[int, ...]
+    """How many they are of each sequence."""
 
 
-class CompressedStep:
+class WindowedStep:
     """A step's tokens in their windows. Nothing of it is in the pool."""
 
     def __init__(
@@ -57,7 +59,7 @@ class CompressedStep:
         block_size: int,
         tables: Mapping[int, RotaryTable],
     ) -> None:
-        """``tables``: the angles of layers by their ratio."""
+        """``tables``: the angles of layers by their ratio, of those that rotate entries."""
         self._spans = layout.spans()
         self._device = layout.block_tables.device
         self._places = [_slots_of(span, block_size, self._device) for span in self._spans]
@@ -108,6 +110,34 @@ class CompressedStep:
             self._choosing[ratio, top_k] = self._that_choose(ratio, top_k)
         return self._choosing[ratio, top_k]
 
+    def tokens_of(self, choosing: Choosing, chosen: Tensor, ratio: int) -> tuple[Tensor, Tensor]:
+        """The tokens that queries see that choose whole windows: theirs, and those behind the last
+        full one.
+
+        Args:
+            choosing: which queries these are.
+            chosen: [rows, windows] int64, numbers of windows, ascending.
+            ratio: tokens of a window.
+
+        Returns:
+            (slots [rows, windows * ratio + ratio - 1] int32 in the order of tokens, counts [rows]
+            int64); behind so many of a row's slots are others of its context.
+        """
+        slots, counts, at = [], [], 0
+        offsets = torch.arange(ratio, device=self._device)
+        sequences = zip(self._spans, self._places, choosing.counts, strict=True)
+        for span, places, own in sequences:
+            if not own:
+                continue
+            position = self._positions(span)[-own:]
+            within = (chosen[at : at + own, :, None] * ratio + offsets).flatten(1)
+            begins = (position + 1) // ratio * ratio
+            tail = torch.minimum(begins[:, None] + offsets[:-1], position[:, None])
+            slots.append(places[torch.cat((within, tail), dim=1)])
+            counts.append(within.shape[1] + position + 1 - begins)
+            at += own
+        return torch.cat(slots).to(torch.int32), torch.cat(counts)
+
     def _full_windows(self, ratio: int) -> FullWindows | None:
         slots: list[Tensor] = []
         before: list[Tensor] = []
@@ -124,12 +154,13 @@ class CompressedStep:
         if not slots:
             return None
         number = torch.cat(numbers)
+        table = self._tables.get(ratio)
         highest = max(span.context_length for span in self._spans)
         return FullWindows(
             slots=torch.cat(slots),
             before=torch.cat(before),
             is_first=number == 0,
-            rotation=self._tables[ratio].at(number * ratio, highest),
+            rotation=None if table is None else table.at(number * ratio, highest),
         )
 
     def _that_choose(self, ratio: int, top_k: int) -> Choosing | None:
@@ -137,10 +168,12 @@ class CompressedStep:
             return None
         rows: list[Tensor] = []
         spans: list[ChoosingRows] = []
+        counts: list[int] = []
         before = 0
         for span, places in zip(self._spans, self._places, strict=True):
             seen = (self._positions(span) + 1) // ratio
             seen = seen[seen > top_k]
+            counts.append(len(seen))
             if not len(seen):
                 continue
             end = span.first_row + span.num_queries
@@ -148,7 +181,7 @@ class CompressedStep:
             slots = places[ratio - 1 :: ratio].to(torch.int32).contiguous()
             spans.append(ChoosingRows(first_row=before, seen=seen, slots=slots))
             before += len(seen)
-        return Choosing(rows=torch.cat(rows), spans=tuple(spans))
+        return Choosing(rows=torch.cat(rows), spans=tuple(spans), counts=tuple(counts))
 
     def _positions(self, span: SequenceSpan) -> Tensor:
         """[queries] int64: those of a sequence's part of the step."""

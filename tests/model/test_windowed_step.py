@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from runtime.model.batch import SequenceInput, StepBatch
-from runtime.model.compressed_step import CompressedStep
 from runtime.model.rope_config import RopeConfig
 from runtime.model.rotary import RotaryTable
+from runtime.model.windowed_step import WindowedStep
 from tests.model.test_compressed_mixer import BLOCK, blocks_from
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ def test_a_step_is_worked_out_once() -> None:
         num_logits=0,
     )
     layout = StepBatch.build([step], BLOCK).layout(CPU)
-    known = CompressedStep(layout, BLOCK, {4: RotaryTable(RopeConfig(), 4, torch.float32, CPU)})
+    known = WindowedStep(layout, BLOCK, {4: RotaryTable(RopeConfig(), 4, torch.float32, CPU)})
     windows = known.windows(4)
     assert windows is not None
     assert known.windows(4) is windows
@@ -51,7 +51,7 @@ def test_sequences_of_a_step_have_windows_and_lists_of_their_own() -> None:
         for first, start, count in ((0, 0, 3), (20, 0, 9), (40, 7, 1))
     ]
     layout = StepBatch.build(steps, BLOCK).layout(CPU)
-    known = CompressedStep(layout, BLOCK, {4: RotaryTable(RopeConfig(), 4, torch.float32, CPU)})
+    known = WindowedStep(layout, BLOCK, {4: RotaryTable(RopeConfig(), 4, torch.float32, CPU)})
     windows = known.windows(4)
     assert windows is not None
     own = [
@@ -70,3 +70,34 @@ def test_sequences_of_a_step_have_windows_and_lists_of_their_own() -> None:
     assert choosing is not None
     assert choosing.rows.tolist() == [10, 11, 12]
     assert [span.first_row for span in choosing.spans] == [0, 2]
+
+
+def test_tokens_of_chosen_windows_are_in_order_and_those_behind_the_last_full_one_follow() -> None:
+    steps = [
+        SequenceInput(
+            tokens=np.zeros(count, dtype=np.int32),
+            start=start,
+            block_table=blocks_from(first),
+            num_logits=0,
+        )
+        for first, start, count in ((0, 12, 4), (20, 0, 3), (40, 21, 1))
+    ]
+    known = WindowedStep(StepBatch.build(steps, BLOCK).layout(CPU), BLOCK, {})
+    choosing = known.choosing(3, 4)
+    assert choosing is not None
+    assert choosing.rows.tolist() == [2, 3, 7]
+    assert choosing.counts == (2, 0, 1)
+    own = [
+        [block * BLOCK + place for block in blocks_from(first) for place in range(BLOCK)]
+        for first in (0, 20, 40)
+    ]
+    chosen = torch.tensor([[0, 1, 2, 4], [0, 2, 3, 4], [1, 3, 5, 6]])
+    slots, counts = known.tokens_of(choosing, chosen, 3)
+    assert counts.tolist() == [12, 13, 13]
+    seen = [row[:count] for row, count in zip(slots.tolist(), counts.tolist(), strict=True)]
+    assert seen[0] == [own[0][at] for at in (*range(9), 12, 13, 14)]
+    assert seen[1] == [own[0][at] for at in (0, 1, 2, *range(6, 15), 15)]
+    assert seen[2] == [own[2][at] for at in (3, 4, 5, 9, 10, 11, *range(15, 21), 21)]
+    windows = known.windows(3)
+    assert windows is not None
+    assert windows.rotation is None
