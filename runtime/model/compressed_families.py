@@ -161,25 +161,33 @@ def _kinds(fields: Fields, count: int) -> Sequence[str]:
     """The kind of each layer; numbers behind those of the layers are of such as predict further
     tokens."""
     kinds, ratios = fields.get("layer_types"), fields.get("compress_ratios")
-    if kinds is None and ratios is not None:
+    by_ratio: list[str] | None = None
+    if ratios is not None:
         right = isinstance(ratios, list) and len(ratios) >= count
         if not right or not all(type(ratio) is int and ratio in _OF_RATIO for ratio in ratios):
             known = ", ".join(map(str, _OF_RATIO))
             raise fields.error("compress_ratios", ratios, f"at least {count} of {known}")
-        return [_OF_RATIO[ratio] for ratio in ratios[:count]]
+        by_ratio = [_OF_RATIO[ratio] for ratio in ratios[:count]]
     if kinds is None:
-        return [_CHOSEN if each > 1 and each % 2 else _ALL for each in range(count)]
-    return _listed(fields, "layer_types", kinds, count, _KINDS)
+        interleaved = [_CHOSEN if each > 1 and each % 2 else _ALL for each in range(count)]
+        return interleaved if by_ratio is None else by_ratio
+    found = _listed(fields, "layer_types", kinds, count, _KINDS)
+    if by_ratio is not None and by_ratio != found:
+        raise fields.error("layer_types", kinds, "what compress_ratios says")
+    return found
 
 
 def _hashed(fields: Fields, count: int) -> Sequence[bool]:
     """Whether a table chooses a layer's experts."""
-    kinds = fields.get("mlp_layer_types")
+    kinds, first = fields.get("mlp_layer_types"), fields.number("num_hash_layers", 3)
+    counted = [each < first for each in range(count)]
     if kinds is None:
-        first = fields.number("num_hash_layers", 3)
-        return [each < first for each in range(count)]
+        return counted
     known = ("hash_moe", "moe")
-    return [kind == known[0] for kind in _listed(fields, "mlp_layer_types", kinds, count, known)]
+    listed = [kind == known[0] for kind in _listed(fields, "mlp_layer_types", kinds, count, known)]
+    if fields.get("num_hash_layers") is not None and listed != counted:
+        raise fields.error("mlp_layer_types", kinds, "what num_hash_layers says")
+    return listed
 
 
 def _listed(

@@ -90,7 +90,7 @@ OWN: dict[str, dict[str, Any]] = {
                     "q_lora_rank": 24, "o_groups": 4, "o_lora_rank": 8, "sliding_window": 64,
                     "compress_ratios": [0, 0, 4, 128, 4, 128, 4, 0], "compress_rope_theta": 1e5,
                     "compress_rates": {"compressed_sparse_attention": 4}, "num_hash_layers": 2,
-                    "mlp_layer_types": ["hash_moe", *["moe"] * 5], "rope_scaling": YARN,
+                    "mlp_layer_types": ["hash_moe"] * 2 + ["moe"] * 4, "rope_scaling": YARN,
                     "index_topk": 64, "index_head_dim": 16, "index_n_heads": 4, "hc_mult": 4,
                     "hc_sinkhorn_iters": 20, "hc_eps": 1e-6, "n_routed_experts": 16,
                     "n_shared_experts": 1, "num_experts_per_tok": 4, "moe_intermediate_size": 16,

@@ -143,6 +143,14 @@ def test_rates_and_parts_may_be_spelled_in_two_ways(tmp_path: Path) -> None:
         ({"compress_ratios": [4, 8] * 3}, "compress_ratios is .*, not at least 6 of 0, 4, 128"),
         ({"layer_types": ["full_attention"] * 6}, "not 6 of sliding_attention, compressed_sparse"),
         ({"mlp_layer_types": ["moe"] * 5}, "mlp_layer_types is .*, not 6 of hash_moe, moe"),
+        (
+            {"mlp_layer_types": ["hash_moe"] * 6, "num_hash_layers": 2},
+            "mlp_layer_types is .*, not what num_hash_layers says",
+        ),
+        (
+            {"layer_types": ["sliding_attention"] * 6, "compress_ratios": [0, 0, 0, 0, 0, 4]},
+            "layer_types is .*, not what compress_ratios says",
+        ),
         ({"compress_rate_csa": 1}, "compress_rate_csa is 1, not at least 2"),
         ({"qk_rope_head_dim": 7}, "qk_rope_head_dim is 7, not pairs of the 512 dimensions"),
         (
