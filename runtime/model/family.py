@@ -28,6 +28,10 @@ class TensorNames:
     """Likewise behind those: regular expressions, and what replaces all that they match."""
     or_else: tuple[tuple[str, str], ...] = ()
     """Parts of names, and others for which they stand where a checkpoint has these."""
+    either: tuple[tuple[str, str], ...] = ()
+    """Likewise, name by name: parts, and others for which they stand where they are not there."""
+    piled: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Tensors that a checkpoint has in several, one below the other, of whatever sizes."""
     stacked_experts: Literal["inputs first", "outputs first"] | None = None
     """Experts are in one tensor of each kind: inputs first, gates and ups taking turns (gpt-oss);
     or, unless a checkpoint keeps them one by one, outputs first, gates before ups (Qwen3.5)."""

@@ -162,6 +162,9 @@ class FamilyWeights:
         if expert is not None and self._of_plain_stack(name):
             return self._of_outputs_first(layer, expert, wanted)
         module, _, kind = rest.rpartition(".")
+        parts = dict(self._names.piled).get(rest)
+        if parts is not None:
+            return self._of_piled(layer, parts, wanted)
         if module in self._fused:
             return self._of_fused(layer, module, kind, wanted)
         return self._whole(self._in_layer(layer, rest), wanted)
@@ -243,7 +246,30 @@ class FamilyWeights:
             rest = re.sub(pattern, theirs, rest)
         for one, other in self._or_else:
             rest = rest.replace(one, other)
+        for one, other in self._names.either:
+            if self._named(f"model.layers.{layer}.{rest}") not in self._checkpoint:
+                rest = rest.replace(one, other)
         return f"model.layers.{layer}.{rest}"
+
+    def _of_piled(self, layer: int, parts: Sequence[str], wanted: "_Wanted") -> Tensor:
+        """Several tensors, one below the other.
+
+        Raises:
+            LoadError: they are not as many rows together as is wanted, or see ``tensor``.
+        """
+        names = [self._noted(self._in_layer(layer, part)) for part in parts]
+        counts = [len(self._checkpoint.stored(name)) for name in names]
+        if sum(counts) != wanted.shape[0]:
+            raise LoadError(
+                f"{self._checkpoint.place(names[0])}: tensors {', '.join(map(repr, names))} have "
+                f"{sum(counts)} rows, config.json asks for {wanted.shape[0]}"
+            )
+        rest = wanted.shape[1:]
+        taken = [
+            self._checkpoint.tensor(name, (count, *rest), wide=wanted.wide)
+            for name, count in zip(names, counts, strict=True)
+        ]
+        return torch.cat(taken) if wanted.part is None else wanted.part(torch.cat(taken))
 
     def _of_fused(self, layer: int, module: str, kind: str, wanted: "_Wanted") -> Tensor:
         """Rows of a tensor that several share."""

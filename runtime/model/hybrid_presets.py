@@ -133,6 +133,31 @@ HYBRID_PRESETS: dict[str, ModelConfig] = {
         streams=Streams(count=4, iterations=20, eps=1e-6, learnt_end=False),
         shaping=SHAPING,
     ),
+    "olmo-hybrid-tiny": ModelConfig(
+        model_type="olmo_hybrid",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(
+                mixer=replace(QWEN3_TINY, rope=None, norm="all")
+                if attends
+                else GatedDelta(
+                    key_heads=4,
+                    value_heads=4,
+                    key_dim=12,
+                    value_dim=24,
+                    taps=4,
+                    most_beta=2.0,
+                    norm_eps=1e-5,
+                ),
+                feed_forward=Gated(size=96),
+                norms="after" if attends else "before",
+            )
+            for attends in (False, False, True, False)
+        ),
+        max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
     "qwen3.5-100m": ModelConfig(
         model_type="qwen3_5_text",
         vocab_size=32768,

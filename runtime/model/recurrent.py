@@ -45,6 +45,11 @@ class GatedDelta:
     value_dim: int
     taps: int
     """Tokens that an output of the convolution sees, its own included."""
+    most_beta: float = 1.0
+    """Betas are up to this: with 2 a matrix may turn around what it knows of a key (OLMo
+    Hybrid)."""
+    norm_eps: float | None = None
+    """Of the gated norm; None: the model's."""
 
     by_channel: ClassVar[bool] = False
     """Whether each number of a key decays on its own, or all of a head's alike."""
@@ -58,6 +63,8 @@ class GatedDelta:
                 f"{self.value_heads} heads of values are not a multiple of {self.key_heads} of keys"
             )
         _check_taps(self.taps)
+        if not 0 < self.most_beta <= 2:
+            raise ValueError(f"betas up to {self.most_beta}: above 0, at most 2 is needed")
 
     @property
     def key_size(self) -> int:

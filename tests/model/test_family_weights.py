@@ -119,6 +119,27 @@ def test_stacked_experts_are_taken_apart() -> None:
     source.check_all_read()
 
 
+def test_a_tensor_may_lie_in_several_of_any_sizes_and_a_norm_under_another_name() -> None:
+    """As OLMo Hybrid is published, and as ``transformers`` saves it."""
+    names, name = FAMILIES["olmo_hybrid"].names, "model.layers.0.linear_attn.conv1d.weight"
+    taps, norm = torch.randn(11, 1, 4), torch.randn(HIDDEN)
+    after = "model.layers.0.after_mixer_norm.weight"
+    for cuts, called in (
+        ((3, 3, 5), "post_attention_layernorm"),
+        ((4, 4, 3), "feedforward_layer_norm"),
+    ):
+        parts = {
+            f"model__layers__0__linear_attn__{part}_conv1d__weight": rows
+            for part, rows in zip("qkv", taps.split(cuts), strict=True)
+        }
+        source = weights(names, **parts, **{f"model__layers__0__{called}__weight": norm})
+        assert torch.equal(source.tensor(name, (11, 1, 4)), taps)
+        assert torch.equal(source.tensor(after, (HIDDEN,)), norm)
+        with pytest.raises(LoadError, match=r"have 11 rows, config\.json asks for 12"):
+            source.tensor(name, (12, 1, 4))
+        source.check_all_read()
+
+
 def test_tensors_in_no_layer_may_have_other_names_and_none_begin_with_model() -> None:
     embedding, head = torch.randn(2, 9, HIDDEN)
     names = FAMILIES["deepseek_v4"].names

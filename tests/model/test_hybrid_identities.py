@@ -38,6 +38,7 @@ OPERATIONS = {
     "granite-hybrid-tiny": int(_ASKED or 80),
     "kimi-linear-tiny": int(_ASKED or 80),
     "glm5-next-tiny": int(_ASKED or 80),
+    "olmo-hybrid-tiny": int(_ASKED or 80),
 }
 """The references of layers of matrices go token by token: the short form plays few."""
 ENOUGH = 3000

@@ -29,6 +29,7 @@ CLASSES = {
     "nemotron_h": "NemotronH",
     "kimi_linear": "KimiLinear",
     "glm5_next": "Glm5Next",
+    "olmo_hybrid": "OlmoHybrid",
 }
 DELTA = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 
@@ -42,12 +43,15 @@ ALWAYS = {("qwen3_next", "below"), ("qwen3_5_text", "above"), ("qwen3_5_moe_text
     ("kimi_linear", "uneven"),
     ("glm5_next", "below"),
     ("glm5_next", "above"),
+    ("olmo_hybrid", "uneven"),
 }
 CASES = [
     pytest.param(family, shape, marks=[] if always else pytest.mark.slow)
     for family in CLASSES
     for shape in SHAPES
-    for always in [family not in (*DELTA, *MAMBA, *KIMI) or (family, shape) in ALWAYS]
+    for always in [
+        family not in (*DELTA, *MAMBA, *KIMI, "olmo_hybrid") or (family, shape) in ALWAYS
+    ]
 ]
 
 
@@ -81,6 +85,8 @@ def fields(family: str, shape: Shape) -> dict[str, Any]:
         return kimi_fields(shape)
     if family == "glm5_next":
         return glm_fields(shape)
+    if family == "olmo_hybrid":
+        return olmo_fields(shape)
     if family == "granitemoehybrid":
         return mamba_fields(shape)
     if family == "nemotron_h":
@@ -143,6 +149,26 @@ def kimi_fields(shape: Shape) -> dict[str, Any]:
         "routed_scaling_factor": 1.7,
         "norm_topk_prob": not shape.tied,
         "tie_word_embeddings": False,
+    }
+
+
+def olmo_fields(shape: Shape) -> dict[str, Any]:
+    attends = {1, shape.layers - 1}
+    nowhere = {"rope_type": "default", "rope_theta": None}
+    return {
+        "layer_types": [
+            "full_attention" if each in attends else "linear_attention"
+            for each in range(shape.layers)
+        ],
+        "rope_parameters": nowhere if shape.layers == 5 else shape.rope,
+        "attention_bias": shape.tied,
+        "linear_num_key_heads": 1 + shape.layers % 2,
+        "linear_num_value_heads": 2 * (1 + shape.layers % 2),
+        "linear_key_head_dim": 10,
+        "linear_value_head_dim": 14,
+        "linear_conv_kernel_dim": 4 - shape.tied,
+        "linear_allow_neg_eigval": not shape.tied,
+        "pad_token_id": 0,
     }
 
 
@@ -280,7 +306,10 @@ def glm_model(given: dict[str, Any], seed: int) -> transformers.PreTrainedModel:
 
 
 RULES = {
-    **dict.fromkeys(DELTA, ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")),
+    **dict.fromkeys(
+        (*DELTA, "olmo_hybrid"),
+        ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"),
+    ),
     "glm5_next": ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"),
     "kimi_linear": ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"),
 }

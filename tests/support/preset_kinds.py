@@ -8,5 +8,12 @@ COMPRESSED = ("deepseek-v4-tiny",)
 LATENT = ("deepseek-v3-tiny", "deepseek-v2-tiny", "mistral4-tiny", *SPARSE)
 GEMMA4 = ("gemma4-tiny", "gemma4-moe-tiny")
 DELTA = ("qwen3.5-tiny", "kimi-linear-tiny")
-HYBRIDS = ("lfm2-tiny", *DELTA, "glm5-next-tiny", "granite-hybrid-tiny", "nemotron-h-tiny")
+HYBRIDS = (
+    "lfm2-tiny",
+    *DELTA,
+    "glm5-next-tiny",
+    "olmo-hybrid-tiny",
+    "granite-hybrid-tiny",
+    "nemotron-h-tiny",
+)
 EVERY_KIND = (*OF_OLD, *MIXERS, *ROUTERS, *LATENT, *COMPRESSED, *GEMMA4, *HYBRIDS)

@@ -196,11 +196,12 @@ class ReferenceModel:
         for at in range(len(x)):
             matrix = kept[at, :, None, None] * matrix
             missing = values[at] - (keys[at, :, :, None] * matrix).sum(1)
-            missing = missing / (1 + (-betas[at, :, None]).exp())
+            missing = spec.most_beta * missing / (1 + (-betas[at, :, None]).exp())
             matrix = matrix + keys[at, :, :, None] * missing[:, None, :]
             rows.append((queries[at, :, :, None] * matrix).sum(1) / math.sqrt(spec.key_dim))
         output = torch.stack(rows)
-        output = output / (output.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt()
+        eps = self.config.norm_eps if spec.norm_eps is None else spec.norm_eps
+        output = output / (output.pow(2).mean(-1, keepdim=True) + eps).sqrt()
         output = (output * scale).flatten(1) * gates / (1 + (-gates).exp())
         return self._linear(f"{name}.out_proj", output, x.shape[1], False)
 

@@ -38,6 +38,7 @@ LATENT = Latent(heads=2, rank=6, plain_dim=4, rotary_dim=2, value_dim=3, rope=No
         (DELTA, {"key_dim": 0}, "key_dim is 0, at least 1"),
         (KIMI, {"heads": 0}, "heads is 0, at least 1"),
         (KIMI, {"head_dim": 0}, "head_dim is 0, at least 1"),
+        (DELTA, {"most_beta": 2.5}, "betas up to 2.5: above 0, at most 2 is needed"),
         (KIMI, {"lowest": 0.0}, "logarithms of decays from 0.0 up, below 0 is needed"),
         (MAMBA, {"groups": 3}, "4 heads are not in 3 equal groups"),
         (MAMBA, {"least_step": 3.0, "most_step": 2.0}, "steps within"),
