@@ -177,7 +177,9 @@ class Fields:
         """The fields but for some, which count as read."""
         self._read.update(names)
         left = {name: value for name, value in self._values.items() if name not in names}
-        return Fields(self.path, left, self._prefix)
+        fewer = Fields(self.path, left, self._prefix)
+        fewer._read = self._read
+        return fewer
 
     def get(self, name: str, default: Any = None) -> Any:
         self._read.add(name)

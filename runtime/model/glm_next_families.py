@@ -8,6 +8,7 @@ fields of rope say nothing.
 from runtime.model.config import Experts, Gated, Layer, ModelConfig, Router
 from runtime.model.config_fields import Fields
 from runtime.model.family import Family, TensorNames, read_activation, read_decoder
+from runtime.model.kimi_families import read_lowest
 from runtime.model.latent import Indexer, Latent
 from runtime.model.recurrent import KimiDelta
 from runtime.model.streams import MOST_ROUNDS, Streams
@@ -148,13 +149,11 @@ def _recurrent(fields: Fields, *, stated: bool) -> KimiDelta:
     if unbound:
         raise fields.error("linear_lower_bound", None, "a number: decays have a bound")
     lowest = -5.0 if lowest is None else lowest
-    if isinstance(lowest, bool) or not isinstance(lowest, int | float) or not -1e6 < lowest < 0:
-        raise fields.error("linear_lower_bound", lowest, "a number below 0")
     return KimiDelta(
         heads=sizes["num_heads"],
         head_dim=sizes["head_dim"],
         taps=sizes["short_conv_kernel_size"],
-        lowest=float(lowest),
+        lowest=read_lowest(fields, "linear_lower_bound", lowest),
     )
 
 

@@ -23,6 +23,7 @@ from runtime.model.glm_next_families import GLM_NEXT_FAMILIES
 from runtime.model.hybrid_families import HYBRID_FAMILIES
 from runtime.model.kimi_families import KIMI_FAMILIES
 from runtime.model.latent_families import LATENT_FAMILIES
+from runtime.model.ling_families import LING_FAMILIES
 from runtime.model.mamba_families import MAMBA_FAMILIES
 from runtime.model.quantisation import read_quantisation
 
@@ -36,6 +37,7 @@ FAMILIES: dict[str, Family] = {
     **DELTA_FAMILIES,
     **KIMI_FAMILIES,
     **GLM_NEXT_FAMILIES,
+    **LING_FAMILIES,
     **MAMBA_FAMILIES,
 }
 

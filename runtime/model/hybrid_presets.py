@@ -133,6 +133,22 @@ HYBRID_PRESETS: dict[str, ModelConfig] = {
         streams=Streams(count=4, iterations=20, eps=1e-6, learnt_end=False),
         shaping=SHAPING,
     ),
+    "ling3-tiny": ModelConfig(
+        model_type="bailing_hybrid",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(
+                mixer=replace(LATENT_TINY, query_rank=None, gated=True)
+                if attends
+                else KimiDelta(heads=4, head_dim=12, taps=4, two_steps=False, lowest=-5.0),
+                feed_forward=GROUPED_EXPERTS if number > 0 else Gated(size=96),
+            )
+            for number, attends in enumerate((False, False, True, False))
+        ),
+        max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
     "olmo-hybrid-tiny": ModelConfig(
         model_type="olmo_hybrid",
         vocab_size=TINY_VOCAB,

@@ -85,6 +85,8 @@ class Latent:
     """Multiplies the scores; None: (plain_dim + rotary_dim) ** -0.5."""
     bias: bool = False
     """On the projections to latents and on the output's."""
+    gated: bool = False
+    """The heads' results are weighed by a sigmoid, head by head (Ling 3)."""
     eps: float = NORM_EPS
     """Of the norms of latents."""
     indexer: Indexer | None = None
@@ -169,6 +171,7 @@ class Latent:
     def num_parameters(self, hidden: int) -> int:
         maps = sum(outputs * inputs for outputs, inputs in self.map_shapes(hidden))
         maps += self.heads * (self.plain_dim + self.value_dim) * self.rank
+        maps += self.heads * hidden * self.gated
         biases = ((self.query_rank or 0) + self.row_dim + hidden) * self.bias
         beside = self.rank + (self.query_rank or 0)
         if self.indexer is not None and not self.indexer.shared:

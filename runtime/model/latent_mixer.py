@@ -41,6 +41,9 @@ class LatentMixer:
         self.output = loader.linear(
             [f"{name}.o_proj"], [hidden], spec.heads * spec.value_dim, bias=spec.bias
         )
+        self._gate: Linear | None = None
+        if spec.gated:
+            self._gate = loader.linear([f"{name}.g_proj"], [spec.heads], hidden, bias=False)
         self._indexer: TokenIndexer | PoolIndexer | None = None
         if spec.indexer is not None and not spec.indexer.shared:
             kind = TokenIndexer if spec.indexer.pool == 1 else PoolIndexer
@@ -55,6 +58,7 @@ class LatentMixer:
     def step_bytes(self) -> int:
         maps = [self._first, self._heads.keys, self._heads.values, self.output]
         queries = 0 if self._queries is None else self._queries.num_bytes
+        queries += 0 if self._gate is None else self._gate.num_bytes
         if self._indexer is not None:
             queries += self._indexer.step_bytes
         return queries + sum(each.num_bytes for each in maps)
@@ -108,6 +112,8 @@ class LatentMixer:
             mixed = latent_attention(queries, self._heads, latents, layout, scale=self._scale)
         else:
             mixed = self._chosen(queries, latents, choice, choice.rows)
+        if self._gate is not None:
+            mixed = mixed * self._gate(x).sigmoid()[:, :, None]
         return self.output(mixed.flatten(1))
 
     def _chosen(

@@ -174,6 +174,8 @@ def _attention(mixer: Attention, partition: Partition) -> Attention:
 
 
 def _latent(mixer: Latent, partition: Partition) -> Latent:
+    if mixer.gated:
+        raise ValueError("attention whose results are gated cannot be cut yet")
     _check_divides(mixer.heads, partition.ranks, "heads")
     return replace(mixer, heads=mixer.heads // partition.ranks)
 

@@ -153,14 +153,16 @@ class Mamba2:
 class KimiDelta:
     """Kimi Delta Attention (arXiv:2510.26692): the gated delta rule with a decay for each number of
     a key, behind a causal convolution over the last few tokens; a mixer that keeps a matrix for
-    each head, and the inputs of the last ``taps - 1`` tokens. Decays and the gate of what comes out
-    are made in two steps, of as many numbers between as a head has."""
+    each head, and the inputs of the last ``taps - 1`` tokens."""
 
     heads: int
     head_dim: int
     """Numbers of a query, a key and a value."""
     taps: int
     """Tokens that an output of the convolution sees, its own included."""
+    two_steps: bool = True
+    """Decays and the gate come of as many numbers between as a head has; else in one step (Ling
+    3)."""
     lowest: float | None = None
     """The logarithm of a decay is a part of this, below 0, by a sigmoid (GLM-5.3-Flash); None: it
     has no bound."""
@@ -178,7 +180,8 @@ class KimiDelta:
     @property
     def rates_shape(self) -> tuple[int, ...]:
         """The shape in which checkpoints keep how fast heads forget."""
-        return (1, 1, self.heads, 1) if self.lowest is None else (self.heads,)
+        bare = self.two_steps and self.lowest is None
+        return (1, 1, self.heads, 1) if bare else (self.heads,)
 
     @property
     def size(self) -> int:
@@ -209,6 +212,8 @@ class KimiDelta:
     def num_parameters(self, hidden: int) -> int:
         maps = hidden * (self.channels + self.heads) + self.size * hidden
         gates = 2 * (hidden * self.head_dim + self.head_dim * self.size)
+        if not self.two_steps:
+            gates = 2 * hidden * self.size
         own = self.heads + self.size + self.head_dim
         return maps + gates + self.channels * self.taps + own
 

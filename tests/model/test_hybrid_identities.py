@@ -39,6 +39,7 @@ OPERATIONS = {
     "kimi-linear-tiny": int(_ASKED or 80),
     "glm5-next-tiny": int(_ASKED or 80),
     "olmo-hybrid-tiny": int(_ASKED or 80),
+    "ling3-tiny": int(_ASKED or 80),
 }
 """The references of layers of matrices go token by token: the short form plays few."""
 ENOUGH = 3000

@@ -30,6 +30,7 @@ CLASSES = {
     "kimi_linear": "KimiLinear",
     "glm5_next": "Glm5Next",
     "olmo_hybrid": "OlmoHybrid",
+    "bailing_hybrid": "BailingHybrid",
 }
 DELTA = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 
@@ -44,13 +45,16 @@ ALWAYS = {("qwen3_next", "below"), ("qwen3_5_text", "above"), ("qwen3_5_moe_text
     ("glm5_next", "below"),
     ("glm5_next", "above"),
     ("olmo_hybrid", "uneven"),
+    ("bailing_hybrid", "below"),
+    ("bailing_hybrid", "above"),
 }
 CASES = [
     pytest.param(family, shape, marks=[] if always else pytest.mark.slow)
     for family in CLASSES
     for shape in SHAPES
     for always in [
-        family not in (*DELTA, *MAMBA, *KIMI, "olmo_hybrid") or (family, shape) in ALWAYS
+        family not in (*DELTA, *MAMBA, *KIMI, "olmo_hybrid", "bailing_hybrid")
+        or (family, shape) in ALWAYS
     ]
 ]
 
@@ -87,6 +91,8 @@ def fields(family: str, shape: Shape) -> dict[str, Any]:
         return glm_fields(shape)
     if family == "olmo_hybrid":
         return olmo_fields(shape)
+    if family == "bailing_hybrid":
+        return ling_fields(shape)
     if family == "granitemoehybrid":
         return mamba_fields(shape)
     if family == "nemotron_h":
@@ -149,6 +155,22 @@ def kimi_fields(shape: Shape) -> dict[str, Any]:
         "routed_scaling_factor": 1.7,
         "norm_topk_prob": not shape.tied,
         "tie_word_embeddings": False,
+    }
+
+
+def ling_fields(shape: Shape) -> dict[str, Any]:
+    kimi = kimi_fields(shape)
+    own = {name: value for name, value in kimi.items() if not name.startswith("linear_")}
+    stretched = {"mscale": 1.0, "mscale_all_dim": 0.7}
+    return {
+        **own,
+        "attention_bias": False,
+        "rope_parameters": {**shape.rope, **(stretched if shape.tied else {})},
+        "head_dim": 10 + shape.layers,
+        "short_conv_kernel_size": 4 - shape.tied,
+        "kda_safe_gate": shape.layers != 3,
+        "kda_lower_bound": -2.5,
+        "pad_token_id": 0,
     }
 
 
@@ -310,6 +332,7 @@ RULES = {
         (*DELTA, "olmo_hybrid"),
         ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"),
     ),
+    "bailing_hybrid": ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"),
     "glm5_next": ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"),
     "kimi_linear": ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"),
 }

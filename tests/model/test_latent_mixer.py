@@ -37,6 +37,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "pairs that are halves apart": {"interleaved": False},
     "stretched, a scale": {"rope": YARN, "scale": 0.4},
     "one head": {"heads": 1},
+    "gates behind heads": {"gated": True},
+    "gates behind heads that choose": {
+        "gated": True,
+        "indexer": Indexer(heads=6, dim=10, top_k=20),
+    },
     "queries that grow": {"rope": replace(YARN, query_beta=0.4)},
     "queries that grow, without a latent": {
         "rope": RopeConfig(query_beta=0.4, original_max_position=7),

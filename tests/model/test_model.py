@@ -113,3 +113,9 @@ def test_a_hybrid_chooses_pools_between_streams_that_end_in_their_mean() -> None
     assert {mixer.lowest for mixer in config.recurrent} == {-5.0}
     assert config.streams is not None
     assert not config.streams.learnt_end
+
+
+def test_a_hybrid_of_ling_makes_decays_in_one_step_and_gates_heads() -> None:
+    config = PRESETS["ling3-tiny"]
+    assert {mixer.gated for mixer in config.attention} == {True}
+    assert {mixer.two_steps for mixer in config.recurrent} == {False}

@@ -13,6 +13,7 @@ HYBRIDS = (
     *DELTA,
     "glm5-next-tiny",
     "olmo-hybrid-tiny",
+    "ling3-tiny",
     "granite-hybrid-tiny",
     "nemotron-h-tiny",
 )

@@ -226,13 +226,17 @@ class ReferenceModel:
                 self._linear(f"{name}.{part}_a_proj", x, spec.head_dim, False),
                 size,
                 False,
-            ).view(tokens, heads, -1)
+            )
+            if spec.two_steps
+            else self._linear(f"{name}.{part}_proj", x, size, False)
             for part in "fg"
         )
+        steps, gates = (y.view(tokens, heads, -1) for y in (steps, gates))
         betas = self._linear(f"{name}.b_proj", x, heads, False)
         steps = steps + self._get(f"{name}.dt_bias", size).view(heads, -1)
         if spec.lowest is None:
-            rates = self._get(f"{name}.A_log", 1, 1, heads, 1)[0].exp()
+            shape = (1, 1, heads, 1) if spec.two_steps else (heads,)
+            rates = self._get(f"{name}.A_log", *shape).view(heads, 1).exp()
             kept = (-rates * (1 + steps.exp()).log()).exp()
         else:
             rates = self._get(f"{name}.A_log", heads)[:, None].exp()
@@ -387,6 +391,10 @@ class ReferenceModel:
             scores = queries[:, head, : spec.plain_dim] @ keys.T + turned[:, head] @ shared.T
             scores = scores * (scale if spec.scale is None else spec.scale)
             outputs.append(torch.where(visible, scores, -torch.inf).softmax(-1) @ values)
+        if spec.gated:
+            gates = self._linear(f"{name}.g_proj", x, spec.heads, False)
+            weights = (1 / (1 + (-gates).exp())).split(1, 1)
+            outputs = [one * weight for one, weight in zip(outputs, weights, strict=True)]
         output = torch.cat(outputs, -1)
         return self._linear(f"{name}.o_proj", output, self.config.hidden_size, spec.bias)
 

@@ -133,3 +133,7 @@ def test_pools_are_chosen_whole_and_by_each_layer_itself() -> None:
         replace(POOLED, shared=True)
     with pytest.raises(ValueError, match="choose different numbers of tokens"):
         of_layers(POOLED, replace(POOLED, pool=2))
+
+
+def test_gates_behind_heads_are_a_matrix_more() -> None:
+    assert replace(SMALL, gated=True).num_parameters(10) == SMALL.num_parameters(10) + 2 * 10

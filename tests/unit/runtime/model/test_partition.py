@@ -94,6 +94,12 @@ def test_heads_of_keys_that_are_neither_multiple_nor_divisor_are_refused() -> No
     assert message.endswith("what can be had: 2, 4, 12")
 
 
+def test_gated_latents_are_refused() -> None:
+    layer = PRESETS["deepseek-v3-tiny"].layers[0]
+    layers = (replace(layer, mixer=replace(layer.mixer, gated=True)),)
+    assert "gated cannot be cut" in refusal(replace(TINY, layers=layers), of(2))
+
+
 def test_gated_attention_is_refused() -> None:
     mixer = Attention(heads=4, kv_heads=4, head_dim=16, gated=True)
     layers = (replace(TINY.layers[0], mixer=mixer),)

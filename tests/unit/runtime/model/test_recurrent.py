@@ -107,3 +107,10 @@ def test_recurrent_layers_stand_beside_latents_and_are_of_one_kind() -> None:
 def test_rates_of_bound_decays_have_one_axis() -> None:
     assert KIMI.rates_shape == (1, 1, 3, 1)
     assert replace(KIMI, lowest=-5.0).rates_shape == (3,)
+    assert replace(KIMI, two_steps=False).rates_shape == (3,)
+
+
+def test_decays_in_one_step_have_one_matrix_and_gates_another() -> None:
+    between = 2 * (10 * 8 + 8 * 24)
+    direct = replace(KIMI, two_steps=False)
+    assert direct.num_parameters(10) == KIMI.num_parameters(10) - between + 2 * 10 * 24
