@@ -80,6 +80,13 @@ def clamped_swiglu(gate_up: Tensor, limit: float) -> Tensor:
     return gated
 
 
+def clamped_silu(gate_up: Tensor, limit: float) -> Tensor:
+    """``silu_mul`` of gates held below ``limit`` and ups within it on both sides (DeepSeek-V4), by
+    torch everywhere: a new tensor."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return functional.silu(gate.clamp(max=limit)).mul_(up.clamp(-limit, limit))
+
+
 def squared_relu_reference(x: Tensor) -> Tensor:
     """max(x, 0) ** 2, a new tensor in x's dtype."""
     return functional.relu(x).square()

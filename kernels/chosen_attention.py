@@ -82,6 +82,7 @@ def chosen_attention_reference(
     slots: Tensor,
     *,
     scale: float,
+    counts: Tensor | None = None,
 ) -> Tensor:
     """Attention of each query over the tokens that it has chosen.
 
@@ -92,6 +93,8 @@ def chosen_attention_reference(
             numbers of longer rows.
         slots: [rows, top_k] int32, ``block * block_size + offset`` of the tokens.
         scale: multiplies the scores.
+        counts: [rows] int64, how many of a row's slots are meant, its first ones; the others are
+            any of the pool. None: all.
 
     Returns:
         New tensor [rows, heads, value_dim], like ``queries``.
@@ -100,8 +103,9 @@ def chosen_attention_reference(
     wide, rank = into_keys.dtype, into_keys.shape[2]
     flat = blocks[:, 0].reshape(-1, blocks.shape[3]).to(wide)
     rows = []
-    for plain, turned, chosen in zip(*queries, slots, strict=True):
-        seen = flat[chosen.long()]
+    meant = [slots.shape[1]] * len(slots) if counts is None else counts.tolist()
+    for plain, turned, chosen, count in zip(*queries, slots, meant, strict=True):
+        seen = flat[chosen[:count].long()]
         latents, shared = seen[:, :rank], seen[:, rank:]
         asked = torch.einsum("hp,hpr->hr", plain.to(wide), into_keys)
         scores = (asked @ latents.T + turned.to(wide) @ shared.T) * scale
@@ -116,6 +120,7 @@ def chosen_attention(
     slots: Tensor,
     *,
     scale: float,
+    counts: Tensor | None = None,
 ) -> Tensor:
     """See ``chosen_attention_reference``."""
     (rows, top_k), width = slots.shape, blocks.shape[3]
@@ -123,6 +128,7 @@ def chosen_attention(
     at_once = max(1, min(rows, _NUMBERS // (count * _BLOCK * width)))
     flat = blocks.flatten(0, 2)
     gathered = blocks.new_empty(at_once, count * _BLOCK, width)
+    meant = [top_k] * rows if counts is None else counts.tolist()
     parts = []
     for low in range(0, rows, at_once):
         high = min(low + at_once, rows)
@@ -134,7 +140,7 @@ def chosen_attention(
                 (queries[0][low:high], queries[1][low:high]),
                 heads,
                 gathered[:some].view(-1, 1, _BLOCK, width),
-                _contexts(some, top_k, blocks.device),
+                _contexts(meant[low:high], count, blocks.device),
                 scale=scale,
             )
         )
@@ -151,17 +157,19 @@ def _first_blocks(runs: Sequence[tuple[int, int]], count: int) -> tuple[tuple[in
     return tuple(found)
 
 
-def _contexts(rows: int, top_k: int, device: torch.device) -> PagedLayout:
-    """A context for each row, one behind the other."""
-    count = -(-top_k // _BLOCK)
+def _contexts(lengths: Sequence[int], count: int, device: torch.device) -> PagedLayout:
+    """A context for each row, ``count`` blocks behind each other's."""
     spans = [
         SequenceSpan(
-            first_row=row, num_queries=1, context_length=top_k, runs=((row * count, count),)
+            first_row=row,
+            num_queries=1,
+            context_length=length,
+            runs=((row * count, -(-length // _BLOCK)),),
         )
-        for row in range(rows)
+        for row, length in enumerate(lengths)
     ]
-    tables = torch.arange(rows * count, dtype=torch.int32, device=device)
-    return _layout_of(spans, tables.view(rows, count))
+    tables = torch.arange(len(lengths) * count, dtype=torch.int32, device=device)
+    return _layout_of(spans, tables.view(len(lengths), count))
 
 
 def _layout_of(spans: Sequence[SequenceSpan], block_tables: Tensor) -> PagedLayout:

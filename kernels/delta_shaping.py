@@ -5,7 +5,7 @@ one; decays and betas follow from each head's paces. All of it is in the dtype o
 never narrower than that of the rows. A token's numbers are those of its own row alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -33,6 +33,8 @@ class DeltaShape:
     """[V] in the dtype of states, above 0."""
     bias: Tensor
     """[V] in the same: added to what a token says of its decays."""
+    most_beta: float = 1.0
+    """Multiplies betas."""
 
 
 def delta_shaping_reference(convolved: Tensor, paces: Tensor, shape: DeltaShape) -> DeltaInputs:
@@ -52,7 +54,7 @@ def delta_shaping_reference(convolved: Tensor, paces: Tensor, shape: DeltaShape)
         keys=of_length_one(own_keys.reshape(by_key)),
         values=values.reshape(-1, shape.value_heads, shape.value_dim),
         decays=-shape.rates * functional.softplus(steps + shape.bias),
-        betas=betas.sigmoid(),
+        betas=betas.sigmoid() * shape.most_beta,
     )
 
 
@@ -63,6 +65,14 @@ def of_length_one(rows: Tensor) -> Tensor:
 
 def delta_shaping(convolved: Tensor, paces: Tensor, shape: DeltaShape) -> DeltaInputs:
     """See ``delta_shaping_reference``."""
+    shaped = _shaped(convolved, paces, replace(shape, most_beta=1.0))
+    if shape.most_beta == 1 or shaped.betas is None:
+        return shaped
+    return replace(shaped, betas=shaped.betas * shape.most_beta)
+
+
+def _shaped(convolved: Tensor, paces: Tensor, shape: DeltaShape) -> DeltaInputs:
+    """The same with betas up to 1."""
     gpu = triton_kernels("shaping", shape.rates)
     if gpu is not None:
         shaped: DeltaInputs = gpu.delta_shaping(convolved, paces, shape)

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kernels.dispatch import triton_kernels
 from kernels.grouped_matmul import sorted_by_expert
@@ -20,7 +21,7 @@ class Routing:
     """How experts are chosen and weighed."""
 
     per_token: int
-    scores: Literal["softmax", "sigmoid"] = "softmax"
+    scores: Literal["softmax", "sigmoid", "sqrt_softplus"] = "softmax"
     normalise: bool = True
     """The weights of a token's experts are divided by their sum and ``least_sum``."""
     groups: int = 1
@@ -46,22 +47,36 @@ def route_reference(
     Returns:
         (weights, experts), each [tokens, per_token]; experts int64.
     """
-    if routing.scores == "sigmoid":
-        scores = logits.sigmoid()
-    else:
-        wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        scores = logits.softmax(-1, dtype=wide)
+    scores = _scores(logits, routing)
     choice = scores if correction is None else scores + correction
     if routing.groups > 1:
         choice = _within_groups(choice, routing)
     weights, chosen = choice.topk(routing.per_token, dim=-1)
     if choice is not scores:
         weights = scores.gather(-1, chosen)
+    return _scaled(weights, routing).to(dtype), chosen
+
+
+def weigh(logits: Tensor, chosen: Tensor, routing: Routing, dtype: torch.dtype) -> Tensor:
+    """[tokens, per_token]: how much a token takes of experts [tokens, per_token] that are chosen
+    already; otherwise as ``route_reference`` has it, in torch everywhere."""
+    weights = _scores(logits, routing).gather(-1, chosen)
+    return _scaled(weights, routing).to(dtype)
+
+
+def _scores(logits: Tensor, routing: Routing) -> Tensor:
+    if routing.scores == "sigmoid":
+        return logits.sigmoid()
+    if routing.scores == "sqrt_softplus":
+        return functional.softplus(logits).sqrt()
+    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    return logits.softmax(-1, dtype=wide)
+
+
+def _scaled(weights: Tensor, routing: Routing) -> Tensor:
     if routing.normalise:
         weights = weights / (weights.sum(-1, keepdim=True) + routing.least_sum)
-    if routing.scale != 1:
-        weights = weights * routing.scale
-    return weights.to(dtype), chosen
+    return weights if routing.scale == 1 else weights * routing.scale
 
 
 def _within_groups(choice: Tensor, routing: Routing) -> Tensor:
@@ -76,9 +91,10 @@ def _within_groups(choice: Tensor, routing: Routing) -> Tensor:
 def route(
     logits: Tensor, correction: Tensor | None, routing: Routing, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """See ``route_reference``; of experts that are equally good the first goes first on a GPU."""
+    """See ``route_reference``; of experts that are equally good the first goes first on a GPU, but
+    for scores that are roots of softplus, which are torch's."""
     gpu = triton_kernels("expert_routing", logits)
-    if gpu is None:
+    if gpu is None or routing.scores == "sqrt_softplus":
         return route_reference(logits, correction, routing, dtype)
     both: tuple[Tensor, Tensor] = gpu.route(logits, correction, routing, dtype)
     return both

@@ -29,6 +29,8 @@ class KimiShape:
     """[heads] in the dtype of states, above 0."""
     bias: Tensor
     """[heads * head_dim] in the same: added to what a token says of its decays."""
+    lowest: float | None = None
+    """The logarithm of a decay is a part of this, below 0, by a sigmoid; None: it has no bound."""
 
 
 def kimi_shaping_reference(
@@ -43,18 +45,24 @@ def kimi_shaping_reference(
     """
     wide, by_head = shape.rates.dtype, (-1, shape.heads, shape.head_dim)
     queries, keys, values = functional.silu(convolved.to(wide)).chunk(3, dim=1)
-    paces = functional.softplus(steps.to(wide) + shape.bias).reshape(by_head)
+    said, rates = (steps.to(wide) + shape.bias).reshape(by_head), shape.rates[:, None]
+    if shape.lowest is None:
+        decays = -rates * functional.softplus(said)
+    else:
+        decays = shape.lowest * (rates * said).sigmoid()
     return DeltaInputs(
         queries=of_length_one(queries.reshape(by_head)) * shape.head_dim**-0.5,
         keys=of_length_one(keys.reshape(by_head)),
         values=values.reshape(by_head),
-        decays=-shape.rates[:, None] * paces,
+        decays=decays,
         betas=betas.to(wide).sigmoid(),
     )
 
 
 def kimi_shaping(convolved: Tensor, steps: Tensor, betas: Tensor, shape: KimiShape) -> DeltaInputs:
-    """See ``kimi_shaping_reference``."""
+    """See ``kimi_shaping_reference``, by which decays that are bound are made everywhere."""
+    if shape.lowest is not None:
+        return kimi_shaping_reference(convolved, steps, betas, shape)
     gpu = triton_kernels("shaping", shape.rates)
     if gpu is not None:
         shaped: DeltaInputs = gpu.kimi_shaping(convolved, steps, betas, shape)

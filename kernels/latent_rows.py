@@ -36,6 +36,9 @@ def latent_rows_reference(
     weight, eps = norm
     rank = len(weight)
     latent, shared = rows[:, :rank], rows[:, None, rank:]
+    if rows.shape[1] == rank:
+        write_rows(rms_norm(latent, weight, eps)[:, None], blocks, slots)
+        return queries.new_empty(*queries.shape[:2], 0)
     turning = queries[:, :, queries.shape[2] - shared.shape[2] :]
     turned = apply_rope(torch.cat((turning, shared), dim=1), *rotation)
     latent = rms_norm(latent.contiguous(), weight, eps)
@@ -55,7 +58,8 @@ def latent_rows(
     """See ``latent_rows_reference``. On a GPU the result lies behind room for as many numbers of
     each head as a latent has, in one tensor that ``whole_queries`` gives."""
     gpu = triton_kernels("latent_rows", queries)
-    if gpu is None or blocks.dtype != queries.dtype or not blocks.is_contiguous():
+    unfit = blocks.dtype != queries.dtype or not blocks.is_contiguous()
+    if gpu is None or unfit or rows.shape[1] == len(norm[0]):
         return latent_rows_reference(
             queries, rows, norm=norm, rotation=rotation, blocks=blocks, slots=slots
         )

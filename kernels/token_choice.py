@@ -105,8 +105,15 @@ def best(scores: Tensor, top_k: int) -> Tensor:
     return taken.nonzero()[:, 1].view(len(scores), top_k)
 
 
-def compiled_scores(queries: Tensor, weights: Tensor, keys: Tensor, places: Tensor) -> Tensor:
-    """[rows, len(places)] float32: scores of a sequence's last tokens, -inf behind each."""
+def compiled_scores(
+    queries: Tensor,
+    weights: Tensor,
+    keys: Tensor,
+    places: Tensor,
+    first_seen: int | None = None,
+) -> Tensor:
+    """[rows, len(places)] float32: scores of a sequence's last tokens, -inf behind each; or of rows
+    of which the first sees ``first_seen`` places and each other one more, as far as there are."""
     library = native_library(keys.dtype)
     assert library is not None
     rows, heads, dim = queries.shape
@@ -124,21 +131,26 @@ def compiled_scores(queries: Tensor, weights: Tensor, keys: Tensor, places: Tens
             dim=dim,
             tokens=len(places),
             key_stride=keys.stride(2),
-            first_seen=len(places) - rows + 1,
+            first_seen=len(places) - rows + 1 if first_seen is None else first_seen,
         )
     )
     return scores
 
 
-def _scores(queries: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
-    """The same in torch, for keys [tokens, dim]."""
-    rows, tokens = len(queries), len(keys)
-    parts = []
-    for first in range(0, tokens, _STRETCH):
+def scores_of_all(queries: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+    """[rows, tokens] in torch: scores of keys [tokens, dim], all of them seen."""
+    rows, parts = len(queries), []
+    for first in range(0, len(keys), _STRETCH):
         stretch = keys[first : first + _STRETCH].T.expand(rows, -1, -1)
         products = torch.bmm(queries, stretch).relu_()
         parts.append(torch.bmm(weights[:, None], products)[:, 0])
-    scores = torch.cat(parts, dim=1)
+    return torch.cat(parts, dim=1)
+
+
+def _scores(queries: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+    """``compiled_scores`` in torch, for keys [tokens, dim]."""
+    rows, tokens = len(queries), len(keys)
+    scores = scores_of_all(queries, weights, keys)
     numbers = torch.arange(tokens, device=scores.device)
     return scores.masked_fill_(numbers > numbers[tokens - rows :, None], -torch.inf)
 

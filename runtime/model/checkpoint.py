@@ -23,6 +23,10 @@ INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_WHOLE = (torch.int32, torch.int64)
+_TABLES = (".tid2eid",)
+"""How names of tensors of whole numbers end; they are handed out as floats, which small ones are
+without loss."""
 
 
 class Checkpoint:
@@ -70,7 +74,8 @@ class Checkpoint:
                 f"config.json asks for {list(shape)}"
             )
         values = file.tensor(name)
-        if values.dtype not in _FLOATS:
+        is_table = name.endswith(_TABLES) and values.dtype in _WHOLE
+        if values.dtype not in _FLOATS and not is_table:
             kind = str(values.dtype).removeprefix("torch.")
             raise LoadError(
                 f"{file.path}: tensor {name!r} is {kind}, not a float type of 16 bits or more, and "

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from runtime.model.attention_shape import Attention as Attention  # noqa: PLC0414, asked for here
+from runtime.model.compressed import Compressed
 from runtime.model.kv_shape import KVShape
 from runtime.model.latent import Latent
 from runtime.model.recurrent import Recurrent
 from runtime.model.schemes import Quantisation
+from runtime.model.streams import Streams
 
 
 class LoadError(Exception):
@@ -38,11 +40,11 @@ class LogitShaping:
     ban: float = 1024.0
 
 
-KeepsKV = Attention | Latent
+KeepsKV = Attention | Latent | Compressed
 """Mixers that keep something of every token, in the pool's blocks."""
 Mixer = KeepsKV | Recurrent
 
-Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
+Activation = Literal["silu", "gelu_tanh", "clamped_swiglu", "clamped_silu"]
 """The function of the gate (``kernels.activation``)."""
 
 
@@ -53,13 +55,13 @@ class Gated:
     size: int
     activation: Activation = "silu"
     limit: float = 0.0
-    """clamped_swiglu: gates and values are held within this."""
+    """clamped_swiglu, clamped_silu: gates and values are held within this."""
     bias: bool = False
 
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError(f"intermediate_size is {self.size}, at least 1 is needed")
-        if (self.activation == "clamped_swiglu") != (self.limit > 0):
+        if self.activation.startswith("clamped") != (self.limit > 0):
             raise ValueError(f"{self.activation} within {self.limit}")
 
     def num_parameters(self, hidden: int) -> int:
@@ -88,9 +90,9 @@ class Router:
 
     num_experts: int
     per_token: int
-    scores: Literal["softmax", "sigmoid"] = "softmax"
+    scores: Literal["softmax", "sigmoid", "sqrt_softplus"] = "softmax"
     wide: bool = False
-    """Logits are computed in float32 at least; those of sigmoids always are."""
+    """Logits are computed in float32 at least; but for those of softmax they always are."""
     normalise: bool
     """The weights of a token's experts add up to 1, before ``scale``."""
     bias: bool = False
@@ -106,6 +108,9 @@ class Router:
     """Factor of the experts' weights."""
     least_sum: float = 0.0
     """Added to the sum that normalised weights are divided by."""
+    table_rows: int | None = None
+    """A table of so many rows says of each token id which experts it takes; logits weigh them
+    (DeepSeek-V4). None: logits choose them."""
     scaled: bool = False
     """What the router sees is normed, times a learnt number for each dimension and
     hidden ** -0.5; and a learnt number for each expert multiplies its weight (Gemma 4)."""
@@ -122,6 +127,8 @@ class Router:
             raise ValueError(f"groups of {each} experts, at least {self.best_of_group} are needed")
         if self.per_token > self.chosen_groups * each:
             raise ValueError(f"{self.per_token} experts per token of {self.chosen_groups * each}")
+        if self.table_rows is not None and (self.correction or self.groups > 1 or self.scaled):
+            raise ValueError("experts that a table chooses, and a router that chooses otherwise")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +150,8 @@ class Experts:
     def __post_init__(self) -> None:
         if self.apart and (self.shared is None or self.shared_gate):
             raise ValueError("experts that are normed apart from an MLP, and there is none")
+        if self.apart and self.router.table_rows is not None:
+            raise ValueError("experts that are normed apart, and a table chooses them")
 
     @property
     def held(self) -> range:
@@ -154,6 +163,7 @@ class Experts:
         total = len(self.held) * self.each.num_parameters(hidden) + router.num_experts * hidden
         total += router.num_experts * (router.bias + router.correction + router.scaled)
         total += hidden * router.scaled + 3 * hidden * self.apart
+        total += (router.table_rows or 0) * router.per_token
         if self.shared is not None:
             total += self.shared.num_parameters(hidden) + hidden * self.shared_gate
         return total
@@ -237,6 +247,8 @@ class ModelConfig:
     logit_cap: float | None = None
     """Logits x become cap * tanh(x / cap)."""
     layer_inputs: LayerInputs | None = None
+    streams: Streams | None = None
+    """None: there is one sum."""
     shaping: LogitShaping | None = None
     quantisation: Quantisation | None = None
     """How a checkpoint keeps its matrices; None: in 16 bits or more."""
@@ -253,6 +265,7 @@ class ModelConfig:
             raise ValueError("layers whose keys differ in what they are")
         self._check_sharing()
         self._check_choices()
+        self._check_streams()
         if len(set(self.recurrent)) > 1:
             raise ValueError(f"layers whose states differ: {sorted(map(str, set(self.recurrent)))}")
         if self.logit_divisor <= 0:
@@ -280,14 +293,27 @@ class ModelConfig:
             if (other.kv_shape, other.rope) != (mixer.kv_shape, mixer.rope):
                 raise ValueError(f"layer {index} of attention cannot read the keys of another kind")
 
+    def _check_streams(self) -> None:
+        """Raises ValueError: layers have more around their halves than streams go through."""
+        if self.streams is None:
+            return
+        if self.layer_inputs is not None:
+            raise ValueError("several streams, and layers with inputs of their own")
+        for layer in self.layers:
+            if layer.norms != "before" or layer.residual_scale != 1 or layer.learnt_scale:
+                raise ValueError("several streams, and layers whose sums are normed or scaled")
+
     def _check_choices(self) -> None:
         """Raises ValueError: layers choose tokens unlike each other, or share what nobody chose."""
         chosen = {mixer.choice for mixer in self.attention if isinstance(mixer, Attention)}
         if len(chosen - {None}) > 1:
             raise ValueError("layers that choose different blocks")
         indexers = [mixer.indexer for mixer in self.attention if isinstance(mixer, Latent)]
-        if len({None if each is None else each.top_k for each in indexers}) > 1:
+        if len({None if each is None else (each.top_k, each.pool) for each in indexers}) > 1:
             raise ValueError("layers that choose different numbers of tokens")
+        ratios = {each.ratio: each.rope for each in self._compressed}
+        if any(ratios[each.ratio] != each.rope for each in self._compressed):
+            raise ValueError("layers with entries of as many tokens, rotated otherwise")
         if indexers and indexers[0] is not None and indexers[0].shared:
             raise ValueError("the first layer shares a choice of tokens, and none is before it")
 
@@ -358,6 +384,16 @@ class ModelConfig:
         return next(found, None)
 
     @property
+    def _compressed(self) -> list[Compressed]:
+        return [mixer for mixer in self.attention if isinstance(mixer, Compressed)]
+
+    @property
+    def ratios(self) -> tuple[int, ...]:
+        """How many tokens compressed entries stand for, in layers that have such."""
+        found = dict.fromkeys(each.ratio for each in self._compressed)
+        return tuple(ratio for ratio in found if ratio is not None)
+
+    @property
     def has_experts(self) -> bool:
         return any(isinstance(layer.feed_forward, Experts) for layer in self.layers)
 
@@ -380,4 +416,8 @@ class ModelConfig:
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
         own = self.layer_inputs
         beside = 0 if own is None else own.num_parameters(self.hidden_size, self.num_layers)
+        if self.streams is not None:
+            halves = [(layer.mixer, layer.feed_forward) for layer in self.layers]
+            count = sum(half is not None for both in halves for half in both)
+            beside += self.streams.num_parameters(self.hidden_size, count)
         return embeddings + self.table_parameters + beside

@@ -115,6 +115,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "routed_expert_hidden_size": (),
     "latent_moe_use_norm": (False,),
     "moe_router_activation_func": ("softmax",),
+    "expert_dtype": (),
+    "compress_ratios": (),
+    "compress_rates": (),
+    "hc_mult": (1,),
+    "num_hash_layers": (0,),
+    "o_groups": (1,),
 }
 """Fields that change the arithmetic of some family, and the values with which they change nothing;
 null is always one."""
@@ -180,6 +186,14 @@ class Fields:
         fuller = Fields(self.path, {**defaults, **self._values}, self._prefix)
         fuller._read = self._read
         return fuller
+
+    def without(self, *names: str) -> "Fields":
+        """The fields but for some, which count as read."""
+        self._read.update(names)
+        left = {name: value for name, value in self._values.items() if name not in names}
+        fewer = Fields(self.path, left, self._prefix)
+        fewer._read = self._read
+        return fewer
 
     def get(self, name: str, default: Any = None) -> Any:
         self._read.add(name)

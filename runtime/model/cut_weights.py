@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.codes import Codes
 from kernels.quant_matmul import GROUP
+from runtime.model.compressed import Compressed
 from runtime.model.config import Attention, Experts, Layer, LoadError, ModelConfig
 from runtime.model.family_weights import Part
 from runtime.model.latent import Latent
@@ -108,6 +109,8 @@ def _output_of_mixer(layer: Layer) -> tuple[str, int]:
     mixer = layer.mixer
     if isinstance(mixer, Attention):
         return "self_attn.o_proj", mixer.result_size
+    if isinstance(mixer, Compressed):
+        return "self_attn.o_b_proj", mixer.output_groups * mixer.output_rank
     if isinstance(mixer, Latent):
         return "self_attn.o_proj", mixer.heads * mixer.value_dim
     if isinstance(mixer, GatedDelta):

@@ -15,15 +15,21 @@ from kernels.chosen_attention import ChosenRows, part_rows
 from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
+from runtime.model.compressed import Compressed
+from runtime.model.compressed_mixer import CompressedMixer
 from runtime.model.config import Attention, Experts, KeepsKV, LogitShaping, ModelConfig
 from runtime.model.embedding import Embedding
 from runtime.model.feed_forward import (
+    ExpertMlp,
     ExpertsApart,
     FeedForward,
     GatedMlp,
+    GroupedExpertMlp,
+    SharedExpertMlp,
     load_feed_forward,
     waits_for_the_host,
 )
+from runtime.model.hyper_connections import HyperConnection, StreamHead, joined
 from runtime.model.kv_pool import KVPool
 from runtime.model.latent import Latent
 from runtime.model.latent_mixer import LatentMixer
@@ -35,6 +41,7 @@ from runtime.model.recurrent_mixers import RecurrentMixer, load_recurrent
 from runtime.model.rotary import RotaryTable, Rotation
 from runtime.model.state_step import StateStep
 from runtime.model.token_indexer import StepChoice
+from runtime.model.windowed_step import WindowedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,9 @@ class StepInputs:
     """States of the sequences, in a model with recurrent layers."""
     all_rows: bool = False
     """Logits are asked for every token, in their order. A recording never says so."""
+
+
+_Mixer = AttentionMixer | LatentMixer | CompressedMixer | RecurrentMixer
 
 
 class DecoderLayer:
@@ -78,11 +88,13 @@ class DecoderLayer:
             norm("input_layernorm", there=before and mixes),
             norm("after_mixer_norm", there=after and mixes),
         )
-        self._mixer: AttentionMixer | LatentMixer | RecurrentMixer | None = None
+        self._mixer: _Mixer | None = None
         if isinstance(spec.mixer, Attention):
             self._mixer = AttentionMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
         elif isinstance(spec.mixer, Latent):
             self._mixer = LatentMixer(spec.mixer, prefix, hidden, loader)
+        elif isinstance(spec.mixer, Compressed):
+            self._mixer = CompressedMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
         elif spec.mixer is not None:
             self._mixer = load_recurrent(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
         self._mlp_norms = (
@@ -95,10 +107,18 @@ class DecoderLayer:
                 spec.feed_forward, prefix, hidden, loader, eps=config.norm_eps
             )
         self._rank_sum = loader.rank_sum
+        self._streams: tuple[HyperConnection, HyperConnection] | None = None
+        """Around the mixer, and around the feed-forward."""
+        if config.streams is not None:
+            own, source = config.streams, loader.source
+            self._streams = (
+                HyperConnection(own, f"{prefix}.attn_hc", hidden, source, eps=config.norm_eps),
+                HyperConnection(own, f"{prefix}.ffn_hc", hidden, source, eps=config.norm_eps),
+            )
         self._input: LayerInput | None = None
         if config.layer_inputs is not None:
-            own = config.layer_inputs
-            self._input = LayerInput(own, prefix, hidden, loader, eps=config.norm_eps)
+            inputs = config.layer_inputs
+            self._input = LayerInput(inputs, prefix, hidden, loader, eps=config.norm_eps)
         self._scale: Tensor | None = None
         if spec.learnt_scale:
             self._scale = loader.source.tensor(f"{prefix}.layer_scale", (1,))
@@ -106,13 +126,15 @@ class DecoderLayer:
     @property
     def step_bytes(self) -> int:
         """Bytes of weights, norms aside, that a step of one token reads."""
-        halves = (self._mixer, self._feed_forward, self._input)
+        halves = (self._mixer, self._feed_forward, self._input, *(self._streams or ()))
         return sum(half.step_bytes for half in halves if half is not None)
 
     @property
     def waits_for_the_host(self) -> bool:
         """Whether the host has to know something of a step before it can go on."""
         mixer = self._mixer
+        if isinstance(mixer, CompressedMixer):
+            return True
         if isinstance(mixer, LatentMixer | AttentionMixer) and mixer.waits_for_the_host:
             return True
         return waits_for_the_host(self._feed_forward)
@@ -129,7 +151,7 @@ class DecoderLayer:
         (input_norm, after_mixer), (mlp_norm, after_mlp) = self._mixer_norms, self._mlp_norms
         if input_norm is None or mlp_norm is None or after_mixer is not None:
             return None
-        if self._input is not None or self._scale is not None:
+        if self._input is not None or self._scale is not None or self._streams is not None:
             return None
         if not self._mixer.is_plain or after_mlp is not None or self._residual_scale != 1:
             return None
@@ -160,19 +182,22 @@ class DecoderLayer:
         pool: KVPool,
         *,
         rows: Tensor | None = None,
-        choice: StepChoice | ChosenRows | None,
+        choice: StepChoice | WindowedStep | ChosenRows | None,
     ) -> tuple[Tensor, Tensor]:
         """The layer's own contribution, and the sum of all before it; both [T, hidden]. ``rows``
-        [T, size]: the layer's own of ``config.LayerInputs``."""
+        [T, size]: the layer's own of ``config.LayerInputs``; ``choice``: what layers of the
+        model's attention share in the step. Of a model with streams the streams behind the layer,
+        [T, count, hidden], from those before it, and what there was as a sum."""
+        if self._streams is not None:
+            streams = self._through_streams(delta, inputs, rotation, pool, choice=choice)
+            return streams, residual
         if self._mixer is not None:
             normed, residual = self._into(delta, residual, self._mixer_norms[0])
             mixed = self._mixed(self._mixer, normed, inputs, rotation, pool, choice=choice)
             delta = self._out_of(self._of_all_ranks(mixed), self._mixer_norms[1])
         if self._feed_forward is not None:
             normed, residual = self._into(delta, residual, self._mlp_norms[0])
-            added = self._feed_forward(normed)
-            if not isinstance(self._feed_forward, ExpertsApart):
-                added = self._of_all_ranks(added)
+            added = self._fed(self._feed_forward, normed, inputs)
             delta = self._out_of(added, self._mlp_norms[1])
         if self._input is not None and rows is not None:
             residual = residual + delta
@@ -182,15 +207,49 @@ class DecoderLayer:
             residual = torch.zeros_like(delta)
         return delta, residual
 
+    def _through_streams(
+        self,
+        streams: Tensor,
+        inputs: StepInputs,
+        rotation: Rotation,
+        pool: KVPool,
+        *,
+        choice: StepChoice | WindowedStep | ChosenRows | None,
+    ) -> Tensor:
+        """``forward`` of a model with streams."""
+        assert self._streams is not None
+        around_mixer, around_mlp = self._streams
+        if self._mixer is not None:
+            seen, behind, mixing = around_mixer(streams)
+            normed = self._normed(seen, self._mixer_norms[0])
+            mixed = self._mixed(self._mixer, normed, inputs, rotation, pool, choice=choice)
+            streams = joined(streams, self._of_all_ranks(mixed), behind, mixing)
+        if self._feed_forward is not None:
+            seen, behind, mixing = around_mlp(streams)
+            normed = self._normed(seen, self._mlp_norms[0])
+            added = self._fed(self._feed_forward, normed, inputs)
+            streams = joined(streams, added, behind, mixing)
+        return streams
+
+    def _fed(self, feed_forward: FeedForward, normed: Tensor, inputs: StepInputs) -> Tensor:
+        if isinstance(feed_forward, ExpertsApart):
+            return feed_forward(normed)
+        if isinstance(feed_forward, SharedExpertMlp | ExpertMlp | GroupedExpertMlp):
+            return self._of_all_ranks(feed_forward(normed, tokens=inputs.token_ids))
+        return self._of_all_ranks(feed_forward(normed))
+
+    def _normed(self, x: Tensor, norm: Tensor | None) -> Tensor:
+        return x if norm is None else rms_norm(x, norm, self._eps)
+
     def _mixed(
         self,
-        mixer: AttentionMixer | LatentMixer | RecurrentMixer,
+        mixer: _Mixer,
         normed: Tensor,
         inputs: StepInputs,
         rotation: Rotation,
         pool: KVPool,
         *,
-        choice: StepChoice | ChosenRows | None,
+        choice: StepChoice | WindowedStep | ChosenRows | None,
     ) -> Tensor:
         slots, layout = inputs.slots, inputs.layout
         if isinstance(mixer, AttentionMixer):
@@ -204,8 +263,14 @@ class DecoderLayer:
                 index_keys=pool.index_keys(self._index),
                 rows=choice if isinstance(choice, ChosenRows) else None,
             )
+        if isinstance(mixer, CompressedMixer):
+            assert isinstance(choice, WindowedStep)
+            own = pool.layer(self._index)[0]
+            return mixer(
+                normed, rotation=rotation, blocks=own, slots=slots, layout=layout, step=choice
+            )
         if isinstance(mixer, LatentMixer):
-            assert not isinstance(choice, ChosenRows)
+            assert not isinstance(choice, WindowedStep | ChosenRows)
             blocks = pool.layer(self._index)
             return mixer(
                 normed, rotation=rotation, blocks=blocks, slots=slots, layout=layout, choice=choice
@@ -224,8 +289,7 @@ class DecoderLayer:
         return total, total
 
     def _out_of(self, x: Tensor, norm: Tensor | None) -> Tensor:
-        if norm is not None:
-            x = rms_norm(x, norm, self._eps)
+        x = self._normed(x, norm)
         return x if self._residual_scale == 1 else x * self._residual_scale
 
 
@@ -271,6 +335,10 @@ class Decoder:
         if config.layer_inputs is not None:
             own, count = config.layer_inputs, config.num_layers
             self._rows = TokenRows(own, config.hidden_size, count, loader, eps=config.norm_eps)
+        self._stream_head: StreamHead | None = None
+        if config.streams is not None and config.streams.learnt_end:
+            spec, hidden = config.streams, config.hidden_size
+            self._stream_head = StreamHead(spec, hidden, source, eps=config.norm_eps)
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
         self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
         self._head = loader.made([self._head_weight(source)], None) if has_head else None
@@ -294,6 +362,7 @@ class Decoder:
         """Bytes of weights every step reads; of experts, as many as one token takes."""
         head = 0 if self._head is None else self._head.num_bytes
         rows = 0 if self._rows is None else self._rows.step_bytes
+        rows += 0 if self._stream_head is None else self._stream_head.step_bytes
         return sum(layer.step_bytes for layer in self._layers) + head + rows
 
     def forward(self, inputs: StepInputs, pool: KVPool) -> Tensor:
@@ -309,6 +378,8 @@ class Decoder:
             delta = delta * self._embedding_scale
         residual = torch.zeros_like(delta)
         rows = None if self._rows is None else self._rows(inputs.token_ids, delta)
+        if self.config.streams is not None:
+            delta = delta[:, None].expand(-1, self.config.streams.count, -1)
         delta, residual = self._run_layers(delta, residual, inputs, pool, rows)
         logits = self._logits(delta, residual, inputs)
         if inputs.states is not None:
@@ -322,6 +393,10 @@ class Decoder:
             return delta.new_empty(len(rows), 0)
         if not inputs.all_rows:
             delta, residual = delta[rows], residual[rows]
+        if self._stream_head is not None:
+            delta = self._stream_head(delta)
+        elif self.config.streams is not None:
+            delta = delta.mean(1)
         normed, _ = add_rms_norm(delta, residual, self._norm, self.config.norm_eps)
         logits = self._head(normed)
         logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -373,15 +448,24 @@ class Decoder:
         )
         return delta, residual
 
-    def _shared_in_step(self, layout: PagedLayout, pool: KVPool) -> StepChoice | ChosenRows | None:
-        """The part of a step that layers of attention share: a choice of tokens; or which rows
-        choose blocks, layer by layer."""
-        top_k = self.config.top_k
-        if top_k is None:
-            return None
-        if isinstance(self.config.attention[0], Attention):
+    def _shared_in_step(
+        self, layout: PagedLayout, pool: KVPool
+    ) -> StepChoice | WindowedStep | ChosenRows | None:
+        """The part of a step that layers of attention share: a choice of tokens; which rows choose
+        blocks, layer by layer; or windows and what their entries are made of."""
+        first, top_k = self.config.attention[0], self.config.top_k
+        if isinstance(first, Latent) and first.indexer is not None:
+            return StepChoice(layout, first.indexer, pool.block_size)
+        if isinstance(first, Attention) and top_k is not None:
             return part_rows(layout, top_k, pool.block_size)
-        return StepChoice(layout, top_k, pool.block_size)
+        if not isinstance(first, Compressed):
+            return None
+        tables = {
+            layer.mixer.ratio: self._tables[self._table_of_layer[index]]
+            for index, layer in enumerate(self.config.layers)
+            if isinstance(layer.mixer, Compressed) and layer.mixer.ratio is not None
+        }
+        return WindowedStep(layout, pool.block_size, tables)
 
 
 def _native_layers(

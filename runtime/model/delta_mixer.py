@@ -21,7 +21,7 @@ class DeltaMixer:
         self, spec: GatedDelta, prefix: str, hidden: int, loader: MapLoader, *, eps: float
     ) -> None:
         self.spec = spec
-        self._eps = eps
+        self._eps = eps if spec.norm_eps is None else spec.norm_eps
         name, source = f"{prefix}.linear_attn", loader.source
         keys, values, heads = spec.key_size, spec.value_size, spec.value_heads
         self._mixed = loader.linear(
@@ -44,6 +44,7 @@ class DeltaMixer:
             value_dim=spec.value_dim,
             rates=source.tensor(f"{name}.A_log", (heads,), wide=True).exp(),
             bias=source.tensor(f"{name}.dt_bias", (heads,), wide=True),
+            most_beta=spec.most_beta,
         )
         self._norm = source.tensor(f"{name}.gated_norm.scale", (spec.value_dim,), wide=True)
 

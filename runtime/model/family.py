@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from runtime.model.config import Activation, Attention, Gated, Layer, ModelConfig
 from runtime.model.config_fields import Fields
+from runtime.model.schemes import Quantisation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +28,19 @@ class TensorNames:
     """Likewise behind those: regular expressions, and what replaces all that they match."""
     or_else: tuple[tuple[str, str], ...] = ()
     """Parts of names, and others for which they stand where a checkpoint has these."""
+    either: tuple[tuple[str, str], ...] = ()
+    """Likewise, name by name: parts, and others for which they stand where they are not there."""
+    piled: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Tensors that a checkpoint has in several, one below the other, of whatever sizes."""
     stacked_experts: Literal["inputs first", "outputs first"] | None = None
     """Experts are in one tensor of each kind: inputs first, gates and ups taking turns (gpt-oss);
     or, unless a checkpoint keeps them one by one, outputs first, gates before ups (Qwen3.5)."""
     norms_from_zero: bool = False
     """Norms are kept less 1 (Gemma)."""
+    outside: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The decoder's names of tensors in no layer, and what else checkpoints call them."""
+    bare: bool = False
+    """Whether names in a checkpoint may begin without ``model.``."""
     embedding: str = "model.embed_tokens"
     last_norm: str = "model.norm"
     """The norm before the output projection."""
@@ -49,6 +58,8 @@ class Family:
     """From its fields and the longest context that is served, None for the model's own, to the
     decoder. Raises LoadError."""
     names: TensorNames = TensorNames()
+    quantised: Callable[[Fields, Quantisation], Quantisation] | None = None
+    """Adds what its checkpoints in few bits leave unsaid. Raises LoadError."""
 
 
 def read_activation(fields: Fields, name: str = "hidden_act") -> Activation:

@@ -108,7 +108,7 @@ class FamilyWeights:
         self._checkpoint = checkpoint
         self._names = names
         self._config = config
-        self._prefix, self._head_prefix = _text_prefix(checkpoint, names.embedding)
+        self._prefix, self._head_prefix = _text_prefix(checkpoint, names)
         together = (*names.fused, *names.by_head)
         self._fused = {part: fused for fused, parts in together for part in parts}
         self._or_else = [
@@ -159,7 +159,7 @@ class FamilyWeights:
                 name = f"{self._names.last_norm}.weight"
             elif name == "model.embed_tokens.weight":
                 name = f"{self._names.embedding}.weight"
-            return self._whole(name, wanted)
+            return self._whole(self._outside(name), wanted)
         layer, rest = int(within[1]), within[2]
         expert = _OF_EXPERT.fullmatch(rest)
         if expert is not None and self._names.stacked_experts == "inputs first":
@@ -167,15 +167,24 @@ class FamilyWeights:
         if expert is not None and self._of_plain_stack(name):
             return self._of_outputs_first(layer, expert, wanted)
         module, _, kind = rest.rpartition(".")
+        parts = dict(self._names.piled).get(rest)
+        if parts is not None:
+            return self._of_piled(layer, parts, wanted)
         if module in self._fused:
             return self._of_fused(layer, module, kind, wanted)
         return self._whole(self._in_layer(layer, rest), wanted)
+
+    def _outside(self, name: str) -> str:
+        """The name of a tensor in no layer that the checkpoint has, of those that it may have."""
+        others = dict(self._names.outside).get(name, ())
+        return next((each for each in others if self._named(each) in self._checkpoint), name)
 
     def _module(self, name: str, outputs: int, inputs: int) -> tuple[Module, slice | Tensor]:
         """The module that holds a linear map of the decoder's, and which of its rows that is."""
         within = _IN_LAYER.fullmatch(name)
         if within is None:
-            return Module(name=self._named(name), outputs=outputs, inputs=inputs), slice(None)
+            own = self._named(self._outside(f"{name}.weight").removesuffix(".weight"))
+            return Module(name=own, outputs=outputs, inputs=inputs), slice(None)
         layer, rest = int(within[1]), within[2]
         expert = _OF_EXPERT.fullmatch(f"{rest}.weight")
         if expert is not None and self._names.stacked_experts == "inputs first":
@@ -242,7 +251,30 @@ class FamilyWeights:
             rest = re.sub(pattern, theirs, rest)
         for one, other in self._or_else:
             rest = rest.replace(one, other)
+        for one, other in self._names.either:
+            if self._named(f"model.layers.{layer}.{rest}") not in self._checkpoint:
+                rest = rest.replace(one, other)
         return f"model.layers.{layer}.{rest}"
+
+    def _of_piled(self, layer: int, parts: Sequence[str], wanted: "_Wanted") -> Tensor:
+        """Several tensors, one below the other.
+
+        Raises:
+            LoadError: they are not as many rows together as is wanted, or see ``tensor``.
+        """
+        names = [self._noted(self._in_layer(layer, part)) for part in parts]
+        counts = [len(self._checkpoint.stored(name)) for name in names]
+        if sum(counts) != wanted.shape[0]:
+            raise LoadError(
+                f"{self._checkpoint.place(names[0])}: tensors {', '.join(map(repr, names))} have "
+                f"{sum(counts)} rows, config.json asks for {wanted.shape[0]}"
+            )
+        rest = wanted.shape[1:]
+        taken = [
+            self._checkpoint.tensor(name, (count, *rest), wide=wanted.wide)
+            for name, count in zip(names, counts, strict=True)
+        ]
+        return torch.cat(taken) if wanted.part is None else wanted.part(torch.cat(taken))
 
     def _of_fused(self, layer: int, module: str, kind: str, wanted: "_Wanted") -> Tensor:
         """Rows of a tensor that several share."""
@@ -374,10 +406,11 @@ def _equal(one: Matrix, other: Matrix) -> bool:
     return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
 
 
-def _text_prefix(checkpoint: NamedTensors, embedding: str) -> tuple[str, str]:
-    own = embedding.removeprefix("model.")
-    for prefixes in _PREFIXES:
-        if f"{prefixes[0]}{own}.weight" in checkpoint:
+def _text_prefix(checkpoint: NamedTensors, names: TensorNames) -> tuple[str, str]:
+    embedding = f"{names.embedding}.weight"
+    called = (embedding, *dict(names.outside).get(embedding, ()))
+    for prefixes in (*_PREFIXES, ("", "")) if names.bare else _PREFIXES:
+        if any(f"{prefixes[0]}{name.removeprefix('model.')}" in checkpoint for name in called):
             return prefixes
     return _PREFIXES[0]
 

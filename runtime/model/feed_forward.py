@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.activation import clamped_swiglu, gelu_tanh_mul, silu_mul, squared_relu
+from kernels.activation import clamped_silu, clamped_swiglu, gelu_tanh_mul, silu_mul, squared_relu
 from kernels.expert_routing import combined, sorted_picks
 from kernels.grouped_matmul import multiplies_grouped
 from kernels.norm import rms_norm
@@ -92,6 +92,8 @@ def _gate(spec: Gated, gate_up: Tensor) -> Tensor:
         return silu_mul(gate_up)
     if spec.activation == "gelu_tanh":
         return gelu_tanh_mul(gate_up)
+    if spec.activation == "clamped_silu":
+        return clamped_silu(gate_up, spec.limit)
     return clamped_swiglu(gate_up, spec.limit)
 
 
@@ -141,9 +143,11 @@ class ExpertMlp:
         one = self._experts[spec.held[0]].step_bytes
         self.step_bytes = router.num_bytes + min(self._per_token, len(self._experts)) * one
 
-    def __call__(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
-        """``seen``: what the router looks at; None: ``x``."""
-        weights, chosen = self._router(x if seen is None else seen)
+    def __call__(
+        self, x: Tensor, seen: Tensor | None = None, tokens: Tensor | None = None
+    ) -> Tensor:
+        """``seen``: what the router looks at; None: ``x``. ``tokens``: see ``ExpertRouter``."""
+        weights, chosen = self._router(x if seen is None else seen, tokens)
         order = chosen.flatten().argsort(stable=True)
         counts = chosen.flatten().bincount(minlength=self._count).tolist()
         output = torch.zeros_like(x)
@@ -170,9 +174,11 @@ class GroupedExpertMlp:
         stacked = sum(each.num_bytes for each in maps) // len(spec.held)
         self.step_bytes = router.num_bytes + taken * stacked
 
-    def __call__(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, seen: Tensor | None = None, tokens: Tensor | None = None
+    ) -> Tensor:
         """See ``ExpertMlp``."""
-        weights, chosen = self._router(x if seen is None else seen)
+        weights, chosen = self._router(x if seen is None else seen, tokens)
         picks = sorted_picks(chosen, self._spec.router.num_experts, x)
         held, mine = self._spec.held, None
         if self._spec.own is not None:
@@ -215,18 +221,24 @@ def grouped_experts(
 class SharedExpertMlp:
     """Experts, and beside them one MLP that every token takes."""
 
-    def __init__(self, experts: FeedForward, shared: FeedForward, gate: Tensor | None) -> None:
+    def __init__(
+        self,
+        experts: "ExpertMlp | GroupedExpertMlp",
+        shared: FeedForward,
+        gate: Tensor | None,
+    ) -> None:
         """``gate`` [1, hidden]: the shared one is weighed by the sigmoid of its product."""
         self.experts = experts
         self._shared = shared
         self._gate = gate
         self.step_bytes = experts.step_bytes + shared.step_bytes
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """``tokens``: see ``ExpertRouter``."""
         shared = self._shared(x)
         if self._gate is not None:
             shared = torch.sigmoid(functional.linear(x, self._gate)) * shared
-        return self.experts(x) + shared
+        return self.experts(x, tokens=tokens) + shared
 
 
 class ExpertsApart:

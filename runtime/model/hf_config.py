@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from runtime.model.compressed_families import COMPRESSED_FAMILIES
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.config_fields import Fields, read_json_object
 from runtime.model.delta_families import DELTA_FAMILIES
@@ -18,9 +19,11 @@ from runtime.model.dense_families import DENSE_FAMILIES
 from runtime.model.expert_families import EXPERT_FAMILIES
 from runtime.model.family import Family
 from runtime.model.gemma4_families import GEMMA4_FAMILIES
+from runtime.model.glm_next_families import GLM_NEXT_FAMILIES
 from runtime.model.hybrid_families import HYBRID_FAMILIES
 from runtime.model.kimi_families import KIMI_FAMILIES
 from runtime.model.latent_families import LATENT_FAMILIES
+from runtime.model.ling_families import LING_FAMILIES
 from runtime.model.mamba_families import MAMBA_FAMILIES
 from runtime.model.mimo_families import MIMO_FAMILIES
 from runtime.model.minimax_families import MINIMAX_FAMILIES
@@ -35,9 +38,12 @@ FAMILIES: dict[str, Family] = {
     **LATENT_FAMILIES,
     **MINIMAX_FAMILIES,
     **MIMO_FAMILIES,
+    **COMPRESSED_FAMILIES,
     **HYBRID_FAMILIES,
     **DELTA_FAMILIES,
     **KIMI_FAMILIES,
+    **GLM_NEXT_FAMILIES,
+    **LING_FAMILIES,
     **MAMBA_FAMILIES,
 }
 
@@ -45,6 +51,7 @@ _TEXT_PART = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
+    "glm5_next": "glm5_next_text",
     "kimi_k25": "deepseek_v3",
     "lfm3_vl": "lfm3",
     "minimax_m3_vl": "minimax_m3_vl_text",
@@ -74,6 +81,9 @@ def read_model_config(folder: Path, *, max_context_tokens: int | None = None) ->
         config = FAMILIES[model_type].read(fields, max_context_tokens)
     except ValueError as error:
         raise LoadError(f"{path}: {error}") from error
+    more = FAMILIES[model_type].quantised
+    if more is not None and quantisation is not None:
+        quantisation = more(fields, quantisation)
     fields.check_rest()
     return replace(config, quantisation=quantisation)
 

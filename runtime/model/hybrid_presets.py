@@ -4,6 +4,7 @@ here."""
 from dataclasses import replace
 
 from runtime.model.config import Attention, Gated, Layer, ModelConfig, Plain
+from runtime.model.latent import Indexer
 from runtime.model.preset_parts import (
     GROUPED_EXPERTS,
     LATENT_TINY,
@@ -13,11 +14,23 @@ from runtime.model.preset_parts import (
 )
 from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, ShortConv
 from runtime.model.rope_config import RopeConfig
+from runtime.model.streams import Streams
 
 _MAMBA_TINY = Mamba2(
     heads=4, head_dim=12, groups=2, state_dim=16, taps=4, conv_bias=False, least_step=0.001
 )
 _LFM3_TINY = replace(QWEN3_TINY, gated_heads=True)
+
+_HELD_MLP = Gated(size=32, activation="clamped_silu", limit=1.5)
+_HELD_EXPERTS = replace(GROUPED_EXPERTS, each=_HELD_MLP, shared=_HELD_MLP)
+_POOLED = replace(
+    LATENT_TINY,
+    rotary_dim=0,
+    rope=None,
+    interleaved=False,
+    eps=1e-5,
+    indexer=Indexer(heads=6, dim=10, top_k=24, pool=4),
+)
 
 HYBRID_PRESETS: dict[str, ModelConfig] = {
     "lfm2-tiny": ModelConfig(
@@ -119,6 +132,63 @@ HYBRID_PRESETS: dict[str, ModelConfig] = {
                 feed_forward=GROUPED_EXPERTS if number in (1, 4) else Gated(size=96),
             )
             for number, attends in enumerate((False, False, True, False, True))
+        ),
+        max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
+    "glm5-next-tiny": ModelConfig(
+        model_type="glm5_next_text",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(
+                mixer=_POOLED if attends else KimiDelta(heads=4, head_dim=12, taps=4, lowest=-5.0),
+                feed_forward=_HELD_EXPERTS if number > 1 else _HELD_MLP,
+            )
+            for number, attends in enumerate((False, True, False, True))
+        ),
+        max_context_tokens=8192,
+        norm_eps=1e-5,
+        streams=Streams(count=4, iterations=20, eps=1e-6, learnt_end=False),
+        shaping=SHAPING,
+    ),
+    "ling3-tiny": ModelConfig(
+        model_type="bailing_hybrid",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(
+                mixer=replace(LATENT_TINY, query_rank=None, gated=True)
+                if attends
+                else KimiDelta(heads=4, head_dim=12, taps=4, two_steps=False, lowest=-5.0),
+                feed_forward=GROUPED_EXPERTS if number > 0 else Gated(size=96),
+            )
+            for number, attends in enumerate((False, False, True, False))
+        ),
+        max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
+    "olmo-hybrid-tiny": ModelConfig(
+        model_type="olmo_hybrid",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(
+                mixer=replace(QWEN3_TINY, rope=None, norm="all")
+                if attends
+                else GatedDelta(
+                    key_heads=4,
+                    value_heads=4,
+                    key_dim=12,
+                    value_dim=24,
+                    taps=4,
+                    most_beta=2.0,
+                    norm_eps=1e-5,
+                ),
+                feed_forward=Gated(size=96),
+                norms="after" if attends else "before",
+            )
+            for attends in (False, False, True, False)
         ),
         max_context_tokens=8192,
         shaping=SHAPING,

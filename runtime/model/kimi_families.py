@@ -27,16 +27,23 @@ def _read_kimi_linear(fields: Fields, _: int | None) -> ModelConfig:
         Layer(mixer=latent if attends else delta, feed_forward=mlp if dense else experts)
         for attends, dense in zip(attending, _dense(fields, count), strict=True)
     ]
-    context = _either(fields, "model_max_length", "max_position_embeddings")
+    context = either_name(fields, "model_max_length", "max_position_embeddings")
     return read_decoder(fields, layers, fields.size(context, 1 << 20), norm_eps=1e-5)
 
 
-def _either(fields: Fields, published: str, other: str) -> str:
-    """Which of two names of a field is used."""
+def either_name(fields: Fields, published: str, other: str) -> str:
+    """Which of two names of a field is used. Raises LoadError: both, unlike each other."""
     one, two = fields.get(published), fields.get(other)
     if one is not None and two is not None and one != two:
         raise fields.error(other, two, f"{one}, like {published}")
     return other if one is None and two is not None else published
+
+
+def read_lowest(fields: Fields, name: str, lowest: Any) -> float:
+    """The bound of decays' logarithms, of which ``lowest`` was found under ``name``."""
+    if isinstance(lowest, bool) or not isinstance(lowest, int | float) or not -1e6 < lowest < 0:
+        raise fields.error(name, lowest, "a number below 0")
+    return float(lowest)
 
 
 def _latent(fields: Fields) -> Latent:
@@ -62,20 +69,22 @@ def _latent(fields: Fields) -> Latent:
 def _experts(fields: Fields) -> Experts:
     each, activation = fields.size("moe_intermediate_size", 1024), read_activation(fields)
     fields.whole("moe_router_activation_func", "sigmoid", "sigmoid")
-    groups = fields.size(_either(fields, "num_expert_group", "n_group"), 1)
+    groups = fields.size(either_name(fields, "num_expert_group", "n_group"), 1)
     if not fields.flag("use_grouped_topk", True) and groups > 1:
         raise fields.error("use_grouped_topk", False, f"true with {groups} groups of experts")
     router = Router(
-        num_experts=fields.size(_either(fields, "num_experts", "num_local_experts"), 256),
-        per_token=fields.size(_either(fields, "num_experts_per_token", "num_experts_per_tok"), 8),
+        num_experts=fields.size(either_name(fields, "num_experts", "num_local_experts"), 256),
+        per_token=fields.size(
+            either_name(fields, "num_experts_per_token", "num_experts_per_tok"), 8
+        ),
         scores="sigmoid",
-        normalise=fields.flag(_either(fields, "moe_renormalize", "norm_topk_prob"), True),
+        normalise=fields.flag(either_name(fields, "moe_renormalize", "norm_topk_prob"), True),
         correction=True,
         groups=groups,
         chosen_groups=fields.size("topk_group", 1),
         scale=fields.number("routed_scaling_factor", 2.446),
     )
-    shared = each * fields.size(_either(fields, "num_shared_experts", "n_shared_experts"), 1)
+    shared = each * fields.size(either_name(fields, "num_shared_experts", "n_shared_experts"), 1)
     return Experts(
         router=router,
         each=Gated(size=each, activation=activation),

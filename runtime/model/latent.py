@@ -16,7 +16,7 @@ from runtime.model.kv_shape import KVShape
 from runtime.model.rope_config import PLAIN_ROPE, RopeConfig
 
 NORM_EPS = 1e-6
-"""Of the norms of latents, whatever the model has for others."""
+"""Of the norms of latents in most models, whatever they have for others."""
 INDEX_NORM_EPS = 1e-6
 """Of the norms of index keys, likewise."""
 
@@ -34,14 +34,32 @@ class Indexer:
     top_k: int
     interleaved: bool = False
     """As ``Latent.interleaved``, of the numbers that are rotated: the first ``rotary_dim``."""
+    pool: int = 1
+    """So many neighbouring tokens are chosen together, by one index key that is a mixture of
+    theirs, and those behind the last full pool always (GLM-5.3-Flash). Of more than 1, gates for
+    the mixture lie in a row behind its index key."""
     shared: bool = False
     """The layer has no scores of its own and takes the choice of the last one before it that has
     (arXiv:2603.12201). Its rows are as long as the others'."""
 
     def __post_init__(self) -> None:
-        for name in ("heads", "dim", "top_k"):
+        for name in ("heads", "dim", "top_k", "pool"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} of the indexer is {getattr(self, name)}, not at least 1")
+        if self.top_k % self.pool:
+            raise ValueError(f"{self.top_k} tokens are chosen, no whole number of {self.pool}")
+        if self.pool > 1 and self.shared:
+            raise ValueError("a choice of pools that is shared")
+
+    @property
+    def row_dim(self) -> int:
+        """Numbers that a row has for it."""
+        return self.dim if self.pool == 1 else 2 * self.dim
+
+    @property
+    def most_chosen(self) -> int:
+        """Tokens that a query sees at most."""
+        return self.top_k + self.pool - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +72,7 @@ class Latent:
     plain_dim: int
     """Dimensions of a head of queries and keys that are not rotated, ``qk_nope_head_dim``."""
     rotary_dim: int
-    """Those that are, ``qk_rope_head_dim``."""
+    """Those that are, ``qk_rope_head_dim``; 0: none, and no positions are known."""
     value_dim: int
     query_rank: int | None = None
     """Queries come from a latent of so many numbers, normed; None: they come as ever."""
@@ -67,6 +85,10 @@ class Latent:
     """Multiplies the scores; None: (plain_dim + rotary_dim) ** -0.5."""
     bias: bool = False
     """On the projections to latents and on the output's."""
+    gated: bool = False
+    """The heads' results are weighed by a sigmoid, head by head (Ling 3)."""
+    eps: float = NORM_EPS
+    """Of the norms of latents."""
     indexer: Indexer | None = None
     """Sparse attention; None: a query attends to all that is before it."""
 
@@ -79,12 +101,14 @@ class Latent:
     """Index keys lie in the same rows."""
 
     def __post_init__(self) -> None:
-        for name in ("heads", "rank", "plain_dim", "rotary_dim", "value_dim"):
+        if not self.rotary_dim and self.rope is not None:
+            raise ValueError("latent attention with positions, and nothing is rotated")
+        for name in ("heads", "rank", "plain_dim", "value_dim"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
         if self.query_rank is not None and self.query_rank < 1:
             raise ValueError(f"query_rank is {self.query_rank}, at least 1 is needed")
-        if self.rotary_dim % 2:
+        if self.rotary_dim % 2 or self.rotary_dim < 0:
             raise ValueError(f"{self.rotary_dim} dimensions are rotated: rope turns pairs")
         if self.rope is not None and self.rope.rotated is not None:
             raise ValueError("latent attention with a part rotated otherwise than as a whole")
@@ -105,7 +129,7 @@ class Latent:
     @property
     def head_dim(self) -> int:
         """Numbers of a row in the pool."""
-        return self.row_dim + (0 if self.indexer is None else self.indexer.dim)
+        return self.row_dim + (0 if self.indexer is None else self.indexer.row_dim)
 
     @property
     def kv_shape(self) -> KVShape:
@@ -148,14 +172,17 @@ class Latent:
             shapes.append((self.heads * self.query_dim, self.query_rank))
         if self.indexer is not None and self.query_rank is not None and not self.indexer.shared:
             shapes.append((self.indexer.heads * self.indexer.dim, self.query_rank))
-            shapes.append((self.indexer.dim, hidden))
+            shapes.append((self.indexer.row_dim, hidden))
         return shapes
 
     def num_parameters(self, hidden: int) -> int:
         maps = sum(outputs * inputs for outputs, inputs in self.map_shapes(hidden))
         maps += self.heads * (self.plain_dim + self.value_dim) * self.rank
+        maps += self.heads * hidden * self.gated
         biases = ((self.query_rank or 0) + self.row_dim + hidden) * self.bias
         beside = self.rank + (self.query_rank or 0)
         if self.indexer is not None and not self.indexer.shared:
             beside += self.indexer.heads * hidden + 2 * self.indexer.dim
+            if self.indexer.pool > 1:
+                beside += self.indexer.pool * self.indexer.dim
         return maps + biases + beside

@@ -27,7 +27,7 @@ def _read_deepseek_v3(fields: Fields, _: int | None) -> ModelConfig:
     count = fields.size("num_hidden_layers")
     router = _corrected(fields, groups=8, chosen=4, per_token=8, experts=256, scale=2.5)
     experts = _experts(fields, router, size=2048)
-    mixer, context = _read_latent(fields, ranks=(512, 1536), dims=(128, 64, 128))
+    mixer, context = read_latent(fields, ranks=(512, 1536), dims=(128, 64, 128))
     layers = _layers(fields, mixer, experts, [each < _dense(fields, 3) for each in range(count)])
     return read_decoder(fields, layers, context)
 
@@ -37,7 +37,7 @@ def _read_glm4_moe_lite(fields: Fields, _: int | None) -> ModelConfig:
     count = fields.size("num_hidden_layers")
     router = _corrected(fields, groups=1, chosen=1, per_token=4, experts=64, scale=1.8)
     experts = _experts(fields, router, size=1536)
-    mixer, context = _read_latent(fields, ranks=(512, 768), dims=(192, 64, 256))
+    mixer, context = read_latent(fields, ranks=(512, 768), dims=(192, 64, 256))
     dense = _listed_dense(fields, count, 1)
     return read_decoder(fields, _layers(fields, mixer, experts, dense), context, norm_eps=1e-5)
 
@@ -47,7 +47,7 @@ def _read_deepseek_v32(fields: Fields, _: int | None) -> ModelConfig:
     count = fields.size("num_hidden_layers")
     router = _corrected(fields, groups=8, chosen=4, per_token=8, experts=256, scale=2.5)
     experts = _experts(fields, router, size=2048)
-    mixer, context = _read_latent(fields, ranks=(512, 1536), dims=(128, 64, 128))
+    mixer, context = read_latent(fields, ranks=(512, 1536), dims=(128, 64, 128))
     mixer = replace(mixer, indexer=_read_indexer(fields, heads=64, interleaved=False))
     layers = _layers(fields, mixer, experts, _listed_dense(fields, count, 3))
     return read_decoder(fields, layers, context)
@@ -58,7 +58,7 @@ def _read_glm_moe_dsa(fields: Fields, _: int | None) -> ModelConfig:
     count = fields.size("num_hidden_layers")
     router = _corrected(fields, groups=1, chosen=1, per_token=8, experts=256, scale=2.5)
     experts = _experts(fields, router, size=2048)
-    mixer, context = _read_latent(fields, ranks=(512, 2048), dims=(192, 64, 256))
+    mixer, context = read_latent(fields, ranks=(512, 2048), dims=(192, 64, 256))
     indexer = _read_indexer(fields, heads=32, interleaved=True)
     layers = [
         replace(layer, mixer=replace(mixer, indexer=replace(indexer, shared=shared)))
@@ -120,7 +120,7 @@ def _read_deepseek_v2(fields: Fields, _: int | None) -> ModelConfig:
         scale=fields.number("routed_scaling_factor", 1.0),
     )
     experts = _experts(fields, router, size=1407, shared=2)
-    mixer, context = _read_latent(fields, ranks=(512, 1536), dims=(128, 64, 128))
+    mixer, context = read_latent(fields, ranks=(512, 1536), dims=(128, 64, 128))
     layers = _layers(fields, mixer, experts, [each < _dense(fields, 0) for each in range(count)])
     return read_decoder(fields, layers, context)
 
@@ -141,7 +141,7 @@ def _read_mistral4(fields: Fields, _: int | None) -> ModelConfig:
         scale=fields.number("routed_scaling_factor", 1.0),
     )
     experts = _experts(fields, router, size=2048)
-    mixer, context = _read_latent(fields, ranks=(256, 1024), dims=(64, 64, 128), growing=True)
+    mixer, context = read_latent(fields, ranks=(256, 1024), dims=(64, 64, 128), growing=True)
     layers = _layers(fields, mixer, experts, [each < _dense(fields, 0) for each in range(count)])
     return read_decoder(fields, layers, context)
 
@@ -199,7 +199,7 @@ def _layers(fields: Fields, mixer: Latent, experts: Experts, dense: Sequence[boo
     return [Layer(mixer=mixer, feed_forward=mlp if one else experts) for one in dense]
 
 
-def _read_latent(
+def read_latent(
     fields: Fields,
     *,
     ranks: tuple[int, int],

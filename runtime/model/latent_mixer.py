@@ -15,8 +15,9 @@ from kernels.latent_rows import latent_rows
 from kernels.norm import rms_norm
 from kernels.paged_layout import PagedLayout
 from kernels.per_head import HeadMaps
-from runtime.model.latent import NORM_EPS, Latent
+from runtime.model.latent import Latent
 from runtime.model.layers import Linear, MapLoader, Matrix, biases_of, matrices_of
+from runtime.model.pool_indexer import PoolIndexer
 from runtime.model.rotary import Rotation
 from runtime.model.token_indexer import StepChoice, TokenIndexer
 
@@ -40,9 +41,13 @@ class LatentMixer:
         self.output = loader.linear(
             [f"{name}.o_proj"], [hidden], spec.heads * spec.value_dim, bias=spec.bias
         )
-        self._indexer: TokenIndexer | None = None
+        self._gate: Linear | None = None
+        if spec.gated:
+            self._gate = loader.linear([f"{name}.g_proj"], [spec.heads], hidden, bias=False)
+        self._indexer: TokenIndexer | PoolIndexer | None = None
         if spec.indexer is not None and not spec.indexer.shared:
-            self._indexer = TokenIndexer(spec, spec.indexer, name, hidden, loader)
+            kind = TokenIndexer if spec.indexer.pool == 1 else PoolIndexer
+            self._indexer = kind(spec, spec.indexer, name, hidden, loader)
 
     @property
     def waits_for_the_host(self) -> bool:
@@ -53,6 +58,7 @@ class LatentMixer:
     def step_bytes(self) -> int:
         maps = [self._first, self._heads.keys, self._heads.values, self.output]
         queries = 0 if self._queries is None else self._queries.num_bytes
+        queries += 0 if self._gate is None else self._gate.num_bytes
         if self._indexer is not None:
             queries += self._indexer.step_bytes
         return queries + sum(each.num_bytes for each in maps)
@@ -84,10 +90,10 @@ class LatentMixer:
         made, rows = torch.split(first, [first.shape[1] - spec.row_dim, spec.row_dim], dim=1)
         latents = blocks[0] if spec.indexer is None else blocks[0][..., : spec.row_dim]
         if self._queries is not None:
-            made = rms_norm(made.contiguous(), self._query_norm, NORM_EPS)
+            made = rms_norm(made.contiguous(), self._query_norm, spec.eps)
             if self._indexer is not None and choice is not None:
                 keys = blocks[0][..., spec.row_dim :]
-                self._indexer.write_keys(x, rotation, keys, slots)
+                self._indexer.write_keys(x, rotation, keys, slots, choice)
                 self._indexer.choose(x, made, rotation, keys, choice)
             made = self._queries(made)
         by_head = made.view(len(x), spec.heads, spec.query_dim)
@@ -96,7 +102,7 @@ class LatentMixer:
         turned = latent_rows(
             by_head,
             rows,
-            norm=(self._latent_norm, NORM_EPS),
+            norm=(self._latent_norm, spec.eps),
             rotation=(rotation.cos, rotation.sin),
             blocks=latents,
             slots=slots,
@@ -106,6 +112,8 @@ class LatentMixer:
             mixed = latent_attention(queries, self._heads, latents, layout, scale=self._scale)
         else:
             mixed = self._chosen(queries, latents, choice, choice.rows)
+        if self._gate is not None:
+            mixed = mixed * self._gate(x).sigmoid()[:, :, None]
         return self.output(mixed.flatten(1))
 
     def _chosen(
@@ -125,6 +133,7 @@ class LatentMixer:
             latents,
             choice.slots,
             scale=self._scale,
+            counts=choice.counts,
         )
         if rows.seen is not None:
             own = rows.all_seen

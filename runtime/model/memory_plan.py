@@ -62,6 +62,11 @@ def plan_memory(
                 f"kv_cache_dtype fp8 is not for rows of {longest} numbers, {MOST_ON_TRITON} "
                 "at most: leave it out"
             )
+        if model.ratios:
+            raise LoadError(
+                f"kv_cache_dtype {config.kv_cache_dtype} is not for compressed attention, which "
+                "keeps what entries are made of as it is: leave it out"
+            )
         if model.top_k is not None:
             raise LoadError(
                 f"kv_cache_dtype {config.kv_cache_dtype} is not for sparse attention, which keeps "

@@ -3,10 +3,10 @@ between.
 
 Heads of attention are cut by their keys' heads: a rank has neighbouring heads of queries and the
 heads of keys and values that these use. Where there are more ranks than those, neighbouring ranks
-have the same one; latents, which all heads share, every rank has. Heads of recurrent layers are cut
-likewise, their states with them, and convolutions by their channels. An MLP is cut by its width;
-experts likewise, or each rank has some of them whole. Embedding, norms, routers and the output
-projection are whole on every rank. No torch here.
+have the same one; latents and compressed entries, which all heads share, every rank has. Heads of
+recurrent layers are cut likewise, their states with them, and convolutions by their channels. An
+MLP is cut by its width; experts likewise, or each rank has some of them whole. Embedding, norms,
+routers and the output projection are whole on every rank. No torch here.
 
 Always true: the parts of all ranks, summed after each mixer and each feed-forward, are the model.
 """
@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from runtime.model.compressed import Compressed
 from runtime.model.config import (
     Attention,
     Experts,
@@ -107,6 +108,8 @@ def _layer(layer: Layer, partition: Partition) -> Layer:
 def _mixer(mixer: Mixer, partition: Partition) -> Mixer:
     if isinstance(mixer, Attention):
         return _attention(mixer, partition)
+    if isinstance(mixer, Compressed):
+        return _compressed(mixer, partition)
     if isinstance(mixer, GatedDelta):
         return _delta(mixer, partition)
     if isinstance(mixer, Mamba2):
@@ -147,6 +150,13 @@ def _mamba(mixer: Mamba2, partition: Partition) -> Mamba2:
 def _of_like_heads(mixer: Latent | KimiDelta, partition: Partition) -> Latent | KimiDelta:
     _check_divides(mixer.heads, partition.ranks, "heads")
     return replace(mixer, heads=mixer.heads // partition.ranks)
+
+
+def _compressed(mixer: Compressed, partition: Partition) -> Compressed:
+    """Heads are cut between the groups of their output projection."""
+    ranks = partition.ranks
+    _check_divides(mixer.output_groups, ranks, "groups of heads")
+    return replace(mixer, heads=mixer.heads // ranks, output_groups=mixer.output_groups // ranks)
 
 
 def _mlp(mlp: _Mlp, partition: Partition) -> _Mlp:

@@ -6,6 +6,7 @@ padding that is never emitted. See ``LogitShaping`` for how their text comes to 
 
 from dataclasses import replace
 
+from runtime.model.compressed_presets import COMPRESSED_PRESETS
 from runtime.model.config import (
     Attention,
     Experts,
@@ -39,6 +40,7 @@ PRESETS: dict[str, ModelConfig] = {
     **LATENT_PRESETS,
     **EXPERT_PRESETS,
     **DENSE_PRESETS,
+    **COMPRESSED_PRESETS,
     **HYBRID_PRESETS,
     "qwen3-tiny": ModelConfig(
         model_type="qwen3",

@@ -136,7 +136,7 @@ class QuantisedTensors:
 
     def _check_excluded(self, module: Module, scheme: Scheme | None) -> None:
         """A module that is kept as it is has a weight in 16 bits or more and no scales."""
-        parts = ("weight_packed", "weight_scale", "weight_scale_inv", "qweight", "blocks")
+        parts = ("weight_packed", "weight_scale", "weight_scale_inv", "scale", "qweight", "blocks")
         kept = next((part for part in parts if module.tensor(part) in self._stored), None)
         if kept is None:
             return
@@ -266,7 +266,7 @@ def _fp8(taken: _Taken) -> Codes:
     values = taken.tensor("weight", (_E4M3,), (outputs, inputs))
     if bool(((values.view(torch.uint8) & 0x7F) == 0x7F).any()):
         raise taken.fault("weight", "is not finite: the file is damaged")
-    part = taken.there("weight_scale_inv", "weight_scale") or "weight_scale"
+    part = taken.there("weight_scale_inv", "weight_scale", "scale") or "weight_scale"
     if taken.scheme.block is not None:
         block = taken.scheme.block
         grid = -(-outputs // block[0]), -(-inputs // block[1])
@@ -376,7 +376,8 @@ def _mxfp4(taken: _Taken) -> Codes:
         return code_layouts.mxfp4_codes(blocks, taken.exponents("scales", (outputs, groups)))
     part = taken.there("weight_packed", "weight") or "weight_packed"
     values = taken.tensor(part, (torch.uint8, torch.int8), (outputs, inputs // 2))
-    exponents = taken.exponents("weight_scale", (outputs, groups))
+    of_scales = taken.there("weight_scale", "scale") or "weight_scale"
+    exponents = taken.exponents(of_scales, (outputs, groups))
     return code_layouts.mxfp4_codes(values.view(torch.uint8), exponents)
 
 

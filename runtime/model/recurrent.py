@@ -45,6 +45,11 @@ class GatedDelta:
     value_dim: int
     taps: int
     """Tokens that an output of the convolution sees, its own included."""
+    most_beta: float = 1.0
+    """Betas are up to this: with 2 a matrix may turn around what it knows of a key (OLMo
+    Hybrid)."""
+    norm_eps: float | None = None
+    """Of the gated norm; None: the model's."""
 
     by_channel: ClassVar[bool] = False
     """Whether each number of a key decays on its own, or all of a head's alike."""
@@ -58,6 +63,8 @@ class GatedDelta:
                 f"{self.value_heads} heads of values are not a multiple of {self.key_heads} of keys"
             )
         _check_taps(self.taps)
+        if not 0 < self.most_beta <= 2:
+            raise ValueError(f"betas up to {self.most_beta}: above 0, at most 2 is needed")
 
     @property
     def key_size(self) -> int:
@@ -159,14 +166,19 @@ class Mamba2:
 class KimiDelta:
     """Kimi Delta Attention (arXiv:2510.26692): the gated delta rule with a decay for each number of
     a key, behind a causal convolution over the last few tokens; a mixer that keeps a matrix for
-    each head, and the inputs of the last ``taps - 1`` tokens. Decays and the gate of what comes out
-    are made in two steps, of as many numbers between as a head has."""
+    each head, and the inputs of the last ``taps - 1`` tokens."""
 
     heads: int
     head_dim: int
     """Numbers of a query, a key and a value."""
     taps: int
     """Tokens that an output of the convolution sees, its own included."""
+    two_steps: bool = True
+    """Decays and the gate come of as many numbers between as a head has; else in one step (Ling
+    3)."""
+    lowest: float | None = None
+    """The logarithm of a decay is a part of this, below 0, by a sigmoid (GLM-5.3-Flash); None: it
+    has no bound."""
 
     by_channel: ClassVar[bool] = True
 
@@ -175,6 +187,14 @@ class KimiDelta:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
         _check_taps(self.taps)
+        if self.lowest is not None and self.lowest >= 0:
+            raise ValueError(f"logarithms of decays from {self.lowest} up, below 0 is needed")
+
+    @property
+    def rates_shape(self) -> tuple[int, ...]:
+        """The shape in which checkpoints keep how fast heads forget."""
+        bare = self.two_steps and self.lowest is None
+        return (1, 1, self.heads, 1) if bare else (self.heads,)
 
     @property
     def size(self) -> int:
@@ -205,6 +225,8 @@ class KimiDelta:
     def num_parameters(self, hidden: int) -> int:
         maps = hidden * (self.channels + self.heads) + self.size * hidden
         gates = 2 * (hidden * self.head_dim + self.head_dim * self.size)
+        if not self.two_steps:
+            gates = 2 * hidden * self.size
         own = self.heads + self.size + self.head_dim
         return maps + gates + self.channels * self.taps + own
 

@@ -3,18 +3,19 @@
 The router is a small matrix and is never quantised: its choices are not continuous.
 """
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.expert_routing import Routing, route
+from kernels.expert_routing import Routing, route, weigh
 from kernels.norm import rms_norm
-from runtime.model.config import Router
+from runtime.model.config import LoadError, Router
 from runtime.model.layers import WeightSource
 
 
 class ExpertRouter:
-    """See ``config.Router``. Weights are those of ``NAME.gate``; a router of sigmoids and its
-    correction, and one that is ``wide``, are kept and computed in float32 at least."""
+    """See ``config.Router``. Weights are those of ``NAME.gate``; but for a router of a softmax that
+    is not ``wide`` they are kept and computed in float32 at least."""
 
     def __init__(
         self, spec: Router, name: str, hidden: int, source: WeightSource, *, eps: float = 1e-6
@@ -31,7 +32,7 @@ class ExpertRouter:
             least_sum=spec.least_sum,
         )
         count = spec.num_experts
-        wide = spec.wide or spec.scores == "sigmoid"
+        wide = spec.wide or spec.scores != "softmax"
         self.weight = source.tensor(f"{name}.gate.weight", (count, hidden), wide=wide)
         self.like = source.tensor(f"{name}.gate.weight", (count, hidden)) if wide else self.weight
         """A tensor of the dtype and on the device of the model."""
@@ -41,6 +42,10 @@ class ExpertRouter:
         if spec.correction:
             correction = f"{name}.gate.e_score_correction_bias"
             self.correction = source.tensor(correction, (count,), wide=True)
+        self._table: Tensor | None = None
+        """[ids, per_token] int64: the experts of each token id."""
+        if spec.table_rows is not None:
+            self._table = _load_table(spec, f"{name}.gate.tid2eid", spec.table_rows, source)
         self._eps = eps
         self._input_scale: Tensor | None = None
         self._expert_scale: Tensor | None = None
@@ -50,12 +55,31 @@ class ExpertRouter:
             self._expert_scale = source.tensor(f"{name}.gate.expert_scale", (count,))
         self.num_bytes = self.weight.numel() * self.weight.element_size()
 
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(weights, experts), each [tokens, per_token]."""
+    def __call__(self, x: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(weights, experts), each [tokens, per_token]; ``tokens`` [tokens]: their ids, where a
+        table chooses."""
         if self._input_scale is not None:
             x = rms_norm(x, self._input_scale, self._eps)
         logits = functional.linear(x.to(self.weight.dtype), self.weight, self._bias)
+        if self._table is not None:
+            assert tokens is not None
+            chosen = self._table[tokens]
+            return weigh(logits, chosen, self._routing, x.dtype), chosen
         weights, chosen = route(logits, self.correction, self._routing, x.dtype)
         if self._expert_scale is not None:
             weights = weights * self._expert_scale[chosen]
         return weights, chosen
+
+
+def _load_table(spec: Router, name: str, rows: int, source: WeightSource) -> Tensor:
+    """Raises LoadError: there are numbers that are no experts."""
+    stored = source.tensor(name, (rows, spec.per_token), wide=True)
+    table = stored.to(torch.int64)
+    lowest, highest = table.min().item(), table.max().item()
+    if not torch.equal(table.to(stored.dtype), stored) or not 0 <= lowest <= highest < (
+        spec.num_experts
+    ):
+        raise LoadError(
+            f"tensor {name!r} has numbers other than those of experts, 0 to {spec.num_experts - 1}"
+        )
+    return table

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from runtime.model.compressed import Compressed
 from runtime.model.config import Attention, Layer, ModelConfig
 from runtime.model.latent import Latent
 from runtime.model.partition import Partition
@@ -150,17 +151,20 @@ def _of_feed_forward(rest: str, partition: Partition) -> TensorCut | None:
 
 def _of_mixer(rest: str, layer: Layer, cutter: _Cutter) -> TensorCut | None:
     mixer = layer.mixer
-    if rest in ("o_proj.weight", "out_proj.weight"):
+    if rest in ("o_proj.weight", "o_b_proj.weight", "out_proj.weight"):
         return cutter.inputs
     module = rest.rpartition(".")[0]
     if isinstance(mixer, Attention):
         return _of_attention(rest, module, mixer, cutter)
     if isinstance(mixer, Latent):
-        return cutter.outputs if module in ("q_proj", "q_b_proj", "kv_b_proj") else None
+        cut = "q_proj", "q_b_proj", "kv_b_proj", "g_proj"
+        return cutter.outputs if module in cut else None
+    if isinstance(mixer, Compressed):
+        return cutter.outputs if rest == "sinks" or module in ("q_b_proj", "o_a_proj") else None
     if isinstance(mixer, GatedDelta):
         return _of_delta(rest, module, mixer, cutter)
     if isinstance(mixer, KimiDelta):
-        return _of_kimi(rest, module, cutter)
+        return _of_kimi(rest, module, mixer, cutter)
     if isinstance(mixer, Mamba2):
         return _of_mamba(rest, module, mixer, cutter)
     assert isinstance(mixer, ShortConv)
@@ -193,9 +197,9 @@ def _of_delta(rest: str, module: str, mixer: GatedDelta, cutter: _Cutter) -> Ten
     return None
 
 
-def _of_kimi(rest: str, module: str, cutter: _Cutter) -> TensorCut | None:
+def _of_kimi(rest: str, module: str, mixer: KimiDelta, cutter: _Cutter) -> TensorCut | None:
     if rest == "A_log":
-        return cutter.along(2)
+        return cutter.along(mixer.rates_shape.index(mixer.heads))
     whole = rest == "o_norm.weight" or module in ("f_a_proj", "g_a_proj")
     return None if whole else cutter.outputs
 

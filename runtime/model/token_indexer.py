@@ -17,20 +17,27 @@ from kernels.token_choice import IndexQueries, chosen_slots
 from runtime.model.latent import INDEX_NORM_EPS, Indexer, Latent
 from runtime.model.layers import MapLoader, Matrix, matrices_of
 from runtime.model.rotary import Rotation
+from runtime.model.windowed_step import WindowedStep
 
 
 class StepChoice:
     """The choice that stands in a step: of the last layer that made one."""
 
-    def __init__(self, layout: PagedLayout, top_k: int, block_size: int) -> None:
-        self.rows = part_rows(layout, top_k, block_size)
+    def __init__(self, layout: PagedLayout, indexer: Indexer, block_size: int) -> None:
+        self.rows = part_rows(layout, indexer.most_chosen, block_size)
         """Which rows choose; None: none does."""
-        self.top_k = top_k
+        self.top_k = indexer.top_k
+        self.counts: Tensor | None = None
+        """[choosing rows] int64: how many of a row's slots are meant; None: all."""
+        self.windows: WindowedStep | None = None
+        """The step's tokens in pools, where they are chosen so."""
+        if indexer.pool > 1:
+            self.windows = WindowedStep(layout, block_size, {})
         self._slots: Tensor | None = None
 
     @property
     def slots(self) -> Tensor:
-        """[choosing rows, top_k] int32: see ``kernels.token_choice``; as many numbers as the
+        """[choosing rows, most_chosen] int32: see ``kernels.token_choice``; as many numbers as the
         step's tokens have choices."""
         assert self._slots is not None, "the first layer chooses"
         return self._slots
@@ -69,7 +76,14 @@ class TokenIndexer:
         """Bytes of weights that a step reads."""
         return self._queries.num_bytes + self._keys.num_bytes + self._weights.nbytes
 
-    def write_keys(self, x: Tensor, rotation: Rotation, keys: Tensor, slots: Tensor) -> None:
+    def write_keys(
+        self,
+        x: Tensor,
+        rotation: Rotation,
+        keys: Tensor,
+        slots: Tensor,
+        _: StepChoice | None = None,
+    ) -> None:
         """Store each token's index key.
 
         Args:

@@ -40,6 +40,15 @@ def test_what_is_asked_for_must_be_there_and_fit(tmp_path: Path) -> None:
         source.tensor("b", (4,))
 
 
+def test_tables_of_whole_numbers_are_known_by_their_name(tmp_path: Path) -> None:
+    table = torch.tensor([[3, 383], [0, 256]])
+    save_file({"gate.tid2eid": table, "gate.weight": table.clone()}, tmp_path / SINGLE_NAME)
+    source = Checkpoint(tmp_path, torch.bfloat16, CPU)
+    assert torch.equal(source.tensor("gate.tid2eid", (2, 2), wide=True), table.float())
+    with pytest.raises(LoadError, match=r"'gate.weight' is int64, not a float type"):
+        source.tensor("gate.weight", (2, 2))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e6])
 def test_weights_that_are_no_numbers_in_the_dtype_asked_for_are_refused(

@@ -64,6 +64,21 @@ def test_each_query_attends_to_its_own_tokens_alone(
     assert torch.allclose(in_pieces.double(), expected.double(), rtol=limit, atol=limit)
 
 
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_queries_may_see_fewer_than_others(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, limit = given(dtype, 100), TOLERANCE[dtype]
+    counts = torch.arange(ROWS) * 4 + 3
+    expected = chosen_attention_reference(*arguments, scale=SCALE, counts=counts)
+    found = chosen_attention(*arguments, scale=SCALE, counts=counts)
+    assert torch.allclose(found.double(), expected.double(), rtol=limit, atol=limit)
+    monkeypatch.setattr(module, "_NUMBERS", 4 * 128 * 48)
+    in_pieces = chosen_attention(*arguments, scale=SCALE, counts=counts)
+    assert torch.allclose(in_pieces.double(), expected.double(), rtol=limit, atol=limit)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_who_chooses_all_attends_as_those_do_that_see_all(dtype: torch.dtype) -> None:
     queries, heads, _, _ = given(dtype, 64)

@@ -55,6 +55,71 @@ def test_every_fourth_layer_attends_where_nothing_is_said(tmp_path: Path) -> Non
     assert set(DELTA_FAMILIES) >= {"qwen3_next", "qwen3_5", "qwen3_5_moe"}
 
 
+OLMO: dict[str, Any] = {
+    "linear_num_key_heads": None,
+    "linear_num_value_heads": None,
+    "attn_output_gate": None,
+    "head_dim": None,
+    "rope_parameters": {"rope_type": "default", "rope_theta": None},
+}
+
+
+def test_a_hybrid_of_olmo_has_norms_behind_attention_and_before_the_rest(tmp_path: Path) -> None:
+    config = read(tmp_path, "olmo_hybrid", **OLMO)
+    kinds = [layer.norms for layer in config.layers]
+    assert kinds == ["before", "before", "before", "after"] * 2
+    delta = GatedDelta(
+        key_heads=4,
+        value_heads=4,
+        key_dim=12,
+        value_dim=24,
+        taps=4,
+        most_beta=2.0,
+        norm_eps=1e-5,
+    )
+    assert config.recurrent == (delta,) * 6
+    (attention,) = set(config.attention)
+    assert (attention.norm, attention.rope, attention.head_dim) == ("all", None, 16)
+    few = read(tmp_path, "olmo_hybrid", **{**OLMO, "num_hidden_layers": 2})
+    assert [layer.norms for layer in few.layers] == ["before", "after"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "theta"),
+    [
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, 5e5),
+        ({"rope_parameters": None, "rope_theta": 7e4}, 7e4),
+        ({"rope_parameters": None, "rope_theta": None}, None),
+    ],
+)
+def test_a_hybrid_of_olmo_has_positions_or_says_that_it_has_none(
+    changes: dict[str, Any], theta: float | None, tmp_path: Path
+) -> None:
+    config = read(tmp_path, "olmo_hybrid", **{**OLMO, **changes})
+    rope = config.attention[0].rope
+    assert (None if rope is None else rope.theta) == theta
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rope_parameters": None}, "rope_theta is None, not a number, or null in rope_parameters"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "rope_theta": None}},
+            "rope_type is 'yarn', not default: there are no positions",
+        ),
+        ({"linear_use_gate": False}, "linear_use_gate is False, not true"),
+        ({"linear_num_value_heads": 6}, "6 heads of values are not a multiple of 4 of keys"),
+        ({"linear_allow_neg_eigval": 2}, "linear_allow_neg_eigval is 2, not true or false"),
+    ],
+)
+def test_what_is_not_known_of_a_hybrid_of_olmo_is_named(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(LoadError, match=said):
+        read(tmp_path, "olmo_hybrid", **{**OLMO, **changes})
+
+
 @pytest.mark.parametrize("wrapper", ["qwen3_5", "qwen3_5_moe"])
 @pytest.mark.parametrize("named", [True, False])
 def test_the_text_part_of_a_multimodal_folder_is_read(

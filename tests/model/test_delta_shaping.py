@@ -1,6 +1,6 @@
 """What the gated delta rule is given: compiled beside torch, each row for itself."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -105,3 +105,15 @@ def test_the_compiled_one_is_taken_where_it_is(
     monkeypatch.setattr(kernels.delta_shaping, "native_library", lambda _: None)
     with pytest.raises(AssertionError, match="torch does it"):
         delta_shaping(*given, shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_betas_may_be_up_to_two_and_all_else_is_the_same(dtype: torch.dtype) -> None:
+    shape = shape_of((2, 4, 16, 24), dtype)
+    given = said(shape, 90, dtype)
+    once, twice = (delta_shaping(*given, replace(shape, most_beta=most)) for most in (1.0, 2.0))
+    for name, part in parts_of(twice).items():
+        assert torch.equal(part, parts_of(once)[name] * (2 if name == "betas" else 1)), name
+    reference = delta_shaping_reference(*given, replace(shape, most_beta=2.0))
+    assert torch.allclose(twice.betas, reference.betas, rtol=1e-5, atol=1e-6)
+    assert twice.betas.max() > 1

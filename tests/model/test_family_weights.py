@@ -119,9 +119,55 @@ def test_stacked_experts_are_taken_apart() -> None:
     source.check_all_read()
 
 
+def test_a_tensor_may_lie_in_several_of_any_sizes_and_a_norm_under_another_name() -> None:
+    """As OLMo Hybrid is published, and as ``transformers`` saves it."""
+    names, name = FAMILIES["olmo_hybrid"].names, "model.layers.0.linear_attn.conv1d.weight"
+    taps, norm = torch.randn(11, 1, 4), torch.randn(HIDDEN)
+    after = "model.layers.0.after_mixer_norm.weight"
+    for cuts, called in (
+        ((3, 3, 5), "post_attention_layernorm"),
+        ((4, 4, 3), "feedforward_layer_norm"),
+    ):
+        parts = {
+            f"model__layers__0__linear_attn__{part}_conv1d__weight": rows
+            for part, rows in zip("qkv", taps.split(cuts), strict=True)
+        }
+        source = weights(names, **parts, **{f"model__layers__0__{called}__weight": norm})
+        assert torch.equal(source.tensor(name, (11, 1, 4)), taps)
+        assert torch.equal(source.tensor(after, (HIDDEN,)), norm)
+        with pytest.raises(LoadError, match=r"have 11 rows, config\.json asks for 12"):
+            source.tensor(name, (12, 1, 4))
+        source.check_all_read()
+
+
+def test_tensors_in_no_layer_may_have_other_names_and_none_begin_with_model() -> None:
+    embedding, head = torch.randn(2, 9, HIDDEN)
+    names = FAMILIES["deepseek_v4"].names
+    for own, last in (("embed__weight", "head__weight"), ("model__embed_tokens__weight",) * 2):
+        tensors = {own: embedding, "model__norm__weight": torch.ones(HIDDEN)}
+        if last != own:
+            tensors = {own: embedding, "norm__weight": torch.ones(HIDDEN), last: head}
+        source = weights(names, config_of(Gated(size=4), tied=last == own), **tensors)
+        found = source.tensor("model.embed_tokens.weight", (9, HIDDEN))
+        assert torch.equal(found, embedding)
+        source.tensor("model.norm.weight", (HIDDEN,))
+        if last != own:
+            assert torch.equal(source.tensor("lm_head.weight", (9, HIDDEN)), head)
+        source.check_all_read()
+
+
 @pytest.mark.parametrize(
     ("family", "name", "theirs"),
     [
+        ("deepseek_v4", "self_attn.q_a_proj", "attn.wq_a"),
+        ("deepseek_v4", "self_attn.kv_norm", "attn.kv_norm"),
+        ("deepseek_v4", "self_attn.compressor.gate_proj", "attn.compressor.wgate"),
+        ("deepseek_v4", "self_attn.compressor.indexer.kv_norm", "attn.indexer.compressor.norm"),
+        ("deepseek_v4", "self_attn.compressor.indexer.q_b_proj", "attn.indexer.wq_b"),
+        ("deepseek_v4", "post_attention_layernorm", "ffn_norm"),
+        ("deepseek_v4", "mlp.shared_expert.up_proj", "ffn.shared_experts.w3"),
+        ("deepseek_v4", "mlp.experts.3.down_proj", "ffn.experts.3.w2"),
+        ("deepseek_v4", "mlp.gate", "ffn.gate"),
         ("gemma3_text", "post_attention_layernorm", "pre_feedforward_layernorm"),
         ("gemma3_text", "after_mixer_norm", "post_attention_layernorm"),
         ("gemma3_text", "after_mlp_norm", "post_feedforward_layernorm"),

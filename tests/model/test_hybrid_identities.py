@@ -40,6 +40,9 @@ OPERATIONS = {
     "qwen3.5-tiny": int(_ASKED or 80),
     "granite-hybrid-tiny": int(_ASKED or 80),
     "kimi-linear-tiny": int(_ASKED or 80),
+    "glm5-next-tiny": int(_ASKED or 80),
+    "olmo-hybrid-tiny": int(_ASKED or 80),
+    "ling3-tiny": int(_ASKED or 80),
 }
 """The references of layers of matrices go token by token: the short form plays few."""
 RANKS = (("lfm2-tiny", 2), ("qwen3.5-tiny", 2), ("qwen3.5-tiny", 4))

@@ -13,6 +13,7 @@ from runtime.model.batch import SequenceInput
 from runtime.model.config import LoadError
 from runtime.model.runner import ModelRunner
 from runtime.model.weights import load_model
+from tests.model.test_family_parity import scores_in_float64
 from tests.support.family_shapes import SHAPES, VOCABULARY, Shape, disturbed, save
 
 CPU = torch.device("cpu")
@@ -28,22 +29,34 @@ CLASSES = {
     "granitemoehybrid": "GraniteMoeHybrid",
     "nemotron_h": "NemotronH",
     "kimi_linear": "KimiLinear",
+    "glm5_next": "Glm5Next",
+    "olmo_hybrid": "OlmoHybrid",
+    "bailing_hybrid": "BailingHybrid",
 }
 DELTA = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 
 
+KIMI = ("kimi_linear", "glm5_next")
 MAMBA = ("granitemoehybrid", "nemotron_h")
 ALWAYS = {("qwen3_next", "below"), ("qwen3_5_text", "above"), ("qwen3_5_moe_text", "uneven")} | {
     ("granitemoehybrid", "above"),
     ("nemotron_h", "below"),
     ("kimi_linear", "below"),
     ("kimi_linear", "uneven"),
+    ("glm5_next", "below"),
+    ("glm5_next", "above"),
+    ("olmo_hybrid", "uneven"),
+    ("bailing_hybrid", "below"),
+    ("bailing_hybrid", "above"),
 }
 CASES = [
     pytest.param(family, shape, marks=[] if always else pytest.mark.slow)
     for family in CLASSES
     for shape in SHAPES
-    for always in [family not in (*DELTA, *MAMBA, "kimi_linear") or (family, shape) in ALWAYS]
+    for always in [
+        family not in (*DELTA, *MAMBA, *KIMI, "olmo_hybrid", "bailing_hybrid")
+        or (family, shape) in ALWAYS
+    ]
 ]
 
 
@@ -75,6 +88,12 @@ def delta_rule(
 def fields(family: str, shape: Shape) -> dict[str, Any]:
     if family == "kimi_linear":
         return kimi_fields(shape)
+    if family == "glm5_next":
+        return glm_fields(shape)
+    if family == "olmo_hybrid":
+        return olmo_fields(shape)
+    if family == "bailing_hybrid":
+        return ling_fields(shape)
     if family == "granitemoehybrid":
         return mamba_fields(shape)
     if family == "nemotron_h":
@@ -161,6 +180,66 @@ def kimi_fields(shape: Shape) -> dict[str, Any]:
         "routed_scaling_factor": 1.7,
         "norm_topk_prob": not shape.tied,
         "tie_word_embeddings": False,
+    }
+
+
+def ling_fields(shape: Shape) -> dict[str, Any]:
+    kimi = kimi_fields(shape)
+    own = {name: value for name, value in kimi.items() if not name.startswith("linear_")}
+    stretched = {"mscale": 1.0, "mscale_all_dim": 0.7}
+    return {
+        **own,
+        "attention_bias": False,
+        "rope_parameters": {**shape.rope, **(stretched if shape.tied else {})},
+        "head_dim": 10 + shape.layers,
+        "short_conv_kernel_size": 4 - shape.tied,
+        "kda_safe_gate": shape.layers != 3,
+        "kda_lower_bound": -2.5,
+        "pad_token_id": 0,
+    }
+
+
+def olmo_fields(shape: Shape) -> dict[str, Any]:
+    attends = {1, shape.layers - 1}
+    nowhere = {"rope_type": "default", "rope_theta": None}
+    return {
+        "layer_types": [
+            "full_attention" if each in attends else "linear_attention"
+            for each in range(shape.layers)
+        ],
+        "rope_parameters": nowhere if shape.layers == 5 else shape.rope,
+        "attention_bias": shape.tied,
+        "linear_num_key_heads": 1 + shape.layers % 2,
+        "linear_num_value_heads": 2 * (1 + shape.layers % 2),
+        "linear_key_head_dim": 10,
+        "linear_value_head_dim": 14,
+        "linear_conv_kernel_dim": 4 - shape.tied,
+        "linear_allow_neg_eigval": not shape.tied,
+        "pad_token_id": 0,
+    }
+
+
+def glm_fields(shape: Shape) -> dict[str, Any]:
+    """Choices of few pools and of more than there are."""
+    kimi = kimi_fields(shape)
+    attends = "indexed_attention"
+    kinds = [attends if kind == "full_attention" else kind for kind in kimi["layer_types"]]
+    return {
+        **{name: value for name, value in kimi.items() if name != "num_local_experts"},
+        "layer_types": kinds,
+        "n_routed_experts": 8,
+        "q_lora_rank": 20,
+        "qk_rope_head_dim": 0,
+        "attention_bias": False,
+        "swiglu_limit": 0.7,
+        "linear_lower_bound": -5.0 if shape.tied else -1.5,
+        "index_topk": {4: 40, 3: 30, 5: 640}[shape.layers],
+        "index_kpool": {4: 8, 3: 5, 5: 16}[shape.layers],
+        "index_head_dim": 10 + 2 * shape.tied,
+        "index_n_heads": 16,
+        "hc_mult": 4 if shape.tied else 3,
+        "hc_sinkhorn_iters": 3 + shape.layers,
+        "pad_token_id": 0,
     }
 
 
@@ -251,6 +330,8 @@ def random_model(family: str, shape: Shape, seed: int) -> transformers.PreTraine
         del given["intermediate_size"]
     if family == "nemotron_h":
         del given["num_hidden_layers"]
+    if family == "glm5_next":
+        return glm_model(given, seed)
     config = getattr(transformers, f"{name}Config")(**given)
     config._experts_implementation = "eager"
     config._attn_implementation = "eager"
@@ -258,8 +339,26 @@ def random_model(family: str, shape: Shape, seed: int) -> transformers.PreTraine
     return disturbed(getattr(transformers, f"{name}ForCausalLM")(config).eval(), seed)
 
 
+def glm_model(given: dict[str, Any], seed: int) -> transformers.PreTrainedModel:
+    """With a small part for images, which nobody asks."""
+    vision = {"depth": 1, "hidden_size": 8, "num_heads": 1, "intermediate_size": 8}
+    config = transformers.Glm5NextConfig(
+        text_config=given,
+        vision_config={**vision, "projection_intermediate_size": 8, "out_hidden_size": 8},
+        tie_word_embeddings=False,
+    )
+    config._attn_implementation = "eager"
+    config.text_config._experts_implementation = "eager"
+    return disturbed(transformers.Glm5NextForConditionalGeneration(config).eval(), seed)
+
+
 RULES = {
-    **dict.fromkeys(DELTA, ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")),
+    **dict.fromkeys(
+        (*DELTA, "olmo_hybrid"),
+        ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"),
+    ),
+    "bailing_hybrid": ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"),
+    "glm5_next": ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"),
     "kimi_linear": ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"),
 }
 
@@ -308,6 +407,7 @@ def test_logits_of_a_wrappers_text_part_are_those_of_transformers(
 def compare(model: transformers.PreTrainedModel, folder: Path, seed: int) -> None:
     save(model, folder)
     model.double()
+    scores_in_float64(model)
     ours = load_model(folder, dtype=torch.float64, device=CPU)
     runner = ModelRunner(ours, num_blocks=45, block_size=16)
     runner.hold_states(slots=2, rings=2)
@@ -348,13 +448,16 @@ def test_a_list_of_layers_that_contradicts_the_tensors_is_named(
     save(random_model(family, next(iter(SHAPES.values())), seed), tmp_path)
     path = tmp_path / "config.json"
     written = json.loads(path.read_text())
-    name = next(each for each in ("layer_types", "layers_block_type") if each in written)
-    kinds = written[name]
+    own = written.get("text_config", written)
+    name = next(each for each in ("layer_types", "layers_block_type") if each in own)
+    kinds = own[name]
     load_model(tmp_path, dtype=torch.float32, device=CPU)
     for first in range(len(kinds) - 1):
         if kinds[first] == kinds[first + 1]:
             continue
         swapped = [*kinds[:first], kinds[first + 1], kinds[first], *kinds[first + 2 :]]
-        path.write_text(json.dumps({**written, name: swapped}))
+        changed = {**own, name: swapped}
+        changed = {**written, "text_config": changed} if own is not written else changed
+        path.write_text(json.dumps(changed))
         with pytest.raises(LoadError, match=rf"layers\.{first}\."):
             load_model(tmp_path, dtype=torch.float32, device=CPU)

@@ -22,7 +22,16 @@ from runtime.scheduling.draft import Draft
 from runtime.scheduling.scheduler import Scheduler
 from runtime.scheduling.step_plan import Chunk, Schedule, StepPlan
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
-from tests.support.preset_kinds import DENSE, EXPERTS, GEMMA4, HYBRIDS, LATENT, MIXERS, ROUTERS
+from tests.support.preset_kinds import (
+    COMPRESSED,
+    DENSE,
+    EXPERTS,
+    GEMMA4,
+    HYBRIDS,
+    LATENT,
+    MIXERS,
+    ROUTERS,
+)
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
 from tools_api.grammar import GrammarSpec
 
@@ -159,7 +168,10 @@ def test_random_schedules_give_the_tokens_of_a_plain_run(
     _play(reference, seed, None, 16, plant=_plant_failures)
 
 
-@pytest.mark.parametrize("kind", [*MIXERS, *ROUTERS, *EXPERTS, *DENSE, *GEMMA4, *LATENT, *HYBRIDS])
+@pytest.mark.parametrize(
+    "kind",
+    [*MIXERS, *ROUTERS, *EXPERTS, *DENSE, *GEMMA4, *LATENT, *COMPRESSED, *HYBRIDS],
+)
 @pytest.mark.samples(4)
 def test_random_schedules_give_the_tokens_of_a_plain_run_whatever_the_layers_are(
     kind: str, request: pytest.FixtureRequest
@@ -178,6 +190,7 @@ RANKS = (
     ("glm-dsa-tiny", {"tensor_parallel": 2}),
     ("minimax-m3-tiny", {"tensor_parallel": 2}),
     ("mimo-v2-tiny", {"tensor_parallel": 4}),
+    ("deepseek-v4-tiny", {"tensor_parallel": 2}),
     ("qwen3-tiny", {"tensor_parallel": 4}),
     ("olmo2-tiny", {"tensor_parallel": 4}),
     ("minimax-m2-tiny", {"tensor_parallel": 2}),

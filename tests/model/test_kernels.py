@@ -25,7 +25,7 @@ from kernels.masked_sampling import sample, sample_reference
 from kernels.native_library import compiled_library
 from kernels.native_sampling import native_sampler
 from kernels.paged_layout import PagedLayout
-from kernels.rope import apply_rope, apply_rope_reference
+from kernels.rope import apply_rope, apply_rope_reference, turn_tail, turn_tail_reference
 from tests.support.paged_contexts import make_contexts
 from tests.support.sampling_batches import make_batch
 
@@ -85,6 +85,16 @@ def test_pairs_half_a_head_apart_turn_as_complex_numbers() -> None:
     expected = torch.cat((turned.real, turned.imag), -1)
     assert torch.allclose(apply_rope_reference(x, cos, sin), expected)
     assert torch.equal(apply_rope(x, cos, sin), apply_rope_reference(x, cos, sin))
+
+
+def test_neighbours_at_the_end_of_a_head_turn_as_complex_numbers() -> None:
+    x = torch.randn(5, 2, 11, dtype=torch.float64)
+    cos, sin = angles(torch.arange(5), 4)
+    turned = torch.complex(x[..., 3::2], x[..., 4::2]) * torch.complex(cos, sin)[:, None]
+    expected = torch.cat((x[..., :3], torch.view_as_real(turned).flatten(-2)), -1)
+    assert torch.allclose(turn_tail_reference(x, cos, sin), expected)
+    assert torch.equal(turn_tail(x, cos, sin), turn_tail_reference(x, cos, sin))
+    assert torch.allclose(turn_tail(turn_tail(x, cos, sin), cos, -sin), x)
 
 
 def test_products_depend_on_the_distance_alone() -> None:

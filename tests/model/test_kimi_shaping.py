@@ -1,6 +1,6 @@
 """What Kimi's delta rule is given: compiled beside torch, each row for itself."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -118,3 +118,22 @@ def test_the_compiled_one_is_taken_where_it_is(
     monkeypatch.setattr(kernels.kimi_shaping, "native_library", lambda _: None)
     with pytest.raises(AssertionError, match="torch does it"):
         kimi_shaping(*given, shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_decays_that_are_bound_are_between_the_bound_and_one(dtype: torch.dtype) -> None:
+    """And all else is as without a bound; rows are a token's own."""
+    shape = shape_of((4, 16), dtype)
+    given = said(shape, 90, dtype)
+    bound = kimi_shaping(*given, replace(shape, lowest=-5.0))
+    free = kimi_shaping_reference(*given, shape)
+    for name, part in parts_of(bound).items():
+        if name != "decays":
+            assert torch.equal(part, parts_of(free)[name]), name
+    assert bound.decays.min() >= -5
+    assert bound.decays.max() <= 0
+    by_hand = (given[1].to(shape.bias.dtype) + shape.bias).view(-1, 4, 16)
+    by_hand = -5 / (1 + (-shape.rates[:, None] * by_hand).exp())
+    assert torch.allclose(bound.decays, by_hand, rtol=1e-5, atol=1e-6)
+    alone = kimi_shaping(*(each[7:8] for each in given), replace(shape, lowest=-5.0))
+    assert torch.equal(alone.decays, bound.decays[7:8])

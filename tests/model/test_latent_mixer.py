@@ -37,6 +37,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "pairs that are halves apart": {"interleaved": False},
     "stretched, a scale": {"rope": YARN, "scale": 0.4},
     "one head": {"heads": 1},
+    "gates behind heads": {"gated": True},
+    "gates behind heads that choose": {
+        "gated": True,
+        "indexer": Indexer(heads=6, dim=10, top_k=20),
+    },
     "queries that grow": {"rope": replace(YARN, query_beta=0.4)},
     "queries that grow, without a latent": {
         "rope": RopeConfig(query_beta=0.4, original_max_position=7),
@@ -47,6 +52,26 @@ KINDS: dict[str, dict[str, Any]] = {
         "indexer": Indexer(heads=6, dim=11, top_k=7, interleaved=True),
         "rope": YARN,
     },
+    "chosen pools": {
+        "indexer": Indexer(heads=6, dim=10, top_k=12, pool=4),
+        "rope": None,
+        "rotary_dim": 0,
+        "interleaved": False,
+        "eps": 1e-3,
+    },
+    "chosen pools of three, one at a time": {
+        "indexer": Indexer(heads=6, dim=10, top_k=3, pool=3),
+        "rope": None,
+        "rotary_dim": 0,
+        "interleaved": False,
+    },
+    "more pools to choose than there are": {
+        "indexer": Indexer(heads=6, dim=10, top_k=64, pool=4),
+        "rope": None,
+        "rotary_dim": 0,
+        "interleaved": False,
+    },
+    "latents that no positions are beside": {"rope": None, "rotary_dim": 0},
     "more to choose than there are": {"indexer": Indexer(heads=2, dim=8, top_k=TOKENS)},
 }
 
@@ -78,7 +103,7 @@ def mixed(
             num_logits=0,
         )
         batch = StepBatch.build([step], 4)
-        layout, top_k = batch.layout(CPU), config.top_k
+        layout, indexer = batch.layout(CPU), mixer.spec.indexer
         rows.append(
             mixer(
                 x[start : start + count],
@@ -86,7 +111,7 @@ def mixed(
                 blocks=pool.layer(0),
                 slots=torch.from_numpy(batch.slots),
                 layout=layout,
-                choice=None if top_k is None else StepChoice(layout, top_k, 4),
+                choice=None if indexer is None else StepChoice(layout, indexer, 4),
             )
         )
     return torch.cat(rows)

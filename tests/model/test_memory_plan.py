@@ -133,6 +133,21 @@ def test_blocks_of_the_pool_divide_those_that_are_chosen() -> None:
         plan(kv_cache_dtype="int8")
 
 
+@pytest.mark.parametrize(("device", "name"), [("cpu", "int8"), ("cuda", "fp8")])
+def test_rows_that_entries_are_made_of_are_not_kept_in_8_bits(device: str, name: str) -> None:
+    compressed = random_model_config("deepseek-v4-tiny")
+    numbers = 16 + 2 * (16 + 4 * 16 + 4 * 12) + (16 + 2 * 16)
+    assert block_bytes(compressed, 16, torch.bfloat16) == 16 * numbers * 2
+    with pytest.raises(LoadError, match=f"kv_cache_dtype {name} is not for compressed attention"):
+        plan_memory(
+            EngineConfig(model="random:deepseek-v4-tiny", kv_cache_dtype=name),
+            compressed,
+            dtype=torch.bfloat16,
+            device=torch.device(device),
+            free_bytes=lambda: 1 << 40,
+        )
+
+
 def test_weights_are_as_wide_as_they_are_loaded() -> None:
     count = CONFIG.num_parameters
     assert weight_bytes(CONFIG, torch.float32, 16) == 4 * count

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from runtime.model.compressed_presets import COMPRESSED_PRESETS
 from runtime.model.config import LoadError
 from runtime.model.dense_presets import DENSE_PRESETS
 from runtime.model.expert_presets import EXPERT_PRESETS
@@ -103,3 +104,33 @@ def test_models_with_latents_are_among_the_others_and_choose_and_share() -> None
     ]
     shared = [mixer.indexer.shared for mixer in LATENT_PRESETS["glm-dsa-tiny"].attention]
     assert shared == [False, True, True, False]
+
+
+def test_models_that_compress_are_among_the_others_and_have_layers_of_every_kind() -> None:
+    assert COMPRESSED_PRESETS.items() <= PRESETS.items()
+    config = COMPRESSED_PRESETS["deepseek-v4-tiny"]
+    assert [mixer.ratio for mixer in config.attention] == [None, 4, 32, 4]
+    assert config.streams is not None
+    tables = [layer.feed_forward.router.table_rows for layer in config.layers]
+    assert [rows is not None for rows in tables] == [True, False, False, False]
+
+
+def test_a_random_table_has_experts_that_differ_in_each_row() -> None:
+    table = RandomWeights(0, torch.bfloat16, CPU).tensor("gate.tid2eid", (50, 3), wide=True)
+    assert {tuple(sorted(row)) for row in table.tolist()} == {(0.0, 1.0, 2.0)}
+    assert len({tuple(row) for row in table.tolist()}) > 3
+
+
+def test_a_hybrid_chooses_pools_between_streams_that_end_in_their_mean() -> None:
+    config = PRESETS["glm5-next-tiny"]
+    pools = {mixer.indexer.pool for mixer in config.attention}
+    assert pools == {4}
+    assert {mixer.lowest for mixer in config.recurrent} == {-5.0}
+    assert config.streams is not None
+    assert not config.streams.learnt_end
+
+
+def test_a_hybrid_of_ling_makes_decays_in_one_step_and_gates_heads() -> None:
+    config = PRESETS["ling3-tiny"]
+    assert {mixer.gated for mixer in config.attention} == {True}
+    assert {mixer.two_steps for mixer in config.recurrent} == {False}

@@ -208,6 +208,7 @@ def test_random_schedules_give_the_reference_engines_tokens(family: str, seed: i
         ("cuda", torch.bfloat16, "deepseek-v3-100m", 16, True, True),
         ("cuda", torch.bfloat16, "deepseek-v32-tiny", 16, True, False),
         ("cuda", torch.bfloat16, "minimax-m3-tiny", 16, True, False),
+        ("cuda", torch.bfloat16, "deepseek-v4-tiny", 16, True, False),
         ("cpu", torch.bfloat16, "qwen3-tiny", 16, True, False),
     ],
 )

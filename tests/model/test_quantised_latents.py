@@ -95,6 +95,35 @@ def test_an_indexer_in_few_bits_chooses_by_its_numbers(form: str, tmp_path: Path
     assert off(logits(folder), plain) < 1e-5
 
 
+def glm5_next(seed: int) -> transformers.PreTrainedModel:
+    torch.manual_seed(seed)
+    own = {"index_topk": 16, "index_kpool": 4, "index_n_heads": 8, "index_head_dim": 64}
+    delta = {"linear_head_dim": 64, "linear_num_heads": 2}
+    text = {name: value for name, value in LATENT.items() if "first_k" not in name}
+    text |= {"qk_rope_head_dim": 0, "layer_types": ["linear_attention", "indexed_attention"]}
+    text |= {"mlp_layer_types": ["dense", "sparse"], "pad_token_id": 0, **own, **delta}
+    vision = {"depth": 0, "hidden_size": 8, "num_heads": 1, "intermediate_size": 8}
+    vision |= {"projection_intermediate_size": 8, "out_hidden_size": 8}
+    config = transformers.Glm5NextConfig(text_config=text, vision_config=vision)
+    return transformers.Glm5NextForConditionalGeneration(config).eval()
+
+
+@pytest.mark.parametrize("form", ["fp8 blocks", "packed 4 group 32"])
+def test_pools_and_bound_decays_in_few_bits_compute_with_their_numbers(
+    form: str, tmp_path: Path
+) -> None:
+    """Gates of pools are no matrix of a folder's; betas are too narrow for blocks."""
+    folder, prefix = tmp_path / "kept", "model.language_model.layers"
+    visual = [f"model.visual.merger.{part}_proj" for part in ("gate", "up", "down")]
+    visual += ["model.visual.merger.proj", "model.visual.patch_embed.proj"]
+    kept = ("lm_head", f"{prefix}.0.self_attn.b_proj", *visual)
+    kept += (f"{prefix}.1.self_attn.indexer.weights_proj",)
+    numbers = write_folder(folder, FORMATS[form], seed=2, kept=kept, make=glm5_next)
+    assert sum(".indexer." in name for name in numbers) == 2
+    plain = logits(widened_folder(folder, numbers, tmp_path / "wide", glm5_next))
+    assert off(logits(folder), plain) < 1e-5
+
+
 @pytest.mark.parametrize(("bits", "limit"), [(8, 0.05), (4, 0.5)])
 def test_our_own_few_bits_are_near(bits: WeightBits, limit: float) -> None:
     plain = logits("random:deepseek-v3-tiny", torch.bfloat16)

@@ -83,6 +83,7 @@ CUTS: tuple[tuple[str, int, dict[str, object]], ...] = (
     ("random:gpt-oss-tiny", 2, {"expert_parallel": True}),
     ("random:deepseek-v3-tiny", 2, {"expert_parallel": True}),
     ("random:deepseek-v2-tiny", 4, {}),
+    ("random:deepseek-v4-tiny", 2, {}),
     ("random:deepseek-v32-tiny", 2, {"expert_parallel": True}),
     ("random:glm-dsa-tiny", 4, {}),
     ("random:minimax-m3-tiny", 2, {"expert_parallel": True}),

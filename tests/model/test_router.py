@@ -1,12 +1,13 @@
 """Which experts a token takes, beside the same worked out one token at a time."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from runtime.model.config import Router
+from runtime.model.config import LoadError, Router
 from runtime.model.random_weights import RandomWeights
 from runtime.model.router import ExpertRouter
 from tests.support.reference import ReferenceModel
@@ -20,6 +21,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "corrected": {"scores": "sigmoid", "correction": True},
     "groups": {"scores": "sigmoid", "correction": True, "groups": 4, "chosen_groups": 2},
     "scaled": {"scores": "sigmoid", "groups": 2, "chosen_groups": 1, "scale": 2.5},
+    "roots of softplus, corrected": {"scores": "sqrt_softplus", "correction": True},
     "normed input, learnt scales": {"scaled": True},
 }
 
@@ -28,10 +30,10 @@ def made(spec: Router, dtype: torch.dtype = torch.float64) -> ExpertRouter:
     return ExpertRouter(spec, "model.layers.1.mlp", HIDDEN, RandomWeights(0, dtype, CPU))
 
 
-def by_hand(spec: Router, x: Tensor) -> Tensor:
+def by_hand(spec: Router, x: Tensor, ids: Tensor | None = None) -> Tensor:
     """[tokens, experts]: what each weighs."""
     reference = ReferenceModel.random("qwen3-tiny")
-    return reference._routed("model.layers.1.mlp.gate", spec, x)
+    return reference._routed("model.layers.1.mlp.gate", spec, x, ids)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,3 +95,35 @@ def test_sigmoids_and_corrections_are_in_float32_whatever_the_model_is_in(
     assert router.like.dtype == dtype
     weights, _ = router(torch.randn(5, HIDDEN).to(dtype))
     assert weights.dtype == dtype
+
+
+TABLE = Router(
+    num_experts=12, per_token=3, scores="sqrt_softplus", normalise=True, scale=1.7, table_rows=30
+)
+
+
+def test_a_table_chooses_by_a_tokens_id_and_logits_weigh() -> None:
+    x, ids = torch.randn(40, HIDDEN, dtype=torch.float64), torch.arange(40) % 30
+    weights, chosen = made(TABLE)(x, ids)
+    assert torch.equal(chosen[:10], chosen[30:])
+    spread = torch.zeros(40, 12, dtype=torch.float64).scatter_(1, chosen, weights)
+    assert torch.allclose(spread, by_hand(TABLE, x, ids), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, 12.0, 0.5])
+def test_a_table_with_other_numbers_than_those_of_experts_is_refused(wrong: float) -> None:
+    class Spoiled(RandomWeights):
+        def tensor(self, name: str, *args: Any, **own: Any) -> Tensor:
+            values = super().tensor(name, *args, **own)
+            if name.endswith("tid2eid"):
+                values[7, 1] = wrong
+            return values
+
+    with pytest.raises(LoadError, match="tid2eid' has numbers other than those of experts, 0 to"):
+        ExpertRouter(TABLE, "model.layers.1.mlp", HIDDEN, Spoiled(0, torch.float32, CPU))
+
+
+@pytest.mark.parametrize("own", [{"correction": True}, {"scaled": True}, {"groups": 2}])
+def test_a_table_and_a_choice_of_logits_do_not_go_together(own: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="experts that a table chooses, and a router that chooses"):
+        replace(TABLE, **own)

@@ -20,7 +20,7 @@ from runtime.offload.checksums import HostChecksums, HostMemoryDamaged
 from runtime.offload.disk import BLOCKS, slot_bytes
 from tests.support.engine_driver import EngineDriver
 from tests.support.executors import AtOnce, Later
-from tests.support.preset_kinds import EXPERTS, GEMMA4, LATENT
+from tests.support.preset_kinds import COMPRESSED, EXPERTS, GEMMA4, LATENT
 
 BLOCK = 4
 BLOCK_BYTES = 8 * 2 * 2 * 32 * BLOCK
@@ -131,7 +131,7 @@ def test_tokens_do_not_depend_on_where_kv_has_been(seed: int, tmp_path: Path) ->
     assert driver.host_hits > 0, "nothing came back"
 
 
-@pytest.mark.parametrize("kind", [*LATENT, *EXPERTS, *GEMMA4])
+@pytest.mark.parametrize("kind", [*LATENT, *COMPRESSED, *EXPERTS, *GEMMA4])
 def test_tokens_do_not_depend_on_where_rows_of_another_kind_have_been(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

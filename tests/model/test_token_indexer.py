@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.latent_attention import latent_attention
 from runtime.model.batch import SequenceInput
+from runtime.model.latent import Indexer
 from runtime.model.layers import MapLoader
 from runtime.model.presets import PRESETS, random_model_config
 from runtime.model.random_weights import RandomWeights
@@ -65,7 +66,7 @@ def test_index_keys_are_written_as_they_were_whatever_is_written_with_them(kind:
 
 def test_a_step_in_which_nobody_chooses_has_no_choice() -> None:
     layout = make_contexts([(16, 3)], seed=0, dtype=torch.float32).layout
-    choice = StepChoice(layout, 16, 16)
+    choice = StepChoice(layout, Indexer(heads=1, dim=8, top_k=16), 16)
     assert choice.rows is None
     indexer, table = indexer_of("deepseek-v32-tiny")
     indexer.choose(

@@ -174,6 +174,40 @@ def _sparse(shape: Shape) -> dict[str, Any]:
     }
 
 
+def _compressed(shape: Shape) -> dict[str, Any]:
+    """Every kind of layer, windows and entries below and above the longest prompt, choices of few
+    entries and of more than there are, one stream and several."""
+    kinds = ["compressed_sparse_attention", "sliding_attention", "heavily_compressed_attention"]
+    rates = {3: (4, 128), 4: (3, 20), 5: (8, 64)}[shape.layers]
+    return {
+        **_experts(shape),
+        "norm_topk_prob": True,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "partial_rotary_factor": 0.5 if shape.tied else 0.25,
+        "q_lora_rank": 20,
+        "o_groups": 3 if shape.heads != 5 else 5,
+        "o_lora_rank": 6,
+        "moe_intermediate_size": 24,
+        "n_routed_experts": 8,
+        "scoring_func": "sqrtsoftplus" if shape.tied else "sigmoid",
+        "swiglu_limit": 0.7,
+        "routed_scaling_factor": 1.7,
+        "sliding_window": shape.window,
+        "layer_types": (kinds * 2)[: shape.layers],
+        "compress_rates": dict(zip(kinds[::2], rates, strict=True)),
+        "mlp_layer_types": ["moe", "hash_moe", *["moe"] * (shape.layers - 2)],
+        "index_topk": {4: 40, 3: 31, 5: 601}[shape.layers],
+        "index_head_dim": 10 + 2 * shape.tied,
+        "index_n_heads": 16,
+        "hc_mult": 1 if shape.heads == 5 else 4,
+        "hc_sinkhorn_iters": 3 + shape.layers,
+        "rope_theta": 5000.0,
+        "rope_parameters": shape.rope,
+        "max_position_embeddings": int(shape.original * shape.factor),
+    }
+
+
 def _windowed(shape: Shape) -> dict[str, Any]:
     return {
         "rope_parameters": shape.rope,
@@ -374,6 +408,7 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "first_k_dense_replace": 1 + shape.tied,
         },
     ),
+    "deepseek_v4": ("DeepseekV4", _compressed),
     "glm_moe_dsa": (
         "GlmMoeDsa",
         lambda shape: {
@@ -640,6 +675,11 @@ def disturbed(model: transformers.PreTrainedModel, seed: int) -> transformers.Pr
         for tensor_name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             fixed = "inv_freq", "embed_scale", "position_ids"
             if any(name in tensor_name for name in fixed):
+                continue
+            if tensor_name.endswith("tid2eid"):  # of a token id its experts, no two alike
+                experts = model.config.n_routed_experts
+                drawn = torch.rand(len(tensor), experts, generator=generator)
+                tensor.copy_(drawn.argsort(1)[:, : tensor.shape[1]])
                 continue
             noise = SPREAD * torch.randn(tensor.shape, generator=generator)
             tensor.copy_(tensor + noise if "norm" in tensor_name else noise)

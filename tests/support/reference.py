@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 
 from runtime.messages import SamplingParams
+from runtime.model.compressed import Compressed
 from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig, Plain, Router
 from runtime.model.latent import Latent
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, ShortConv
-from tests.support.reference_choice import chosen_tokens, layer_norm, seen_blocks
+from tests.support.reference_choice import chosen_pools, chosen_tokens, layer_norm, seen_blocks
+from tests.support.reference_compressed import compressed, into_half, last_mixture, out_of_half
 from tests.support.reference_rope import grow, rotate
 
 AllowedTokens = Callable[[Sequence[int]], Collection[int] | None]
@@ -47,6 +49,7 @@ class ReferenceModel:
         """Keys and values of the layers of attention so far."""
         self._chosen: Tensor | None = None
         """What the last layer with scores has chosen."""
+        self._ids = torch.empty(0, dtype=torch.long)
 
     @classmethod
     def random(cls, preset: str, seed: int = 0) -> "ReferenceModel":
@@ -62,6 +65,9 @@ class ReferenceModel:
             embedding = x
             ids = torch.as_tensor(np.asarray(tokens), dtype=torch.long)
             x = x[ids] * config.embedding_scale
+            self._ids = ids
+            if config.streams is not None:
+                x = x[:, None].expand(-1, config.streams.count, -1)
             inputs = self._inputs(ids, x)
             self._made.clear()
             for index, layer in enumerate(config.layers):
@@ -71,6 +77,12 @@ class ReferenceModel:
                     (self.feed_forward, "post_attention_layernorm", "after_mlp_norm"),
                 ):
                     if (layer.mixer if half == self._mixer else layer.feed_forward) is None:
+                        continue
+                    if config.streams is not None:
+                        around = "attn_hc" if half == self._mixer else "ffn_hc"
+                        y, *weights = into_half(self, f"{name}.{around}", x)
+                        y = half(layer, name, self._norm(f"{name}.{before}", y))
+                        x = out_of_half(x, y, *weights)
                         continue
                     apart = isinstance(layer.feed_forward, Experts) and layer.feed_forward.apart
                     bare = layer.norms == "after" or (apart and half == self.feed_forward)
@@ -85,6 +97,8 @@ class ReferenceModel:
                     x = x + self._norm(f"{name}.post_per_layer_input_norm", y)
                 if layer.learnt_scale:
                     x = x * self._get(f"{name}.layer_scale", 1)
+            if config.streams is not None:
+                x = last_mixture(self, x)
             x = self._norm("model.norm", x)
             if not config.tie_embeddings:
                 shape = (config.vocab_size, config.hidden_size)
@@ -120,6 +134,10 @@ class ReferenceModel:
                 logits[position, shaping.end_of_turn] += shaping.boost
         return logits
 
+    def get(self, name: str, *shape: int) -> Tensor:
+        """A weight in float64."""
+        return self._get(name, *shape)
+
     def _get(self, name: str, *shape: int) -> Tensor:
         if name not in self._kept:
             self._kept[name] = self._weight(name, shape).double()
@@ -142,6 +160,9 @@ class ReferenceModel:
             Mamba2: self._mamba2,
             Attention: self.attention,
             Latent: self.latent,
+            Compressed: lambda layer, prefix, x: compressed(
+                self, layer.mixer, f"{prefix}.self_attn", x
+            ),
         }
         return kinds[type(layer.mixer)](layer, prefix, x)
 
@@ -175,11 +196,12 @@ class ReferenceModel:
         for at in range(len(x)):
             matrix = kept[at, :, None, None] * matrix
             missing = values[at] - (keys[at, :, :, None] * matrix).sum(1)
-            missing = missing / (1 + (-betas[at, :, None]).exp())
+            missing = spec.most_beta * missing / (1 + (-betas[at, :, None]).exp())
             matrix = matrix + keys[at, :, :, None] * missing[:, None, :]
             rows.append((queries[at, :, :, None] * matrix).sum(1) / math.sqrt(spec.key_dim))
         output = torch.stack(rows)
-        output = output / (output.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt()
+        eps = self.config.norm_eps if spec.norm_eps is None else spec.norm_eps
+        output = output / (output.pow(2).mean(-1, keepdim=True) + eps).sqrt()
         output = (output * scale).flatten(1) * gates / (1 + (-gates).exp())
         return self._linear(f"{name}.out_proj", output, x.shape[1], False)
 
@@ -204,12 +226,21 @@ class ReferenceModel:
                 self._linear(f"{name}.{part}_a_proj", x, spec.head_dim, False),
                 size,
                 False,
-            ).view(tokens, heads, -1)
+            )
+            if spec.two_steps
+            else self._linear(f"{name}.{part}_proj", x, size, False)
             for part in "fg"
         )
+        steps, gates = (y.view(tokens, heads, -1) for y in (steps, gates))
         betas = self._linear(f"{name}.b_proj", x, heads, False)
-        paces = (1 + (steps + self._get(f"{name}.dt_bias", size).view(heads, -1)).exp()).log()
-        kept = (-self._get(f"{name}.A_log", 1, 1, heads, 1)[0].exp() * paces).exp()
+        steps = steps + self._get(f"{name}.dt_bias", size).view(heads, -1)
+        if spec.lowest is None:
+            shape = (1, 1, heads, 1) if spec.two_steps else (heads,)
+            rates = self._get(f"{name}.A_log", *shape).view(heads, 1).exp()
+            kept = (-rates * (1 + steps.exp()).log()).exp()
+        else:
+            rates = self._get(f"{name}.A_log", heads)[:, None].exp()
+            kept = (spec.lowest / (1 + (-rates * steps).exp())).exp()
         matrix, found = x.new_zeros(heads, spec.head_dim, spec.head_dim), []
         for at in range(tokens):
             matrix = kept[at][:, :, None] * matrix
@@ -348,10 +379,10 @@ class ReferenceModel:
             queries = self._linear(f"{name}.q_proj", x, query_size, False)
         else:
             queries = self._linear(f"{name}.q_a_proj", x, spec.query_rank, spec.bias)
-            query_latents = self._norm(f"{name}.q_a_layernorm", queries, 1e-6)
+            query_latents = self._norm(f"{name}.q_a_layernorm", queries, spec.eps)
             queries = self._linear(f"{name}.q_b_proj", query_latents, query_size, False)
         row = self._linear(f"{name}.kv_a_proj_with_mqa", x, spec.rank + spec.rotary_dim, spec.bias)
-        latents = self._norm(f"{name}.kv_a_layernorm", row[:, : spec.rank], 1e-6)
+        latents = self._norm(f"{name}.kv_a_layernorm", row[:, : spec.rank], spec.eps)
         made = self._linear(
             f"{name}.kv_b_proj", latents, spec.heads * (spec.plain_dim + spec.value_dim), False
         ).view(tokens, spec.heads, -1)
@@ -382,6 +413,10 @@ class ReferenceModel:
             scores = queries[:, head, : spec.plain_dim] @ keys.T + turned[:, head] @ shared.T
             scores = scores * (scale if spec.scale is None else spec.scale)
             outputs.append(torch.where(visible, scores, -torch.inf).softmax(-1) @ values)
+        if spec.gated:
+            gates = self._linear(f"{name}.g_proj", x, spec.heads, False)
+            weights = (1 / (1 + (-gates).exp())).split(1, 1)
+            outputs = [one * weight for one, weight in zip(outputs, weights, strict=True)]
         output = torch.cat(outputs, -1)
         return self._linear(f"{name}.o_proj", output, self.config.hidden_size, spec.bias)
 
@@ -396,10 +431,16 @@ class ReferenceModel:
             turned = [*turned[::2], *turned[1::2]]
         rest = [*range(spec.rotary_dim, indexer.dim)]
         queries, keys = (
-            torch.cat((rotate(y[..., turned], spec.rope), y[..., rest]), -1)
+            y
+            if spec.rope is None
+            else torch.cat((rotate(y[..., turned], spec.rope), y[..., rest]), -1)
             for y in (queries.view(tokens, -1, indexer.dim), layer_norm(keys, *norm)[:, None])
         )
         weights = self._linear(f"{name}.weights_proj", x, indexer.heads, False)
+        if indexer.pool > 1:
+            gates = x @ self._get(f"{name}.pool_gate", indexer.dim, x.shape[1]).T
+            bias = self._get(f"{name}.pool_bias", indexer.pool, indexer.dim)
+            return chosen_pools(queries, keys[:, 0], weights, gates, bias, indexer.top_k)
         return chosen_tokens(queries, keys[:, 0], weights, indexer.top_k)
 
     def feed_forward(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
@@ -407,7 +448,7 @@ class ReferenceModel:
         spec, name = layer.feed_forward, f"{prefix}.mlp"
         if not isinstance(spec, Experts):
             return self._gated(name, x, spec)
-        weights = self._routed(f"{name}.gate", spec.router, x)
+        weights = self._routed(f"{name}.gate", spec.router, x, self._ids)
         seen, total = x, torch.zeros_like(x)
         if spec.apart:
             seen = self._norm(f"{prefix}.post_attention_layernorm", x)
@@ -426,15 +467,21 @@ class ReferenceModel:
             shared = shared / (1 + (-gate).exp())
         return total + shared
 
-    def _routed(self, name: str, router: Router, x: Tensor) -> Tensor:
-        """[tokens, experts]: the weight of each, 0 for those not taken."""
+    def _routed(self, name: str, router: Router, x: Tensor, ids: Tensor | None) -> Tensor:
+        """[tokens, experts]: the weight of each, 0 for those not taken; ``ids``: the tokens'."""
         if router.scaled:
             x = x / (x.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt()
             x = x * self._get(f"{name}.input_scale", x.shape[1]) / math.sqrt(x.shape[1])
         scores = self._linear(name, x, router.num_experts, router.bias)
-        sigmoid = router.scores == "sigmoid"
-        scores = 1 / (1 + (-scores).exp()) if sigmoid else scores.softmax(-1)
+        scores = {
+            "sigmoid": lambda: 1 / (1 + (-scores).exp()),
+            "sqrt_softplus": lambda: (1 + scores.exp()).log().sqrt(),
+            "softmax": lambda: scores.softmax(-1),
+        }[router.scores]()
         choice = scores
+        if router.table_rows is not None:
+            table = self._get(f"{name}.tid2eid", router.table_rows, router.per_token)[ids]
+            choice = torch.zeros_like(scores).scatter(1, table.long(), 1.0)
         if router.correction:
             choice = choice + self._get(f"{name}.e_score_correction_bias", router.num_experts)
         rows = []
@@ -465,6 +512,9 @@ class ReferenceModel:
         if spec.activation == "clamped_swiglu":
             gate, up = gate.clamp(max=spec.limit), up.clamp(-spec.limit, spec.limit) + 1
             gated = gate / (1 + (-1.702 * gate).exp()) * up
+        elif spec.activation == "clamped_silu":
+            gate, up = gate.clamp(max=spec.limit), up.clamp(-spec.limit, spec.limit)
+            gated = gate / (1 + (-gate).exp()) * up
         elif spec.activation == "gelu_tanh":
             gated = _gelu(gate) * up
         else:

@@ -36,3 +36,31 @@ def seen_blocks(queries: Tensor, keys: Tensor, size: int, count: int, local: int
             for block in [*near, *far[: count - len(near)]]:
                 seen[head, at, block * size : min((block + 1) * size, at + 1)] = True
     return seen
+
+
+def chosen_pools(
+    queries: Tensor,
+    keys: Tensor,
+    weights: Tensor,
+    gates: Tensor,
+    bias: Tensor,
+    top_k: int,
+) -> Tensor:
+    """The same where tokens are chosen pool by pool, of ``len(bias)`` tokens each, and those behind
+    the last full pool always; ``gates`` [tokens, dim] and ``bias`` [pool, dim] say how much of each
+    token is in its pool's key."""
+    pool, chosen = len(bias), torch.zeros(len(keys), len(keys), dtype=torch.bool)
+    mixed = []
+    for first in range(0, len(keys) // pool * pool, pool):
+        share = (gates[first : first + pool] + bias).softmax(0)
+        mixed.append((share * keys[first : first + pool]).sum(0))
+    if mixed:
+        products = torch.einsum("qhd,kd->qhk", queries, torch.stack(mixed)).clamp(min=0)
+        scores = (products * weights[:, :, None]).sum(1).tolist()
+    for at in range(len(keys)):
+        full = (at + 1) // pool
+        chosen[at, full * pool : at + 1] = True
+        order = sorted(range(full), key=lambda one, at=at: (-scores[at][one], one))
+        for one in order[: top_k // pool]:
+            chosen[at, one * pool : (one + 1) * pool] = True
+    return chosen

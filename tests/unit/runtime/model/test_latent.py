@@ -20,6 +20,8 @@ SMALL = Latent(heads=2, rank=6, plain_dim=4, rotary_dim=2, value_dim=3, query_ra
         ({"rank": 0}, "rank is 0, at least 1"),
         ({"value_dim": 0}, "value_dim is 0, at least 1"),
         ({"query_rank": 0}, "query_rank is 0, at least 1"),
+        ({"rotary_dim": 0}, "with positions, and nothing is rotated"),
+        ({"rotary_dim": -2, "rope": None}, "-2 dimensions are rotated"),
         ({"rotary_dim": 3}, "3 dimensions are rotated: rope turns pairs"),
         ({"rotary_dim": 3, "rope": None}, "3 dimensions are rotated: rope turns pairs"),
         ({"rope": RopeConfig(rotated=2)}, "a part rotated otherwise"),
@@ -69,7 +71,7 @@ def test_layers_keep_rows_of_one_kind() -> None:
 INDEXER = Indexer(heads=3, dim=4, top_k=7)
 
 
-@pytest.mark.parametrize("name", ["heads", "dim", "top_k"])
+@pytest.mark.parametrize("name", ["heads", "dim", "top_k", "pool"])
 def test_an_indexer_of_nothing_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} of the indexer is 0, not at least 1"):
         replace(INDEXER, **{name: 0})
@@ -108,3 +110,30 @@ def test_a_model_chooses_as_many_in_every_layer() -> None:
             of_layers(INDEXER, other)
     with pytest.raises(ValueError, match="the first layer shares a choice of tokens, and none"):
         of_layers(shared, INDEXER)
+
+
+POOLED = replace(INDEXER, top_k=8, pool=4)
+
+
+def test_gates_of_pools_lie_behind_index_keys() -> None:
+    plain = replace(SMALL, rotary_dim=0, rope=None)
+    assert (plain.row_dim, plain.head_dim) == (6, 6)
+    pooled = replace(plain, indexer=POOLED)
+    assert (pooled.row_dim, pooled.head_dim) == (6, 14)
+    assert POOLED.most_chosen == 11
+    assert INDEXER.most_chosen == 7
+    maps = 3 * 4 * 5 + 8 * 10 + 3 * 10
+    assert pooled.num_parameters(10) == plain.num_parameters(10) + maps + 2 * 4 + 4 * 4
+
+
+def test_pools_are_chosen_whole_and_by_each_layer_itself() -> None:
+    with pytest.raises(ValueError, match="7 tokens are chosen, no whole number of 4"):
+        replace(INDEXER, pool=4)
+    with pytest.raises(ValueError, match="a choice of pools that is shared"):
+        replace(POOLED, shared=True)
+    with pytest.raises(ValueError, match="choose different numbers of tokens"):
+        of_layers(POOLED, replace(POOLED, pool=2))
+
+
+def test_gates_behind_heads_are_a_matrix_more() -> None:
+    assert replace(SMALL, gated=True).num_parameters(10) == SMALL.num_parameters(10) + 2 * 10

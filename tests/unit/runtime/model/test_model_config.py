@@ -43,6 +43,7 @@ LONGROPE = RopeConfig(kind="longrope", factors=(1.0, 2.0))
         ({"mixer": {"rope": LONGROPE}}, "2 factors of longrope for 3 pairs"),
         ({"mlp": {"size": 0}}, "intermediate_size is 0"),
         ({"mlp": {"activation": "clamped_swiglu"}}, "clamped_swiglu within 0"),
+        ({"mlp": {"activation": "clamped_silu"}}, "clamped_silu within 0"),
         ({"mlp": {"limit": 1.0}}, r"silu within 1\.0"),
     ],
 )

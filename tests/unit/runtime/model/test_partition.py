@@ -105,6 +105,7 @@ def test_parts_hold_all_weights_and_what_is_whole_once_more(kind: str, whole_exp
     [
         ("qwen3-tiny-4", 3, "4 heads are not a multiple of 3; what can be had: 2, 4"),
         ("gpt-oss-tiny", 16, "8 heads are not a multiple of 16; what can be had: 2, 4, 8"),
+        ("deepseek-v4-tiny", 4, "2 groups of heads are not a multiple of 4; what can be had: 2"),
         ("deepseek-v3-tiny", 8, "4 heads are not a multiple of 8; what can be had: 2, 4"),
         ("qwen2-moe-tiny", 3, "32 columns of the feed-forward are not a multiple of 3"),
         ("lfm2-tiny", 3, "64 channels are not a multiple of 3; what can be had: 2, 4"),

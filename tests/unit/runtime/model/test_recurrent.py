@@ -38,6 +38,8 @@ LATENT = Latent(heads=2, rank=6, plain_dim=4, rotary_dim=2, value_dim=3, rope=No
         (DELTA, {"key_dim": 0}, "key_dim is 0, at least 1"),
         (KIMI, {"heads": 0}, "heads is 0, at least 1"),
         (KIMI, {"head_dim": 0}, "head_dim is 0, at least 1"),
+        (DELTA, {"most_beta": 2.5}, "betas up to 2.5: above 0, at most 2 is needed"),
+        (KIMI, {"lowest": 0.0}, "logarithms of decays from 0.0 up, below 0 is needed"),
         (MAMBA, {"groups": 3}, "4 heads are not in 3 equal groups"),
         (MAMBA, {"least_step": 3.0, "most_step": 2.0}, "steps within"),
     ],
@@ -100,3 +102,15 @@ def test_recurrent_layers_stand_beside_latents_and_are_of_one_kind() -> None:
         model(KIMI)
     with pytest.raises(ValueError, match="differ in what they are"):
         model(KIMI, LATENT, Attention(heads=2, kv_heads=1, head_dim=8))
+
+
+def test_rates_of_bound_decays_have_one_axis() -> None:
+    assert KIMI.rates_shape == (1, 1, 3, 1)
+    assert replace(KIMI, lowest=-5.0).rates_shape == (3,)
+    assert replace(KIMI, two_steps=False).rates_shape == (3,)
+
+
+def test_decays_in_one_step_have_one_matrix_and_gates_another() -> None:
+    between = 2 * (10 * 8 + 8 * 24)
+    direct = replace(KIMI, two_steps=False)
+    assert direct.num_parameters(10) == KIMI.num_parameters(10) - between + 2 * 10 * 24
