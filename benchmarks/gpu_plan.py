@@ -23,6 +23,8 @@ class RecurrentPlan:
     value_dim: int
     corrects: bool = True
     """Values are corrected by what the matrix has for their key."""
+    by_channel: bool = False
+    """Each number of a key decays on its own."""
     prompt: int = 1024
     """Tokens of a prompt."""
 
@@ -148,6 +150,15 @@ FULL = Plan(
             value_dim=64,
             corrects=False,
         ),
+        RecurrentPlan(
+            name="Kimi delta attention",
+            sequences=64,
+            key_heads=32,
+            heads=32,
+            key_dim=128,
+            value_dim=128,
+            by_channel=True,
+        ),
     ),
 )
 
@@ -191,6 +202,16 @@ REHEARSAL = replace(
             heads=2,
             key_dim=8,
             value_dim=12,
+            prompt=70,
+        ),
+        RecurrentPlan(
+            name="Kimi delta attention",
+            sequences=2,
+            key_heads=2,
+            heads=2,
+            key_dim=8,
+            value_dim=12,
+            by_channel=True,
             prompt=70,
         ),
     ),

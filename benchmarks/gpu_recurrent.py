@@ -72,6 +72,8 @@ def _of_kind(
     for fold, pool in ((fold_rings, ours), (fold_rings_reference, theirs)):
         fold(pool, rings, spans(_COMMITTED))
     _check(kind, "commit", ours, theirs)
+    read = gated_delta(prompt, one[:, 0], whole).mixed
+    _check(kind, "prefill", read, gated_delta_reference(prompt, one[:, 0], whole).mixed)
     target = torch.empty_like(one)
 
     def commit(pool: Tensor) -> None:
@@ -106,7 +108,7 @@ def _inputs(kind: RecurrentPlan, tokens: int, device: torch.device) -> DeltaInpu
         queries=functional.normalize(queries, dim=-1),
         keys=functional.normalize(keys, dim=-1),
         values=torch.randn(tokens, kind.heads, kind.value_dim, device=device),
-        decays=-torch.rand(tokens, kind.heads, device=device),
+        decays=-torch.rand(tokens, *_decays(kind), device=device),
         betas=torch.rand(tokens, kind.heads, device=device) if kind.corrects else None,
     )
 
@@ -117,5 +119,10 @@ def _rings(kind: RecurrentPlan, device: torch.device) -> DeltaRings:
     return DeltaRings(
         keys=functional.normalize(keys, dim=-1),
         corrected=torch.randn(*size, kind.heads, kind.value_dim, device=device),
-        decays=-torch.rand(*size, kind.heads, device=device),
+        decays=-torch.rand(*size, *_decays(kind), device=device),
     )
+
+
+def _decays(kind: RecurrentPlan) -> tuple[int, ...]:
+    """The shape of one token's decays."""
+    return (kind.heads, kind.key_dim) if kind.by_channel else (kind.heads,)

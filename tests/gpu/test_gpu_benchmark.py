@@ -62,8 +62,12 @@ def test_every_part_is_measured_and_tabled(
     assert [(row["way"], row["blocks"]) for row in figures["tiers"]] == [
         (way, order) for order in ("in a row", "scattered") for way in ("down", "up")
     ]
-    told = [row["what"] for row in figures["recurrent"]]
-    assert told == ["decode", "commit", "snapshot copy", "prefill"]
+    told = [(row["layer"], row["what"]) for row in figures["recurrent"]]
+    assert told == [
+        (layer.name, what)
+        for layer in TINY.recurrent
+        for what in ("decode", "commit", "snapshot copy", "prefill")
+    ]
     assert figures["graphs"][0]["faster_recorded"] > 0
     assert [row["queries"] for row in figures["verified_steps"]] == [1, 3]
     page = table("tiny", figures)
