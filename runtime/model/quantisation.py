@@ -8,6 +8,7 @@ Always true: what is read has a layout that ``runtime.model.quantised_tensors`` 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from runtime.model.config_fields import Fields
 from runtime.model.module_names import ModuleNames, Way
@@ -20,6 +21,8 @@ _Read = Callable[[Fields], Quantisation]
 _PASSING_ORDERS = ("weight", "static")
 """Orders in which inputs were looked at, and are not kept; others are (``group`` and its other
 names, ``dynamic`` and true)."""
+_MX = 32
+"""Neighbouring inputs that share a scale in the Microscaling formats (OCP, version 1.0)."""
 _GROUPS = (32, 64, 128)
 """Groups of integers; GPTQ and others have -1 for all inputs."""
 
@@ -57,12 +60,21 @@ def _read_fp8(fields: Fields) -> Quantisation:
     )
 
 
+def _read_mxfp8(fields: Fields) -> Quantisation:
+    """The way of MiniMax M3: FP8 whose blocks, of 32 inputs of an output, need not be named."""
+    block = _block(fields, "weight_block_size") or (1, _MX)
+    if block != (1, _MX):
+        raise fields.error("weight_block_size", list(block), f"[1, {_MX}], as MXFP8 has it")
+    read = _read_fp8(fields)
+    return replace(read, method="mxfp8", scheme=Scheme(layout="fp8", block=block))
+
+
 def _read_mxfp4(fields: Fields) -> Quantisation:
     field = "modules_to_not_convert"
     return Quantisation(
         method="mxfp4",
         excluded_field=field,
-        scheme=Scheme(layout="mxfp4", bits=4, group=32),
+        scheme=Scheme(layout="mxfp4", bits=4, group=_MX),
         own=_listed(fields, field, "ends"),
         tensors_decide=True,  # only experts are ever quantised so
     )
@@ -116,7 +128,8 @@ def _read_modelopt(fields: Fields) -> Quantisation:
     kinds = {
         "FP8": Scheme(layout="fp8"),
         "NVFP4": Scheme(layout="nvfp4", bits=4, group=16),
-        "MXFP4": Scheme(layout="mxfp4", bits=4, group=32),
+        "MXFP4": Scheme(layout="mxfp4", bits=4, group=_MX),
+        "MXFP8": Scheme(layout="fp8", block=(1, _MX)),
     }
     field = "exclude_modules" if "exclude_modules" in fields else "ignore"
     return Quantisation(
@@ -216,6 +229,7 @@ _METHODS: Mapping[str, _Read] = {
     "gptq": _read_gptq,
     "awq": _read_awq,
     "mxfp4": _read_mxfp4,
+    "mxfp8": _read_mxfp8,
     "modelopt": _read_modelopt,
 }
 

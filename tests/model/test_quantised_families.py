@@ -86,6 +86,7 @@ M3 = "language_model.model.layers"
         (mimo, "fp8 blocks", ("lm_head", "model.layers.0.self_attn.o_proj"), 2 * 4 - 1 + 3 + 4 * 3),
         (mimo, "awq 32", ("lm_head", "model.layers.1.self_attn.v_proj"), 2 * 4 - 1 + 3 + 4 * 3),
         (minimax_m3, "fp8 blocks", (f"{M3}.1.self_attn.index_k_proj",), 2 * 4 + 1 + 3 * 6),
+        (minimax_m3, "mxfp8", (f"{M3}.1.self_attn.index_k_proj",), 2 * 4 + 1 + 3 * 6),
         (minimax_m3, "packed 4 group 32", (f"{M3}.0.mlp.up_proj",), 2 * 4 + 2 + 3 * 6 - 1),
         (lfm3, "fp8 blocks", ("model.layers.1.self_attn.gate_proj",), 2 + 4 + 2 * 3),
         (lfm3, "gptq 8", ("model.layers.1.self_attn.gate_proj",), 2 + 4 + 2 * 3),

@@ -120,6 +120,21 @@ def _fp8(grid: Callable[[int, int], tuple[int, ...]], **settings: Any) -> Format
     )
 
 
+def _mxfp8(scale: str, excluded_field: str, **settings: Any) -> Format:
+    """The numbers are read by torch's own type of exponents."""
+
+    def write(outputs: int, inputs: int, draw: torch.Generator) -> Tensors:
+        exponents = torch.randint(100, 124, (outputs, inputs // 32), generator=draw)
+        values = random_e4m3(outputs, inputs, draw)
+        return {"weight": values, scale: exponents.to(torch.uint8)}
+
+    def read(parts: Tensors) -> Tensor:
+        scales = parts[scale].view(torch.float8_e8m0fnu).float().repeat_interleave(32, 1)
+        return parts["weight"].float() * scales
+
+    return Format(settings=settings, write=write, read=read, excluded_field=excluded_field)
+
+
 def _words(draw: torch.Generator, *shape: int) -> Tensor:
     low, high = -(1 << 31), 1 << 31
     return torch.randint(low, high, shape, dtype=torch.int64, generator=draw).int()
@@ -195,6 +210,16 @@ def _blocks(outputs: int, inputs: int) -> tuple[int, int]:
 FORMATS: Mapping[str, Format] = {
     "fp8 blocks": _fp8(_blocks, weight_block_size=[32, 64]),
     "fp8 tensor": _fp8(lambda *_: (), weight_block_size=None),
+    "mxfp8": _mxfp8(
+        "weight_scale_inv",
+        "ignored_layers",
+        quant_method="mxfp8",
+        activation_scheme="dynamic",
+        weight_block_size=[1, 32],
+    ),
+    "mxfp8 modelopt": _mxfp8(
+        "weight_scale", "exclude_modules", quant_method="modelopt", quant_algo="MXFP8"
+    ),
     "fp8 channel": _compressed(
         "float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel"}
     ),
