@@ -29,7 +29,7 @@
 #
 # make kernels checks the GPU kernels on a machine without a GPU, in an environment of its own
 # (.venv-kernels, versions in kernels-constraints.txt): under Triton's interpreter against their
-# torch references, then compiled for sm_90. About three minutes.
+# torch references, then compiled for sm_90. The interpreter takes its time: some minutes a file.
 
 #
 # make gpu-wheels fetches into .gpu-wheels what a GPU machine with Python 3.12, torch and Triton
