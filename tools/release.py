@@ -128,7 +128,9 @@ def _unpack(root: Path, commit: Commit, target: Path) -> None:
     )
     target.mkdir()
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-        files.extractall(target, filter="data")
+        # Pythons before 3.11.4 know no filter, and it is our own archive.
+        files.extraction_filter = getattr(tarfile, "data_filter", None)
+        files.extractall(target)
 
 
 def _version(source: Path) -> str:

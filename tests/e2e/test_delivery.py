@@ -65,7 +65,9 @@ def source(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source distribution, unpacked."""
     folder = tmp_path_factory.mktemp("sdist")
     with tarfile.open(build("sdist", tree, folder / "dist")) as archive:
-        archive.extractall(folder, filter="data")
+        # Pythons before 3.11.4 know no filter.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder)
     return folder / "keepwarm-0.1.0"
 
 

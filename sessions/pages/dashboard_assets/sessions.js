@@ -126,11 +126,11 @@ function draw(page) {
 
 const keyOf = ({ tenant, session }) => JSON.stringify([tenant, session]);
 
-// A row as it is shown: of the journal, and over it what is live.
+// A row as it is shown: of the journal, and over it what is live. When it was active is the journal's, by which rows are sorted.
 function joined(row, live, indent, { tenant_budgets }) {
   const own = Object.fromEntries(OVER.map((name) => [name, live?.[name] ?? row[name] ?? null]));
   const budgets = live ? held({ ...live, tenant: row.tenant }, tenant_budgets) : row.budgets;
-  const at = live?.state === "running" ? null : (live?.active_at ?? row.active_at);
+  const at = live?.state === "running" ? null : (row.active_at ?? live?.active_at ?? null);
   return { ...row, ...own, budgets, active_at: at === null ? null : Math.round(at * 10) / 10, indent };
 }
 
