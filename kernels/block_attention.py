@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kernels.attention import paged_attention
 from kernels.paged_layout import PagedLayout, SequenceSpan
+from kernels.upload import upload
 
 _CONTEXTS = 1 << 14
 """Contexts of one call at most: grids of a GPU have bounds."""
@@ -110,7 +111,7 @@ def _table(span: SequenceSpan, each: int, device: torch.device) -> Tensor:
     runs = [torch.arange(block, block + count, dtype=torch.int32) for block, count in span.runs]
     table = torch.cat(runs)
     table = torch.nn.functional.pad(table, (0, -len(table) % each))
-    return table.view(-1, each).to(device)
+    return upload(table.view(-1, each), device)
 
 
 def _contexts(tables: Tensor, lengths: Tensor, block_size: int) -> PagedLayout:
@@ -118,7 +119,7 @@ def _contexts(tables: Tensor, lengths: Tensor, block_size: int) -> PagedLayout:
     device, rows = tables.device, len(tables)
     return PagedLayout(
         query_starts=torch.arange(rows + 1, dtype=torch.int32, device=device),
-        context_lengths=lengths.to(device),
+        context_lengths=upload(lengths, device),
         block_tables=tables.contiguous(),
         max_query_tokens=1,
         max_decode_tokens=1,
