@@ -42,19 +42,21 @@ class Parts:
     """A schema of the rest; None: there is none."""
 
 
-def parts_of(root: Any, schema: Any, *, python: bool) -> Parts:
+def parts_of(root: Any, schema: Any, *, python: bool, read: Types | None = None) -> Parts:
     """A schema, taken apart.
 
     Args:
         root: the document it stands in, for its references.
         python: ``True``, ``False`` and ``None`` may be written for what JSON has.
+        read: the types that a text is read as; None: those of the schema.
     """
     types = types_of(root, schema)
+    read = types if read is None else read
     if "string" not in types:
         return _without_strings(root, schema, types, python=python)
     bodies = list(_bodies(root, schema, 0))
-    read_otherwise = [f"~({_scalar_text(kind, python)})" for kind in _scalars(types)]
-    if types & {"object", "array"}:
+    read_otherwise = [f"~({_scalar_text(kind, python)})" for kind in _scalars(read)]
+    if read & {"object", "array"}:
         read_otherwise.append(r"~/[{\[](?s:.*)/")
     text = " & ".join([_either(bodies), *read_otherwise])
     scalars = list(_scalar_bodies(root, schema, types, python))
