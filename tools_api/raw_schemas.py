@@ -107,6 +107,9 @@ def _scalar_bodies(root: Any, schema: Any, types: Types, python: bool) -> Iterat
     nothing more is said."""
     for part in branches(root, schema, 0):
         allowed = types_of(root, part) & types & SCALARS
+        if part.get("allOf"):
+            yield from _scalars_of_all(root, part, allowed, python)
+            continue
         listed = part.get("enum", [part["const"]] if "const" in part else None)
         if isinstance(listed, list):
             for value in listed:
@@ -117,6 +120,14 @@ def _scalar_bodies(root: Any, schema: Any, types: Types, python: bool) -> Iterat
         else:
             words = frozenset(allowed) & {"boolean", "null"}
             yield from (_scalar_text(kind, python) for kind in _scalars(words))
+
+
+def _scalars_of_all(root: Any, schema: dict[str, Any], types: Types, python: bool) -> Iterator[str]:
+    """Texts that fit the schema and each of its ``allOf``."""
+    own = {key: value for key, value in schema.items() if key != "allOf"}
+    found = [list(_scalar_bodies(root, each, types, python)) for each in (own, *schema["allOf"])]
+    if all(found):
+        yield " & ".join(f"({_either(bodies)})" for bodies in found)
 
 
 def _listed_scalar(value: object, allowed: Types, python: bool) -> Iterator[str]:
