@@ -27,7 +27,7 @@ from tools_api.raw_schemas import (
     strings_of,
 )
 from tools_api.raw_values import SCALARS, types_of
-from tools_api.schema_lists import has_refused, list_form, only_empty, times
+from tools_api.schema_lists import has_refused, list_form, listed_values, only_empty, times
 from tools_api.schema_references import resolved
 from tools_api.tools import FunctionTool
 
@@ -177,8 +177,8 @@ class _Values:
             for branch in branches(self._root, part, 0):
                 if kind not in types_of(self._root, branch):
                     continue
-                values = branch.get("enum", [branch["const"]] if "const" in branch else None)
-                if isinstance(values, list):
+                values = listed_values(self._root, branch)
+                if values is not None:
                     of_kind = (dict if kind == "object" else list,)
                     ways += [self._literal(each) for each in values if isinstance(each, of_kind)]
                 elif kind == "array":

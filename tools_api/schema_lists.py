@@ -1,16 +1,18 @@
-"""What a schema says of a list, and which schemas the grammar library will refuse by name.
+"""What a schema says of lists, which values it lists, and whether the grammar library refuses it.
 
 Knows JSON Schema as ``schema_dialect`` leaves it. Knows no syntax.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tools_api.exact_json import written
 from tools_api.schema_dialect import REFUSED
 from tools_api.schema_references import resolved
 
 _LIST_KEYS = frozenset({"items", "prefixItems", "additionalItems", "minItems", "maxItems"})
+_MAX_DEPTH = 8
 _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _INSTANCES = frozenset({"const", "enum", "default", "examples"})
 
@@ -29,12 +31,9 @@ class ListForm:
 
 def list_form(root: Any, schema: dict[str, Any]) -> ListForm | None:
     """The form of a list; None where it is not plain to see."""
-    parts = [schema]
-    for each in schema.get("allOf") or ():
-        part = resolved(root, each)
-        parts += [part] if isinstance(part, dict) and part.keys() & _LIST_KEYS else []
+    parts = [schema, *(part for part in _all_of(root, schema, 0) if part.keys() & _LIST_KEYS)]
     starts = [start for start in map(_first_items, parts) if start]
-    if len(starts) > 1 or any(part.get("allOf") for part in parts[1:]):
+    if len(starts) > 1:
         return None
     others = [each for part in parts if (each := _other_items(part)) is not True]
     rest: Any = others[0] if len(others) == 1 else {"allOf": others} if others else True
@@ -45,6 +44,17 @@ def list_form(root: Any, schema: dict[str, Any]) -> ListForm | None:
     if False in others:
         rest, most = False, min([len(start), *limits])
     return ListForm(first=start[:most], rest=rest, least=least, most=most)
+
+
+def listed_values(root: Any, schema: dict[str, Any]) -> list[Any] | None:
+    """The values that a schema lists, in its ``allOf`` too; None: it lists none."""
+    parts = [schema, *_all_of(root, schema, 0)]
+    listed = [part.get("enum", [part["const"]] if "const" in part else None) for part in parts]
+    found = [values for values in listed if isinstance(values, list)]
+    if not found:
+        return None
+    others = [{written(value) for value in values} for values in found[1:]]
+    return [value for value in found[0] if all(written(value) in other for other in others)]
 
 
 def times(least: int, most: int | None) -> str:
@@ -74,6 +84,15 @@ def only_empty(schema: Any) -> bool:
     listed = schema.get("enum", [schema["const"]] if "const" in schema else None)
     texts = [each for each in listed or () if isinstance(each, str)]
     return (bool(texts) and not any(texts)) or schema.get("maxLength") == 0
+
+
+def _all_of(root: Any, schema: dict[str, Any], depth: int) -> Iterator[dict[str, Any]]:
+    """The schemas of ``allOf``, one inside the other."""
+    for each in schema.get("allOf") or () if depth < _MAX_DEPTH else ():
+        part = resolved(root, each)
+        if isinstance(part, dict):
+            yield part
+            yield from _all_of(root, part, depth + 1)
 
 
 def _first_items(schema: dict[str, Any]) -> list[Any]:

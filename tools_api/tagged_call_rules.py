@@ -22,14 +22,21 @@ from tools_api.lark_rules import LarkRules, literal, regex_escaped
 from tools_api.raw_calls import Delimiter
 from tools_api.raw_schemas import branches, document_of, parts_of, restricted, string_schemas
 from tools_api.raw_values import SCALARS, types_of
-from tools_api.schema_lists import ListForm, has_refused, list_form, only_empty, times
+from tools_api.schema_lists import (
+    ListForm,
+    has_refused,
+    list_form,
+    listed_values,
+    only_empty,
+    times,
+)
 from tools_api.schema_references import resolved
 from tools_api.tagged_calls import INVOKE_AFTER, INVOKE_BEFORE, INVOKE_CLOSER, ITEM, TaggedCalls
 from tools_api.tagged_places import Place, may_be_empty, reads_back
 from tools_api.tools import FunctionTool
 
-_NOT_IN_NAMES = r'<>"\/\x00-\x1f'
-_NAME = rf"[^\s{_NOT_IN_NAMES}]([^{_NOT_IN_NAMES}]*[^\s{_NOT_IN_NAMES}])?"
+_NOT_IN_NAMES = r'<>"\x00-\x1f'
+_NAME = rf"[^\s\/{_NOT_IN_NAMES}]([^{_NOT_IN_NAMES}]*[^\s{_NOT_IN_NAMES}])?"
 _MAX_VALUES = 1000
 """Different parts of the parameters of one tool."""
 _SHORT_ENDS = (">", ">0", ">true", ">null")
@@ -46,7 +53,7 @@ class TaggedCallRules(CallRules):
         self._plain_end = self._tag(INVOKE_CLOSER + "\n")
         self._group = 1
         self._name_ends: dict[str, None] = {}
-        """Ends of tags, where a name may stand that no schema declares."""
+        """Ends of tags behind which another tag stands."""
 
     def add_tools(self, tools: Sequence[FunctionTool], chosen: frozenset[str]) -> None:
         """One rule for each callable tool, numbered by its place in ``tools``."""
@@ -113,10 +120,10 @@ class _Values:
         """Names that members may have which the schema does not declare."""
 
     def name_ends(self) -> Iterator[str]:
-        """Ends of tags, where some members have names that the schema does not declare: any letter
-        may stand there, so that no whole tag can be told to close something."""
+        """Ends of tags, for whoever stands behind the beginning that all have: of those that close
+        something, then of members whose names the schema does not declare."""
+        yield from (f"/{name}>" for name in (*self._tags, *self._samples))
         if self._samples:
-            yield from (f"/{name}>" for name in self._tags)
             yield from (f"{name}>" for name in self._samples)
             yield from _SHORT_ENDS
 
@@ -144,7 +151,15 @@ class _Values:
             more = self._lark.rule(f"{prefix}more", self._other(way, place, inner))
         if not named and not more:
             return '""' if empty else ""
-        return ordered(self._lark, prefix, named, more=more, group=group, one_at_least=not empty)
+        return ordered(
+            self._lark,
+            prefix,
+            named,
+            more=more,
+            group=group,
+            one_at_least=not empty,
+            more_last=True,
+        )
 
     def value(self, schema: Any, place: Place) -> str:
         """The rule for values of a schema, which is a part of the document, at a place."""
@@ -231,8 +246,8 @@ class _Values:
             for branch in branches(self._root, part, 0):
                 if kind not in types_of(self._root, branch):
                     continue
-                listed = branch.get("enum", [branch["const"]] if "const" in branch else None)
-                if isinstance(listed, list):
+                listed = listed_values(self._root, branch)
+                if listed is not None:
                     of_kind = dict if kind == "object" else list
                     yield from (
                         self._literal(value)

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from tools_api.schema_lists import ListForm, has_refused, list_form, only_empty, times
+from tools_api.schema_lists import (
+    ListForm,
+    has_refused,
+    list_form,
+    listed_values,
+    only_empty,
+    times,
+)
 
 TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
 
@@ -34,13 +41,31 @@ TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
             ListForm(first=[], rest={"allOf": [TEXT, NUMBER]}, least=2, most=4),
         ),
         ({"prefixItems": [TEXT], "allOf": [{"prefixItems": [TEXT]}]}, None),
-        ({"allOf": [{"items": TEXT, "allOf": [{"minItems": 1}]}]}, None),
+        (
+            {"allOf": [{"items": TEXT, "allOf": [{"minItems": 1}]}]},
+            ListForm(first=[], rest=TEXT, least=1, most=None),
+        ),
     ],
 )
 def test_a_list_has_first_items_others_and_counts(
     schema: dict[str, Any], form: ListForm | None
 ) -> None:
     assert list_form({"n": {"maxItems": 4}}, schema) == form
+
+
+@pytest.mark.parametrize(
+    ("schema", "values"),
+    [
+        ({}, None),
+        ({"const": None}, [None]),
+        ({"enum": [1, [2], {}], "allOf": [{"$ref": "#/n"}, {"enum": [[2], {}, 3]}]}, [[2], {}]),
+        ({"allOf": [{"allOf": [{"enum": [1, 2]}]}, {"const": 2}]}, [2]),
+    ],
+)
+def test_values_are_listed_by_all_parts_of_a_schema(
+    schema: dict[str, Any], values: list[Any] | None
+) -> None:
+    assert listed_values({"n": {"minItems": 1}}, schema) == values
 
 
 def test_counts_as_lark_says_them() -> None:
