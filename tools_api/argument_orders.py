@@ -47,6 +47,8 @@ def ordered(
     more: str,
     group: int,
     separator: str = "",
+    one_at_least: bool = False,
+    more_last: bool = False,
 ) -> str:
     """Rules, each at most once and the needed ones surely, in any order within groups.
 
@@ -54,23 +56,42 @@ def ordered(
         named: the rules, and whether they are needed.
         more: a rule that may come as often as it likes; "" if there is none.
         separator: Lark that stands between two of them.
+        one_at_least: one has to come, of which there are some.
+        more_last: ``more`` comes behind the others.
     """
-    orders = _Orders(lark, prefix, more, separator)
+    assert named or more or not one_at_least, "there are none"
+    tells_fresh = one_at_least or bool(separator)
+    orders = _Orders(lark, prefix, more, separator, tells_fresh=tells_fresh, more_last=more_last)
     groups = [named[start : start + group] for start in range(0, len(named), group)] or [()]
-    ends = {False: '""', True: '""'}
+    ends = {False: '""', True: "" if one_at_least else '""'}
     for number in range(len(groups) - 1, -1, -1):
+        if more_last and number < len(groups) - 1:
+            orders.more = ""
         ends = orders.add(number, groups[number], ends)
-    return ends[bool(separator)]
+    return ends[tells_fresh]
 
 
 class _Orders:
     """One rule for each set of those that were written."""
 
-    def __init__(self, lark: LarkRules, prefix: str, more: str, separator: str) -> None:
+    def __init__(
+        self,
+        lark: LarkRules,
+        prefix: str,
+        more: str,
+        separator: str,
+        *,
+        tells_fresh: bool,
+        more_last: bool,
+    ) -> None:
         self._lark = lark
         self._prefix = prefix
-        self._more = more
+        self.more = more
+        """What may come in the groups that are added next."""
+        self._more_last = more_last
         self._separator = separator
+        self._tells_fresh = tells_fresh
+        """Whether nothing was written yet makes a difference."""
 
     def add(
         self, number: int, named: Sequence[tuple[str, bool]], behind: dict[bool, str]
@@ -83,16 +104,17 @@ class _Orders:
         needed = sum(1 << at for at, (_, is_needed) in enumerate(named) if is_needed)
         whole = (1 << len(named)) - 1
         for done in range(whole, -1, -1):
-            for fresh in (False, True) if self._separator and not done else (False,):
+            for fresh in (False, True) if self._tells_fresh and not done else (False,):
                 before = "" if fresh else self._separator
                 ways = [
                     f"{before} {rule} {self._state(number, done | 1 << at)}"
                     for at, (rule, _) in enumerate(named)
                     if not done >> at & 1
                 ]
-                if self._more:
-                    ways.append(f"{before} {self._more} {self._state(number, done)}")
-                if done & needed == needed:
+                is_enough = done & needed == needed
+                if self.more and (is_enough or not self._more_last):
+                    ways.append(f"{before} {self.more} {self._state(number, done)}")
+                if is_enough and behind[fresh]:
                     ways.append(behind[fresh])
                 body = " | ".join(way.strip() for way in ways)
                 self._lark.rule(self._state(number, done, fresh=fresh), body)

@@ -14,7 +14,7 @@ and a call that was cut before its name was known.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from tools_api.call_reader import CallReader
 from tools_api.chat_format import (
@@ -42,6 +42,8 @@ from tools_api.raw_call_reader import ArgumentTypes, RawCallReader
 from tools_api.raw_calls import RawCalls
 from tools_api.raw_values import Types, argument_types
 from tools_api.sectioned_calls import SectionedCallReader, SectionedCalls
+from tools_api.tagged_call_reader import Schemas, TaggedCallReader
+from tools_api.tagged_calls import TaggedCalls
 from tools_api.tools import FunctionTool
 
 __all__ = [
@@ -282,10 +284,13 @@ class CallParser:
 
     def _open_group(self, syntax: CallSyntax) -> None:
         self._state = "group"
-        self._reader = call_reader(syntax, self._types_of, self._plain)
+        self._reader = call_reader(syntax, self._types_of, self._schema_of, self._plain)
 
     def _types_of(self, name: str) -> Mapping[str, Types]:
-        return argument_types(self._tools.get(name, {}))
+        return argument_types(self._schema_of(name))
+
+    def _schema_of(self, name: str) -> Mapping[str, Any]:
+        return self._tools.get(name, {})
 
     def _start_call(self, syntax: CallSyntax, raw: str, *, in_list: bool = False) -> None:
         if not isinstance(syntax, JsonCalls):
@@ -402,7 +407,9 @@ class CallParser:
         self._end_text(keep_newlines=True)
 
 
-def call_reader(syntax: CallSyntax, types: ArgumentTypes, plain: frozenset[str]) -> CallReader:
+def call_reader(
+    syntax: CallSyntax, types: ArgumentTypes, schemas: Schemas, plain: frozenset[str]
+) -> CallReader:
     """A reader of calls of that syntax behind an opener."""
     match syntax:
         case NamedCalls():
@@ -415,4 +422,6 @@ def call_reader(syntax: CallSyntax, types: ArgumentTypes, plain: frozenset[str])
             return QuotedCallReader(syntax, plain)
         case RawCalls():
             return RawCallReader(syntax, types, plain)
+        case TaggedCalls():
+            return TaggedCallReader(syntax, schemas, plain)
     raise TypeError(f"no reader for {type(syntax).__name__}")

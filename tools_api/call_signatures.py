@@ -35,6 +35,11 @@ _WRITINGS = (
     CallWriting(
         name="GLM-4.5", shown="<arg_key>KEY</arg_key><arg_value>VALUE", signs=("<arg_key>",)
     ),
+    CallWriting(
+        name="MiniMax M3",
+        shown=']<]minimax[>[<invoke name="NAME">]<]minimax[>[<KEY>VALUE',
+        signs=("]<]minimax[>[",),
+    ),
     CallWriting(name="MiniMax", shown='<invoke name="NAME">', signs=("<invoke name=",)),
     CallWriting(name="DeepSeek-V3.2", shown=f"<{_BAR}DSML{_BAR}...>", signs=(f"{_BAR}DSML{_BAR}",)),
     CallWriting(

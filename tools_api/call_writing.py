@@ -15,6 +15,7 @@ from tools_api.python_calls import PythonCalls, write_python_calls
 from tools_api.quoted_calls import QuotedCalls, write_quoted_calls
 from tools_api.raw_calls import RawCalls, write_raw_calls
 from tools_api.sectioned_calls import SectionedCalls, write_sectioned_calls
+from tools_api.tagged_calls import TaggedCalls, write_tagged_calls
 
 
 def write_calls(out: SegmentWriter, syntax: CallSyntax, calls: Sequence[FunctionCall]) -> None:
@@ -32,6 +33,8 @@ def write_calls(out: SegmentWriter, syntax: CallSyntax, calls: Sequence[Function
             write_python_calls(out, syntax, calls)
         case QuotedCalls():
             write_quoted_calls(out, syntax, calls)
+        case TaggedCalls():
+            write_tagged_calls(out, syntax, calls)
         case HarmonyCalls():
             for call in calls[:1]:
                 out.special(CHANNEL)

@@ -33,6 +33,8 @@ from tools_api.chat_kimi import KimiK2, KimiK2Thinking, KimiK25
 from tools_api.chat_lfm import Lfm2, Olmo3
 from tools_api.chat_llama import Llama3
 from tools_api.chat_minimax import MiniMaxM2
+from tools_api.chat_minimax_m3 import TOKENS as MINIMAX_M3_TOKENS
+from tools_api.chat_minimax_m3 import MiniMaxM3
 from tools_api.chat_mistral import Mistral, MistralV11, MistralV13
 from tools_api.chat_qwen_xml import Nemotron3, Qwen35, QwenXml
 from tools_api.chat_small import Gemma3, Granite4, Phi4Mini, SmolLm3
@@ -79,6 +81,7 @@ _ROWS: dict[str, _Row] = {
     "llama3.1": _Row(make=Llama3, needs=("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
     "glm4.5": _Row(make=Glm45, needs=_GLM),
     "glm4.7": _Row(make=Glm47, needs=_GLM),
+    "minimax-m3": _Row(make=MiniMaxM3, needs=MINIMAX_M3_TOKENS),
     "minimax-m2": _Row(
         make=MiniMaxM2, needs=("]~b]", "[e~[", "<minimax:tool_call>", "</minimax:tool_call>")
     ),

@@ -44,8 +44,8 @@ THINK_OPENER, THINK_CLOSER = "<think>", "</think>"
 """Special tokens around reasoning, in formats that have it."""
 TEMPLATE_DATE = date(2024, 7, 26)
 """Today, wherever a template asks for it: a real date would change every prefix at midnight."""
-REASONING_OPENERS = frozenset({THINK_OPENER, "[THINK]", "<|channel>"})
-REASONING_CLOSERS = frozenset({THINK_CLOSER, "[/THINK]", "<channel|>"})
+REASONING_OPENERS = frozenset({THINK_OPENER, "[THINK]", "<|channel>", "<mm:think>"})
+REASONING_CLOSERS = frozenset({THINK_CLOSER, "[/THINK]", "<channel|>", "</mm:think>"})
 """Whatever the format; none has the other's."""
 _NONE_FOUND = "No tools were found."
 CALL_BRACE = "{"

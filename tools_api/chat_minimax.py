@@ -98,7 +98,7 @@ class MiniMaxM2(ChatFormat):
         for turn in turns(items):
             match turn:
                 case Message():
-                    self._start(out, role_of(turn))
+                    self._start(out, self._role(turn))
                     out.text(turn.text)
                 case AssistantTurn():
                     self._start(out, "ai")
@@ -122,6 +122,9 @@ class MiniMaxM2(ChatFormat):
             out.tag(self.think_closer)
             out.text("\n\n")
         return out.segments
+
+    def _role(self, message: Message) -> str:
+        return role_of(message)
 
     def _assistant(self, out: SegmentWriter, turn: AssistantTurn) -> None:
         if self.thinking and turn.reasoning:

@@ -35,6 +35,8 @@ from tools_api.raw_call_rules import RawCallRules
 from tools_api.raw_calls import RawCalls
 from tools_api.requests import TextFormat
 from tools_api.sectioned_calls import SectionedCalls
+from tools_api.tagged_call_rules import TaggedCallRules
+from tools_api.tagged_calls import TaggedCalls
 from tools_api.tools import FunctionTool, ToolChoice
 
 
@@ -190,6 +192,8 @@ def call_rules(lark: LarkRules, syntax: CallSyntax, limit: int) -> CallRules:
             return QuotedCallRules(lark, syntax, limit)
         case RawCalls():
             return RawCallRules(lark, syntax, limit)
+        case TaggedCalls():
+            return TaggedCallRules(lark, syntax, limit)
     raise TypeError(f"no rules for {type(syntax).__name__}")
 
 

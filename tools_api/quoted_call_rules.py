@@ -27,7 +27,7 @@ from tools_api.raw_schemas import (
     strings_of,
 )
 from tools_api.raw_values import SCALARS, types_of
-from tools_api.schema_dialect import REFUSED
+from tools_api.schema_lists import has_refused, list_form, listed_values, only_empty, times
 from tools_api.schema_references import resolved
 from tools_api.tools import FunctionTool
 
@@ -35,10 +35,6 @@ _NAME = r"""/[^\s:,{}\[\]"\x00-\x1f]([^:,{}\[\]"\x00-\x1f]*[^\s:,{}\[\]"\x00-\x1
 _NOT_IN_KEYS = frozenset(':,{}[]"\n')
 _MAX_VALUES = 1000
 """Different schemas in the parameters of one tool."""
-_LIST_KEYS = frozenset({"items", "prefixItems", "additionalItems", "minItems", "maxItems"})
-
-_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-_INSTANCES = frozenset({"const", "enum", "default", "examples"})
 
 
 class QuotedCallRules(CallRules):
@@ -73,7 +69,7 @@ class QuotedCallRules(CallRules):
         root = self._lark.in_dialect(closed_parameters(tool.parameters))
         place = f"{tool.place or f'tools[{i}]'}.parameters"
         head = literal(f"{self._syntax.before_name}{tool.name}")
-        if _has_refused(root):
+        if has_refused(root):
             return f"{head} {self._lark.dialect_rule(f'arguments_{i}', root)}"
         values = _Values(self._lark, self._quote, i, place, root)
         ways = object_ways(root)
@@ -156,7 +152,7 @@ class _Values:
         for string in string_schemas(self._root, schema):
             self._lark.has_string(string)
         quote, empty = self._quote, accepts_empty(self._root, schema)
-        if empty and _only_empty(resolved(self._root, schema)):
+        if empty and only_empty(resolved(self._root, schema)):
             return [f"{quote} {quote}"]
         conditions = [] if body == FREE else [f"({body})"]
         some = self._lark.terminal(" & ".join([*conditions, "/(?s:.+)/"]))
@@ -181,8 +177,8 @@ class _Values:
             for branch in branches(self._root, part, 0):
                 if kind not in types_of(self._root, branch):
                     continue
-                values = branch.get("enum", [branch["const"]] if "const" in branch else None)
-                if isinstance(values, list):
+                values = listed_values(self._root, branch)
+                if values is not None:
                     of_kind = (dict if kind == "object" else list,)
                     ways += [self._literal(each) for each in values if isinstance(each, of_kind)]
                 elif kind == "array":
@@ -201,25 +197,13 @@ class _Values:
         return self.object_of(ways, 1)
 
     def _list(self, schema: dict[str, Any]) -> str:
-        parts = [schema]
-        for each in schema.get("allOf") or ():
-            part = resolved(self._root, each)
-            parts += [part] if isinstance(part, dict) and part.keys() & _LIST_KEYS else []
-        starts = [start for start in map(_first_items, parts) if start]
-        if len(starts) > 1 or any(part.get("allOf") for part in parts[1:]):
+        form = list_form(self._root, schema)
+        if form is None:
             raise self.refusal("the items of a list have to be plain to see")
-        others = [each for part in parts if (each := _other_items(part)) is not True]
-        rest: Any = others[0] if len(others) == 1 else {"allOf": others} if others else True
-        least = max(_count(part, "minItems", 0) for part in parts)
-        limits = [part["maxItems"] for part in parts if isinstance(part.get("maxItems"), int)]
-        start = starts[0] if starts else []
-        most = min(limits) if limits else None
-        if False in others:
-            rest, most = False, min([len(start), *limits])
-        if most is not None and most < least:
+        if form.most is not None and form.most < form.least:
             raise self.refusal("no list has so many items")
-        first = [self.value(each) for each in start[:most]]
-        return f'"[" {self._items(first, rest, least, most)} "]"'
+        first = [self.value(each) for each in form.first]
+        return f'"[" {self._items(first, form.rest, form.least, form.most)} "]"'
 
     def _items(self, first: Sequence[str], rest: Any, least: int, most: int | None) -> str:
         """What stands between the brackets."""
@@ -228,9 +212,9 @@ class _Values:
         left = None if most is None else most - len(first)
         behind, other = "", "" if rest is False or left == 0 else self.value(rest)
         if other and first:
-            behind = f'("," {other}){_times(max(least - len(first), 0), left)}'
+            behind = f'("," {other}){times(max(least - len(first), 0), left)}'
         elif other:
-            behind = f'{other} ("," {other}){_times(max(least - 1, 0), left and left - 1)}'
+            behind = f'{other} ("," {other}){times(max(least - 1, 0), left and left - 1)}'
         for at in range(len(first) - 1, -1, -1):
             separated = '"," ' if at else ""
             body = f"{separated}{first[at]} {behind}"
@@ -250,45 +234,3 @@ class _Values:
             case list():
                 return '"[" ' + ' "," '.join(map(self._literal, value)) + ' "]"'
         return literal(written(value))
-
-
-def _has_refused(node: Any, *, names: bool = False) -> bool:
-    """Whether the library will refuse a schema by name; ``names``: it is a mapping of names."""
-    if isinstance(node, list):
-        return any(map(_has_refused, node))
-    if not isinstance(node, dict):
-        return False
-    if not names and REFUSED.keys() & node.keys():
-        return True
-    return any(
-        _has_refused(inner, names=not names and key in _MAPS)
-        for key, inner in node.items()
-        if names or key not in _INSTANCES
-    )
-
-
-def _only_empty(schema: Any) -> bool:
-    listed = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    texts = [each for each in listed or () if isinstance(each, str)]
-    return (bool(texts) and not any(texts)) or schema.get("maxLength") == 0
-
-
-def _first_items(schema: dict[str, Any]) -> list[Any]:
-    items = schema.get("prefixItems", schema.get("items"))
-    return items if isinstance(items, list) else []
-
-
-def _other_items(schema: dict[str, Any]) -> Any:
-    items = schema.get("items", True)
-    return schema.get("additionalItems", True) if isinstance(items, list) else items
-
-
-def _count(schema: dict[str, Any], key: str, default: int) -> int:
-    value = schema.get(key, default)
-    return value if isinstance(value, int) else default
-
-
-def _times(least: int, most: int | None) -> str:
-    if most is None:
-        return "*" if not least else f"{{{least},}}"
-    return f"{{{least},{most}}}"

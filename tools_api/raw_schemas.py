@@ -42,19 +42,21 @@ class Parts:
     """A schema of the rest; None: there is none."""
 
 
-def parts_of(root: Any, schema: Any, *, python: bool) -> Parts:
+def parts_of(root: Any, schema: Any, *, python: bool, read: Types | None = None) -> Parts:
     """A schema, taken apart.
 
     Args:
         root: the document it stands in, for its references.
         python: ``True``, ``False`` and ``None`` may be written for what JSON has.
+        read: the types that a text is read as; None: those of the schema.
     """
     types = types_of(root, schema)
+    read = types if read is None else read
     if "string" not in types:
         return _without_strings(root, schema, types, python=python)
     bodies = list(_bodies(root, schema, 0))
-    read_otherwise = [f"~({_scalar_text(kind, python)})" for kind in _scalars(types)]
-    if types & {"object", "array"}:
+    read_otherwise = [f"~({_scalar_text(kind, python)})" for kind in _scalars(read)]
+    if read & {"object", "array"}:
         read_otherwise.append(r"~/[{\[](?s:.*)/")
     text = " & ".join([_either(bodies), *read_otherwise])
     scalars = list(_scalar_bodies(root, schema, types, python))
@@ -105,6 +107,9 @@ def _scalar_bodies(root: Any, schema: Any, types: Types, python: bool) -> Iterat
     nothing more is said."""
     for part in branches(root, schema, 0):
         allowed = types_of(root, part) & types & SCALARS
+        if part.get("allOf"):
+            yield from _scalars_of_all(root, part, allowed, python)
+            continue
         listed = part.get("enum", [part["const"]] if "const" in part else None)
         if isinstance(listed, list):
             for value in listed:
@@ -115,6 +120,14 @@ def _scalar_bodies(root: Any, schema: Any, types: Types, python: bool) -> Iterat
         else:
             words = frozenset(allowed) & {"boolean", "null"}
             yield from (_scalar_text(kind, python) for kind in _scalars(words))
+
+
+def _scalars_of_all(root: Any, schema: dict[str, Any], types: Types, python: bool) -> Iterator[str]:
+    """Texts that fit the schema and each of its ``allOf``."""
+    own = {key: value for key, value in schema.items() if key != "allOf"}
+    found = [list(_scalar_bodies(root, each, types, python)) for each in (own, *schema["allOf"])]
+    if all(found):
+        yield " & ".join(f"({_either(bodies)})" for bodies in found)
 
 
 def _listed_scalar(value: object, allowed: Types, python: bool) -> Iterator[str]:

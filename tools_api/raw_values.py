@@ -92,12 +92,13 @@ def _json_type(text: str) -> str | None:
     """The type of a JSON text; None if it is none, or has white space around it."""
     if not text or text != text.strip() or text[0] == '"':
         return None
+    if re.fullmatch(NUMBER, text):  # also one that no float is as large as
+        return "integer" if re.fullmatch(INTEGER, text) else "number"
     try:
         value = exact_json.loads(text)
     except (ValueError, RecursionError):
         return None
-    kind = _type_of(value)
-    return "integer" if kind in ("integer", "number") and re.fullmatch(INTEGER, text) else kind
+    return _type_of(value)
 
 
 def _type_of(value: object) -> str:

@@ -236,6 +236,7 @@ def variables(conversation: Conversation, wants: Wants) -> dict[str, Any]:
         "add_generation_prompt": conversation.prompt,
         "enable_thinking": conversation.thinking,
         "thinking": conversation.thinking,
+        "thinking_mode": "adaptive" if conversation.thinking else "disabled",
         "tools_in_user_message": False,
         **wants.special_tokens,
     }

@@ -31,6 +31,7 @@ from tools_api.errors import ApiError
 from tools_api.harmony import HarmonyCalls
 from tools_api.python_calls import PythonCalls
 from tools_api.raw_calls import RawCalls
+from tools_api.tagged_calls import TaggedCalls
 
 OUTPUTS = int(os.environ.get("KEEPWARM_BOUND_OUTPUTS", "500"))
 SEED = int(os.environ.get("KEEPWARM_BOUND_SEED", "0"))
@@ -47,6 +48,7 @@ FORMAT_NAMES = (
         "deepseek-v3.1",
         "kimi-k2.5",
         "gemma4",
+        "minimax-m3",
     ),
 )
 LLAMA_SPECIALS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
@@ -115,7 +117,7 @@ def play(writer: Writer, task: Task, rng: random.Random, seed: int) -> str:
         said,
         whole=whole,
         tagged=syntax is not None and syntax.opener is not None,
-        ordered=not isinstance(syntax, RawCalls | PythonCalls),
+        ordered=not isinstance(syntax, RawCalls | PythonCalls | TaggedCalls),
         speaks_first=isinstance(syntax, HarmonyCalls),
     )
     assert wrong is None, (limit, stops, written.reason, wrong)

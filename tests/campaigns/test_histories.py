@@ -51,7 +51,7 @@ JSON_ARGUMENTS = (
     *("qwen3", "qwen25", "llama31", "mistral_v3_spm", "mistral_v3_tekken", "mistral_v7_spm"),
     *("mistral_v7_tekken", "harmony", "mistral-v13", "deepseek-v3.1", "deepseek-r1", "kimi-k2"),
 )
-TOLD = (*JSON_ARGUMENTS, "qwen3-coder", "glm4.7", "lfm2", "gemma4")
+TOLD = (*JSON_ARGUMENTS, "qwen3-coder", "glm4.7", "lfm2", "gemma4", "minimax-m3")
 """One of each way of writing calls; those of JSON show a client's own digits."""
 SERVED = {each.path: each for each in DIALECTS}
 

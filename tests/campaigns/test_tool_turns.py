@@ -29,7 +29,7 @@ from tools_api.tools import hosted_types
 TURNS = int(os.environ.get("KEEPWARM_TOOL_TURNS", "70"))
 SEED = int(os.environ.get("KEEPWARM_TOOL_SEED", "0"))
 FORMATS = ("qwen3", "qwen3-coder", "glm4.5", "harmony", "lfm2", "mistral-v13", "phi4-mini",
-           "deepseek-v3", "deepseek-v3.1", "kimi-k2.5", "gemma4")  # fmt: skip
+           "deepseek-v3", "deepseek-v3.1", "kimi-k2.5", "gemma4", "minimax-m3")  # fmt: skip
 LIMIT = 700
 PUBLISHED: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
 BUILT_IN = ("shell", "local_shell", "apply_patch")

@@ -22,7 +22,8 @@ OPTIONS = ("--kv-cache-mib", "64", "--threads", "1", "--startup-profile-ms", "0"
 
 
 @pytest.fixture(
-    scope="module", params=["qwen3", "qwen3-coder", "harmony", "deepseek-v3.1", "kimi-k2", "gemma4"]
+    scope="module",
+    params=["qwen3", "qwen3-coder", "harmony", "deepseek-v3.1", "kimi-k2", "gemma4", "minimax-m3"],
 )
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

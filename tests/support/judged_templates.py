@@ -314,6 +314,48 @@ GEMMA4 = _GEMMA4.replace("{%THOUGHT%}", _GEMMA4_THOUGHT).replace(
 """As the larger ones'."""
 GEMMA4_OF_APRIL = GEMMA4.replace("{%- elif enable_thinking %}{{- '<|channel>thought\n' }}", "")
 """It opens no channel behind outputs."""
+_MINIMAX_M3 = (
+    "{%- set ns = ']<]minimax[>[' %}{%- set end = '[e~[\n' %}"
+    "{%- macro val(v) %}{%- if v is mapping %}{%- for k, x in v.items() if x is not none %}"
+    "{{- tag(k, x) }}{%- endfor %}{%- elif v is string %}{{- v }}{%- elif v is boolean %}"
+    "{{- v | tojson }}{%- elif v is iterable %}{%- for x in v %}{{- tag('item', x) }}"
+    "{%- endfor %}{%- elif v is not none %}{{- v }}{%- endif %}{%- endmacro %}"
+    "{%- macro tag(k, x) %}{{- ns + '<' + k + '>' + val(x) + ns + '</' + k + '>' }}{%- endmacro %}"
+    "{{- %OFF% if thinking_mode == 'disabled' else %ON% }}"
+    "{%- set system = messages[0].role == 'system' %}"
+    "{{- messages[0].content if system else %NOBODY% }}"
+    "{%- if tools %}{{- %TOOLS% }}{%- for t in tools %}"
+    "{{- '<tool>' + (t.function | tojson) + '</tool>\n' }}{%- endfor %}"
+    "{{- %CALLS% }}{%- endif %}{{- end }}"
+    "{%- for m in messages[1 if system else 0:] %}{%- if m.role == 'assistant' %}"
+    "{{- ']~b]ai\n' }}{{- '<mm:think>' + m.reasoning_content if m.reasoning_content }}"
+    "{{- '</mm:think>' + m.content }}{%- if m.tool_calls %}{{- ns + '<tool_call>\n' }}"
+    "{%- for c in m.tool_calls %}{{- ns + '<invoke name=\"' + c.function.name + '\">' }}"
+    "{{- val(c.function.arguments) + ns + '</invoke>\n' }}{%- endfor %}"
+    "{{- ns + '</tool_call>' }}{%- endif %}{{- end }}{%- elif m.role == 'tool' %}"
+    "{{- ']~b]tool' if loop.previtem.role != 'tool' }}"
+    "{{- '\n<response>' + m.content + '</response>' }}"
+    "{{- end if loop.last or loop.nextitem.role != 'tool' }}"
+    "{%- elif m.role == 'user' %}{{- ']~b]user\n' + m.content + end }}{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- ']~b]ai\n' }}"
+    "{{- '</mm:think>' if thinking_mode == 'disabled' }}{%- endif %}"
+)
+
+
+def minimax_m3(specials: Sequence[str]) -> str:
+    """As MiniMax M3's for a tokenizer with these special tokens; it takes ``thinking_mode``."""
+    chat = chat_format_described("minimax-m3", frozenset(specials).__contains__)
+
+    def header(thinking: bool, *tools: FunctionTool) -> str:
+        segments = chat.header(None, tools, TemplateOptions(thinking=thinking))
+        return "".join(segment.text for segment in segments)
+
+    nobody = "You are a helpful assistant."
+    off, on = (header(thinking).split(nobody)[0] for thinking in (False, True))
+    listed = header(False, _MARK).removeprefix(off + nobody).removesuffix("[e~[\n")
+    tools, calls = re.split(r"<tool>.*</tool>\n", listed)
+    said = {"OFF": off, "ON": on, "NOBODY": nobody, "TOOLS": tools, "CALLS": calls}
+    return re.sub(r"%([A-Z]+)%", lambda found: json.dumps(said[found[1]]), _MINIMAX_M3)
 
 
 def default_model_with(folder: Path, template: str) -> Path:

@@ -59,6 +59,33 @@ def test_every_order_within_a_group_and_no_other(separator: str, group: int) -> 
     assert language(lark, start) == expected
 
 
+@pytest.mark.parametrize("last", [True, False])
+def test_further_names_come_anywhere_or_behind_the_others(last: bool) -> None:
+    lark = LarkRules(lenient=False)
+    named = [(lark.rule(name, f'"{name}"'), name == "b") for name in "ab"]
+    ordered(lark, "p", named, more=lark.rule("m", '"m"'), group=1, more_last=last)
+    states = dict(line.split(": ", 1) for line in lark.text("x").splitlines())
+    may_come = [name for name, body in states.items() if "m " in body]
+    assert may_come == (["ps1_1"] if last else ["ps1_1", "ps1_0", "ps0_1", "ps0_0"])
+
+
+@pytest.mark.parametrize("separator", ["", '","'])
+@pytest.mark.parametrize("group", [1, 2])
+def test_one_at_least_comes_where_that_is_asked_for(separator: str, group: int) -> None:
+    lark, other = LarkRules(lenient=False), LarkRules(lenient=False)
+
+    def all_of(rules: LarkRules, at_least: bool) -> set[str]:
+        named = [(rules.rule(name, f'"{name}"'), False) for name in "abc"]
+        start = ordered(
+            rules, "p", named, more="", group=group, separator=separator, one_at_least=at_least
+        )
+        return language(rules, start)
+
+    some = all_of(lark, True)
+    assert some | {""} == all_of(other, False)
+    assert "" not in some
+
+
 def test_groups_shrink_as_tools_grow_many() -> None:
     sizes = [group_size(tools) for tools in (0, 1, 5, 50, 5000)]
     assert sizes[0] == sizes[1] == 8

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.support import chat_templates
+from tests.support import chat_templates, judged_templates
+from tests.support.chat_models import FORMATS, format_of
 from tools_api.call_signatures import mismatch, writing_of
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import ChatFormat
@@ -33,6 +34,14 @@ def test_a_way_of_writing_calls_is_known_by_its_template(template: str, name: st
     found = writing_of(getattr(chat_templates, template))
     assert found is not None
     assert found.name == name
+
+
+def test_minimax_m3s_way_is_known_by_the_token_before_its_tags() -> None:
+    row = FORMATS["minimax-m3"]
+    template = judged_templates.minimax_m3(row["tokens"])
+    assert mismatch(template, format_of(row)) is None
+    told = mismatch(template, format_of(FORMATS["minimax-m2"])) or ""
+    assert "as MiniMax M3 does, ]<]minimax[>[<invoke" in told
 
 
 def test_a_template_without_calls_says_nothing_of_them() -> None:

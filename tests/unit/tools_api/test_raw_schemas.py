@@ -31,6 +31,21 @@ def test_a_text_is_none_that_would_be_read_as_something_else() -> None:
     assert r"~/[{\[](?s:.*)/" in text
 
 
+def test_what_a_text_is_read_as_may_be_more_than_its_schema_says() -> None:
+    number, word = r"~(/-?(?:0|[1-9][0-9]*)/)", '~("null")'
+    for read, left_out in ((None, [word]), (frozenset({"integer", "string"}), [number])):
+        text = parts_of({}, {"type": ["string", "null"]}, python=False, read=read).text
+        assert text is not None
+        assert [each for each in (number, word) if each in text] == left_out
+
+
+def test_numbers_beside_strings_fit_all_parts_of_a_schema() -> None:
+    schema = {"type": ["string", "integer"], "allOf": [{"enum": ["a", 5, 7]}, {"enum": [5, "a"]}]}
+    text = parts_of({}, schema, python=False).text
+    assert text is not None
+    assert '((("5") | ("7"))) & ("5")' in text
+
+
 def test_the_rest_of_a_schema_is_what_is_no_string() -> None:
     schema = {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "array"}], "maxLength": 9}
     assert restricted({}, schema, frozenset({"array"})) == {"anyOf": [{"type": "array"}]}

@@ -44,6 +44,7 @@ def test_the_types_of_arguments_stand_wherever_the_object_is_put_together() -> N
         (" 12", {"string", "integer"}, '" 12"'),
         (" 12", {"integer"}, "12"),
         ("1.0", {"string", "integer"}, '"1.0"'),
+        ("1.5e99999999999", {"string", "number"}, "1.5e99999999999"),
         ('"a"', {"string", "object"}, '"\\"a\\""'),
         ("[1]", {"string", "object"}, '"[1]"'),
         ("True", {"boolean"}, "true"),

@@ -39,6 +39,7 @@ def test_messages_tools_and_options_are_what_templates_read() -> None:
     assert given["messages"][3] == told
     assert given["tools"][0]["function"]["name"] == "now"
     assert (given["bos_token"], given["enable_thinking"]) == ("<s>", True)
+    assert given["thinking_mode"] == "adaptive"
     assert given["add_generation_prompt"]
 
 

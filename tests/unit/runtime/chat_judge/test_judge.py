@@ -85,6 +85,14 @@ def test_templates_with_ids_of_their_own_or_without_tools_are_known(
     assert (found.description, found.no_tools) == (name, "")
 
 
+@pytest.mark.parametrize("name", ["minimax-m3", "minimax-m3-thinking"])
+def test_a_template_whose_thinking_has_a_mode_is_known(name: str) -> None:
+    """MiniMax M3's; the tags around its calls are text or tokens."""
+    specials = TABLE[name]["tokens"]
+    found = judge(templates.minimax_m3(specials), {}, specials)
+    assert (found.description, found.no_tools) == ("minimax-m3", "")
+
+
 @pytest.mark.samples(2)
 @pytest.mark.parametrize(
     "template",
