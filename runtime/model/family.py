@@ -130,6 +130,13 @@ def read_listed(fields: Fields, name: str, known: Mapping[Any, bool], count: int
     return [known[each] for each in found]
 
 
+def read_listed_if_there(
+    fields: Fields, name: str, known: Mapping[Any, bool], count: int
+) -> list[bool] | None:
+    """See ``read_listed``; None where there is none."""
+    return None if fields.get(name) is None else read_listed(fields, name, known, count)
+
+
 SWITCHED = {0: False, 1: True}
 """The words of published lists of 0 and 1."""
 

@@ -7,7 +7,13 @@ fields of rope say nothing.
 
 from runtime.model.config import Experts, Gated, Layer, ModelConfig, Router
 from runtime.model.config_fields import Fields
-from runtime.model.family import Family, TensorNames, read_activation, read_decoder
+from runtime.model.family import (
+    Family,
+    TensorNames,
+    read_activation,
+    read_decoder,
+    read_listed_if_there,
+)
 from runtime.model.kimi_families import read_lowest
 from runtime.model.latent import Indexer, Latent
 from runtime.model.recurrent import KimiDelta
@@ -21,13 +27,13 @@ _INDEXERS = {"full": True, "shared": False}
 def _read_glm5_next(fields: Fields, _: int | None) -> ModelConfig:
     """Every fourth layer attends, the first three have one MLP."""
     count = fields.size("num_hidden_layers", 45)
-    attending = _listed(fields, "layer_types", _MIXERS, count)
+    attending = read_listed_if_there(fields, "layer_types", _MIXERS, count)
     delta = _recurrent(fields, stated=attending is not None)
     if attending is None:
         attending = [each % 4 == 3 for each in range(count)]
     latent = _latent(fields)
     _check_indexers(fields, attending)
-    dense = _listed(fields, "mlp_layer_types", _MLPS, count)
+    dense = read_listed_if_there(fields, "mlp_layer_types", _MLPS, count)
     if dense is None:
         fields.whole("first_k_dense_replace", 3, "3, or mlp_layer_types")
         dense = [each < 3 for each in range(count)]
@@ -94,7 +100,7 @@ def _check_indexers(fields: Fields, attending: list[bool]) -> None:
         if pattern != "F" * count:
             raise fields.error("index_topk_pattern", pattern, f"{count} times F")
         return
-    own = _listed(fields, "indexer_types", _INDEXERS, count)
+    own = read_listed_if_there(fields, "indexer_types", _INDEXERS, count)
     if own is None:
         return
     for each, (attends, full) in enumerate(zip(attending, own, strict=True)):
@@ -155,17 +161,6 @@ def _recurrent(fields: Fields, *, stated: bool) -> KimiDelta:
         taps=sizes["short_conv_kernel_size"],
         lowest=read_lowest(fields, "linear_lower_bound", lowest),
     )
-
-
-def _listed(fields: Fields, name: str, known: dict[str, bool], count: int) -> list[bool] | None:
-    kinds = fields.get(name)
-    if kinds is None:
-        return None
-    if isinstance(kinds, list) and len(kinds) == count:
-        found = [known[kind] for kind in kinds if isinstance(kind, str) and kind in known]
-        if len(found) == count:
-            return found
-    raise fields.error(name, kinds, f"{count} of {', '.join(known)}")
 
 
 _NAMES = TensorNames(

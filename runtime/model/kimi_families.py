@@ -9,7 +9,13 @@ from typing import Any
 
 from runtime.model.config import Experts, Gated, Layer, ModelConfig, Router
 from runtime.model.config_fields import Fields
-from runtime.model.family import Family, TensorNames, read_activation, read_decoder
+from runtime.model.family import (
+    Family,
+    TensorNames,
+    read_activation,
+    read_decoder,
+    read_listed_if_there,
+)
 from runtime.model.latent import Latent
 from runtime.model.recurrent import KimiDelta
 
@@ -100,7 +106,7 @@ def _recurrent(fields: Fields, count: int) -> tuple[KimiDelta, list[bool]]:
         "num_heads": fields.size("linear_num_heads", 32),
         "short_conv_kernel_size": fields.size("linear_conv_kernel_dim", 4),
     }
-    kinds = _kinds(fields, "layer_types", _MIXERS, count)
+    kinds = read_listed_if_there(fields, "layer_types", _MIXERS, count)
     if own is not None:
         sizes = {name: own.size(name, size) for name, size in sizes.items()}
         listed = _listed(own, count)
@@ -135,18 +141,8 @@ def _dense(fields: Fields, count: int) -> list[bool]:
     """Which layers have one MLP."""
     fields.whole("moe_layer_freq", 1, "1: every layer behind the first has experts")
     first = fields.number("first_k_dense_replace", 1)
-    kinds = _kinds(fields, "mlp_layer_types", _MLPS, count)
+    kinds = read_listed_if_there(fields, "mlp_layer_types", _MLPS, count)
     return [each < first for each in range(count)] if kinds is None else kinds
-
-
-def _kinds(fields: Fields, name: str, known: dict[str, bool], count: int) -> list[bool] | None:
-    kinds: Any = fields.get(name)
-    if kinds is None:
-        return None
-    right = isinstance(kinds, list) and len(kinds) == count
-    if not right or not all(isinstance(kind, str) and kind in known for kind in kinds):
-        raise fields.error(name, kinds, f"{count} of {', '.join(known)}")
-    return [known[kind] for kind in kinds]
 
 
 _NAMES = TensorNames(

@@ -8,7 +8,13 @@ from dataclasses import replace
 
 from runtime.model.config import Experts, Gated, Layer, ModelConfig, Router
 from runtime.model.config_fields import Fields
-from runtime.model.family import Family, TensorNames, read_activation, read_decoder
+from runtime.model.family import (
+    Family,
+    TensorNames,
+    read_activation,
+    read_decoder,
+    read_listed_if_there,
+)
 from runtime.model.kimi_families import either_name, read_lowest
 from runtime.model.latent_families import read_latent
 from runtime.model.recurrent import KimiDelta
@@ -98,7 +104,7 @@ def _experts(fields: Fields) -> Experts:
 
 def _attending(fields: Fields, count: int) -> list[bool]:
     """Which layers attend; those behind the last whole group have to be said."""
-    kinds = _listed(fields, "layer_types", _MIXERS, count)
+    kinds = read_listed_if_there(fields, "layer_types", _MIXERS, count)
     group = fields.size("layer_group_size", 6)
     if kinds is not None:
         return kinds
@@ -110,19 +116,8 @@ def _attending(fields: Fields, count: int) -> list[bool]:
 
 def _dense(fields: Fields, count: int) -> list[bool]:
     first = fields.number("first_k_dense_replace", 2)
-    kinds = _listed(fields, "mlp_layer_types", _MLPS, count)
+    kinds = read_listed_if_there(fields, "mlp_layer_types", _MLPS, count)
     return [each < first for each in range(count)] if kinds is None else kinds
-
-
-def _listed(fields: Fields, name: str, known: dict[str, bool], count: int) -> list[bool] | None:
-    kinds = fields.get(name)
-    if kinds is None:
-        return None
-    if isinstance(kinds, list) and len(kinds) == count:
-        found = [known[kind] for kind in kinds if isinstance(kind, str) and kind in known]
-        if len(found) == count:
-            return found
-    raise fields.error(name, kinds, f"{count} of {', '.join(known)}")
 
 
 _NAMES = TensorNames(

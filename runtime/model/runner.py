@@ -170,19 +170,16 @@ class ModelRunner:
         """
         if self.states is None or self.tails is None:
             raise ValueError("an order on states, and there are none")
-        whole, ranks = (
-            StateChanges(self.states, self.tails, self.pool).carry_out(order),
-            self._ranks,
-        )
-        if ranks is None:
+        whole = StateChanges(self.states, self.tails, self.pool).carry_out(order)
+        if self._ranks is None:
             return whole
-        others = ranks.followers
+        others = self._ranks.followers
         if others is not None:
             others.send_state(order)
         if not keeps_state(order):
             return whole
         try:
-            return ranks.all_can(whole)
+            return self._ranks.all_can(whole)
         except Exception as error:
             if others is None:
                 raise
