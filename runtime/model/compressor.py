@@ -61,8 +61,8 @@ class Compressor:
             before = self._numbers(rows, windows.before)
             first = windows.is_first[:, None, None]
             value, gate = before[:, :, :size], before[:, :, 2 * size : 3 * size]
-            values = torch.cat((torch.where(first, 0, value), own[:, :, size : 2 * size]), dim=1)
-            gate = gate.masked_fill(first, -torch.inf)
+            values = torch.cat((value, own[:, :, size : 2 * size]), dim=1)
+            gate = gate.masked_fill(first, -torch.inf)  # weighs nothing
             gates = torch.cat((gate, own[:, :, 3 * size :]), dim=1)
         assert windows.rotation is not None
         entries = rms_norm(window_entries(values, gates, self._bias), self._norm, self._eps)
