@@ -30,6 +30,7 @@ from radix_cache.tier_upkeep import TierUpkeep
 from radix_cache.tiers import LowerTiers
 from radix_cache.transfers import BlockMover
 from radix_cache.tree import RadixTree
+from radix_cache.window_rows import WindowRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class Parts:
     matcher: Matcher
     sequences: RunningSequences
     slots: StateSlots | None
+    windows: WindowRows | None
 
 
 def assemble(
@@ -68,7 +70,8 @@ def assemble(
     leases = _leases(config, restore_cost, reload_cost, counters, tiered=tiered)
     retention = _retention(config, tree, idle, leases, counters, clock=clock)
     slots = _state_slots(config, tree, idle, retention, restore_cost=restore_cost, lower=lower)
-    branches = KnownBranches(tree, retention, slots)
+    windows = _window_rows(config, pool)
+    branches = KnownBranches(tree, retention, slots, windows)
     evictor = Evictor(
         tree=tree,
         pool=pool,
@@ -101,7 +104,23 @@ def assemble(
             misses=misses,
         ),
         slots=slots,
+        windows=windows,
     )
+
+
+def _window_rows(config: CacheConfig, pool: BlockPool) -> WindowRows | None:
+    """Rows of layers with a window, of which blocks of ``pool`` have or have not any."""
+    if not config.window_blocks:
+        return None
+    windows = WindowRows(
+        num_blocks=config.num_blocks,
+        num_window_blocks=config.window_blocks,
+        block_size=config.block_size,
+        window=config.window_tokens,
+        step_tokens=config.step_tokens,
+    )
+    pool.on_release = windows.freed
+    return windows
 
 
 def _retention(

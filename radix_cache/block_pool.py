@@ -9,6 +9,8 @@ exactly one keeper, a radix tree node or a running sequence; sharers are counted
 Always true: an id is in the free list or with one keeper, never both.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -31,6 +33,8 @@ class BlockPool:
             raise ValueError(f"a pool of {num_blocks} blocks, at least 1 is needed")
         self.num_blocks = num_blocks
         self.num_free = num_blocks
+        self.on_release: Callable[[BlockArray], None] | None = None
+        """Is told of ids that are taken back, before they are."""
         # A stack that grows downwards: the free ids are _ids[num_used:], next one first, so
         # that a fresh pool hands out 0, 1, 2, ... and a run keeps its order.
         self._ids: BlockArray = np.arange(num_blocks, dtype=np.int32)
@@ -73,6 +77,8 @@ class BlockPool:
         count = len(blocks)
         if count > used:
             raise ValueError(f"{count} blocks released, {used} are in use")
+        if self.on_release is not None:
+            self.on_release(blocks)
         self._ids[used - count : used] = blocks
         self.num_free += count
 

@@ -20,7 +20,7 @@ from radix_cache.audit import check_partition, check_table, check_tree
 from radix_cache.config import CacheConfig
 from radix_cache.edge import TokenArray
 from radix_cache.handle import CachedSequence as CachedSequence  # noqa: PLC0414
-from radix_cache.nodes import IDLE, LEASED, Tier
+from radix_cache.nodes import IDLE, LEASED, Tier, path_blocks
 from radix_cache.picture import PicturedNode, upper_part
 from radix_cache.residency import Residency
 from radix_cache.snapshots import SnapshotKind, StateOrder, StoredState
@@ -75,6 +75,8 @@ class PrefixCache:
         self._matcher, self._sequences = parts.matcher, parts.sequences
         self.slots = parts.slots
         """Of states; None for a model without recurrent layers."""
+        self.windows = parts.windows
+        """The rows of layers with a window; None where every block has them."""
 
     @property
     def usable_blocks(self) -> int:
@@ -107,6 +109,9 @@ class PrefixCache:
         if self.slots is not None:
             resume = self.slots.find(owner, match.node, match.position, tokens)
             return 0 if resume is None else resume.position
+        if self.windows is not None:
+            table = path_blocks(match.node, match.position)
+            return self.windows.reach_of(table) * self.block_size
         return match.position * self.block_size
 
     def begin(
@@ -461,6 +466,9 @@ class PrefixCache:
             slots=0 if self.slots is None else self.slots.kept.pool.num_slots,
             free_slots=0 if self.slots is None else self.slots.kept.pool.num_free,
             snapshots=0 if self.slots is None else len(self.slots.kept.snapshots),
+            window_blocks=0 if self.windows is None else self.windows.total,
+            free_window_blocks=0 if self.windows is None else self.windows.free,
+            left_window_blocks=0 if self.windows is None else self.windows.left,
             **self._state_counts(),
         )
 
@@ -495,3 +503,5 @@ class PrefixCache:
         for handle in self.branches.handles:
             check_table(handle)
         self._sequences.check()
+        if self.windows is not None:
+            self.windows.check(self.branches.running, self._pool.free_blocks())

@@ -49,6 +49,12 @@ class CacheConfig:
     """Sequences that may run at a time; 0 for as many as there are slots."""
     slot_blocks: int = 1
     """Blocks of which a slot takes the memory."""
+    window_blocks: int = 0
+    """Blocks that rows of layers with a window have room for; 0: every block has it."""
+    window_tokens: int = 0
+    """Tokens that such a layer sees."""
+    step_tokens: int = 0
+    """Tokens of one step at most, drafts included; asked for where there are window blocks."""
     seed: int = 0
     """Mixed into the hashes that find children."""
     debug: bool = False
@@ -82,9 +88,21 @@ class CacheConfig:
                     f"{states} slots for states beside {blocks} blocks and below {above} slots: "
                     "states are kept below the device beside blocks, and tier by tier"
                 )
+        self._check_windows()
         unreached = self.disk_blocks and not self.host_blocks
         if self.host_blocks < 0 or self.disk_blocks < 0 or unreached:
             raise ValueError(
                 f"{self.host_blocks} host and {self.disk_blocks} disk blocks: the disk is reached "
                 "through host memory, so at least 1 host block is needed"
             )
+
+    def _check_windows(self) -> None:
+        if not self.window_blocks:
+            return
+        if self.window_tokens < 1 or self.step_tokens < 1 or self.window_blocks < 0:
+            raise ValueError(
+                f"{self.window_blocks} window blocks for windows of {self.window_tokens} tokens "
+                f"and steps of {self.step_tokens}"
+            )
+        if self.host_blocks or self.state_slots:
+            raise ValueError("window blocks beside tiers below the device, or states")

@@ -73,6 +73,9 @@ class Evictor:
         if rights < LEASED:
             blocks += self._retention.leased_above_shares(unlocked)
         if sequence is None or not sequence.admitted:
+            windows = self._branches.windows
+            if windows is not None and not windows.may_admit():
+                return 0
             blocks -= self._reserve
         return max(0, blocks)
 

@@ -197,6 +197,9 @@ class CachedSequence:
         "num_shared_blocks",
         "resume",
         "resumed",
+        "rows_from",
+        "rows_junction",
+        "rows_to",
         "state_slot",
         "table",
         "warm",
@@ -243,6 +246,10 @@ class CachedSequence:
         """Where it would, were the blocks below restored. For the cache."""
         self.came_from: Snapshot | None = None
         """Where it has begun, if that is still there. For the cache."""
+        self.rows_from = self.rows_to = 0
+        """The blocks whose rows of layers with a window it pins. For ``window_rows``."""
+        self.rows_junction: int | None = None
+        """Blocks that were found, of which the last lack such rows: worth a resume point."""
         self.resumed: tuple[SnapshotKind, Tier] | None = None
         """Why the state was kept that it has begun with, and where; None: it began at zero."""
         self.misses: dict[MissCause, int] = {}

@@ -15,18 +15,25 @@ from radix_cache.nodes import Owner
 from radix_cache.retention import Retention
 from radix_cache.state_slots import StateSlots
 from radix_cache.tree import RadixTree
+from radix_cache.window_rows import WindowRows
 
 
 class KnownBranches:
     """Handles by branch id, whose owners are in ``tree``, and the sequences that run."""
 
     def __init__(
-        self, tree: RadixTree, retention: Retention, slots: StateSlots | None = None
+        self,
+        tree: RadixTree,
+        retention: Retention,
+        slots: StateSlots | None = None,
+        windows: WindowRows | None = None,
     ) -> None:
         self._tree = tree
         self._retention = retention
         self.slots = slots
         """Where states of recurrent layers are kept; None for a model without any."""
+        self.windows = windows
+        """The rows of layers with a window, where not every block has room for them."""
         self.by_id: dict[str, BranchHandle] = {}
         self._running: set[CachedSequence] = set()
         self._inside: set[CachedSequence] = set()
@@ -96,6 +103,8 @@ class KnownBranches:
     def _off_the_tree(self, handle: BranchHandle) -> None:
         if self.slots is not None:
             self.slots.branch_left(handle)
+        if self.windows is not None:
+            self.windows.branch_left(handle)
         self._retention.forget(handle)
         self._tree.meter.gone(handle)
 

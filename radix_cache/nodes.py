@@ -9,6 +9,9 @@ classes change. Data only: ``radix_cache.tree`` is the one that writes to it.
 import enum
 from typing import ClassVar, Final, Protocol
 
+import numpy as np
+
+from radix_cache.block_pool import BlockArray
 from radix_cache.edge import Edge, PieceShop
 from radix_cache.ghosts import Ghost
 
@@ -214,3 +217,15 @@ def path_from(far: Node, start: int) -> list[Node]:
         path.append(node)
         node = node.parent
     return path[::-1]
+
+
+def path_blocks(node: Node, count: int) -> BlockArray:
+    """The first ``count`` blocks of the path to ``node``, which reaches as far, int32 [count]."""
+    table = np.empty(count, dtype=np.int32)
+    at: Node | None = node
+    while at is not None and at.parent is not None:
+        if at.start < count:
+            stop = min(at.end, count)
+            table[at.start : stop] = at.edge.block_ids()[: stop - at.start]
+        at = at.parent
+    return table

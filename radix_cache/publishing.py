@@ -6,15 +6,23 @@ from radix_cache.handle import BranchHandle, CachedSequence
 from radix_cache.nodes import Node, Owner
 from radix_cache.tiers import LowerTiers
 from radix_cache.tree import RadixTree
+from radix_cache.window_rows import WindowRows
 
 
 class Publisher:
     """Gives private blocks to ``tree``. What is there already goes back to ``pool``."""
 
-    def __init__(self, tree: RadixTree, pool: BlockPool, lower: LowerTiers | None) -> None:
+    def __init__(
+        self,
+        tree: RadixTree,
+        pool: BlockPool,
+        lower: LowerTiers | None,
+        windows: WindowRows | None = None,
+    ) -> None:
         self._tree = tree
         self._pool = pool
         self._lower = lower
+        self._windows = windows
 
     def publish(
         self, sequence: CachedSequence, handle: BranchHandle, tokens: TokenArray, target: int
@@ -54,6 +62,8 @@ class Publisher:
             handle.owner, node, shared, tokens, limit=target, table=table
         )
         if position > shared:
+            if self._windows is not None:
+                self._windows.replaced(sequence, shared, own[: position - shared])
             self._pool.release(own[: position - shared])
         return node, position
 

@@ -54,7 +54,8 @@ class RunningSequences:
         self._retention = retention
         self._misses = misses
         self._slots = branches.slots
-        self._publisher = Publisher(tree, pool, lower)
+        self._windows = branches.windows
+        self._publisher = Publisher(tree, pool, lower, branches.windows)
         self.num_private = 0
         """Blocks of running sequences outside the tree."""
 
@@ -84,6 +85,10 @@ class RunningSequences:
             shared = cached // size
             near = tree.climb(near, shared)
             restorable = 0 if far is None or far is resume else far.blocks
+        if self._windows is not None:
+            shared = restorable = self._windows.reach_of(table[:shared])
+            cached = shared * size
+            near = tree.climb(near, shared)
         sequence = CachedSequence(
             handle, table, num_shared=shared, num_prompt=len(tokens), block_size=size
         )
@@ -94,6 +99,10 @@ class RunningSequences:
             self._misses.resumed(sequence, found, position=position, known=handle.known)
             sequence.junction = found if found > position else None
             self._slots.began(sequence, resume, far)
+        if self._windows is not None and shared < match.shared:
+            found = match.shared * size
+            self._misses.resumed(sequence, found, position=cached, known=handle.known)
+            sequence.rows_junction = match.shared
         handle.sequence = sequence
         handle.table, handle.seen = table, tree.tick
         if restorable > match.shared:
@@ -118,6 +127,8 @@ class RunningSequences:
         self._retention.shares.used(handle.owner)
         if self._slots is not None and not sequence.admitted:
             self._check_slot(sequence, num_blocks)
+        if self._windows is not None and not sequence.admitted:
+            self._windows.check_admission(sequence)
         self._evictor.make_room(sequence, num_blocks)
         start = sequence.num_blocks
         end = start + num_blocks
@@ -145,6 +156,8 @@ class RunningSequences:
         self._misses.admitted(sequence)
         if self._slots is not None:
             self._slots.admit(sequence, self._evictor.rights(sequence))
+        if self._windows is not None:
+            self._windows.admit(sequence)
         sequence.admitted = True
         if sequence.beyond is not None:
             self._let_go(sequence, sequence.beyond)
@@ -216,6 +229,8 @@ class RunningSequences:
             self._branches.stopped_inside(sequence)
         sequence.num_shared_blocks = target
         self._count_private(handle, shared - target)
+        if self._windows is not None:
+            self._windows.committed(sequence, len(tokens))
 
     def save(self, sequence: CachedSequence, tokens: TokenArray, kind: SnapshotKind) -> bool:
         """Keep the state of a sequence that runs, if there is a slot that is worth less."""
@@ -240,6 +255,8 @@ class RunningSequences:
             self._slots.end(sequence, state_of, kind)
         elif self._slots is not None:
             self._slots.withdrawn(sequence)
+        if self._windows is not None and sequence.admitted:
+            self._windows.ended(sequence)
         self._release_private(sequence, handle, sequence.num_shared_blocks)
         self._branches.ended(sequence)
         sequence.handle = None

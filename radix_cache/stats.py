@@ -45,6 +45,11 @@ class CacheStats:
     disk_slots: int
     disk_free_slots: int
     """Slots for states below the device."""
+    window_blocks: int
+    """Blocks that rows of layers with a window have room for; 0 where every block has it."""
+    free_window_blocks: int
+    left_window_blocks: int
+    """Those whose rows nobody reads or is thought to come back to."""
 
     prompt_tokens: int
     """Prompt tokens of the sequences that ran. Hits and misses add up to them."""
