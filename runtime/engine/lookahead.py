@@ -26,10 +26,12 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from kernels.upload import upload
+from radix_cache.window_rows import WindowRows
 from runtime.engine.step_rows import step_input
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.rank_link import RunnerBroken
@@ -112,10 +114,13 @@ class Lookahead:
         costs: StepCosts,
         clock: Callable[[], float],
         *,
+        windows: WindowRows | None = None,
         always: bool = False,
     ) -> None:
-        """``always`` begins every step that can be, whether it pays or not: for tests."""
+        """``windows``: where rows behind windows are given back; ``always`` begins every step that
+        can be, whether it pays or not: for tests."""
         self._runner = runner
+        self._windows = windows
         self._costs = costs
         self._clock = clock
         self.always = always
@@ -149,7 +154,7 @@ class Lookahead:
         # A copy: the second pass may take the place of the first one's logits.
         first = self._picked(begun.logits, used)
         others = [chunk for at, chunk in enumerate(chunks) if indices[at] < 0]
-        second = self._runner.run([step_input(chunk) for chunk in others])
+        second = self._runner.run([step_input(chunk, self._windows) for chunk in others])
         return self._picked(torch.cat((first, second)), _merged(chunks, indices, len(used)))
 
     @property
@@ -219,7 +224,8 @@ class Lookahead:
         self._prospect = Prospect(kind=kind, sequences=going_on, rows=rows)
         if not self._pays(kind):
             return None
-        return StepBatch.build(list(map(_next_input, going_on)), self._runner.block_size)
+        inputs = [_next_input(sequence, self._windows) for sequence in going_on]
+        return StepBatch.build(inputs, self._runner.block_size)
 
     def _pays(self, kind: Kind) -> bool:
         share = self._known.setdefault(kind, _Experience()).share
@@ -268,8 +274,20 @@ def agreeing(
         & (batch.slots[mine] == begun.batch.slots[theirs])
         & (batch.block_tables[at, :width] == begun.batch.block_tables[theirs, :width]).all(axis=1)
     )
+    if batch.window is not None and begun.batch.window is not None:
+        same &= _same_rows(batch.window, begun.batch.window, at, theirs)
     indices[at[~same]] = -1
     return indices.tolist(), theirs[same].tolist()
+
+
+def _same_rows(
+    batch: StepBatch, begun: StepBatch, at: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Whether layers with a window read and write the same rows for sequences of two steps."""
+    width = min(batch.block_tables.shape[1], begun.block_tables.shape[1])
+    tables = batch.block_tables[at, :width] == begun.block_tables[theirs, :width]
+    lengths = batch.context_lengths[at] == begun.context_lengths[theirs]
+    return np.logical_and(lengths, tables.all(axis=1))
 
 
 def _merged(chunks: Many[Chunk], indices: list[int], num_used: int) -> list[int]:
@@ -311,12 +329,17 @@ def _expects_another(chunk: Chunk) -> bool:
     )
 
 
-def _next_input(sequence: Sequence) -> SequenceInput:
-    assert sequence.cached is not None
+def _next_input(sequence: Sequence, windows: WindowRows | None) -> SequenceInput:
+    cached, start, window = sequence.cached, len(sequence.buffer), None
+    assert cached is not None
+    if windows is not None:
+        windows.reach(cached, start + 1)
+        window = windows.window_of(cached, start, start + 1)
     return SequenceInput(
         tokens=np.zeros(1, dtype=np.int32),
-        start=len(sequence.buffer),
-        block_table=sequence.cached.block_table,
+        start=start,
+        window=window,
+        block_table=cached.block_table,
         num_logits=1,
-        state_slot=sequence.cached.state_slot,
+        state_slot=cached.state_slot,
     )

@@ -68,7 +68,14 @@ class StepComputation:
 
     def forward(self, chunks: Many[Chunk]) -> Tensor:
         """Logits of the rows of all chunks, in their order, under way."""
-        batch = StepBatch.build([step_input(chunk) for chunk in chunks], self._runner.block_size)
+        windows = self._memory.cache.windows
+        if windows is not None:
+            for chunk in chunks:
+                assert chunk.sequence.cached is not None
+                end = chunk.start + chunk.num_tokens + chunk.num_drafted
+                windows.reach(chunk.sequence.cached, end)
+        inputs = [step_input(chunk, windows) for chunk in chunks]
+        batch = StepBatch.build(inputs, self._runner.block_size)
         self._memory.settle(batch.block_tables)
         if self.lookahead is None:
             return self._runner.forward(batch)

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Many
 
 import numpy as np
 
+from radix_cache.window_rows import WindowRows
 from runtime.grammar.mask_bits import MaskRow, mask_words
 from runtime.grammar.state import GrammarState
 from runtime.messages import TokenArray
@@ -22,14 +23,17 @@ from runtime.scheduling.step_plan import Chunk
 _REMEMBERED_MASKS = 64
 
 
-def step_input(chunk: Chunk) -> SequenceInput:
-    """The model's input for a chunk and its draft."""
+def step_input(chunk: Chunk, windows: WindowRows | None) -> SequenceInput:
+    """The model's input for a chunk and its draft; ``windows``: where rows behind windows are given
+    back, which have reached it."""
     sequence, draft = chunk.sequence, chunk.draft.tokens
     assert sequence.cached is not None
     tokens = sequence.buffer.part(chunk.start, chunk.start + chunk.num_tokens)
+    end = chunk.start + chunk.num_tokens + len(draft)
     return SequenceInput(
         tokens=np.concatenate((tokens, draft)) if len(draft) else tokens,
         start=chunk.start,
+        window=None if windows is None else windows.window_of(sequence.cached, chunk.start, end),
         block_table=sequence.cached.block_table,
         num_logits=1 + len(draft) if chunk.samples else 0,
         state_slot=sequence.cached.state_slot,

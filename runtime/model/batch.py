@@ -50,6 +50,9 @@ class SequenceInput:
     """Where its state is, for models with recurrent layers: without one, tokens of a sequence's
     beginning alone are computed, and nothing is kept; ``TRIAL_STATE`` where nobody looks at the
     result."""
+    window: tuple[int, TokenArray] | None = None
+    """Where rows behind windows are given back: the first of its blocks that layers with a window
+    still have, and int32 the window blocks from there on; they must cover what such layers see."""
     certain: tuple[int, ...] = ()
     """The rows among these behind which the next token is known; no logits are computed for them.
     Counted from the first."""
@@ -59,6 +62,17 @@ class SequenceInput:
             raise ValueError(f"{self.num_logits} logit rows of {len(self.tokens)} tokens")
         if self.certain and not all(0 <= place < self.num_logits for place in self.certain):
             raise ValueError(f"places {self.certain} of {self.num_logits} logit rows")
+
+
+def with_any_window(
+    entry: SequenceInput, *, window: int, num_blocks: int, block_size: int
+) -> SequenceInput:
+    """The input with some of ``num_blocks`` window blocks, of layers that see ``window`` tokens, for
+    steps whose results nobody looks at."""
+    first = max(0, entry.start - window) // block_size
+    count = -(-(entry.start + len(entry.tokens)) // block_size) - first
+    blocks = (np.arange(count) + int(entry.block_table[first])) % num_blocks
+    return replace(entry, window=(first, blocks.astype(np.int32)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +96,10 @@ class StepBatch:
     state_slots: IntArray
     """[S] see ``SequenceInput``."""
     block_size: int
+    window: "StepBatch | None" = None
+    """The same step for layers with a window, where their rows are given back behind it: contexts
+    begin where theirs do, and blocks are window blocks. What they compute does not depend on it,
+    since keys are rotated before they are written."""
 
     @classmethod
     def build(cls, inputs: Sequence[SequenceInput], block_size: int) -> "StepBatch":
@@ -92,6 +110,9 @@ class StepBatch:
         """
         if not inputs:
             raise ValueError("a step needs at least one sequence")
+        if inputs[0].window is not None:
+            plain = cls.build([replace(entry, window=None) for entry in inputs], block_size)
+            return replace(plain, window=plain.seen_by_windows(inputs))
         if all(len(entry.tokens) == 1 and not entry.certain for entry in inputs):
             return cls._of_single_tokens(inputs, block_size)
         counts = np.array([len(entry.tokens) for entry in inputs], dtype=np.int64)
@@ -158,6 +179,31 @@ class StepBatch:
             logit_rows=rows if len(logit_rows) == len(inputs) else np.array(logit_rows, np.int64),
             state_slots=np.array([entry.state_slot for entry in inputs], dtype=np.int64),
             block_size=block_size,
+        )
+
+    def seen_by_windows(self, inputs: Sequence[SequenceInput]) -> "StepBatch":
+        """The step as layers with a window see it.
+
+        Raises:
+            ValueError: there are fewer window blocks than a sequence's tokens take.
+        """
+        given = [entry.window for entry in inputs if entry.window is not None]
+        skipped = np.array([first for first, _ in given], dtype=np.int64) * self.block_size
+        return self.behind(skipped, [blocks for _, blocks in given])
+
+    def behind(self, skipped: IntArray, tables: Sequence[TokenArray]) -> "StepBatch":
+        """The step with contexts that begin ``skipped`` [S] tokens later, in blocks of their own,
+        int32 each."""
+        lengths = self.context_lengths - skipped
+        entries = list(zip(lengths.tolist(), tables, strict=True))
+        return StepBatch.laid_out(
+            token_ids=self.token_ids,
+            query_starts=self.query_starts,
+            context_lengths=lengths,
+            block_tables=_padded_tables(entries, self.block_size),
+            logit_rows=self.logit_rows,
+            state_slots=self.state_slots,
+            block_size=self.block_size,
         )
 
     def with_tokens(self, token_ids: IntArray) -> "StepBatch":
@@ -257,15 +303,22 @@ def _block_tables(inputs: Sequence[SequenceInput], block_size: int) -> npt.NDArr
     Raises:
         ValueError: there are fewer.
     """
-    lengths = [entry.start + len(entry.tokens) for entry in inputs]
-    needed = [-(-length // block_size) for length in lengths]
-    if len(inputs) == 1 and len(inputs[0].block_table) >= needed[0]:
-        return inputs[0].block_table[None, : needed[0]].astype(np.int32)
-    tables = np.full((len(inputs), max(needed)), -1, dtype=np.int32)
-    for row, (entry, count) in enumerate(zip(inputs, needed, strict=True)):
-        if len(entry.block_table) < count:
-            raise ValueError(f"{len(entry.block_table)} blocks do not hold {lengths[row]} tokens")
-        tables[row, :count] = entry.block_table[:count]
+    entries = [(entry.start + len(entry.tokens), entry.block_table) for entry in inputs]
+    return _padded_tables(entries, block_size)
+
+
+def _padded_tables(
+    entries: Sequence[tuple[int, TokenArray]], block_size: int
+) -> npt.NDArray[np.int32]:
+    """The blocks that hold so many tokens of each sequence; see ``_block_tables``."""
+    needed = [-(-length // block_size) for length, _ in entries]
+    if len(entries) == 1 and len(entries[0][1]) >= needed[0]:
+        return entries[0][1][None, : needed[0]].astype(np.int32)
+    tables = np.full((len(entries), max(needed)), -1, dtype=np.int32)
+    for row, ((length, table), count) in enumerate(zip(entries, needed, strict=True)):
+        if len(table) < count:
+            raise ValueError(f"{len(table)} blocks do not hold {length} tokens")
+        tables[row, :count] = table[:count]
     return tables
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from runtime.model.attention_shape import Attention as Attention  # noqa: PLC0414, asked for here
 from runtime.model.compressed import Compressed
-from runtime.model.kv_shape import KVShape
+from runtime.model.kv_layout import KVGroup, KVLayout, kv_layout
 from runtime.model.latent import Latent
 from runtime.model.recurrent import Recurrent
 from runtime.model.schemes import Quantisation
@@ -219,15 +219,6 @@ class LayerInputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KVGroup:
-    """Layers of attention whose keys and values are of one shape, so that one tensor has them."""
-
-    shape: KVShape
-    layers: int
-    """How many they are."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A decoder-only transformer with RMSNorms."""
 
@@ -290,7 +281,8 @@ class ModelConfig:
                     f"layer {index} of attention shares the keys of {mixer.shares}, which is none "
                     "before it with keys of its own"
                 )
-            if (other.kv_shape, other.rope) != (mixer.kv_shape, mixer.rope):
+            kinds = [(each.kv_shape, each.rope, each.window) for each in (other, mixer)]
+            if kinds[0] != kinds[1]:
                 raise ValueError(f"layer {index} of attention cannot read the keys of another kind")
 
     def _check_streams(self) -> None:
@@ -333,44 +325,27 @@ class ModelConfig:
         mixers = [layer.mixer for layer in self.layers]
         return tuple([mixer for mixer in mixers if isinstance(mixer, Recurrent)])
 
+    def kv_layout(self, *, apart: bool = False) -> KVLayout:
+        """Where the pool has what layers of attention keep; ``apart``: those with a window in
+        groups of their own."""
+        return kv_layout(self.attention, apart=apart)
+
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:
-        """What the layers of attention keep, by its shape: one group where all are alike. In the
-        order of the groups' first layers, index keys last; layers that share another's keep
-        nothing."""
-        keeping = [mixer.kv_shape for mixer in self.attention if mixer.shares is None]
-        keeping += [shape for mixer in self.attention if (shape := mixer.index_shape) is not None]
-        return tuple(
-            KVGroup(shape=shape, layers=keeping.count(shape)) for shape in dict.fromkeys(keeping)
-        )
+        """What the layers of attention keep, by its shape: one group where all are alike."""
+        return self.kv_layout().groups
 
     @property
-    def index_places(self) -> tuple[tuple[int, int] | None, ...]:
-        """The place of the index keys that lie beside each layer's keys and values, as
-        ``kv_places`` has it; None: it has none such."""
-        shapes = [group.shape for group in self.kv_groups]
-        found: list[tuple[int, int] | None] = []
-        for mixer in self.attention:
-            place = sum(each is not None for each in found)
-            shape = mixer.index_shape
-            found.append(None if shape is None else (shapes.index(shape), place))
-        return tuple(found)
-
-    @property
-    def kv_places(self) -> tuple[tuple[int, int], ...]:
-        """Of each layer of attention, the group that its keys and values are in, and its place
-        there; that of another where it shares that one's."""
-        shapes = [group.shape for group in self.kv_groups]
-        taken = [0] * len(shapes)
-        places: list[tuple[int, int]] = []
-        for mixer in self.attention:
-            if mixer.shares is not None:
-                places.append(places[mixer.shares])
-                continue
-            group = shapes.index(mixer.kv_shape)
-            places.append((group, taken[group]))
-            taken[group] += 1
-        return tuple(places)
+    def window(self) -> int | None:
+        """Tokens that layers with a window see, the most of any; None: no layer has one, or rows
+        behind windows are not given back, since all layers have one or some keep a state."""
+        windows = [mixer.window for mixer in self.attention]
+        given = [each for each in windows if each is not None]
+        if not given or len(given) == len(windows) or self.recurrent:
+            return None
+        if not all(isinstance(mixer, Attention) for mixer in self.attention):
+            return None
+        return max(given)
 
     @property
     def head_dim(self) -> int:

@@ -18,8 +18,8 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ from runtime.model.step_buckets import (
     RecordedSizes,
     StepArrays,
     buckets_up_to,
+    most_window_blocks,
     padded,
     padded_prefixes,
     smallest,
@@ -175,6 +176,7 @@ class StepGraphs:
         sizes: RecordedSizes,
         record: Recorder,
         states: StatePool | None = None,
+        spare_window_block: int | None = None,
         also: Iterable[Callable[[], object]] = (),
     ) -> None:
         """Record what steps of these sizes need.
@@ -182,12 +184,13 @@ class StepGraphs:
         Args:
             spare_block: a block of ``pool`` that nobody else uses.
             states: of a model with recurrent layers.
+            spare_window_block: the same of window blocks, where the pool has such.
             also: what else is launched in service; compiled with the steps, and called once.
         """
         self._decoder = decoder
         self._pool = pool
         self._states = states
-        self._spare_block = spare_block
+        self._spare = _Spare(spare_block, spare_window_block)
         self._on_triton = wants_triton(pool.device)
         self.counts = GraphCounts()
         self.steps: dict[Bucket, _RecordedStep] = {}
@@ -221,7 +224,7 @@ class StepGraphs:
         return len(self.steps)
 
     def _made(self, bucket: Bucket) -> "_RecordedStep":
-        return _RecordedStep(self._decoder, self._pool, bucket, self._spare_block, self._states)
+        return _RecordedStep(self._decoder, self._pool, bucket, self._spare, self._states)
 
     def _record(self, made: "_RecordedStep", record: Recorder) -> None:
         try:
@@ -295,6 +298,14 @@ class StepGraphs:
         self.counts.eager_chunks += bool(needed.chunk)
 
 
+class _Spare(NamedTuple):
+    """Blocks that nobody reads, for rows of no sequence."""
+
+    block: int
+    window_block: int | None
+    """None: the pool has none such."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
     """A step that is to be computed, and what follows from it on the host."""
@@ -320,27 +331,36 @@ class _RecordedStep:
         decoder: Decoder,
         pool: KVPool,
         bucket: Bucket,
-        spare_block: int,
+        spare: _Spare,
         states: StatePool | None,
     ) -> None:
         self._decoder = decoder
         self._pool = pool
         self.bucket = bucket
-        self._spare_block = spare_block
+        self._spare = spare
         self._states, self._room = states, room_of(bucket)
         self._on_triton = wants_triton(pool.device)
         self._spans: tuple[SequenceSpan, ...] = ()
+        self._near_spans: tuple[SequenceSpan, ...] = ()
         self._plan: StateMoves | None = None
         """Of the step, for states on the host."""
         blocks = -(-decoder.config.max_context_tokens // pool.block_size)
         like = _places(bucket, min(blocks, pool.num_blocks))
+        like[2].fill_(spare.block * pool.block_size)
+        near: list[Tensor] = []
+        if spare.window_block is not None and decoder.config.window is not None:
+            longest = most_window_blocks(decoder.config.window, bucket, pool.block_size)
+            near = _near_places(bucket, min(blocks, longest))
+            near[0].fill_(spare.window_block * pool.block_size)
+        self._shown = len(like)
+        """Places of what layers of all kinds read."""
+        like += near
         self._own = len(like)
         if states is not None:
             none = np.zeros(0, dtype=np.int64)
             nobody = states.plan(none, none, np.zeros(1, dtype=np.int64))
             like += self._with_states(nobody)
         self._places = FixedPlaces(like, pool.device)
-        like[2].fill_(spare_block * pool.block_size)
         self._places.write(like)
         self._run: Callable[[], Tensor] = self._forward
 
@@ -366,10 +386,14 @@ class _RecordedStep:
         """[R, vocab]: logits of a step of this bucket, its first tokens taken from ``tokens``
         if they are given."""
         batch, plan = given.batch, given.plan
-        written = _tensors(padded(batch, self.bucket, self._spare_block))
+        written = _tensors(padded(batch, self.bucket, self._spare.block))
         if self.bucket.shared:
             prefixes = padded_prefixes(given.shared, self.bucket)
             written += [prefixes.members, prefixes.lengths, prefixes.skips]
+        if batch.window is not None and self._spare.window_block is not None:
+            near = padded(batch.window, self.bucket, self._spare.window_block)
+            seen = near.slots, near.context_lengths, near.block_tables
+            written += [torch.from_numpy(array) for array in seen]
         if plan is not None:
             written += self._with_states(plan)
         self._places.write(written)
@@ -377,6 +401,7 @@ class _RecordedStep:
             self._places.tensors[0][: len(tokens)].copy_(tokens)
         if not self._on_triton:
             self._spans = batch.spans()
+            self._near_spans = () if batch.window is None else batch.window.spans()
         logits = self._run()[: len(batch.logit_rows)]
         if plan is not None and self._states is not None:
             self._states.settle(plan)
@@ -392,9 +417,9 @@ class _RecordedStep:
     def _forward(self) -> Tensor:
         """The model over the buffers. Its layout is a new one each time: what kernels work out
         of it once a step is to be part of the recording."""
-        token_ids, positions, slots, logit_rows, *context = self._places.tensors[: self._own]
+        shown = self._places.tensors[: self._shown]
+        token_ids, positions, slots, logit_rows, *context = shown
         query_starts, context_lengths, block_tables, *prefixes = context
-        bucket = self.bucket
         inputs = StepInputs(
             token_ids=token_ids,
             positions=positions,
@@ -402,18 +427,35 @@ class _RecordedStep:
             logit_rows=logit_rows,
             states=self._state_step(),
             highest_position=self._decoder.config.max_context_tokens - 1,
-            layout=PagedLayout(
-                query_starts=query_starts,
-                context_lengths=context_lengths,
-                block_tables=block_tables,
-                max_query_tokens=max(bucket.chunk, bucket.decode_width),
-                max_decode_tokens=bucket.decode_width,
+            layout=replace(
+                self._layout(query_starts, context_lengths, block_tables),
                 spans=lambda: self._spans,
                 shared=_prefixes(prefixes),
-                has_rows_of_nobody=True,
             ),
+            near=self._near(query_starts),
         )
         return self._decoder.forward(inputs, self._pool)
+
+    def _near(self, query_starts: Tensor) -> tuple[Tensor, PagedLayout] | None:
+        """Slots and layout of layers whose rows are given back behind their window."""
+        given = self._places.tensors[self._shown : self._own]
+        if not given:
+            return None
+        slots, context_lengths, block_tables = given
+        layout = self._layout(query_starts, context_lengths, block_tables)
+        return slots, replace(layout, spans=lambda: self._near_spans)
+
+    def _layout(
+        self, query_starts: Tensor, context_lengths: Tensor, block_tables: Tensor
+    ) -> PagedLayout:
+        return PagedLayout(
+            query_starts=query_starts,
+            context_lengths=context_lengths,
+            block_tables=block_tables,
+            max_query_tokens=max(self.bucket.chunk, self.bucket.decode_width),
+            max_decode_tokens=self.bucket.decode_width,
+            has_rows_of_nobody=True,
+        )
 
 
 def _tell(done: int, of: int) -> None:
@@ -452,6 +494,13 @@ def _places(bucket: Bucket, max_blocks: int) -> list[Tensor]:
         empty = padded_prefixes(None, bucket)
         places += [empty.members, empty.lengths, empty.skips]
     return places
+
+
+def _near_places(bucket: Bucket, max_blocks: int) -> list[Tensor]:
+    """The same of what layers with a window read apart: slots, contexts and block tables."""
+    shapes: list[tuple[int, ...]] = [(bucket.sequences,), (bucket.sequences, max_blocks)]
+    slots = torch.zeros(bucket.tokens, dtype=torch.int64)
+    return [slots, *(torch.zeros(shape, dtype=torch.int32) for shape in shapes)]
 
 
 def _tensors(arrays: StepArrays) -> list[Tensor]:

@@ -62,6 +62,9 @@ class StepInputs:
     """States of the sequences, in a model with recurrent layers."""
     all_rows: bool = False
     """Logits are asked for every token, in their order. A recording never says so."""
+    near: tuple[Tensor, PagedLayout] | None = None
+    """``slots`` and ``layout`` of layers with a window, where their rows are given back behind
+    it."""
 
 
 _Mixer = AttentionMixer | LatentMixer | CompressedMixer | RecurrentMixer
@@ -254,6 +257,8 @@ class DecoderLayer:
         slots, layout = inputs.slots, inputs.layout
         if isinstance(mixer, AttentionMixer):
             blocks = pool.layer(self._index)
+            if inputs.near is not None and pool.windowed[self._index]:
+                slots, layout = inputs.near
             return mixer(
                 normed,
                 rotation=rotation,
@@ -429,7 +434,8 @@ class Decoder:
     ) -> tuple[Tensor, Tensor]:
         rotations = [table.at(inputs.positions, inputs.highest_position) for table in self._tables]
         native, layout = self.native, inputs.layout
-        if native is None or not native.takes(len(delta), pool.layers, layout):
+        parted = inputs.near is not None
+        if native is None or parted or not native.takes(len(delta), pool.layers, layout):
             choice = self._shared_in_step(layout, pool)
             for index, layer in enumerate(self._layers):
                 rotation = rotations[self._table_of_layer[index]]

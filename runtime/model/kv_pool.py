@@ -6,17 +6,21 @@ tokens together: [kv_heads, block_size, head_dim]; int8 and fp8 rows are longer 
 (``kernels.quantised_kv``). Of latent attention there is one row that is key and value, of sparse
 attention with an index key behind them; index keys that choose blocks are a group. Layers whose
 keys are of one shape lie in one tensor, a group; of most models there is one group. A layer that
-shares another's keys and values has no room of its own.
+shares another's keys and values has no room of its own. Where rows behind windows are given back,
+groups of layers with a window have fewer blocks, and indices of their own, window blocks.
 
 Always true: blocks are never moved or cleared; what was not written is never read.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from kernels.large_pages import large_pages, touched_bytes
 from kernels.quantised_kv import row_size
-from runtime.model.config import KVGroup, LoadError, ModelConfig
+from runtime.model.config import LoadError, ModelConfig
+from runtime.model.kv_layout import KVGroup
 from runtime.model.pages_ahead import AHEAD_BYTES, PagesAhead
 
 
@@ -38,33 +42,45 @@ class KVPool:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        window_blocks: int | None = None,
     ) -> None:
+        """``window_blocks``: blocks of layers with a window; None: ``num_blocks``, the same
+        ones."""
+        layout = config.kv_layout(apart=window_blocks is not None)
         self.num_blocks = num_blocks
+        self.window_blocks = window_blocks
         self.block_size = block_size
         self.dtype = dtype
         """How keys and values are kept."""
         self.device = device
-        shapes = [_shape(group, num_blocks, block_size, dtype) for group in config.kv_groups]
+        counts = [(window_blocks or 0) if each.windowed else num_blocks for each in layout.groups]
+        shapes = [
+            _shape(group, count, block_size, dtype)
+            for group, count in zip(layout.groups, counts, strict=True)
+        ]
         try:
             self.groups: tuple[Tensor, ...] = tuple(_made(each, dtype, device) for each in shapes)
             """[layers, rows, blocks, kv_heads, block_size, head_dim] of each group of
             ``ModelConfig.kv_groups``: all that there is."""
         except (OSError, RuntimeError) as error:
-            size = num_blocks * block_bytes(config, block_size, dtype)
+            size = sum(shape.numel() for shape in shapes) * dtype.itemsize
             raise LoadError(
                 f"{num_blocks} KV blocks take {size / (1 << 30):.1f} GiB, which cannot be had on "
                 f"{device.type}: a smaller --num-blocks or --kv-cache-mib would fit"
             ) from error
-        self._reached = 0
-        """Blocks that were written, all below the highest of them included."""
         ample = device.type == "cpu" and self.num_bytes > AHEAD_BYTES // 8
-        self._pages = PagesAhead(self.groups) if ample else None
-        placed = [self.groups[group][place] for group, place in config.kv_places]
+        kinds = list(zip(layout.groups, self.groups, strict=True))
+        self._all = _Written([made for group, made in kinds if not group.windowed], ample=ample)
+        near = [made for group, made in kinds if group.windowed]
+        self._near = _Written(near, ample=ample) if near else None
+        placed = [self.groups[group][place] for group, place in layout.places]
         self.layers = [(layer[0], layer[-1]) for layer in placed]
         """The result of ``layer`` for each."""
+        self.windowed = layout.windowed
+        """Of each layer, whether its blocks are window blocks."""
         self._index_keys = [
             None if place is None else self.groups[place[0]][place[1], 0]
-            for place in config.index_places
+            for place in layout.index_places
         ]
 
     @property
@@ -78,21 +94,21 @@ class KVPool:
             raise ValueError(f"{len(self.groups)} groups of layers are not in one tensor")
         return self.groups[0]
 
-    def reach(self, block: int) -> None:
-        """Note that blocks up to ``block`` are about to be written."""
-        self._reached = max(self._reached, block + 1)
-        if self._pages is not None:
-            self._pages.reach(block)
+    def reach(self, block: int, window_block: int | None = None) -> None:
+        """Note that blocks up to ``block`` are about to be written, and window blocks likewise."""
+        self._all.reach(block)
+        if self._near is not None and window_block is not None:
+            self._near.reach(window_block)
 
     def rest(self) -> None:
         """Note that no block is written until the next ``reach``."""
-        if self._pages is not None:
-            self._pages.rest()
+        for written in filter(None, (self._all, self._near)):
+            written.rest()
 
     def settle(self) -> None:
         """Return when no memory is being provided beside the caller."""
-        if self._pages is not None:
-            self._pages.wait()
+        for written in filter(None, (self._all, self._near)):
+            written.settle()
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """(keys, values) of a layer, counted among those of attention, each
@@ -121,9 +137,36 @@ class KVPool:
         be, in whole pages."""
         if self.device.type != "cpu" or not self.num_blocks:
             return self.num_bytes
+        return sum(written.memory_bytes for written in filter(None, (self._all, self._near)))
+
+
+class _Written:
+    """Tensors of equally many blocks in host memory, which is provided as they are written."""
+
+    def __init__(self, groups: Sequence[Tensor], *, ample: bool) -> None:
+        self._groups = groups
+        self._reached = 0
+        """Blocks that were written, all below the highest of them included."""
+        self._pages = PagesAhead(groups) if ample else None
+
+    def reach(self, block: int) -> None:
+        self._reached = max(self._reached, block + 1)
+        if self._pages is not None:
+            self._pages.reach(block)
+
+    def rest(self) -> None:
+        if self._pages is not None:
+            self._pages.rest()
+
+    def settle(self) -> None:
+        if self._pages is not None:
+            self._pages.wait()
+
+    @property
+    def memory_bytes(self) -> int:
         asked = 0 if self._pages is None else self._pages.asked
         used = max(self._reached, asked)
-        return sum(_touched(group, used) for group in self.groups)
+        return sum(_touched(group, used) for group in self._groups)
 
 
 def _shape(group: KVGroup, num_blocks: int, block_size: int, dtype: torch.dtype) -> torch.Size:
@@ -147,6 +190,15 @@ def _touched(group: Tensor, used: int) -> int:
 
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
     """Memory of one block over all layers."""
-    return sum(
-        _shape(group, 1, block_size, dtype).numel() * dtype.itemsize for group in config.kv_groups
-    )
+    return sum(_bytes_of(group, block_size, dtype) for group in config.kv_groups)
+
+
+def parted_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> tuple[int, int]:
+    """Memory of one block over the layers that see all, and of one over those with a window."""
+    groups = config.kv_layout(apart=True).groups
+    near = sum(_bytes_of(each, block_size, dtype) for each in groups if each.windowed)
+    return block_bytes(config, block_size, dtype) - near, near
+
+
+def _bytes_of(group: KVGroup, block_size: int, dtype: torch.dtype) -> int:
+    return _shape(group, 1, block_size, dtype).numel() * dtype.itemsize

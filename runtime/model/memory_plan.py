@@ -13,9 +13,10 @@ from kernels.attention import MOST_ON_TRITON
 from kernels.quantised_kv import FP8
 from runtime.config import EngineConfig
 from runtime.model.config import Attention, LoadError, ModelConfig
-from runtime.model.kv_pool import block_bytes
+from runtime.model.kv_pool import block_bytes, parted_bytes
 from runtime.model.layers import WeightBits
 from runtime.model.state_plan import StatePlan, plan_states
+from runtime.model.window_plan import plan_windows
 
 WIDTHS: dict[WeightBits, float] = {8: 1, 4: 0.5, "fp8": 1}
 """Bytes of a weight that is quantised while it is loaded."""
@@ -33,7 +34,10 @@ class MemoryPlan:
     """A plan for the memory beside the weights."""
 
     num_blocks: int
+    window_blocks: int | None
+    """Blocks of layers with a window, where rows behind it are given back; None: every block."""
     block_bytes: int
+    """Of a block over all layers."""
     kv_dtype: torch.dtype
     kv_bytes: int
     """Bytes for KV, and for states where there are any."""
@@ -82,11 +86,18 @@ def plan_memory(
     block = block_bytes(model, config.block_size, kv_dtype)
     budget = _budget(config, block, device, free_bytes)
     states = plan_states(config, model, dtype=dtype, kv_dtype=kv_dtype, kv_bytes=budget)
-    num_blocks = config.num_blocks
+    num_blocks, window_blocks = config.num_blocks, None
     if num_blocks is None:
         num_blocks = _blocks_that_fit(block, budget - states.num_bytes)
+    if model.window is not None and not config.host_kv_bytes:
+        parts = parted_bytes(model, config.block_size, kv_dtype)
+        found = plan_windows(config, model.window, parts, budget)
+        if found is not None:
+            num_blocks, window_blocks = found
+            budget = num_blocks * parts[0] + window_blocks * parts[1]
     return MemoryPlan(
         num_blocks=num_blocks,
+        window_blocks=window_blocks,
         block_bytes=block,
         kv_dtype=kv_dtype,
         kv_bytes=budget,

@@ -26,6 +26,8 @@ class Room(NamedTuple):
     state_slots: int = 0
     """Slots for states, and rings of those that run (``state_plan``)."""
     state_rings: int = 0
+    window_blocks: int = 0
+    """Blocks of layers with a window, where their rows are given back; 0: every block is."""
 
     def within(self, other: "Room") -> bool:
         """Whether there is no more of anything than in another."""

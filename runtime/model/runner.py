@@ -20,7 +20,7 @@ from kernels.native_library import native_library, own_threads
 from kernels.upload import upload
 from radix_cache.snapshots import SlotOrder
 from runtime.config import DeviceName, DTypeName, EngineConfig, Quantization
-from runtime.model.batch import SequenceInput, StepBatch
+from runtime.model.batch import SequenceInput, StepBatch, with_any_window
 from runtime.model.config import LoadError
 from runtime.model.cuda_graphs import AgreedRecorder, CudaRecorder, Recorder, StepGraphs
 from runtime.model.decoder import StepInputs
@@ -62,6 +62,7 @@ class ModelRunner:
         max_recorded_sequences: int = 256,
         max_step_tokens: int = 0,
         states: StatePlan | None = None,
+        window_blocks: int | None = None,
     ) -> None:
         """
         Args:
@@ -73,18 +74,23 @@ class ModelRunner:
                 warmed up.
             states: of a model with recurrent layers, the slots for its states; None: none until
                 ``hold_states``.
+            window_blocks: blocks of layers with a window, whose rows are given back behind it;
+                None: they have every block, like other layers.
         """
         self.model = model
         self._ranks = model.ranks
         self._rests = False
         """The other ranks know that no step comes for now."""
         self._num_blocks = num_blocks
+        self.window_blocks = window_blocks
+        spare = int(record is not None)
         self.pool = KVPool(
             model.config,
-            num_blocks=num_blocks + (record is not None),
+            num_blocks=num_blocks + spare,
             block_size=block_size,
             dtype=kv_dtype or model.dtype,
             device=model.device,
+            window_blocks=None if window_blocks is None else window_blocks + spare,
         )
         self.states: StatePool | None = None
         """States of a model with recurrent layers; without slots until ``hold_states``."""
@@ -108,12 +114,13 @@ class ModelRunner:
             warming.append(single_token())
             also.append(self.states.rehearse)
         for step in warming:
-            batch = StepBatch.build(step, block_size)
+            batch = StepBatch.build(self._for_trial(step), block_size)
             also.append(functools.partial(self.run_as_it_comes, batch, None))
         return StepGraphs(
             model.decoder,
             self.pool,
             spare_block=self._num_blocks,
+            spare_window_block=self.window_blocks,
             sizes=RecordedSizes(
                 max_sequences=max_sequences,
                 large_chunks=recorded_chunks(
@@ -249,8 +256,11 @@ class ModelRunner:
 
     def run_as_it_comes(self, batch: StepBatch, tokens: Tensor | None) -> Tensor:
         """``forward`` without a recording."""
-        device = self.model.device
-        self.pool.reach(int(batch.slots.max()) // self.block_size)
+        device, window = self.model.device, batch.window
+        if (window is None) != (self.window_blocks is None):
+            raise ValueError("a step without window blocks, or with such as the pool has not")
+        highest = None if window is None else int(window.slots.max()) // self.block_size
+        self.pool.reach(int(batch.slots.max()) // self.block_size, highest)
         states = None
         if self.states is not None:
             states = self.states.step(batch.state_slots, batch.first_positions, batch.query_starts)
@@ -263,6 +273,7 @@ class ModelRunner:
             all_rows=len(batch.logit_rows) == batch.num_tokens,
             highest_position=int(batch.context_lengths.max()) - 1,
             layout=batch.layout(device),
+            near=None if window is None else (upload(window.slots, device), window.layout(device)),
         )
         with torch.inference_mode():
             return self.model.decoder.forward(inputs, self.pool)
@@ -270,6 +281,20 @@ class ModelRunner:
     def run(self, inputs: list[SequenceInput]) -> Tensor:
         """``forward`` of a step laid out from its sequences."""
         return self.forward(StepBatch.build(inputs, self.block_size))
+
+    def run_trial(self, inputs: list[SequenceInput]) -> Tensor:
+        """The same of a step whose results nobody looks at, in any window blocks."""
+        return self.run(self._for_trial(inputs))
+
+    def _for_trial(self, inputs: list[SequenceInput]) -> list[SequenceInput]:
+        window, count = self.model.config.window, self.window_blocks
+        if window is None or count is None:
+            return inputs
+        size = self.block_size
+        return [
+            with_any_window(entry, window=window, num_blocks=count, block_size=size)
+            for entry in inputs
+        ]
 
 
 def load_runner(
@@ -313,7 +338,9 @@ def load_runner(
         device=device,
         free_bytes=lambda: share_of_free(free_after_loading(device), device, config),
     )
-    room = Room(plan.num_blocks, plan.states.slots, plan.states.rings)
+    room = Room(
+        plan.num_blocks, plan.states.slots, plan.states.rings, window_blocks=plan.window_blocks or 0
+    )
     if ranks is not None:
         room = ranks.room(room)
     share_work(threads, compiled=device.type == "cpu" and model.decoder.is_compiled)
@@ -330,6 +357,7 @@ def load_runner(
             if room.state_slots
             else None
         ),
+        window_blocks=room.window_blocks or None,
     )
 
 

@@ -21,6 +21,7 @@ from kernels.paged_layout import (
     SharedPrefixes,
     decode_width,
 )
+from radix_cache.window_rows import claim_of
 from runtime.model.batch import StepBatch
 
 PREFIX_GROUPS = 8
@@ -208,6 +209,13 @@ class StepArrays:
     query_starts: npt.NDArray[np.int32]
     context_lengths: npt.NDArray[np.int32]
     block_tables: npt.NDArray[np.int32]
+
+
+def most_window_blocks(window: int, bucket: Bucket, block_size: int) -> int:
+    """The longest table of window blocks of a step of ``bucket``: what one sequence's tokens see and
+    write, and what is kept behind."""
+    tokens = max(bucket.chunk, bucket.decode_width)
+    return claim_of(window, block_size) + -(-tokens // block_size)
 
 
 def padded(batch: StepBatch, bucket: Bucket, spare_block: int) -> StepArrays:

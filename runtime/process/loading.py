@@ -29,6 +29,7 @@ from runtime.model.config import LoadError
 from runtime.model.kv_pool import block_bytes
 from runtime.model.rank_link import RankLink
 from runtime.model.runner import ModelRunner, load_runner
+from runtime.model.window_plan import tokens_of_step
 from runtime.offload.below_plan import BelowPlan
 from runtime.offload.opening import KVTiers, open_tiers
 from runtime.process.one_line import in_one_line
@@ -171,7 +172,7 @@ def assemble(
     )
     lookahead = None
     if on_gpu if looks_ahead is None else looks_ahead:
-        lookahead = Lookahead(runner, costs, clock)
+        lookahead = Lookahead(runner, costs, clock, windows=cache.windows)
     return Engine(
         info=info,
         scheduler=scheduler,
@@ -210,6 +211,9 @@ def _cache(
             state_slots=0 if runner.states is None else runner.states.num_slots,
             running_slots=0 if runner.states is None else runner.states.num_rings,
             slot_blocks=_slot_blocks(config, runner),
+            window_blocks=runner.window_blocks or 0,
+            window_tokens=runner.model.config.window or 0,
+            step_tokens=tokens_of_step(config),
         ),
         clock=clock,
         restore_cost=costs.restore_s,

@@ -116,7 +116,7 @@ class FollowingRank:
         files = self._files + files_digest(self._config.model)
         self._say(RankRoom(**own._asdict(), files=files))
         heard = self._hear(RankBlocks)
-        told = Room(heard.num_blocks, heard.state_slots, heard.state_rings)
+        told = Room(heard.num_blocks, heard.state_slots, heard.state_rings, heard.window_blocks)
         if told.num_blocks < 2 or not told.within(own):
             raise FrameError(f"{told} where there is {own}")
         return told
@@ -205,6 +205,7 @@ def follow(runner: ModelRunner, receive: Callable[[int], bytes], group: RankGrou
         block_size=runner.block_size,
         max_context_tokens=config.max_context_tokens,
         state_slots=0 if runner.states is None else runner.states.num_slots,
+        window_blocks=runner.window_blocks or 0,
     )
     while True:
         order = read_order(receive, limits, number)

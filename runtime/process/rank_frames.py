@@ -43,6 +43,7 @@ class RankRoom:
     state_slots: int = 0
     """The same of slots for states, and of rings of those that run."""
     state_rings: int = 0
+    window_blocks: int = 0
     files: str
     """A digest of what it read."""
 
@@ -54,6 +55,7 @@ class RankBlocks:
     num_blocks: int
     state_slots: int = 0
     state_rings: int = 0
+    window_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,6 +141,7 @@ class LeadingRank:
             num_blocks=min(own.num_blocks, *(room.num_blocks for room in rooms)),
             state_slots=min(own.state_slots, *(room.state_slots for room in rooms)),
             state_rings=min(own.state_rings, *(room.state_rings for room in rooms)),
+            window_blocks=min(own.window_blocks, *(room.window_blocks for room in rooms)),
         )
         self._serve(True)
         self._tell_who_load(rank_frames.encode(RankBlocks(**least._asdict())))

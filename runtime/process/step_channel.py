@@ -1,8 +1,8 @@
 """What the leading rank tells the others of each step, as bytes.
 
 A message is a fixed head and the arrays of a ``StepBatch`` that the others do not follow from:
-tokens, where each sequence's begin, contexts, block tables, rows with logits, and the slots of
-states where a model has any. Positions and slots of KV are worked out anew where it arrives, so
+tokens, where each sequence's begin, contexts, block tables, rows with logits, the slots of states
+where a model has any, and the window blocks where rows behind windows are given back. Positions and slots of KV are worked out anew where it arrives, so
 that they cannot name a place outside the pool. Between steps a message orders what the cache wants
 of one slot for states (``radix_cache.snapshots``).
 
@@ -13,7 +13,7 @@ code.
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,10 +26,10 @@ from runtime.process.frames import FrameError
 
 MAGIC: Final = b"KWS1"
 _STEP, _REST, _END, _CHANGE = 1, 2, 3, 4
-_HEAD = struct.Struct("<4sBBBxQ4i6i")
+_HEAD = struct.Struct("<4sBBBxQ5i6i")
 """Magic, kind, whether tokens come over the device, whether slots of states follow, number of the
-step; tokens, sequences, blocks of a table, rows with logits; the bucket's sizes, all 0 where there
-is none."""
+step; tokens, sequences, blocks of a table, rows with logits, blocks of a table of window blocks; the
+bucket's sizes, all 0 where there is none."""
 _ONE_CHANGE = struct.Struct("<4iq")
 """Kind of change, the slot, another slot, the block of the tail, the position; of the last three -1
 is none."""
@@ -50,6 +50,8 @@ class ChannelLimits:
     max_context_tokens: int
     state_slots: int = 0
     """Slots of a model with recurrent layers; else there are none."""
+    window_blocks: int = 0
+    """Blocks of layers with a window, where they have such of their own."""
 
     @property
     def table_blocks(self) -> int:
@@ -113,6 +115,7 @@ def encode_step(order: StepOrder) -> bytes:
         batch.num_sequences,
         batch.block_tables.shape[1],
         len(batch.logit_rows),
+        0 if batch.window is None else batch.window.block_tables.shape[1],
         *sizes,
     )
     arrays: list[npt.NDArray[np.int64] | npt.NDArray[np.int32]] = [
@@ -124,6 +127,9 @@ def encode_step(order: StepOrder) -> bytes:
     ]
     if has_states:
         arrays.append(batch.state_slots)
+    if batch.window is not None:
+        skipped = batch.context_lengths - batch.window.context_lengths
+        arrays += [skipped // batch.block_size, batch.window.block_tables]
     return head + b"".join(array.astype("<i4").tobytes() for array in arrays)
 
 
@@ -151,7 +157,7 @@ def encode_end() -> bytes:
 
 
 def _plain_head(kind: int) -> bytes:
-    return _HEAD.pack(MAGIC, kind, 0, 0, 0, *(0,) * 10)
+    return _HEAD.pack(MAGIC, kind, 0, 0, 0, *(0,) * 11)
 
 
 def read_order(receive: Callable[[int], bytes], limits: ChannelLimits, number: int) -> Order:
@@ -178,9 +184,9 @@ def read_order(receive: Callable[[int], bytes], limits: ChannelLimits, number: i
         raise FrameError(f"a message of kind {kind}, {follow}, {states}")
     if told != number:
         raise FrameError(f"step {told} where step {number} comes next")
-    tokens, sequences, blocks, logits = sizes[:4]
-    counts = _Counts(tokens, sequences, blocks, logits, has_states=bool(states))
-    bucket = _bucket(sizes[4:])
+    tokens, sequences, blocks, logits, near = sizes[:5]
+    counts = _Counts(tokens, sequences, blocks, logits, near, has_states=bool(states))
+    bucket = _bucket(sizes[5:])
     counts.check(limits)
     return StepOrder(
         number=number,
@@ -217,6 +223,7 @@ class _Counts:
     sequences: int
     blocks: int
     logits: int
+    window_blocks: int
     has_states: bool
 
     def check(self, limits: ChannelLimits) -> None:
@@ -226,10 +233,15 @@ class _Counts:
             raise FrameError(f"tables of {self.blocks} blocks, {limits.table_blocks} at most")
         if not 0 <= self.logits <= self.tokens:
             raise FrameError(f"{self.logits} rows with logits of {self.tokens}")
+        most = min(limits.window_blocks, limits.table_blocks)
+        if not min(most, 1) <= self.window_blocks <= most:
+            raise FrameError(f"tables of {self.window_blocks} window blocks, {most} at most")
 
     @property
     def num_bytes(self) -> int:
         numbers = self.tokens + (2 + self.has_states) * self.sequences + 1 + self.logits
+        if self.window_blocks:
+            numbers += self.sequences * (1 + self.window_blocks)
         return 4 * (numbers + self.sequences * self.blocks)
 
 
@@ -256,6 +268,9 @@ class _Arrays(NamedTuple):
     tables: npt.NDArray[np.int32]
     rows: npt.NDArray[np.int32]
     states: npt.NDArray[np.int32] | None
+    window: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None
+    """Blocks that layers with a window do not have any more of each sequence, and the tables of
+    those that they have."""
 
 
 def _batch(body: bytes, counts: _Counts, limits: ChannelLimits) -> StepBatch:
@@ -267,7 +282,7 @@ def _batch(body: bytes, counts: _Counts, limits: ChannelLimits) -> StepBatch:
         at += count
         return numbers[at - count : at]
 
-    sequences, blocks = counts.sequences, counts.blocks
+    sequences, blocks, near = counts.sequences, counts.blocks, counts.window_blocks
     arrays = _Arrays(
         tokens=take(counts.tokens),
         starts=take(sequences + 1),
@@ -275,13 +290,14 @@ def _batch(body: bytes, counts: _Counts, limits: ChannelLimits) -> StepBatch:
         tables=take(sequences * blocks).reshape(sequences, blocks),
         rows=take(counts.logits),
         states=take(sequences) if counts.has_states else None,
+        window=(take(sequences), take(sequences * near).reshape(sequences, near)) if near else None,
     )
     _check(arrays, counts, limits)
     if arrays.states is None:
         states = np.full(sequences, NO_STATE, dtype=np.int64)
     else:
         states = _checked_states(arrays.states, limits)
-    return StepBatch.laid_out(
+    batch = StepBatch.laid_out(
         token_ids=arrays.tokens.astype(np.int64),
         query_starts=arrays.starts.astype(np.int64),
         context_lengths=arrays.lengths.astype(np.int64),
@@ -290,6 +306,11 @@ def _batch(body: bytes, counts: _Counts, limits: ChannelLimits) -> StepBatch:
         state_slots=states,
         block_size=limits.block_size,
     )
+    if arrays.window is None:
+        return batch
+    skipped, near_tables = arrays.window
+    tables = list(near_tables.astype(np.int32))
+    return replace(batch, window=batch.behind(skipped.astype(np.int64) * limits.block_size, tables))
 
 
 def _checked_states(slots: npt.NDArray[np.int32], limits: ChannelLimits) -> npt.NDArray[np.int64]:
@@ -302,7 +323,7 @@ def _checked_states(slots: npt.NDArray[np.int32], limits: ChannelLimits) -> npt.
 
 
 def _check(arrays: _Arrays, counts: _Counts, limits: ChannelLimits) -> None:
-    tokens, starts, lengths, tables, rows, _ = arrays
+    tokens, starts, lengths, tables, rows, *_ = arrays
     if int(tokens.min()) < 0 or int(tokens.max()) >= limits.vocab_size:
         raise FrameError("a token that is not in the vocabulary")
     computed = np.diff(starts.astype(np.int64))
@@ -317,7 +338,29 @@ def _check(arrays: _Arrays, counts: _Counts, limits: ChannelLimits) -> None:
         raise FrameError("a block that is not in the pool")
     if int(tables.min()) < -1:
         raise FrameError("a block table padded with something else")
+    if arrays.window is not None:
+        _check_window(*arrays.window, lengths.astype(np.int64) - computed, lengths, limits)
     if counts.logits and (int(rows[0]) < 0 or int(rows[-1]) >= counts.tokens):
         raise FrameError("logits of a row that is not there")
     if (np.diff(rows.astype(np.int64)) <= 0).any():
         raise FrameError("rows with logits out of order")
+
+
+def _check_window(
+    skipped: npt.NDArray[np.int32],
+    tables: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int32],
+    limits: ChannelLimits,
+) -> None:
+    """Raises FrameError: a table of window blocks does not hold its sequence's tokens, or names a
+    block that is not there."""
+    size = limits.block_size
+    if int(skipped.min()) < 0 or (skipped.astype(np.int64) * size > starts).any():
+        raise FrameError("window blocks that begin behind a sequence's tokens")
+    needed = -(-lengths.astype(np.int64) // size) - skipped
+    if int(needed.max()) > tables.shape[1]:
+        raise FrameError("a context longer than its table of window blocks")
+    held = np.arange(tables.shape[1]) < needed[:, None]
+    if int(tables.max()) >= limits.window_blocks or (tables[held] < 0).any():
+        raise FrameError("a window block that is not in the pool")

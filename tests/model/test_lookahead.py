@@ -260,7 +260,7 @@ def test_rows_of_two_passes_come_in_the_order_of_the_step() -> None:
         unforeseen = chunks[1].sequence
         unforeseen.buffer.truncate(len(unforeseen.buffer) - 1)
         unforeseen.buffer.append(200)
-        batch = StepBatch.build([step_input(chunk) for chunk in chunks], 16)
+        batch = StepBatch.build([step_input(chunk, None) for chunk in chunks], 16)
         found = logits(chunks, batch).clone()
         expected = driver.runner.forward(batch)
         assert torch.allclose(found, expected, rtol=0, atol=1e-9)

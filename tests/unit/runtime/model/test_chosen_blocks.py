@@ -64,8 +64,8 @@ def test_index_keys_have_a_group_of_their_own_behind_keys_and_values() -> None:
         (KVShape(rows=2, heads=2, size=8), 4),
         (KVShape(rows=1, heads=1, size=6), 2),
     ]
-    assert config.kv_places == ((0, 0), (0, 1), (0, 2), (0, 3))
-    assert config.index_places == (None, (1, 0), None, (1, 1))
+    assert config.kv_layout().places == ((0, 0), (0, 1), (0, 2), (0, 3))
+    assert config.kv_layout().index_places == (None, (1, 0), None, (1, 1))
 
 
 def test_its_maps_are_counted() -> None:

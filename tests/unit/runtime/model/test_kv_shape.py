@@ -32,13 +32,13 @@ def test_layers_whose_keys_are_of_one_shape_are_a_group() -> None:
     alike = with_mixers(NARROW, NARROW)
     (group,) = alike.kv_groups
     assert (group.shape, group.layers) == (KVShape(rows=2, heads=2, size=6), 2)
-    assert alike.kv_places == ((0, 0), (0, 1))
+    assert alike.kv_layout().places == ((0, 0), (0, 1))
     mixed = with_mixers(WIDE, NARROW, NARROW, WIDE, replace(NARROW, shares=2))
     assert [(group.shape, group.layers) for group in mixed.kv_groups] == [
         (KVShape(rows=2, heads=1, size=16), 2),
         (KVShape(rows=2, heads=2, size=6), 2),
     ]
-    assert mixed.kv_places == ((0, 0), (1, 0), (1, 1), (0, 1), (1, 1))
+    assert mixed.kv_layout().places == ((0, 0), (1, 0), (1, 1), (0, 1), (1, 1))
 
 
 @pytest.mark.parametrize("of", [-1, 1, 2, 3])
