@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.model.batch import SequenceInput, StepBatch
+from runtime.model.batch import SequenceInput, StepBatch, with_any_window
 
 
 def entry(start: int, count: int, table: list[int], logits: int = 0) -> SequenceInput:
@@ -99,3 +99,46 @@ def test_spans_are_those_of_the_worked_example() -> None:
     assert first.runs == ((5, 2), (2, 1))
     assert (second.first_row, second.num_queries, second.context_length) == (2, 1, 6)
     assert second.runs == ((6, 2),)
+
+
+def test_layers_with_a_window_see_a_later_beginning_in_blocks_of_their_own() -> None:
+    """Two sequences of 2 and 1 tokens behind 9 and 3, in blocks of 4; of the first the first block
+    is given back."""
+    entries = [
+        SequenceInput(
+            tokens=np.arange(count, dtype=np.int32),
+            start=start,
+            block_table=np.array(table, dtype=np.int32),
+            num_logits=1,
+            window=(first, np.array(near, dtype=np.int32)),
+        )
+        for count, start, table, first, near in (
+            (2, 9, [4, 9, 2], 1, [7, 0]),
+            (1, 3, [5], 0, [3]),
+        )
+    ]
+    batch = StepBatch.build(entries, 4)
+    assert batch.slots.tolist() == [9, 10, 23]
+    near = batch.window
+    assert near is not None
+    assert near.context_lengths.tolist() == [7, 4]
+    assert near.block_tables.tolist() == [[7, 0], [3, -1]]
+    assert near.slots.tolist() == [1, 2, 15]
+    assert near.query_starts.tolist() == batch.query_starts.tolist()
+    short = replace(entries[1], window=(0, np.zeros(0, dtype=np.int32)))
+    with pytest.raises(ValueError, match="0 blocks do not hold 4 tokens"):
+        StepBatch.build([entries[0], short], 4)
+
+
+def test_steps_that_nobody_looks_at_have_any_window_blocks() -> None:
+    entry = SequenceInput(
+        tokens=np.zeros(5, dtype=np.int32),
+        start=30,
+        block_table=np.arange(6, 16, dtype=np.int32),
+        num_logits=1,
+    )
+    made = with_any_window(entry, window=9, num_blocks=13, block_size=4)
+    assert made.window is not None
+    first, blocks = made.window
+    assert first == 5
+    assert blocks.tolist() == [11, 12, 0, 1]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.model.batch import SequenceInput
+from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.cuda_graphs import CudaRecorder, GraphCounts
 from runtime.model.runner import ModelRunner
 from runtime.model.weights import load_model
@@ -181,6 +181,52 @@ def test_steps_of_large_chunks_are_the_plain_ones(family: str, counts: tuple[int
     for group, other in zip(recording.pool.groups, plain.pool.groups, strict=True):
         assert torch.isclose(group[:, :, :160], other, rtol=0, atol=1e-11, equal_nan=True).all()
     assert (counted(recording).replayed_chunks, counted(recording).eager_chunks) == (1, 0)
+
+
+@pytest.mark.parametrize("family", ["gemma3-tiny", "gemma4-tiny", "gpt-oss-tiny"])
+@pytest.mark.samples(1)
+def test_recorded_steps_of_rows_that_are_given_back_are_the_plain_ones(family: str) -> None:
+    """Prompts, drafts and decodes of three sequences of very different lengths, each in a ring of
+    window blocks; the plain steps have all rows."""
+    model = load_model(f"random:{family}", dtype=torch.float64, device=CPU)
+    plain = ModelRunner(model, num_blocks=96, block_size=4)
+    recording = ModelRunner(
+        model,
+        num_blocks=96,
+        block_size=4,
+        record=CallingRecorder(),
+        max_recorded_sequences=4,
+        window_blocks=66,
+    )
+    for group in (*recording.pool.groups, *plain.pool.groups):
+        group.fill_(torch.nan)
+    window = model.config.window
+    assert window is not None
+    rng, lengths = np.random.default_rng(0), [0, 0, 0]
+    for counts in ((40, 3, 9), (33, 1, 1), (1, 1, 1), (5, 2, 1), (1, 6, 1), (1, 1, 1)):
+        step = []
+        for at, count in enumerate(counts):
+            start, end = lengths[at], lengths[at] + count
+            first = max(0, start - window) // 4
+            ring = np.arange(first, -(-end // 4), dtype=np.int32) % 22 + 22 * at
+            step.append(
+                SequenceInput(
+                    tokens=rng.integers(0, 256, count, dtype=np.int32),
+                    start=start,
+                    block_table=np.arange(32 * at, 32 * at + 32, dtype=np.int32),
+                    num_logits=count,
+                    window=(first, ring),
+                )
+            )
+            lengths[at] = end
+        found = recording.run(step).clone()
+        expected = plain.run([replace(entry, window=None) for entry in step])
+        assert torch.allclose(found, expected, rtol=1e-11, atol=1e-11)
+    assert replayed(recording) >= 4
+    with pytest.raises(ValueError, match="a step without window blocks"):
+        recording.run_as_it_comes(
+            StepBatch.build([replace(entry, window=None) for entry in step], 4), None
+        )
 
 
 def test_float32_steps_whose_kernels_read_the_buffers_agree_as_well() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from kernels.quantised_kv import FP8
 from runtime.model.config import LoadError
-from runtime.model.kv_pool import KVPool, block_bytes
+from runtime.model.kv_pool import KVPool, block_bytes, parted_bytes
 from runtime.model.pages_ahead import AHEAD_BYTES
 from runtime.model.presets import random_model_config
 from tests.support.architecture import ROOT
@@ -80,6 +80,21 @@ def test_layers_of_another_shape_lie_in_a_tensor_of_their_own() -> None:
     for index in range(3):
         assert (other.layer(index)[1][0] == index + 0.5).all()
         assert not other.layer(index)[1][1].any()
+
+
+def test_layers_with_a_window_have_blocks_of_their_own_where_they_are_fewer() -> None:
+    config, cpu = random_model_config("gemma3-tiny"), torch.device("cpu")
+    pool = KVPool(
+        config, num_blocks=9, block_size=8, dtype=torch.float32, device=cpu, window_blocks=2
+    )
+    assert pool.windowed == (True, True, False)
+    assert [len(keys) for keys, _ in pool.layers] == [2, 2, 9]
+    every, near = parted_bytes(config, 8, torch.float32)
+    assert every + near == block_bytes(config, 8, torch.float32)
+    assert pool.num_bytes == 9 * every + 2 * near
+    pool.reach(0, 1)
+    pool.settle()
+    assert 0 < pool.memory_bytes
 
 
 def test_rows_of_sparse_attention_have_room_for_index_keys_in_every_layer() -> None:

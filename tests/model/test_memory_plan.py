@@ -7,7 +7,7 @@ import torch
 
 from runtime.config import EngineConfig
 from runtime.model.config import LoadError
-from runtime.model.kv_pool import block_bytes
+from runtime.model.kv_pool import block_bytes, parted_bytes
 from runtime.model.memory_plan import MemoryPlan, plan_memory, weight_bytes
 from runtime.model.presets import random_model_config
 
@@ -153,3 +153,25 @@ def test_weights_are_as_wide_as_they_are_loaded() -> None:
     assert weight_bytes(CONFIG, torch.float32, 16) == 4 * count
     assert weight_bytes(CONFIG, torch.bfloat16, 8) == count
     assert weight_bytes(CONFIG, torch.bfloat16, 4) == count // 2
+
+
+def test_layers_with_a_window_get_fewer_blocks_but_for_tiers_below() -> None:
+    model = random_model_config("gemma3-tiny")
+
+    def plan(**own: object) -> MemoryPlan:
+        return plan_memory(
+            EngineConfig(model="random:gemma3-tiny", kv_cache_bytes=64 << 20, **own),  # type: ignore[arg-type]
+            model,
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+            free_bytes=lambda: 1 << 40,
+        )
+
+    apart, whole = plan(), plan(host_kv_bytes=1 << 20)
+    assert whole.window_blocks is None
+    assert whole.num_blocks == (64 << 20) // whole.block_bytes
+    assert apart.window_blocks is not None
+    assert apart.num_blocks > 2 * whole.num_blocks
+    every, near = parted_bytes(model, 16, torch.float32)
+    assert apart.kv_bytes == apart.num_blocks * every + apart.window_blocks * near
+    assert (64 << 20) - 2 * apart.block_bytes < apart.kv_bytes <= 64 << 20

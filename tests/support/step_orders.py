@@ -18,6 +18,11 @@ WITH_STATES = ChannelLimits(
 )
 
 
+WITH_WINDOWS = ChannelLimits(
+    vocab_size=272, num_blocks=40, block_size=4, max_context_tokens=100, window_blocks=30
+)
+
+
 def reader(data: bytes) -> Callable[[int], bytes]:
     at = 0
 
@@ -31,19 +36,23 @@ def reader(data: bytes) -> Callable[[int], bytes]:
     return receive
 
 
-def random_batch(rng: random.Random) -> StepBatch:
+def random_batch(rng: random.Random, *, windows: bool = False) -> StepBatch:
+    """A step of few sequences; ``windows``: with window blocks."""
     inputs = []
     for _ in range(rng.randint(1, 6)):
         count = rng.choice([1, 1, 1, 2, 5, rng.randint(1, 60)])
         start = rng.randint(0, LIMITS.max_context_tokens - count)
         blocks = -(-(start + count) // LIMITS.block_size)
         logits = rng.randint(0, count)
+        first = rng.randint(0, start // LIMITS.block_size)
+        near = np.array(rng.sample(range(30), blocks - first), dtype=np.int32)
         inputs.append(
             SequenceInput(
                 tokens=np.array([rng.randrange(272) for _ in range(count)], dtype=np.int32),
                 start=start,
                 block_table=np.array(rng.sample(range(40), blocks), dtype=np.int32),
                 num_logits=logits,
+                window=(first, near) if windows else None,
                 certain=tuple(rng.sample(range(logits), rng.randint(0, logits // 2))),
             )
         )

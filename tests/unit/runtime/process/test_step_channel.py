@@ -27,6 +27,7 @@ from runtime.process.step_channel import (
 from tests.support.step_orders import (
     LIMITS,
     WITH_STATES,
+    WITH_WINDOWS,
     order_of,
     random_batch,
     random_change,
@@ -55,10 +56,64 @@ def test_a_step_arrives_as_it_was_sent(request: pytest.FixtureRequest) -> None:
             bucket,
             sent.tokens_follow,
         )
-        for field in fields(StepBatch):
-            one, other = getattr(batch, field.name), getattr(told.batch, field.name)
-            assert np.array_equal(one, other), field.name
-            assert getattr(one, "dtype", None) == getattr(other, "dtype", None), field.name
+        assert_same(batch, told.batch)
+
+
+def assert_same(batch: StepBatch, other_batch: StepBatch) -> None:
+    for field in fields(StepBatch):
+        one, other = getattr(batch, field.name), getattr(other_batch, field.name)
+        if isinstance(one, StepBatch):
+            assert isinstance(other, StepBatch)
+            assert_same(one, other)
+            continue
+        assert np.array_equal(one, other), field.name
+        assert getattr(one, "dtype", None) == getattr(other, "dtype", None), field.name
+
+
+def test_a_step_with_window_blocks_arrives_as_it_was_sent(
+    request: pytest.FixtureRequest,
+) -> None:
+    rng = random.Random(request.config.getoption("--seed"))
+    for number in range(300):
+        batch = random_batch(rng, windows=True)
+        data = encode_step(order_of(batch, number))
+        told = read_order(reader(data), WITH_WINDOWS, number)
+        assert isinstance(told, StepOrder)
+        assert told.batch.window is not None
+        assert_same(batch, told.batch)
+        with pytest.raises(FrameError, match="window blocks, 0 at most"):
+            read_order(reader(data), LIMITS, number)
+
+
+@pytest.mark.parametrize(
+    ("first", "blocks", "said"),
+    [
+        (0, [3, 30, 7], "a window block that is not in the pool"),
+        (1, [3, -1], "a window block that is not in the pool"),
+        (-1, [3, 0, 7, 8], "begin behind"),
+        (3, [3, 0], "begin behind"),
+        (1, [3], "longer than its table of window blocks"),
+        (0, [*range(30), 1], "31 window blocks, 25 at most"),
+    ],
+)
+def test_window_blocks_that_do_not_hold_a_step_are_refused(
+    first: int, blocks: list[int], said: str
+) -> None:
+    """One decode behind 9 tokens, in blocks of 4."""
+    sound = (0, np.array([1, 2, 3], dtype=np.int32))
+    entry = SequenceInput(
+        tokens=np.array([11], dtype=np.int32),
+        start=9,
+        block_table=np.array([3, 0, 7], dtype=np.int32),
+        num_logits=1,
+        window=sound,
+    )
+    data = bytearray(encode_step(order_of(StepBatch.build([entry], 4))))
+    near = np.array([first, *blocks], dtype="<i4").tobytes()
+    data[-16:] = near
+    struct.pack_into("<i", data, 16 + 4 * 4, len(blocks))
+    with pytest.raises(FrameError, match=said):
+        read_order(reader(bytes(data)), WITH_WINDOWS, 0)
 
 
 def test_a_rest_and_the_end_arrive() -> None:
@@ -160,8 +215,9 @@ def sizes(place: int, value: int) -> bytes:
         (sizes(2, 26), "tables of 26 blocks, 25 at most"),
         (sizes(3, 3), "3 rows with logits"),
         (sizes(3, -1), "-1 rows with logits"),
-        (sizes(4, -1), "a recording of"),
-        (sizes(9, 2), "a recording of"),
+        (sizes(4, -1), "tables of -1 window blocks, 0 at most"),
+        (sizes(5, -1), "a recording of"),
+        (sizes(10, 2), "a recording of"),
         (changed(token_ids=ints(11, 272)), "not in the vocabulary"),
         (changed(token_ids=ints(-1, 11)), "not in the vocabulary"),
         (changed(query_starts=ints(0, 0, 2)), "end to end"),
@@ -223,8 +279,11 @@ def test_messages_spoilt_at_random_are_refused_or_stay_within_the_pool() -> None
     rng, refused = random.Random(HOSTILE_SEED), 0
     for _ in range(HOSTILE_STEPS):
         batch, limits = random_batch(rng), LIMITS
-        if rng.random() < 0.5:
+        kind = rng.random()
+        if kind < 0.4:
             batch, limits = with_states(rng, batch), WITH_STATES
+        elif kind < 0.7:
+            batch, limits = random_batch(rng, windows=True), WITH_WINDOWS
         change = rng.random() < 0.25
         sent = encode_change(random_change(rng)) if change else encode_step(order_of(batch))
         data = bytearray(sent)
@@ -237,6 +296,7 @@ def test_messages_spoilt_at_random_are_refused_or_stay_within_the_pool() -> None
         if isinstance(order, StepOrder):
             _check_harmless(order.batch)
             _check_slots(order.batch, limits.state_slots)
+            _check_window(order.batch, limits.window_blocks)
         elif isinstance(order, ChangeOrder):
             _check_change(order.change, limits.state_slots)
     assert refused > HOSTILE_STEPS // 3, f"seed {HOSTILE_SEED}"
@@ -257,6 +317,17 @@ def _check_slots(batch: StepBatch, count: int) -> None:
     running = [slot for slot in batch.state_slots.tolist() if slot >= 0]
     assert max(running, default=-1) < count
     assert len(set(running)) == len(running)
+
+
+def _check_window(batch: StepBatch, count: int) -> None:
+    """Window blocks are there, and hold what the step writes."""
+    near = batch.window
+    assert (near is None) == (count == 0)
+    if near is None:
+        return
+    assert 0 <= near.slots.min() <= near.slots.max() < count * LIMITS.block_size
+    for span in near.spans():
+        assert all(low >= 0 and low + size <= count for low, size in span.runs)
 
 
 def _check_change(change: SlotOrder, count: int) -> None:
