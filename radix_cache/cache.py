@@ -469,6 +469,7 @@ class PrefixCache:
             window_blocks=0 if self.windows is None else self.windows.total,
             free_window_blocks=0 if self.windows is None else self.windows.free,
             left_window_blocks=0 if self.windows is None else self.windows.left,
+            evicted_window_blocks=0 if self.windows is None else self.windows.evicted,
             **self._state_counts(),
         )
 

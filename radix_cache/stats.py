@@ -50,6 +50,8 @@ class CacheStats:
     free_window_blocks: int
     left_window_blocks: int
     """Those whose rows nobody reads or is thought to come back to."""
+    evicted_window_blocks: int
+    """Blocks that have lost such rows to others since the start."""
 
     prompt_tokens: int
     """Prompt tokens of the sequences that ran. Hits and misses add up to them."""

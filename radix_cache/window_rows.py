@@ -1,9 +1,9 @@
 """The rows of layers with a window: a pool of their own, of fewer blocks than transcripts have.
 
 A layer that sees a window of tokens reads no row behind it. So a block of the tree has rows of such
-layers or has none: it gets a *window block* for them when its tokens are computed, and loses it once
-nobody reads them and others need the room. A sequence can begin where the blocks before it, as many
-as a window takes, have theirs.
+layers or has none: it gets a *window block* for them when its tokens are computed, and loses it
+once nobody reads them and others need the room. A sequence can begin where the blocks before it, as
+many as a window takes, have theirs.
 
 A running sequence pins its window. What it leaves behind goes first. Where it ends, and where
 sequences have gone on from before, is a *resume point*: its blocks go together, those of branches
@@ -222,7 +222,7 @@ class WindowRows:
             sequence.rows_from = first
 
     def ended(self, sequence: CachedSequence) -> None:
-        """A sequence that ran ends: its branch may come back to where its blocks in the tree end."""
+        """A sequence that ran ends: its branch may come back to where its shared blocks end."""
         handle = sequence.handle
         assert handle is not None
         self._running -= 1

@@ -70,6 +70,12 @@ class EngineConfig:
     """Share of the memory for KV and states that slots for states take, in percent, instead of
     ``state_slots``."""
 
+    window_share: int | None = None
+    """Share of the KV blocks that have room for rows of layers with a window, in percent: rows
+    behind a window are given back. 100: every block has all rows. None: so many that transcripts of
+    8,192 tokens can be gone on from at two places each. Without effect on models that have no such
+    layers, or no others."""
+
     tensor_parallel: int = 1
     """Ranks, processes that compute one model together: each has an equal part of the heads, of
     the KV and of the widths between, on a GPU of its own where there are GPUs. Sizes of memory are
@@ -231,6 +237,7 @@ BOUNDS: dict[str, tuple[int, int]] = {
     "num_blocks": (2, 1 << 26),
     "state_slots": (1, 1 << 20),
     "state_share": (1, 90),
+    "window_share": (1, 100),
     "host_kv_bytes": (0, 1 << 44),
     "host_state_bytes": (0, 1 << 44),
     "disk_kv_bytes": (0, 1 << 50),

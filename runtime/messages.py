@@ -312,6 +312,12 @@ class StepStats:
     slot_waits_delta: int = 0
     """Times a sequence could not be admitted for want of a slot, and for want of blocks."""
     block_waits_delta: int = 0
+    window_blocks_total: int = 0
+    """Blocks that rows of layers with a window have room for, where these are given back behind it;
+    0: every block has them."""
+    window_blocks_held: int = 0
+    """Those that running sequences read or that a transcript is thought to go on from."""
+    window_blocks_evicted_delta: int = 0
     memory_bytes: dict[str, float] = field(default_factory=dict)
     """Memory by one of ``ENGINE_PARTS``; empty where it was told less than a second before."""
     transfer_bytes_delta: dict[str, float] = field(default_factory=dict)

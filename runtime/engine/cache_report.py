@@ -44,6 +44,9 @@ class CacheFields(TypedDict):
     disk_states_used: NotRequired[int]
     snapshots_raised_delta: NotRequired[int]
     slot_waits_delta: NotRequired[int]
+    window_blocks_total: NotRequired[int]
+    window_blocks_held: NotRequired[int]
+    window_blocks_evicted_delta: NotRequired[int]
     host_blocks_total: NotRequired[int]
     host_blocks_used: NotRequired[int]
     disk_blocks_total: NotRequired[int]
@@ -82,6 +85,12 @@ class CacheReport:
         )
         if stats.slots:
             self._add_states(fields, stats)
+        if stats.window_blocks:
+            total, free = stats.window_blocks, stats.free_window_blocks
+            fields["window_blocks_total"] = total
+            fields["window_blocks_held"] = total - free - stats.left_window_blocks
+            evicted = self._new("window blocks", stats.evicted_window_blocks)
+            fields["window_blocks_evicted_delta"] = evicted
         if self._transfers:
             moved = self._totals()
             before, self._moved = self._moved, dict(moved)

@@ -286,8 +286,9 @@ def _same_rows(
     """Whether layers with a window read and write the same rows for sequences of two steps."""
     width = min(batch.block_tables.shape[1], begun.block_tables.shape[1])
     tables = batch.block_tables[at, :width] == begun.block_tables[theirs, :width]
-    lengths = batch.context_lengths[at] == begun.context_lengths[theirs]
-    return np.logical_and(lengths, tables.all(axis=1))
+    same: npt.NDArray[np.bool_] = batch.context_lengths[at] == begun.context_lengths[theirs]
+    same &= tables.all(axis=1)
+    return same
 
 
 def _merged(chunks: Many[Chunk], indices: list[int], num_used: int) -> list[int]:

@@ -67,8 +67,8 @@ class SequenceInput:
 def with_any_window(
     entry: SequenceInput, *, window: int, num_blocks: int, block_size: int
 ) -> SequenceInput:
-    """The input with some of ``num_blocks`` window blocks, of layers that see ``window`` tokens, for
-    steps whose results nobody looks at."""
+    """The input with some of ``num_blocks`` window blocks, of layers that see ``window`` tokens,
+    for steps whose results nobody looks at."""
     first = max(0, entry.start - window) // block_size
     count = -(-(entry.start + len(entry.tokens)) // block_size) - first
     blocks = (np.arange(count) + int(entry.block_table[first])) % num_blocks

@@ -212,8 +212,8 @@ class StepArrays:
 
 
 def most_window_blocks(window: int, bucket: Bucket, block_size: int) -> int:
-    """The longest table of window blocks of a step of ``bucket``: what one sequence's tokens see and
-    write, and what is kept behind."""
+    """The longest table of window blocks of a step of ``bucket``: what one sequence's tokens see
+    and write, and what is kept behind."""
     tokens = max(bucket.chunk, bucket.decode_width)
     return claim_of(window, block_size) + -(-tokens // block_size)
 

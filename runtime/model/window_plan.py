@@ -38,6 +38,8 @@ def plan_windows(
     claim = claim_of(window, size)
     least = min(config.max_running, _RUNNING) * claim + -(-tokens_of_step(config) // size)
     share = min(max(Fraction(2 * window, TRANSCRIPT_TOKENS), _LEAST_SHARE), _MOST_SHARE)
+    if config.window_share is not None:
+        share = Fraction(config.window_share, 100)
     every, near = parts
     num_blocks = config.num_blocks
     if num_blocks is None:

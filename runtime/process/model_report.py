@@ -9,6 +9,7 @@ import torch
 
 from runtime.config import EngineConfig
 from runtime.model.config import LoadError, ModelConfig
+from runtime.model.kv_pool import parted_bytes
 from runtime.model.memory_plan import plan_memory
 from runtime.model.partition import part_of
 from runtime.model.runner import BITS, check_quantization, device_of, resolve_device, resolve_dtype
@@ -50,7 +51,12 @@ class ModelReport:
     window_tokens: int = 0
     """Tokens that the layers with a window see, the longest of them; 0 where none has one."""
     windowed_share: float = 0.0
-    """Of a token's keys and values, those of such layers: all of them are kept."""
+    """Of the layers that keep something of a token, those with a window."""
+    near_tokens: int = 0
+    """Tokens of which those layers have room, where their rows are given back behind it; 0: they
+    keep all."""
+    near_token_bytes: int = 0
+    """Bytes of such a token; ``token_bytes`` are those of the other layers then."""
     host_states: int = 0
     """Slots for states in host memory, and on disk."""
     disk_states: int = 0
@@ -84,7 +90,9 @@ def _report(config: EngineConfig) -> ModelReport:
     below = plan_below(config, plan.states, plan.block_bytes)
     windows = [mixer.window for mixer in part.attention if mixer.window is not None]
     tokens = plan.num_blocks * config.block_size
-    token_bytes = plan.block_bytes // config.block_size
+    block, near, near_blocks = plan.block_bytes, 0, plan.window_blocks or 0
+    if near_blocks:
+        block, near = parted_bytes(part, config.block_size, plan.kv_dtype)
     beside = 0 if config.num_blocks is None else plan.states.num_bytes
     return ModelReport(
         form=contents.form,
@@ -94,7 +102,7 @@ def _report(config: EngineConfig) -> ModelReport:
         weight_bytes=held,
         free_bytes=free,
         kv_bytes=plan.kv_bytes,
-        token_bytes=token_bytes,
+        token_bytes=block // config.block_size,
         tokens=tokens,
         host_tokens=below.host_blocks * config.block_size,
         context=config.max_context_tokens or found.config.max_context_tokens,
@@ -103,6 +111,8 @@ def _report(config: EngineConfig) -> ModelReport:
         state_share=plan.states.num_bytes / (plan.kv_bytes + beside),
         window_tokens=max(windows, default=0),
         windowed_share=len(windows) / len(found.config.attention),
+        near_tokens=near_blocks * config.block_size,
+        near_token_bytes=near // config.block_size,
         host_states=below.host_states,
         disk_states=below.disk_states,
         ranks=config.tensor_parallel,

@@ -2,9 +2,10 @@
 
 A message is a fixed head and the arrays of a ``StepBatch`` that the others do not follow from:
 tokens, where each sequence's begin, contexts, block tables, rows with logits, the slots of states
-where a model has any, and the window blocks where rows behind windows are given back. Positions and slots of KV are worked out anew where it arrives, so
-that they cannot name a place outside the pool. Between steps a message orders what the cache wants
-of one slot for states (``radix_cache.snapshots``).
+where a model has any, and the window blocks where rows behind windows are given back. Positions
+and slots of KV are worked out anew where it arrives, so that they cannot name a place outside the
+pool. Between steps a message orders what the cache wants of one slot for states
+(``radix_cache.snapshots``).
 
 Always true: what ``read_order`` returns writes blocks and slots of this pool alone, and looks up
 tokens of this vocabulary; anything else is refused before it is computed. No byte of a message is
@@ -28,8 +29,8 @@ MAGIC: Final = b"KWS1"
 _STEP, _REST, _END, _CHANGE = 1, 2, 3, 4
 _HEAD = struct.Struct("<4sBBBxQ5i6i")
 """Magic, kind, whether tokens come over the device, whether slots of states follow, number of the
-step; tokens, sequences, blocks of a table, rows with logits, blocks of a table of window blocks; the
-bucket's sizes, all 0 where there is none."""
+step; tokens, sequences, blocks of a table, rows with logits, blocks of a table of window blocks;
+the bucket's sizes, all 0 where there is none."""
 _ONE_CHANGE = struct.Struct("<4iq")
 """Kind of change, the slot, another slot, the block of the tail, the position; of the last three -1
 is none."""
@@ -339,7 +340,8 @@ def _check(arrays: _Arrays, counts: _Counts, limits: ChannelLimits) -> None:
     if int(tables.min()) < -1:
         raise FrameError("a block table padded with something else")
     if arrays.window is not None:
-        _check_window(*arrays.window, lengths.astype(np.int64) - computed, lengths, limits)
+        starts_at = (lengths - computed).astype(np.int64)
+        _check_window(arrays.window, lengths.astype(np.int64), starts_at, limits)
     if counts.logits and (int(rows[0]) < 0 or int(rows[-1]) >= counts.tokens):
         raise FrameError("logits of a row that is not there")
     if (np.diff(rows.astype(np.int64)) <= 0).any():
@@ -347,18 +349,17 @@ def _check(arrays: _Arrays, counts: _Counts, limits: ChannelLimits) -> None:
 
 
 def _check_window(
-    skipped: npt.NDArray[np.int32],
-    tables: npt.NDArray[np.int32],
+    window: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]],
+    lengths: npt.NDArray[np.int64],
     starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int32],
     limits: ChannelLimits,
 ) -> None:
     """Raises FrameError: a table of window blocks does not hold its sequence's tokens, or names a
     block that is not there."""
-    size = limits.block_size
+    size, (skipped, tables) = limits.block_size, window
     if int(skipped.min()) < 0 or (skipped.astype(np.int64) * size > starts).any():
         raise FrameError("window blocks that begin behind a sequence's tokens")
-    needed = -(-lengths.astype(np.int64) // size) - skipped
+    needed = -(-lengths // size) - skipped
     if int(needed.max()) > tables.shape[1]:
         raise FrameError("a context longer than its table of window blocks")
     held = np.arange(tables.shape[1]) < needed[:, None]

@@ -133,7 +133,13 @@ def memory(report: Mapping[str, Any]) -> Finding:
         f"sessions that fit: {', '.join(sessions)}",
     ]
     windowed, window = report["windowed_share"], report["window_tokens"]
-    if windowed and window < context:
+    if report["near_tokens"]:
+        words.append(
+            f"layers that see {window} tokens give back what is behind: they take "
+            f"{_size(report['near_token_bytes'])} a token more, of {report['near_tokens']} tokens "
+            "at a time"
+        )
+    elif windowed and window < context:
         needed = 1 - windowed * (1 - window / context)
         words.append(
             f"layers that see {window} tokens keep all: a session of {context} tokens takes "
@@ -166,8 +172,11 @@ def _states_below(report: Mapping[str, Any]) -> str:
 
 
 def _sessions(report: Mapping[str, Any], length: int) -> int:
-    """How many sessions fit. Each has a slot for its state, if there are states."""
+    """How many sessions fit. Each has a slot for its state, if there are states, and the window at
+    its end."""
     fitting: int = report["tokens"] // length
+    if report["near_tokens"]:
+        fitting = min(fitting, report["near_tokens"] // min(length, report["window_tokens"]))
     slots = report["state_slots"]
     return fitting if slots is None else min(fitting, slots)
 

@@ -217,7 +217,7 @@ CLUSTER_SETTINGS: tuple[Setting, ...] = (
 
 
 TUNING = frozenset(
-    {"num_blocks", "state_slots", "block_size", "max_batch_tokens", "max_waiting"}
+    {"num_blocks", "state_slots", "window_share", "block_size", "max_batch_tokens", "max_waiting"}
     | {"prefill_tokens_beside_decodes", "startup_profile_ms", "startup_profile_folder"}
     | {"first_token_limit_s", "output_reserve_percent", "session_context_percent"}
     | {"max_draft_tokens", "draft_tokens_per_step", "cache_policy", "session_tokens_bytes"}

@@ -23,6 +23,7 @@ from sessions.pages.memory_metrics import MemoryMetrics
 from sessions.pages.state_metrics import StateMetrics
 from sessions.pages.tenant_metrics import TenantMetrics
 from sessions.pages.watcher import Watcher
+from sessions.pages.window_metrics import WindowMetrics
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -176,6 +177,7 @@ class Metrics(Watcher):
         self._evicted = self._counter("evicted_blocks", "KV blocks forgotten to make room.")
         self._tiers()
         self._states = StateMetrics(self.registry)
+        self._windows = WindowMetrics(self.registry)
         self._grammar_checks = self._histogram(
             "grammar_check_seconds", "From asking about a grammar to the verdict.", _SHORT_SECONDS
         )
@@ -267,6 +269,7 @@ class Metrics(Watcher):
         for series in self._blocks_series:
             series.set(0)
         self._states.engine_died()
+        self._windows.engine_died()
         self.memory.engine_died()
 
     def engine_restarted(self) -> None:
@@ -319,6 +322,7 @@ class Metrics(Watcher):
         _add(self._rank_wait, stats.rank_wait_s_delta)
         self._tiers_changed(stats)
         self._states.step_finished(stats)
+        self._windows.step_finished(stats)
         self.memory.engine_told(stats.memory_bytes)
 
     def _tiers_changed(self, stats: StepStats) -> None:

@@ -1,5 +1,5 @@
-"""Random turns of models whose rows behind a window are given back: what a step reads is always what
-was computed for these very tokens, and what the plain list of blocks says can be begun at, can.
+"""Random turns of models whose rows behind a window are given back: what a step reads is always
+what was computed for these very tokens, and a prefix is begun where a window of it has rows.
 
 KEEPWARM_WINDOW_OPERATIONS sets how many operations are played, KEEPWARM_WINDOW_SEED where the seeds
 begin.

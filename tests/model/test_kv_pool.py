@@ -94,7 +94,7 @@ def test_layers_with_a_window_have_blocks_of_their_own_where_they_are_fewer() ->
     assert pool.num_bytes == 9 * every + 2 * near
     pool.reach(0, 1)
     pool.settle()
-    assert 0 < pool.memory_bytes
+    assert pool.memory_bytes > 0
 
 
 def test_rows_of_sparse_attention_have_room_for_index_keys_in_every_layer() -> None:

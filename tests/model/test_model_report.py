@@ -26,7 +26,10 @@ def test_room_for_tokens_is_what_a_runner_has(name: str) -> None:
     report, runner = model_report(config), load_runner(config)
     assert report.fault is None
     assert report.tokens == runner.num_blocks * 16
-    assert report.token_bytes * 16 == runner.pool.num_bytes // runner.num_blocks
+    near = (runner.window_blocks or 0) * 16
+    assert report.near_tokens == near
+    taken = report.tokens * report.token_bytes + near * report.near_token_bytes
+    assert taken == runner.pool.num_bytes
     assert report.weight_bytes == runner.model.config.num_parameters * 4
     assert report.state_slots == (None if runner.states is None else runner.states.num_slots)
     assert report.context == runner.model.config.max_context_tokens

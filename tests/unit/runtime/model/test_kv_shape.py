@@ -47,7 +47,9 @@ def test_a_layer_shares_keys_of_one_before_it_that_has_its_own(of: int) -> None:
         with_mixers(NARROW, replace(NARROW, shares=0), replace(NARROW, shares=of), NARROW)
 
 
-@pytest.mark.parametrize("other", [WIDE, *(replace(NARROW, **own) for own in ({"rope": None}, {"kv_heads": 1}, {"window": 9}))]
+@pytest.mark.parametrize(
+    "other",
+    [WIDE, *(replace(NARROW, **own) for own in ({"rope": None}, {"kv_heads": 1}, {"window": 9}))],
 )
 def test_a_layer_shares_keys_of_its_own_kind(other: Attention) -> None:
     with pytest.raises(ValueError, match="layer 1 of attention cannot read the keys of another"):

@@ -1,5 +1,7 @@
 """How memory is divided between layers that see all and layers with a window."""
 
+from dataclasses import replace
+
 import pytest
 
 from radix_cache.window_rows import claim_of
@@ -27,6 +29,12 @@ def test_longer_windows_have_a_larger_share_up_to_a_half() -> None:
         assert found is not None
         shares.append(round(found[1] / found[0], 2))
     assert shares == [0.06, 0.13, 0.25, 0.5]
+
+
+def test_a_share_may_be_given_and_all_of_it_gives_nothing_back() -> None:
+    half = replace(CONFIG, window_share=50, num_blocks=4000)
+    assert plan_windows(half, 128, (1000, 1000), 0) == (4000, LEAST + 2000)
+    assert plan_windows(replace(half, window_share=100), 128, (1000, 1000), 0) is None
 
 
 def test_so_many_blocks_as_were_asked_for() -> None:

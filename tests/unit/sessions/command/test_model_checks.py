@@ -34,6 +34,8 @@ REPORT = {
     "disk_states": 0,
     "window_tokens": 0,
     "windowed_share": 0.0,
+    "near_tokens": 0,
+    "near_token_bytes": 0,
     "ranks": 1,
 }
 
@@ -142,6 +144,18 @@ def test_a_family_is_told_with_what_its_layers_are_made_of(name: str, told: str)
             "ok",
             "layers that see 512 tokens keep all: a session of 40960 tokens takes 4.76 times what "
             "its windows need",
+        ),
+        (
+            {
+                "window_tokens": 512,
+                "windowed_share": 0.8,
+                "near_tokens": 2048,
+                "near_token_bytes": 12 << 10,
+            },
+            "ok",
+            "sessions that fit: 4 of 8192 tokens, 2 of 32768 tokens, 1 of 40960 tokens; layers "
+            "that see 512 tokens give back what is behind: they take 12 KiB a token more, of 2048 "
+            "tokens at a time",
         ),
         ({"tokens": 20000}, "note", "2 of 8192 tokens, 0 of 32768 tokens, 0 of 40960 tokens"),
     ],
