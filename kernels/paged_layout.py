@@ -16,6 +16,9 @@ cost is the reading of their context; those of more are prefill chunks."""
 DECODE_WIDTHS = (1, 4, 8, MAX_DECODE_QUERIES)
 PREFIX_UNIT = 64
 """Shared prefixes are multiples of this many tokens, so that they are whole tiles of keys."""
+GRID_TOKENS = 1024
+"""Kernels divide a context into stretches of so many tokens at most, and tiles of fewer, from its
+beginning on: one that begins a multiple later gives the same bits."""
 _WORTH_TOKENS = 512
 """Shorter prefixes are not worth a pass of their own."""
 

@@ -32,8 +32,8 @@ end, and the one that is begun ahead."""
 
 
 def blocks_of_window(window: int, block_size: int) -> int:
-    """Blocks before a block's first token of which that token sees something."""
-    return -(-(window - 1) // block_size)
+    """Blocks before a block's first token of which that token sees something; one at least."""
+    return max(1, -(-(window - 1) // block_size))
 
 
 def claim_of(window: int, block_size: int) -> int:

@@ -18,6 +18,7 @@ import torch
 
 from kernels.dispatch import wants_triton
 from kernels.paged_layout import (
+    GRID_TOKENS,
     MAX_DECODE_QUERIES,
     PagedLayout,
     SequenceSpan,
@@ -188,8 +189,15 @@ class StepBatch:
             ValueError: there are fewer window blocks than a sequence's tokens take.
         """
         given = [entry.window for entry in inputs if entry.window is not None]
-        skipped = np.array([first for first, _ in given], dtype=np.int64) * self.block_size
-        return self.behind(skipped, [blocks for _, blocks in given])
+        on_grid = [self._from_grid(*each) for each in given]
+        skipped = np.array([first for first, _ in on_grid], dtype=np.int64) * self.block_size
+        return self.behind(skipped, [blocks for _, blocks in on_grid])
+
+    def _from_grid(self, first: int, blocks: TokenArray) -> tuple[int, TokenArray]:
+        """Window blocks from where kernels divide the context, so that a step gives the same bits
+        wherever its rows begin; of those that are not there another stands in, unread."""
+        more = first % max(1, GRID_TOKENS // self.block_size)
+        return first - more, np.concatenate((np.repeat(blocks[:1], more), blocks))
 
     def behind(self, skipped: IntArray, tables: Sequence[TokenArray]) -> "StepBatch":
         """The step with contexts that begin ``skipped`` [S] tokens later, in blocks of their own,

@@ -64,6 +64,25 @@ GEMMA_PRESETS: dict[str, ModelConfig] = {
         embedding_scale=0.5,
         shaping=SHAPING,
     ),
+    "gemma3-100m": ModelConfig(
+        model_type="gemma3_text",
+        vocab_size=32768,
+        hidden_size=768,
+        layers=tuple(
+            Layer(
+                mixer=Attention(
+                    heads=12, kv_heads=4, head_dim=64, rope=rope, window=window, norm="each"
+                ),
+                feed_forward=Gated(size=2048, activation="gelu_tanh"),
+                norms="both",
+            )
+            for rope, window in (*((RopeConfig(), 512),) * 5, (_STRETCHED, None)) * 2
+        ),
+        max_context_tokens=32768,
+        tie_embeddings=True,
+        embedding_scale=0.5,
+        shaping=SHAPING,
+    ),
     "gemma4-tiny": ModelConfig(
         model_type="gemma4_text",
         vocab_size=TINY_VOCAB,

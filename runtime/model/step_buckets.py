@@ -17,6 +17,7 @@ import torch
 
 from kernels.paged_layout import (
     DECODE_WIDTHS,
+    GRID_TOKENS,
     MAX_DECODE_QUERIES,
     SharedPrefixes,
     decode_width,
@@ -215,7 +216,8 @@ def most_window_blocks(window: int, bucket: Bucket, block_size: int) -> int:
     """The longest table of window blocks of a step of ``bucket``: what one sequence's tokens see
     and write, and what is kept behind."""
     tokens = max(bucket.chunk, bucket.decode_width)
-    return claim_of(window, block_size) + -(-tokens // block_size)
+    seen = claim_of(window, block_size) + -(-tokens // block_size)
+    return seen + GRID_TOKENS // block_size
 
 
 def padded(batch: StepBatch, bucket: Bucket, spare_block: int) -> StepArrays:

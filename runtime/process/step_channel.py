@@ -234,7 +234,7 @@ class _Counts:
             raise FrameError(f"tables of {self.blocks} blocks, {limits.table_blocks} at most")
         if not 0 <= self.logits <= self.tokens:
             raise FrameError(f"{self.logits} rows with logits of {self.tokens}")
-        most = min(limits.window_blocks, limits.table_blocks)
+        most = limits.table_blocks if limits.window_blocks else 0
         if not min(most, 1) <= self.window_blocks <= most:
             raise FrameError(f"tables of {self.window_blocks} window blocks, {most} at most")
 

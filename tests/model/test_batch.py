@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.paged_layout import GRID_TOKENS
 from runtime.model.batch import SequenceInput, StepBatch, with_any_window
 
 
@@ -103,7 +104,7 @@ def test_spans_are_those_of_the_worked_example() -> None:
 
 def test_layers_with_a_window_see_a_later_beginning_in_blocks_of_their_own() -> None:
     """Two sequences of 2 and 1 tokens behind 9 and 3, in blocks of 4; of the first the first block
-    is given back."""
+    is given back. Contexts begin on the grid of kernels, where another block stands in."""
     entries = [
         SequenceInput(
             tokens=np.arange(count, dtype=np.int32),
@@ -121,13 +122,27 @@ def test_layers_with_a_window_see_a_later_beginning_in_blocks_of_their_own() -> 
     assert batch.slots.tolist() == [9, 10, 23]
     near = batch.window
     assert near is not None
-    assert near.context_lengths.tolist() == [7, 4]
-    assert near.block_tables.tolist() == [[7, 0], [3, -1]]
+    assert near.context_lengths.tolist() == [11, 4]
+    assert near.block_tables.tolist() == [[7, 7, 0], [3, -1, -1]]
     assert near.slots.tolist() == [1, 2, 15]
     assert near.query_starts.tolist() == batch.query_starts.tolist()
     short = replace(entries[1], window=(0, np.zeros(0, dtype=np.int32)))
     with pytest.raises(ValueError, match="0 blocks do not hold 4 tokens"):
         StepBatch.build([entries[0], short], 4)
+
+
+def test_a_context_far_behind_begins_on_the_grid() -> None:
+    entry = SequenceInput(
+        tokens=np.zeros(1, dtype=np.int32),
+        start=2 * GRID_TOKENS + 40,
+        block_table=np.arange(140, dtype=np.int32),
+        num_logits=1,
+        window=(129, np.array([5, 6], dtype=np.int32)),
+    )
+    near = StepBatch.build([entry], 16).window
+    assert near is not None
+    assert near.context_lengths.tolist() == [41]
+    assert near.block_tables.tolist() == [[5, 5, 6]]
 
 
 def test_steps_that_nobody_looks_at_have_any_window_blocks() -> None:

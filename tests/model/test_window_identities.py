@@ -6,8 +6,11 @@ layers with a window.
 """
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from radix_cache.window_rows import WindowRows
 from runtime.engine.lookahead import Lookahead
@@ -100,6 +103,38 @@ def test_ranks_give_them_too(kind: str, ranks: int) -> None:
 @pytest.mark.tail
 def test_several_tenants_get_them_too() -> None:
     assert _windows(_play("gemma3-tiny", SMALL, tenants=3)).evicted > 0
+
+
+def test_steps_have_the_bits_of_those_that_keep_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, with the compiled kernels where there are any: prompts in chunks and decodes, in
+    contexts beyond what kernels divide them into."""
+    told: list[list[torch.Tensor]] = []
+    for share in (100, None):
+        driver = EngineDriver.load(
+            model="random:gpt-oss-tiny",
+            dtype="float32",
+            num_blocks=400,
+            max_batch_tokens=300,
+            max_running=2,
+            window_share=share,
+        )
+        assert (driver.engine.memory.cache.windows is None) == (share == 100)
+        forward, logits = driver.runner.forward, []
+
+        def noting(*given: Any, forward: Any = forward, logits: Any = logits) -> torch.Tensor:
+            found = forward(*given)
+            logits.append(found.clone())
+            return found
+
+        driver.runner.forward = noting  # type: ignore[method-assign, assignment]
+        rng, known, base = np.random.default_rng(0), 0, None
+        for _ in range(4):
+            new = rng.integers(32, 127, 650).tolist()
+            result = driver.turn(new, session="a", base=base, offset=known, max_new_tokens=5)
+            known, base = known + 650 + len(result.tokens), "a"
+        told.append(logits)
+    assert len(told[0]) == len(told[1]) > 20
+    assert all(torch.equal(one, other) for one, other in zip(*told, strict=True))
 
 
 def test_rows_that_are_there_are_read_where_a_transcript_goes_on() -> None:

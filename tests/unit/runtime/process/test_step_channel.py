@@ -93,7 +93,7 @@ def test_a_step_with_window_blocks_arrives_as_it_was_sent(
         (-1, [3, 0, 7, 8], "begin behind"),
         (3, [3, 0], "begin behind"),
         (1, [3], "longer than its table of window blocks"),
-        (0, [*range(30), 1], "31 window blocks, 25 at most"),
+        (0, [*range(25), 1], "26 window blocks, 25 at most"),
     ],
 )
 def test_window_blocks_that_do_not_hold_a_step_are_refused(
