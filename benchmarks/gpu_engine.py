@@ -16,7 +16,7 @@ from runtime.engine.engine import Engine
 from runtime.engine.lookahead import Lookahead
 from runtime.messages import GenerationRequest, SamplingParams
 from runtime.model.batch import StepBatch
-from runtime.model.runner import ModelRunner
+from runtime.model.runner import ModelRunner, Recording
 from runtime.model.sampler import Drawing
 from runtime.model.weights import LoadedModel
 from runtime.process.loading import assemble
@@ -132,8 +132,7 @@ class _Run:
             model,
             num_blocks=config.num_blocks,
             block_size=BLOCK_SIZE,
-            record=record,
-            max_recorded_sequences=turns,
+            recording=Recording(record=record, max_sequences=turns),
         )
         tokenizer = Tokenizer.load(model.tokenizer_folder, vocab_size=model.config.vocab_size)
         costs = StepCosts()

@@ -18,7 +18,7 @@ from benchmarks.gpu_plan import BLOCK_SIZE, Plan
 from runtime.model.config import ModelConfig
 from runtime.model.cuda_graphs import CudaRecorder, Recorder
 from runtime.model.decoder import Decoder
-from runtime.model.runner import ModelRunner
+from runtime.model.runner import ModelRunner, Recording
 from runtime.model.sources import BYTE_TOKENIZER
 from runtime.model.weights import LoadedModel
 
@@ -69,8 +69,7 @@ def measure_graphs(plan: Plan, dtype: torch.dtype, device: torch.device) -> list
                 model,
                 num_blocks=blocks_for(shapes),
                 block_size=BLOCK_SIZE,
-                record=record,
-                max_recorded_sequences=sequences,
+                recording=Recording(record=record, max_sequences=sequences),
             )
             generator = torch.Generator(device=device).manual_seed(0)
             for index in range(config.num_layers):
@@ -106,8 +105,7 @@ def measure_verified_steps(
         model,
         num_blocks=num_blocks,
         block_size=BLOCK_SIZE,
-        record=recorder(device),
-        max_recorded_sequences=sequences,
+        recording=Recording(record=recorder(device), max_sequences=sequences),
     )
     runner.pool.blocks.normal_()
     assert runner.graphs is not None

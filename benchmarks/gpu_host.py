@@ -48,7 +48,7 @@ from runtime.model.layers import WeightBits
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.rope_config import RopeConfig
-from runtime.model.runner import ModelRunner
+from runtime.model.runner import ModelRunner, Recording
 from runtime.model.state_plan import StatePlan
 from runtime.model.step_buckets import (
     Bucket,
@@ -201,8 +201,7 @@ def launches_of_a_model(preset: str) -> tuple[Counter[str], int]:
             model,
             num_blocks=32,
             block_size=BLOCK_SIZE,
-            record=keep,
-            max_recorded_sequences=need.sequences,
+            recording=Recording(record=keep, max_sequences=need.sequences),
             states=held if model.config.recurrent else None,
         )
         assert runner.graphs is not None

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.gpu_cases import blocks_for, make_batch
 from benchmarks.gpu_graphs import make_model, recorder
 from benchmarks.gpu_plan import BLOCK_SIZE, FULL, REHEARSAL
-from runtime.model.runner import ModelRunner
+from runtime.model.runner import ModelRunner, Recording
 
 _ROWS = 25
 
@@ -40,8 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             model,
             num_blocks=blocks_for(shapes),
             block_size=BLOCK_SIZE,
-            record=recorder(device),
-            max_recorded_sequences=sequences,
+            recording=Recording(record=recorder(device), max_sequences=sequences),
         )
         runner.pool.blocks.normal_()
         batch = make_batch(shapes, blocks_for(shapes))

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -48,6 +48,17 @@ _DTYPES = {
 BITS: dict[Quantization, WeightBits] = {"none": 16, "int8": 8, "int4": 4, "fp8": "fp8"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """Steps that are recorded (``runtime.model.cuda_graphs``)."""
+
+    record: Recorder
+    max_sequences: int = 256
+    """Steps of more are not."""
+    max_tokens: int = 0
+    """Those of up to so many are, too, or they are warmed up."""
+
+
 class ModelRunner:
     """Runs steps of one model over one KV pool."""
 
@@ -58,20 +69,15 @@ class ModelRunner:
         num_blocks: int,
         block_size: int,
         kv_dtype: torch.dtype | None = None,
-        record: Recorder | None = None,
-        max_recorded_sequences: int = 256,
-        max_step_tokens: int = 0,
+        recording: Recording | None = None,
         states: StatePlan | None = None,
         window_blocks: int | None = None,
     ) -> None:
         """
         Args:
             kv_dtype: how keys and values are kept: int8, fp8 or (None) as the model computes.
-            record: records steps, now (``runtime.model.cuda_graphs``), which takes a spare
-                block; None runs every step as it comes.
-            max_recorded_sequences: steps of more are not recorded.
-            max_step_tokens: where steps are recorded, those of up to so many are, too, or they are
-                warmed up.
+            recording: steps that are recorded now, which takes a spare block; None runs every
+                step as it comes.
             states: of a model with recurrent layers, the slots for its states; None: none until
                 ``hold_states``.
             window_blocks: blocks of layers with a window, whose rows are given back behind it;
@@ -83,7 +89,7 @@ class ModelRunner:
         """The other ranks know that no step comes for now."""
         self._num_blocks = num_blocks
         self.window_blocks = window_blocks
-        spare = int(record is not None)
+        spare = int(recording is not None)
         self.pool = KVPool(
             model.config,
             num_blocks=num_blocks + spare,
@@ -101,13 +107,14 @@ class ModelRunner:
         self.graphs: StepGraphs | None = None
         if states is not None:
             self.hold_states(slots=states.slots, rings=states.rings)
-        if record is not None:
-            self.graphs = self._recorded(record, max_recorded_sequences, max_step_tokens)
+        if recording is not None:
+            self.graphs = self._recorded(recording)
 
-    def _recorded(self, record: Recorder, max_sequences: int, max_tokens: int) -> StepGraphs:
+    def _recorded(self, recording: Recording) -> StepGraphs:
+        record, max_sequences = recording.record, recording.max_sequences
         model, ranks, block_size = self.model, self._ranks, self.block_size
         config = model.config
-        most = min(max_tokens, self._num_blocks * block_size, config.max_context_tokens)
+        most = min(recording.max_tokens, self._num_blocks * block_size, config.max_context_tokens)
         warming = list(chunks(most, block_size))
         also: list[Callable[[], object]] = list(draws(config.vocab_size, model.device))
         if self.states is not None:
@@ -349,9 +356,7 @@ def load_runner(
         num_blocks=room.num_blocks,
         block_size=config.block_size,
         kv_dtype=plan.kv_dtype,
-        record=CudaRecorder() if _records(model) else None,
-        max_recorded_sequences=config.max_running,
-        max_step_tokens=config.max_batch_tokens,
+        recording=_recording(config) if _records(model) else None,
         states=(
             replace(plan.states, slots=room.state_slots, rings=room.state_rings)
             if room.state_slots
@@ -404,6 +409,14 @@ def share_work(threads: int, *, compiled: bool = False) -> None:
     that is worth more than one (``Decoder.is_compiled``), theirs."""
     torch.set_num_threads(1 if compiled else threads)
     own_threads(threads if compiled else None)
+
+
+def _recording(config: EngineConfig) -> Recording:
+    return Recording(
+        record=CudaRecorder(),
+        max_sequences=config.max_running,
+        max_tokens=config.max_batch_tokens,
+    )
 
 
 def _records(model: LoadedModel) -> bool:

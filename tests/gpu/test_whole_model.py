@@ -17,7 +17,7 @@ from runtime.model.decoder import Decoder
 from runtime.model.latent import Indexer
 from runtime.model.presets import PRESETS, random_model_config
 from runtime.model.random_weights import RandomWeights
-from runtime.model.runner import ModelRunner
+from runtime.model.runner import ModelRunner, Recording
 from runtime.model.sources import BYTE_TOKENIZER
 from runtime.model.state_plan import StatePlan
 from runtime.model.step_buckets import buckets_up_to
@@ -166,7 +166,10 @@ def test_recorded_decodes_are_the_plain_ones(
     record: Recorder = CudaRecorder() if device.type == "cuda" else as_it_is
     model = load_model("random:qwen3-tiny", dtype=torch.float32, device=device)
     recording = ModelRunner(
-        model, num_blocks=NUM_BLOCKS, block_size=16, record=record, max_recorded_sequences=4
+        model,
+        num_blocks=NUM_BLOCKS,
+        block_size=16,
+        recording=Recording(record=record, max_sequences=4),
     )
     plain = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16)
     tokens = np.random.default_rng(0).integers(0, 256, 70, dtype=np.int32)
@@ -200,8 +203,7 @@ def test_recorded_steps_of_hybrids_leave_the_states_of_plain_ones(
             model,
             num_blocks=NUM_BLOCKS,
             block_size=16,
-            record=record,
-            max_recorded_sequences=2,
+            recording=Recording(record=record, max_sequences=2),
             states=StatePlan(slots=2, rings=2),
         )
         for record in (CudaRecorder() if device.type == "cuda" else as_it_is, None)
@@ -252,8 +254,7 @@ def test_recorded_steps_follow_each_other_without_the_host_knowing_a_token(
             model,
             num_blocks=NUM_BLOCKS,
             block_size=16,
-            record=record if ahead else None,
-            max_recorded_sequences=4,
+            recording=Recording(record=record if ahead else None, max_sequences=4),
         )
         runner.pool.blocks.fill_(torch.nan)
         busy = Busy(device) if ahead else None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.cuda_graphs import CudaRecorder, GraphCounts
-from runtime.model.runner import ModelRunner
+from runtime.model.runner import ModelRunner, Recording
 from runtime.model.weights import load_model
 from tests.support.streams import MAIN, Timeline
 
@@ -42,7 +42,10 @@ def runners(
     record = CallingRecorder()
     model = load_model(f"random:{family}", dtype=dtype, device=CPU)
     recording = ModelRunner(
-        model, num_blocks=NUM_BLOCKS, block_size=16, record=record, max_recorded_sequences=most
+        model,
+        num_blocks=NUM_BLOCKS,
+        block_size=16,
+        recording=Recording(record=record, max_sequences=most),
     )
     plain = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16)
     for group in (*recording.pool.groups, *plain.pool.groups):
@@ -155,9 +158,7 @@ def test_steps_of_large_chunks_are_the_plain_ones(family: str, counts: tuple[int
         model,
         num_blocks=160,
         block_size=16,
-        record=CallingRecorder(),
-        max_recorded_sequences=8,
-        max_step_tokens=1024,
+        recording=Recording(record=CallingRecorder(), max_sequences=8, max_tokens=1024),
     )
     assert recording.graphs is not None
     assert max(bucket.chunk for bucket in recording.graphs.steps) == 1024
@@ -194,8 +195,7 @@ def test_recorded_steps_of_rows_that_are_given_back_are_the_plain_ones(family: s
         model,
         num_blocks=96,
         block_size=4,
-        record=CallingRecorder(),
-        max_recorded_sequences=4,
+        recording=Recording(record=CallingRecorder(), max_sequences=4),
         window_blocks=66,
     )
     for group in (*recording.pool.groups, *plain.pool.groups):
@@ -262,7 +262,10 @@ def test_all_is_recorded_before_the_first_step_and_nothing_later(
     record = CallingRecorder()
     model = load_model("random:qwen3-tiny", dtype=torch.float64, device=CPU)
     runner = ModelRunner(
-        model, num_blocks=NUM_BLOCKS, block_size=16, record=record, max_recorded_sequences=4
+        model,
+        num_blocks=NUM_BLOCKS,
+        block_size=16,
+        recording=Recording(record=record, max_sequences=4),
     )
     assert runner.graphs is not None
     made = record.recorded
@@ -309,8 +312,9 @@ def test_a_recording_that_fails_costs_speed_and_no_turn(
         model,
         num_blocks=NUM_BLOCKS,
         block_size=16,
-        record=FailingRecorder(set(range(1, 100)), replays=replays),
-        max_recorded_sequences=4,
+        recording=Recording(
+            record=FailingRecorder(set(range(1, 100)), replays=replays), max_sequences=4
+        ),
     )
     plain = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16)
     for group in (*recording.pool.groups, *plain.pool.groups):
@@ -351,8 +355,9 @@ def test_a_recording_that_works_serves_where_a_smaller_one_failed() -> None:
         model,
         num_blocks=NUM_BLOCKS,
         block_size=16,
-        record=FailingRecorder({made}, replays=False),  # the smallest comes last
-        max_recorded_sequences=4,
+        recording=Recording(
+            record=FailingRecorder({made}, replays=False), max_sequences=4
+        ),  # the smallest comes last
     )
     recording.pool.blocks.fill_(torch.nan)
     recording.run(prefill([9], np.random.default_rng(2)))

@@ -161,11 +161,11 @@ def test_random_schedules_give_the_tokens_of_a_plain_run(
     """Without drafts, with drafts that are partly right, and with the engine's own drafter; with
     that also where steps fail and are repeated for each of their sequences."""
     guesser = _Guesser(random.Random(seed))
-    for transcript in _play(reference, seed, None, 0):
+    for transcript in play(reference, seed, None, 0):
         guesser.learn(transcript)
-    _play(reference, seed, guesser, 16)
-    _play(reference, seed, None, 16)
-    _play(reference, seed, None, 16, plant=_plant_failures)
+    play(reference, seed, guesser, 16)
+    play(reference, seed, None, 16)
+    play(reference, seed, None, 16, plant=plant_failures)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_random_schedules_give_the_tokens_of_a_plain_run_whatever_the_layers_are
 ) -> None:
     """With the engine's own drafter."""
     seed = request.config.getoption("--seed")
-    _play(ReferenceModel.random(kind), seed, None, 16, kind=kind)
+    play(ReferenceModel.random(kind), seed, None, 16, kind=kind)
 
 
 RANKS = (
@@ -213,7 +213,7 @@ def test_random_schedules_give_the_tokens_of_a_plain_run_on_several_ranks(
 ) -> None:
     """With the engine's own drafter; the reference is one model on one device."""
     seed = request.config.getoption("--seed")
-    _play(ReferenceModel.random(kind), seed, None, 16, kind=kind, **settings)
+    play(ReferenceModel.random(kind), seed, None, 16, kind=kind, **settings)
 
 
 @pytest.mark.tail
@@ -223,7 +223,7 @@ def test_random_schedules_of_several_tenants_give_the_tokens_of_a_plain_run(
     reference: ReferenceModel, seed: int
 ) -> None:
     """Tenants above their shares lose idle and leased blocks to others."""
-    _play(reference, seed, None, 16, tenants=3)
+    play(reference, seed, None, 16, tenants=3)
 
 
 @pytest.mark.tail
@@ -251,13 +251,13 @@ def test_decodes_that_rest_give_the_tokens_of_a_plain_run(
         share.has_to_wait = lambda tenant: rng.random() < 0.2  # type: ignore[method-assign]
 
     guesser = _Guesser(random.Random(seed))
-    for transcript in _play(reference, seed, None, 0, plant=plant, tenants=3):
+    for transcript in play(reference, seed, None, 0, plant=plant, tenants=3):
         guesser.learn(transcript)
-    _play(reference, seed, guesser, 16, plant=plant, tenants=3)
+    play(reference, seed, guesser, 16, plant=plant, tenants=3)
     assert sum(rested) > 0
 
 
-def _plant_failures(driver: EngineDriver, seed: int) -> None:
+def plant_failures(driver: EngineDriver, seed: int) -> None:
     """Every other step of several sequences fails, before or behind its forward pass."""
     rng = random.Random(f"failures/{seed}")
     runner, computation = driver.runner, driver.engine.computation
@@ -284,7 +284,7 @@ def _plant_failures(driver: EngineDriver, seed: int) -> None:
     computation.draw = failing_draw  # type: ignore[method-assign]
 
 
-def _play(
+def play(
     reference: ReferenceModel,
     seed: int,
     guesser: _Guesser | None,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from runtime.model.batch import SequenceInput
 from runtime.model.rank_link import RunnerBroken
-from runtime.model.runner import ModelRunner
+from runtime.model.runner import ModelRunner, Recording
 from runtime.model.state_plan import StatePlan
 from runtime.model.weights import load_model
 from tests.support.preset_kinds import HYBRIDS
@@ -27,9 +27,7 @@ def runner_of(family: str, record: Callable[[Callable[[], Tensor]], Callable[[],
         load_model(f"random:{family}", dtype=torch.float64, device=torch.device("cpu")),
         num_blocks=SEQUENCES * BLOCKS_EACH,
         block_size=16,
-        record=record,
-        max_recorded_sequences=8,
-        max_step_tokens=512,
+        recording=Recording(record=record, max_sequences=8, max_tokens=512),
         states=StatePlan(slots=SEQUENCES + 2, rings=SEQUENCES + 2),
     )
     assert runner.states is not None

@@ -60,7 +60,7 @@ def _play(
         plant(driver, at)
 
     reference = ReferenceModel.random(kind)
-    schedules._play(reference, seed, None, 16, kind=kind, plant=note, **settings)
+    schedules.play(reference, seed, None, 16, kind=kind, plant=note, **settings)
     return drivers[-1]
 
 
@@ -76,7 +76,7 @@ def test_random_schedules_give_the_tokens_of_a_plain_run(kind: str, seed: int) -
 @pytest.mark.tail
 @pytest.mark.parametrize("seed", [SMALL, AMPLE])
 def test_steps_that_fail_and_are_repeated_give_them_too(seed: int) -> None:
-    assert _windows(_play("gemma3-tiny", seed, plant=schedules._plant_failures)).evicted > 0
+    assert _windows(_play("gemma3-tiny", seed, plant=schedules.plant_failures)).evicted > 0
 
 
 @pytest.mark.parametrize("seed", [SMALL, AMPLE])

@@ -24,7 +24,7 @@ from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.cuda_graphs import compile_kernels
 from runtime.model.decoder import Decoder
 from runtime.model.random_weights import RandomWeights
-from runtime.model.runner import ModelRunner
+from runtime.model.runner import ModelRunner, Recording
 from runtime.model.sampler import SampleRow, sample
 from runtime.model.sources import BYTE_TOKENIZER
 from runtime.model.weights import LoadedModel
@@ -79,9 +79,9 @@ def main() -> None:
         model,
         num_blocks=600,
         block_size=16,
-        record=lambda call: lambda: torch.empty(0),
-        max_recorded_sequences=2,
-        max_step_tokens=1024,
+        recording=Recording(
+            record=lambda call: lambda: torch.empty(0), max_sequences=2, max_tokens=1024
+        ),
     )
     graphs = runner.graphs
     assert graphs is not None
