@@ -173,12 +173,13 @@ class WindowRows:
         return most[int(bare[-1]) + 1 :] if len(bare) else most
 
     def _resumed_at(self, sequence: CachedSequence) -> None:
-        """Remember that a sequence has begun here: others may, too."""
+        """Remember that a sequence has begun here: others may, too, if it is another branch's or
+        was before."""
         handle = sequence.handle
         assert handle is not None
         last = int(sequence.table[sequence.rows_to - 1])
         for point in self._ending.get(last, ()):
-            if point.owner is handle.owner:
+            if point.owner is handle.owner and point.handle in (None, handle):
                 self._points[point.owner].move_to_end(point)
                 return
         self._add(sequence.table[sequence.rows_from : sequence.rows_to], handle.owner, None)
