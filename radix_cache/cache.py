@@ -225,7 +225,7 @@ class PrefixCache:
         if self._debug:
             self.check()
 
-    # States of recurrent layers
+    # States of recurrent layers, rows of layers with a window
 
     def keep_state(self, sequence: CachedSequence, tokens: TokenArray, kind: SnapshotKind) -> bool:
         """Keep the state of a running sequence behind ``tokens``, so that others resume there:
@@ -243,6 +243,12 @@ class PrefixCache:
         if self._debug:
             self.check()
         return kept
+
+    def keep_rows(self, sequence: CachedSequence, positions: Iterable[int]) -> None:
+        """Have rows of layers with a window kept before each of these tokens of a running sequence,
+        where not every block has them: others are expected to go on from there."""
+        if self.windows is not None:
+            self.windows.keep_at(sequence, positions)
 
     def take_state_orders(self) -> list[StateOrder]:
         """Orders for the memory of state slots before the next step, in order."""

@@ -198,7 +198,7 @@ class CachedSequence:
         "resume",
         "resumed",
         "rows_from",
-        "rows_junction",
+        "rows_points",
         "rows_to",
         "state_slot",
         "table",
@@ -248,8 +248,9 @@ class CachedSequence:
         """Where it has begun, if that is still there. For the cache."""
         self.rows_from = self.rows_to = 0
         """The blocks whose rows of layers with a window it pins. For ``window_rows``."""
-        self.rows_junction: int | None = None
-        """Blocks that were found, of which the last lack such rows: worth a resume point."""
+        self.rows_points: list[int] = []
+        """Blocks behind which others are thought to go on, descending, as far as it has not come to
+        them. For ``window_rows``."""
         self.resumed: tuple[SnapshotKind, Tier] | None = None
         """Why the state was kept that it has begun with, and where; None: it began at zero."""
         self.misses: dict[MissCause, int] = {}

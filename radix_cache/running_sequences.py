@@ -102,7 +102,7 @@ class RunningSequences:
         if self._windows is not None and shared < match.shared:
             found = match.shared * size
             self._misses.resumed(sequence, found, position=cached, known=handle.known)
-            sequence.rows_junction = match.shared
+            sequence.rows_points = [match.shared]
         handle.sequence = sequence
         handle.table, handle.seen = table, tree.tick
         if restorable > match.shared:

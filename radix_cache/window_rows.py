@@ -209,18 +209,30 @@ class WindowRows:
     def committed(self, sequence: CachedSequence, num_tokens: int) -> None:
         """Let go of what a running sequence is beyond with its first ``num_tokens`` computed."""
         size = self._block_size
-        junction = sequence.rows_junction
-        if junction is not None and num_tokens >= junction * size:
-            sequence.rows_junction = None
-            begin = max(sequence.rows_from, junction - self._needed - _SLACK_BLOCKS)
-            handle = sequence.handle
-            assert handle is not None
-            if junction - begin >= min(junction, self._needed):
-                self._add(sequence.table[begin:junction], handle.owner, None)
+        points = sequence.rows_points
+        while points and points[-1] * size <= num_tokens:
+            self._passed(sequence, points.pop())
         first = max(0, num_tokens - self._keep_tokens) // size
         if first > sequence.rows_from:
             self._unpin(sequence.table[sequence.rows_from : first])
             sequence.rows_from = first
+
+    def keep_at(self, sequence: CachedSequence, positions: Iterable[int]) -> None:
+        """Keep the window before each of these tokens of a running sequence, once it is there:
+        others are expected to go on from them."""
+        size, begun = self._block_size, sequence.num_shared_blocks
+        blocks = {position // size for position in positions} | {*sequence.rows_points}
+        sequence.rows_points = sorted((each for each in blocks if each > begun), reverse=True)
+
+    def _passed(self, sequence: CachedSequence, end: int) -> None:
+        """Keep the window before block ``end`` of a sequence for others, where it has it."""
+        handle = sequence.handle
+        assert handle is not None
+        last = int(sequence.table[end - 1])
+        begin = max(sequence.rows_from, end - self._needed - _SLACK_BLOCKS)
+        known = any(point.handle is None for point in self._ending.get(last, ()))
+        if end - begin >= min(end, self._needed) and not known:
+            self._add(sequence.table[begin:end], handle.owner, None)
 
     def ended(self, sequence: CachedSequence) -> None:
         """A sequence that ran ends: its branch may come back to where its shared blocks end."""

@@ -124,8 +124,8 @@ class GenerationRequest:
     resume_points: tuple[int, ...] = ()
     """Tokens of the prompt behind which others are expected to go on, ascending: the end of
     instructions and tools, of what is published, where sub-agents part. A model with recurrent
-    layers keeps a state there; others need none. At most ``Limits.max_resume_points``, each inside
-    the prompt."""
+    layers keeps a state there, one with windows the window before it; others need none. At most
+    ``Limits.max_resume_points``, each inside the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

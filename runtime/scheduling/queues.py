@@ -111,6 +111,7 @@ class Queues:
         sequence.cached = cached
         sequence.num_computed = cached.num_cached_tokens
         sequence.cuts = self._cuts(sequence, cached)
+        self._cache.keep_rows(cached, sequence.request.resume_points)
         sequence.block_limit = cached.num_blocks * self._cache.block_size
         sequence.state = SequenceState.RUNNING
         self._waits_no_more(sequence)

@@ -130,6 +130,8 @@ class Driver:
             self.cache.finish(cached, lease_s=0.0)
             self.counts["refused"] += 1
             return
+        if self.rng.random() < 0.3:
+            self.cache.keep_rows(cached, [self.rng.randrange(len(tokens))])
         self.counts["begun"] += 1
         self.counts["resumed"] += cached.num_cached_tokens > 0
         self.counts["without rows"] += cached.miss_causes.get("state_missing", 0) > 0

@@ -145,11 +145,28 @@ def test_where_rows_were_missing_they_are_kept_when_they_are_computed_again() ->
         turn(cache, f"s{seed}", words(seed))
     first = begin(cache, "b", words(1) + words(11), base="a")
     assert first.num_cached_tokens == 0
-    assert first.rows_junction == 10
+    assert first.rows_points == [10]
     compute(cache, first, words(1) + words(11))
     cache.finish(first, lease_s=0.0)
     turn(cache, "far", words(12, 60))
     assert turn(cache, "c", words(1) + words(13), base="a") == 40
+
+
+def test_where_others_are_expected_the_window_is_kept_before_they_come() -> None:
+    """Behind 30 tokens: its seven whole blocks can be begun at, once."""
+    cache = windowed()
+    tokens = words(1, 90)
+    first = begin(cache, "a", tokens)
+    cache.keep_rows(first, [30, 0, 3])
+    assert first.rows_points == [7]
+    compute(cache, first, tokens)
+    cache.finish(first, lease_s=0.0)
+    turn(cache, "far", words(2, 60))
+    assert turn(cache, "b", tokens[:30] + words(3)) == 28
+    again = begin(cache, "c", tokens[:30] + words(4))
+    cache.keep_rows(again, [30])
+    assert again.rows_points == []
+    cache.finish(again, lease_s=0.0)
 
 
 def test_rows_computed_again_are_given_to_the_blocks_that_lack_them() -> None:
