@@ -203,7 +203,7 @@ def test_recorded_steps_of_hybrids_leave_the_states_of_plain_ones(
             model,
             num_blocks=NUM_BLOCKS,
             block_size=16,
-            recording=Recording(record=record, max_sequences=2),
+            recording=record and Recording(record=record, max_sequences=2),
             states=StatePlan(slots=2, rings=2),
         )
         for record in (CudaRecorder() if device.type == "cuda" else as_it_is, None)
@@ -240,6 +240,59 @@ def test_recorded_steps_of_hybrids_leave_the_states_of_plain_ones(
     assert (counts_of.replayed, counts_of.replayed_chunks) == (1, 2)
 
 
+@pytest.mark.parametrize("family", ["gemma3-tiny", "gpt-oss-tiny"])
+def test_recorded_steps_of_rows_that_are_given_back_are_the_plain_ones(
+    family: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt beside a short one, decodes, and a prompt that goes on: layers with a window in few
+    blocks of their own, recorded, beside steps as they come that keep all rows."""
+    monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
+    few = [each for each in buckets_up_to(2) if each.tokens in (2, 2 + 128) and not each.shared]
+    chunk = [each for each in buckets_up_to(2) if each.chunk and each.tokens == 2 + 128]
+    monkeypatch.setattr("runtime.model.cuda_graphs.buckets_up_to", lambda most: [*few, *chunk])
+    monkeypatch.setattr("runtime.model.cuda_graphs.unrecorded_kinds", lambda most: [])
+    whole = PRESETS[family]  # of which a layer with a window and one without are enough
+    monkeypatch.setitem(PRESETS, family, replace(whole, layers=whole.layers[-2:]))
+    model = load_model(f"random:{family}", dtype=torch.float32, device=device)
+    window = model.config.window
+    assert window is not None
+    record: Recorder = CudaRecorder() if device.type == "cuda" else as_it_is
+    recording = ModelRunner(
+        model,
+        num_blocks=NUM_BLOCKS,
+        block_size=16,
+        recording=Recording(record=record, max_sequences=2),
+        window_blocks=20,
+    )
+    plain = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16)
+    for group in (*recording.pool.groups, *plain.pool.groups):
+        group.fill_(torch.nan)
+    tokens = np.random.default_rng(0).integers(0, 256, (2, 180), dtype=np.int32)
+    reached = [0, 0]
+    for counts in ((70, 1), (1, 1), (100, 1), (1, 1)):
+        step = []
+        for at, count in enumerate(counts):
+            start, end = reached[at], reached[at] + count
+            first = max(0, start - window) // 16
+            ring = np.arange(first, -(-end // 16), dtype=np.int32) % 10 + 10 * at
+            step.append(
+                SequenceInput(
+                    tokens=tokens[at, start:end],
+                    start=start,
+                    block_table=np.arange(12 * at, 12 * at + 12, dtype=np.int32),
+                    num_logits=1,
+                    window=(first, ring),
+                )
+            )
+            reached[at] = end
+        found = recording.run(step).clone()
+        wanted = plain.run([replace(entry, window=None) for entry in step])
+        assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    assert recording.graphs is not None
+    counts_of = recording.graphs.counts
+    assert (counts_of.replayed, counts_of.replayed_chunks) == (2, 2)
+
+
 def test_recorded_steps_follow_each_other_without_the_host_knowing_a_token(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,7 +307,7 @@ def test_recorded_steps_follow_each_other_without_the_host_knowing_a_token(
             model,
             num_blocks=NUM_BLOCKS,
             block_size=16,
-            recording=Recording(record=record if ahead else None, max_sequences=4),
+            recording=Recording(record=record, max_sequences=4) if ahead else None,
         )
         runner.pool.blocks.fill_(torch.nan)
         busy = Busy(device) if ahead else None
