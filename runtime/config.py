@@ -222,14 +222,8 @@ class EngineConfig:
         self._check_ranks()
 
     def _check_ranks(self) -> None:
-        if self.tensor_parallel == 1:
-            if self.expert_parallel:
-                raise ConfigError("expert_parallel is given, but tensor_parallel is 1")
-        elif self.host_kv_bytes:
-            raise ConfigError(
-                f"host_kv_bytes is given, and tensor_parallel is {self.tensor_parallel}: KV of "
-                "several ranks cannot leave their devices yet"
-            )
+        if self.expert_parallel and self.tensor_parallel == 1:
+            raise ConfigError("expert_parallel is given, but tensor_parallel is 1")
 
 
 BOUNDS: dict[str, tuple[int, int]] = {

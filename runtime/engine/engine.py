@@ -158,13 +158,23 @@ class Engine:
 
     def step(self) -> StepOutput | None:
         """Run one step; None when there is nothing to tell. The last one before the engine
-        falls idle is always told, so that its figures are true while nothing happens."""
+        falls idle is always told, so that its figures are true while nothing happens.
+
+        Raises:
+            EngineBroken: see there.
+        """
+        try:
+            return self._step()
+        except RunnerBroken as broken:
+            raise EngineBroken(str(broken)) from broken
+
+    def _step(self) -> StepOutput | None:
         queues, background = self._queues, self.background
         open_requests = len(queues.running) + len(queues.waiting) + self._compilations.num_waiting
         background.begin_step(idle=open_requests <= 1)
         self._compilations.poll()
         self._requests.queue_compiled()
-        self._tend()
+        self.memory.tend()
         now, spent_s = self._clock(), background.spent_s
         decodes, chunks = self._plan(now)
         step_s = 0.0
@@ -194,13 +204,6 @@ class Engine:
         return StepOutput(outputs=outputs, stats=stats, pictures=pictures, residency=residency)
 
     # One step
-
-    def _tend(self) -> None:
-        """See to the memory. Raises EngineBroken: another rank of the model is gone."""
-        try:
-            self.memory.tend()
-        except RunnerBroken as broken:
-            raise EngineBroken(str(broken)) from broken
 
     def _plan(self, now: float) -> tuple[Decodes, list[Chunk]]:
         """Plan the step's work: the plain decodes, and the chunks of all, these first. Tells
@@ -272,8 +275,8 @@ class Engine:
         """The logits of one forward pass; None if it failed."""
         try:
             return self.computation.forward(chunks)
-        except RunnerBroken as broken:
-            raise EngineBroken(str(broken)) from broken
+        except RunnerBroken:
+            raise
         except Exception:
             log.exception("step failed sequences=%d", len(chunks))
             return None
@@ -284,8 +287,8 @@ class Engine:
         self._resume_background()
         try:
             return self.computation.draw(chunks, logits, lambda: self._outlook(len(chunks)))
-        except RunnerBroken as broken:
-            raise EngineBroken(str(broken)) from broken
+        except RunnerBroken:
+            raise
         except Exception:
             log.exception("step failed sequences=%d", len(chunks))
             return None

@@ -36,8 +36,8 @@ class StateMemory:
         states: in slots.
         tails: a block for each slot.
         pool: the blocks that steps read and write.
-        change: carries out an order on slots of the device, on all ranks (``ModelRunner``); None:
-            there is no other rank.
+        change: carries out an order on slots of the device (``ModelRunner``), on all ranks where
+            this one leads; None: there is no other rank.
         transfer: copies states and tails to the tiers below and back; None where there are none.
         settle: waits for copies to and from these blocks of ``pool``.
     """
@@ -48,7 +48,7 @@ class StateMemory:
         tails: KVPool,
         pool: KVPool,
         *,
-        change: Callable[[SlotOrder], bool] | None = None,
+        change: Callable[[SlotOrder | SaveBelow], bool] | None = None,
         transfer: KVTransfer | None = None,
         settle: Callable[[BlockArray], None] = lambda blocks: None,
     ) -> None:
@@ -77,15 +77,20 @@ class StateMemory:
             return None
         if isinstance(order, SaveBelow):
             return None if self._save_below(order) else _spoiled(Tier.HOST, order.target)
-        if order.tail_block is not None:
-            self._settle_blocks(_ids(order.tail_block))
         slot = order.target if isinstance(order, SaveState) else order.slot
-        self._settle(slot)
-        return None if self._change(order) else _spoiled(Tier.DEVICE, slot)
+        return None if self.change(order) else _spoiled(Tier.DEVICE, slot)
+
+    def change(self, order: SlotOrder | SaveBelow) -> bool:
+        """Carry out an order as far as it is one on slots of the device, behind the copies that
+        touch these; False where a state that is to be kept is not finite."""
+        if not isinstance(order, SaveBelow) and order.tail_block is not None:
+            self._settle_blocks(_ids(order.tail_block))
+        self.settle(_ids(order.target if isinstance(order, SaveState) else order.slot))
+        return self._change(order)
 
     def _save_below(self, order: SaveBelow) -> bool:
         """Send a state on its way, which the next step waits for; whether it is finite."""
-        whole = self._states.bring(order.slot, position=order.position)
+        whole = self.change(order)
         self._move(
             StateMove(
                 number=0,
@@ -95,13 +100,14 @@ class StateMemory:
                 target_slot=order.target,
             )
         )
-        self._settle(order.slot)
+        self.settle(_ids(order.slot))
         return whole
 
-    def _settle(self, slot: int) -> None:
-        """Wait for copies of a slot that is about to be written, or has been brought up."""
+    def settle(self, slots: BlockArray) -> None:
+        """Wait for copies of slots, int32 of any shape, that are about to be written, or have been
+        brought up."""
         if self.transfer is not None:
-            self.transfer.settle(_ids(slot))
+            self.transfer.settle(slots)
 
     def _move(self, order: StateMove) -> None:
         assert self.transfer is not None

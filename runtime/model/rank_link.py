@@ -4,11 +4,13 @@ One rank leads: it is told each step, tells the others, and alone has logits. Wh
 and by which way they are reached, is ``runtime.process.ranks``' to know.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from radix_cache.snapshots import SlotOrder
+from radix_cache.snapshots import SaveBelow, SlotOrder
+from radix_cache.transfers import BlockMove
 from runtime.model.batch import StepBatch
 from runtime.model.partition import Partition
 from runtime.model.product_choice import ProductChoice
@@ -34,6 +36,15 @@ class Room(NamedTuple):
         return all(one <= most for one, most in zip(self, other, strict=True))
 
 
+class RoomBelow(NamedTuple):
+    """The room of each rank below the device: blocks, and slots for states."""
+
+    host_blocks: int = 0
+    host_states: int = 0
+    disk_blocks: int = 0
+    disk_states: int = 0
+
+
 class Followers(Protocol):
     """The other ranks, as the leading one has them follow."""
 
@@ -46,8 +57,31 @@ class Followers(Protocol):
         """
         ...
 
-    def send_state(self, order: SlotOrder) -> None:
-        """Have the others carry out an order on their states. Raises RunnerBroken likewise."""
+    def send_state(self, order: SlotOrder | SaveBelow) -> None:
+        """Have the others carry out an order on their states, as far as it is one on slots of the
+        device. Raises RunnerBroken likewise."""
+        ...
+
+    def send_below(self, room: "RoomBelow") -> None:
+        """Have the others make tiers below the device, each for its part; returns when all have.
+
+        Raises:
+            LoadError: one of them cannot; the message says which, and why.
+        """
+        ...
+
+    def send_move(self, move: BlockMove, marks: Sequence[bytes], *, of_states: bool) -> None:
+        """Have the others move their parts of blocks, or of a state, between tiers. Raises
+        RunnerBroken likewise.
+
+        Args:
+            marks: of blocks that come from the disk, what each is taken to hold.
+        """
+        ...
+
+    def take_moved(self, *, of_states: bool) -> list[tuple[int, bool]]:
+        """Moves from and to the disk that others have said are over: their numbers, and whether
+        all is well; once for each of the others."""
         ...
 
     def send_rest(self) -> None:

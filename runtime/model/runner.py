@@ -18,7 +18,7 @@ from kernels.attention import fits_triton
 from kernels.dispatch import wants_triton
 from kernels.native_library import native_library, own_threads
 from kernels.upload import upload
-from radix_cache.snapshots import SlotOrder
+from radix_cache.snapshots import SaveBelow, SlotOrder
 from runtime.config import DeviceName, DTypeName, EngineConfig, Quantization
 from runtime.model.batch import SequenceInput, StepBatch, with_any_window
 from runtime.model.config import LoadError
@@ -174,9 +174,25 @@ class ModelRunner:
             model.config, num_slots=slots, num_rings=rings, dtype=model.dtype, device=model.device
         )
 
-    def change_state(self, order: SlotOrder) -> bool:
+    @property
+    def rank(self) -> int:
+        """Which of the model's ranks this is, 0 where there is one."""
+        return 0 if self._ranks is None else self._ranks.partition.rank
+
+    @property
+    def leads(self) -> bool:
+        """Whether steps are planned here."""
+        return self.rank == 0
+
+    @property
+    def followers(self) -> Followers | None:
+        """The other ranks, where this one leads."""
+        return None if self._ranks is None else self._ranks.followers
+
+    def change_state(self, order: SlotOrder | SaveBelow) -> bool:
         """Carry out an order on slots for states, on all ranks; False where a state that is to be
-        kept is not finite on one of them. What fails here is not told to the others.
+        kept is not finite on one of them. What fails here is not told to the others. One that is
+        to be copied below is brought to its position, no more.
 
         Raises:
             ValueError: see ``StateChanges.carry_out``.
@@ -187,7 +203,7 @@ class ModelRunner:
         whole = StateChanges(self.states, self.tails, self.pool).carry_out(order)
         if self._ranks is None:
             return whole
-        others = self._ranks.followers
+        others = self.followers
         if others is not None:
             others.send_state(order)
         if not keeps_state(order):
@@ -211,8 +227,8 @@ class ModelRunner:
             [R, vocab] float32 (float64 for float64 models); R may be 0. To be used before the
             next call.
         """
-        if self._ranks is not None and self._ranks.followers is not None:
-            return self._forward_on_all(self._ranks.followers, batch, tokens)
+        if self.followers is not None:
+            return self._forward_on_all(self.followers, batch, tokens)
         if self.graphs is not None:
             with torch.inference_mode():
                 logits = self.graphs.forward(batch, tokens)
@@ -247,10 +263,9 @@ class ModelRunner:
     def rest(self) -> None:
         """Note that no step is computed until the next one is."""
         self.pool.rest()
-        others = None if self._ranks is None else self._ranks.followers
-        if others is not None and not self._rests:
+        if self.followers is not None and not self._rests:
             self._rests = True
-            others.send_rest()
+            self.followers.send_rest()
 
     def pop_rank_wait_s(self) -> float:
         """Seconds in which ranks' sums were made and waited for, since this was asked last."""

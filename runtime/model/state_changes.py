@@ -4,7 +4,7 @@ The same on every rank of a model: each has its part of the states, and of keys 
 for no copies; who gives orders sees to these (``runtime.engine.state_memory``).
 """
 
-from radix_cache.snapshots import BeginState, SaveState, SlotOrder
+from radix_cache.snapshots import BeginState, SaveBelow, SaveState, SlotOrder
 from runtime.model.kv_pool import KVPool
 from runtime.model.state_pool import StatePool
 
@@ -23,14 +23,18 @@ class StateChanges:
         self._tails = tails
         self._pool = pool
 
-    def carry_out(self, order: SlotOrder) -> bool:
-        """False where a state that is to be kept is not finite.
+    def carry_out(self, order: SlotOrder | SaveBelow) -> bool:
+        """False where a state that is to be kept is not finite. A state that is to be copied below
+        is brought to its position, and copied by whoever copies to the tiers.
 
         Raises:
             ValueError: no ring is free for a sequence that begins, or a state cannot be brought to
                 the position that is named.
         """
-        states, tail = self._states, order.tail_block
+        states = self._states
+        if isinstance(order, SaveBelow):
+            return states.bring(order.slot, position=order.position)
+        tail = order.tail_block
         if isinstance(order, BeginState):
             states.begin(order.slot, source=order.source, position=order.position)
             if tail is not None:
@@ -48,6 +52,6 @@ class StateChanges:
         return whole
 
 
-def keeps_state(order: SlotOrder) -> bool:
+def keeps_state(order: SlotOrder | SaveBelow) -> bool:
     """Whether a state is kept behind it, which has to be finite on every rank."""
     return not isinstance(order, BeginState) and order.position is not None

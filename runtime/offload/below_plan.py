@@ -3,60 +3,49 @@
 Always true: without recurrent layers KV gets all of it.
 """
 
-from dataclasses import dataclass
-
 from runtime.config import EngineConfig
 from runtime.model.config import LoadError
+from runtime.model.rank_link import RoomBelow
 from runtime.model.state_plan import StatePlan
 from runtime.offload.disk import slot_bytes
 from runtime.offload.state_file import state_slot_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BelowPlan:
-    """Blocks and slots for states, by tier."""
-
-    host_blocks: int = 0
-    host_states: int = 0
-    disk_blocks: int = 0
-    disk_states: int = 0
-
-
-def plan_below(config: EngineConfig, states: StatePlan, block: int) -> BelowPlan:
-    """What ``config`` has room for below the device.
+def plan_below(config: EngineConfig, states: StatePlan, block: int) -> RoomBelow:
+    """What ``config`` has room for below the device; of several ranks each has an equal share of
+    the memory, for its part of each block.
 
     Args:
         states: on the device.
-        block: bytes of a block of KV.
+        block: bytes of a block of KV, or of a rank's part of it.
 
     Raises:
         LoadError: not for one block, or not for one state where there are states.
     """
     if not config.host_kv_bytes:
-        return BelowPlan()
+        return RoomBelow()
+    ranks, disk = config.tensor_parallel, config.disk_kv_bytes // config.tensor_parallel
     kv, for_states = _split_host(config, states)
-    disk_share = for_states / (kv + for_states)
-    disk_for_states = int(config.disk_kv_bytes * disk_share)
-    disk_kv = config.disk_kv_bytes - disk_for_states
+    disk_for_states = int(disk * (for_states / (kv + for_states)))
     slot = states.slot_bytes
-    host_states = for_states // slot if slot else 0
-    plan = BelowPlan(
-        host_blocks=kv // block,
+    host_states = for_states // ranks // slot if slot else 0
+    room = RoomBelow(
+        host_blocks=kv // ranks // block,
         host_states=host_states,
-        disk_blocks=disk_kv // slot_bytes(block),
+        disk_blocks=(disk - disk_for_states) // slot_bytes(block),
         disk_states=disk_for_states // state_slot_bytes(slot) if host_states else 0,
     )
-    if not plan.host_blocks:
-        raise LoadError(f"host_kv_bytes is {config.host_kv_bytes}: a block takes {block}")
-    if config.disk_kv_bytes and not plan.disk_blocks:
+    each = f" on each of {ranks} ranks" if ranks > 1 else ""
+    if not room.host_blocks:
+        raise LoadError(f"host_kv_bytes is {config.host_kv_bytes}: a block takes {block}{each}")
+    if config.disk_kv_bytes and not room.disk_blocks:
+        took = slot_bytes(block)
+        raise LoadError(f"disk_kv_bytes is {config.disk_kv_bytes}: a block takes {took}{each}")
+    if config.host_state_bytes and slot and not room.host_states:
         raise LoadError(
-            f"disk_kv_bytes is {config.disk_kv_bytes}: a block takes {slot_bytes(block)}"
+            f"host_state_bytes is {config.host_state_bytes}: a state and its tail take {slot}{each}"
         )
-    if config.host_state_bytes and slot and not plan.host_states:
-        raise LoadError(
-            f"host_state_bytes is {config.host_state_bytes}: a state and its tail take {slot}"
-        )
-    return plan
+    return room
 
 
 def _split_host(config: EngineConfig, states: StatePlan) -> tuple[int, int]:

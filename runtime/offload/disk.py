@@ -18,7 +18,7 @@ import stat
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -164,6 +164,14 @@ class SlotFile:
         if xxhash.xxh3_128_digest(row.data) != checksum:
             raise DamagedSlot(f"slot {block} holds other bytes")
 
+    def mark(self, block: int) -> bytes:
+        """16 bytes that say which tokens a slot holds; none where it is not known."""
+        return self._keys.get(block, b"")
+
+    def expect(self, block: int, mark: bytes) -> None:
+        """Have ``read`` refuse a slot that holds other tokens than these."""
+        self._keys[block] = mark
+
     def _header(
         self, tenant: str, position: int, tokens: TokenArray, keys: list[bytes], checksum: bytes
     ) -> bytes:
@@ -284,6 +292,15 @@ class SlotStore(Protocol):
         """Read a slot into ``row``. Raises DamagedSlot, OSError."""
         ...
 
+    def mark(self, block: int) -> bytes:
+        """16 bytes that say of what a slot holds something, the same on each rank of a model; none
+        where it is not known."""
+        ...
+
+    def expect(self, block: int, mark: bytes) -> None:
+        """Have ``read`` refuse a slot that holds something of anything else."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -293,11 +310,20 @@ class KVStore:
     Args:
         file: the slots.
         worker: runs one task at a time, in order.
+        ended: is told each order that is over, as ``take_over`` tells it, by the thread that
+            carried it out.
     """
 
-    def __init__(self, file: SlotStore, worker: Executor) -> None:
+    def __init__(
+        self,
+        file: SlotStore,
+        worker: Executor,
+        *,
+        ended: Callable[[int, bool], None] = lambda number, ok: None,
+    ) -> None:
         self.file = file
         self._worker = worker
+        self._ended = ended
         self._over: deque[tuple[int, bool]] = deque()
         self.damaged_blocks = 0
         """Blocks that were read and were not what had been written."""
@@ -321,6 +347,15 @@ class KVStore:
         """Take the order to read into ``memory[rows]``, once ``arrived`` returns; ``done`` is
         called when all of them hold what was written."""
         self._worker.submit(self._read, move, memory, rows, arrived, done)
+
+    def marks(self, blocks: BlockArray) -> list[bytes]:
+        """What is said of slots (``SlotStore.mark``); no order to write to them is under way."""
+        return [self.file.mark(block) for block in blocks.tolist()]
+
+    def expect(self, blocks: BlockArray, marks: Sequence[bytes]) -> None:
+        """Have orders to read these slots refuse those that hold something else."""
+        for block, mark in zip(blocks.tolist(), marks, strict=True):
+            self.file.expect(block, mark)
 
     def take_over(self) -> Iterator[tuple[int, bool]]:
         """Orders that are over since the last call: their numbers, and whether all is well."""
@@ -347,7 +382,7 @@ class KVStore:
         except Exception:
             log.exception("an order to the disk cache failed")
         self.write_s += time.perf_counter() - started
-        self._over.append((move.number, ok))
+        self._end(move.number, ok)
 
     def _read(
         self,
@@ -370,7 +405,11 @@ class KVStore:
             log.exception("an order from the disk cache failed")
         self.damaged_blocks += damaged
         self.read_s += time.perf_counter() - started
-        self._over.append((move.number, not damaged))
+        self._end(move.number, not damaged)
+
+    def _end(self, number: int, ok: bool) -> None:
+        self._over.append((number, ok))
+        self._ended(number, ok)
 
     def _read_block(self, block: int, row: npt.NDArray[np.uint8]) -> bool:
         try:

@@ -5,9 +5,10 @@ model that made them.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,12 +20,14 @@ from runtime.config import EngineConfig
 from runtime.model.config import LoadError
 from runtime.model.kv_pool import block_bytes
 from runtime.model.presets import PREFIX
+from runtime.model.rank_link import RoomBelow
 from runtime.model.runner import ModelRunner
 from runtime.model.sources import folder_of, gguf_file_in
 from runtime.model.state_plan import StatePlan
 from runtime.model.weights import LoadedModel, free_memory_bytes
-from runtime.offload.below_plan import BelowPlan, plan_below
+from runtime.offload.below_plan import plan_below
 from runtime.offload.disk import KVStore, SlotFile, StoreError
+from runtime.offload.rank_moves import RankMoves
 from runtime.offload.state_copies import StateCopies
 from runtime.offload.state_file import StateFile
 from runtime.offload.transfer import KVTransfer
@@ -38,7 +41,7 @@ class KVTiers:
     """Host memory, and disk if there is one."""
 
     transfer: KVTransfer
-    plan: BelowPlan
+    plan: RoomBelow
     stored: Iterable[StoredRun]
     """The blocks that an earlier process has left on the disk."""
     state_transfer: KVTransfer | None
@@ -46,20 +49,33 @@ class KVTiers:
     stored_states: Iterable[StoredState]
 
 
-def open_tiers(config: EngineConfig, runner: ModelRunner, workers: Executor | None) -> KVTiers:
-    """Take the memory and open the folder that ``config`` names; it has host memory at least.
+Ended = Callable[[int, bool, bool], None]
+"""Is told the number of a move from or to the disk that is over, whether all is well, and whether
+states were moved; by the thread that carried it out."""
+
+
+def open_tiers(
+    config: EngineConfig,
+    runner: ModelRunner,
+    workers: Executor | None,
+    *,
+    ended: Ended = lambda number, ok, of_states: None,
+) -> KVTiers:
+    """Take the memory and open the folder that ``config`` names; it has host memory at least. Of
+    several ranks each has its own, one with another number than 0 in a folder inside; the leading
+    one has the others do the same.
 
     Args:
         workers: runs copies and the disk's orders, instead of threads of their own.
 
     Raises:
         LoadError: the memory is not there, the folder cannot be used, or it holds the KV of
-            another model.
+            another model; here or on another rank.
     """
     size = block_bytes(runner.model.config, config.block_size, runner.pool.dtype)
     wanted, free = config.host_kv_bytes, free_memory_bytes(torch.device("cpu"))
     states = config.host_state_bytes or 0
-    if wanted + states > free:
+    if wanted + states > free and runner.leads:
         beside = f" and host_state_bytes {states}" if states else f": a block takes {size}"
         raise LoadError(f"host_kv_bytes is {wanted}{beside}, {free} are free")
     plan = plan_below(config, _states_of(runner), size)
@@ -68,12 +84,22 @@ def open_tiers(config: EngineConfig, runner: ModelRunner, workers: Executor | No
     stored: Iterable[StoredRun] = ()
     if config.disk_kv_folder is not None:
         file = _slot_file(config, runner, plan, size)
-        store, stored = KVStore(file, writing), file.stored()
-    transfer = KVTransfer(runner.pool, host_blocks=plan.host_blocks, store=store, worker=copying)
+        store = KVStore(file, writing, ended=partial(_told, ended, False))
+        stored = file.stored()
+    transfer = KVTransfer(
+        runner.pool,
+        host_blocks=plan.host_blocks,
+        store=store,
+        worker=copying,
+        others=_others(config, runner, of_states=False),
+    )
     state_transfer: KVTransfer | None = None
     stored_states: Iterable[StoredState] = ()
     if plan.host_states:
-        state_transfer, stored_states = _open_states(config, runner, plan, copying, writing)
+        threads = copying, writing
+        state_transfer, stored_states = _open_states(config, runner, plan, threads, ended)
+    if runner.followers is not None:
+        runner.followers.send_below(plan)
     return KVTiers(
         transfer=transfer,
         plan=plan,
@@ -81,6 +107,24 @@ def open_tiers(config: EngineConfig, runner: ModelRunner, workers: Executor | No
         state_transfer=state_transfer,
         stored_states=stored_states,
     )
+
+
+def _told(ended: Ended, of_states: bool, number: int, ok: bool) -> None:
+    ended(number, ok, of_states)
+
+
+def _others(config: EngineConfig, runner: ModelRunner, *, of_states: bool) -> RankMoves | None:
+    """The other ranks, where this one leads any."""
+    if runner.followers is None:
+        return None
+    return RankMoves(runner.followers, ranks=config.tensor_parallel, of_states=of_states)
+
+
+def _folder(config: EngineConfig, runner: ModelRunner) -> Path:
+    """Where this rank's part is on disk."""
+    assert config.disk_kv_folder is not None
+    folder = Path(os.path.expanduser(config.disk_kv_folder))
+    return folder if runner.leads else folder / f"rank-{runner.rank}"
 
 
 def _states_of(runner: ModelRunner) -> StatePlan:
@@ -99,11 +143,10 @@ def _states_of(runner: ModelRunner) -> StatePlan:
     )
 
 
-def _slot_file(config: EngineConfig, runner: ModelRunner, plan: BelowPlan, size: int) -> SlotFile:
-    assert config.disk_kv_folder is not None
+def _slot_file(config: EngineConfig, runner: ModelRunner, plan: RoomBelow, size: int) -> SlotFile:
     try:
         return SlotFile(
-            Path(os.path.expanduser(config.disk_kv_folder)),
+            _folder(config, runner),
             num_blocks=plan.disk_blocks,
             block_size=config.block_size,
             block_bytes=size,
@@ -116,14 +159,16 @@ def _slot_file(config: EngineConfig, runner: ModelRunner, plan: BelowPlan, size:
 def _open_states(
     config: EngineConfig,
     runner: ModelRunner,
-    plan: BelowPlan,
-    copying: Executor,
-    writing: Executor,
+    plan: RoomBelow,
+    threads: tuple[Executor, Executor],
+    ended: Ended,
 ) -> tuple[KVTransfer, Iterator[StoredState]]:
-    """What copies states, and those that are on the disk."""
+    """What copies states, and those that are on the disk; ``threads``: for copies, and the
+    disk's."""
     states, tails = runner.states, runner.tails
     assert states is not None
     assert tails is not None
+    copying, writing = threads
     copies = StateCopies(states, tails, copying)
     store: KVStore | None = None
     stored: Iterator[StoredState] = iter(())
@@ -131,16 +176,22 @@ def _open_states(
         layout = f"{identity(config, runner.model)} {states.rows.dtype} {states.state_bytes}"
         try:
             file = StateFile(
-                Path(os.path.expanduser(config.disk_kv_folder)),
+                _folder(config, runner),
                 num_slots=plan.disk_states,
                 row_bytes=copies.row_bytes,
                 layout=f"{layout} {config.block_size}",
             )
         except StoreError as error:
             raise LoadError(str(error)) from error
-        store, stored = KVStore(file, writing), file.stored()
+        store = KVStore(file, writing, ended=partial(_told, ended, True))
+        stored = file.stored()
     transfer = KVTransfer(
-        tails, host_blocks=plan.host_states, store=store, worker=copying, copies=copies
+        tails,
+        host_blocks=plan.host_states,
+        store=store,
+        worker=copying,
+        copies=copies,
+        others=_others(config, runner, of_states=True),
     )
     return transfer, stored
 
@@ -152,6 +203,8 @@ def _thread(name: str) -> Executor:
 def identity(config: EngineConfig, model: LoadedModel) -> str:
     """Names the weights and the way they are computed with: KV of equal names is equal."""
     parts = [repr(model.config), str(model.dtype), config.quantization, config.kv_cache_dtype]
+    if model.ranks is not None:
+        parts.append(repr(model.ranks.partition))
     files = _weight_files(model)
     if model.name.startswith(PREFIX) or not files:
         parts += [str(config.seed), model.name]

@@ -66,8 +66,7 @@ class StateFile:
         self._layout = xxhash.xxh3_128_digest(f"{_FORMAT}\n{layout}".encode())
         self._slot = state_slot_bytes(row_bytes)
         self._padding = bytes(self._slot - _HEADER_BYTES - row_bytes)
-        self._sums: dict[int, bytes] = {}
-        """Of the headers of slots: that tell which state is there."""
+        self._marks: dict[int, bytes] = {}
         try:
             self._file = open_slots(folder / STATES, num_slots * self._slot)
         except OSError as error:
@@ -89,7 +88,7 @@ class StateFile:
                 except _OtherLayout:
                     others += 1
                     continue
-                self._sums[slot] = header[-_SUM_BYTES:]
+                self._marks[slot] = _mark(content)
                 yield StoredState(content=content, slot=slot)
         if others:
             log.warning("disk cache: states of another model or layout not used=%d", others)
@@ -106,12 +105,12 @@ class StateFile:
         (slot,), (row,) = blocks.tolist(), rows.tolist()
         payload = memory[row]
         header = self._header(content, xxhash.xxh3_128_digest(payload.data))
-        self._sums.pop(slot, None)
+        self._marks.pop(slot, None)
         parts = (header, payload.data, self._padding)
         written = os.pwritev(self._file, parts, slot * self._slot)
         if written != self._slot:
             raise OSError(f"{written} of {self._slot} bytes were written")
-        self._sums[slot] = header[-_SUM_BYTES:]
+        self._marks[slot] = _mark(content)
 
     def read(self, block: int, row: npt.NDArray[np.uint8]) -> None:
         """Read a slot's state and tail into ``row``, uint8 [row_bytes].
@@ -123,14 +122,22 @@ class StateFile:
         header = bytearray(_HEADER_BYTES)
         count = os.preadv(self._file, (header, row.data), block * self._slot)
         try:
-            _, checksum = self._parse(bytes(header))
+            content, checksum = self._parse(bytes(header))
         except _OtherLayout as error:
             raise DamagedSlot(f"state {block} is of another layout") from error
         whole = count == _HEADER_BYTES + self.block_bytes
-        if not whole or bytes(header[-_SUM_BYTES:]) != self._sums.get(block):
+        if not whole or _mark(content) != self._marks.get(block):
             raise DamagedSlot(f"state {block} is another one, or cut")
         if xxhash.xxh3_128_digest(row.data) != checksum:
             raise DamagedSlot(f"state {block} holds other bytes")
+
+    def mark(self, block: int) -> bytes:
+        """16 bytes that say what a slot's state is of; none where it is not known."""
+        return self._marks.get(block, b"")
+
+    def expect(self, block: int, mark: bytes) -> None:
+        """Have ``read`` refuse a slot whose state is of anything else."""
+        self._marks[block] = mark
 
     def _header(self, content: StateContent, checksum: bytes) -> bytes:
         name, tail = content.tenant.encode(), content.tail.astype("<i4").tobytes()
@@ -175,3 +182,9 @@ class StateFile:
             tail=tail,
         )
         return content, checksum
+
+
+def _mark(content: StateContent) -> bytes:
+    parts = (content.tenant.encode(), content.key, content.tail.astype("<i4").tobytes())
+    numbers = f"{content.blocks} {_KINDS.index(content.kind)} {len(content.tail)}"
+    return xxhash.xxh3_128_digest(b"\0".join((numbers.encode(), *parts)))

@@ -9,7 +9,7 @@ What has come to host memory is summed, and looked at when it goes (``runtime.of
 by the thread that copies on a CPU.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from runtime.model.kv_pool import KVPool
 from runtime.offload.checksums import HostChecksums, HostMemoryDamaged
 from runtime.offload.copies import PIECE_BLOCKS, Copies, Copy, copies_of
 from runtime.offload.disk import ByteRows, KVStore
+from runtime.offload.rank_moves import RankMoves
 
 _FIRST_BYTES = 1 << 26
 _FIRST_BYTES_PER_S = 4e9
@@ -56,6 +57,8 @@ class KVTransfer:
         store: the disk; None for none.
         worker: copies on a CPU, and sums rows; one task at a time and in order.
         copies: of what is moved instead of the pool's blocks, one for one.
+        others: has the other ranks of a model move their parts likewise; None: there are none, or
+            this is one of them.
 
     Every method that says what has arrived, and ``settle``, may raise HostMemoryDamaged:
     a row went up that is not what came down. From then on nothing goes to the disk.
@@ -69,7 +72,9 @@ class KVTransfer:
         store: KVStore | None,
         worker: Executor,
         copies: Copies | None = None,
+        others: RankMoves | None = None,
     ) -> None:
+        self._others = others
         self._on_cpu = pool.device.type == "cpu"
         self.copies = copies or copies_of(pool, worker)
         self._host = self.copies.new_rows(host_blocks)
@@ -91,9 +96,17 @@ class KVTransfer:
         """Called before blocks of the device are written, with whose memory others may have to do
         first."""
 
-    def move(self, move: BlockMove) -> None:
-        """Take an order; see ``radix_cache.transfers.BlockMover``."""
+    def move(self, move: BlockMove, marks: Sequence[bytes] = ()) -> None:
+        """Take an order; see ``radix_cache.transfers.BlockMover``. ``marks``: of blocks that come
+        from the disk, where the leading rank says what they hold."""
         source, target = move.source, move.target
+        if target == Tier.DISK and self._damaged:
+            self._refused.append(move.number)
+            return
+        if target == Tier.DEVICE:
+            self.before_arrival()
+        if self._others is not None:
+            self._others.tell(move, self._marks(move))
         if target == Tier.HOST and len(move.target_blocks):
             self._written_rows = max(self._written_rows, int(move.target_blocks.max()) + 1)
         if target == Tier.DISK:
@@ -101,13 +114,21 @@ class KVTransfer:
         elif source == Tier.DISK:
             assert self._store is not None
             places = move.target_blocks
+            if marks:
+                self._store.expect(move.source_blocks, marks)
             sealing = partial(self._sums.seal, places)
             self._store.read(move, self._host, places, self._all_arrived(), sealing)
         elif source == Tier.DEVICE:
             self._down(move.source_blocks, self._host, move.target_blocks)
         else:
-            self.before_arrival()
             self._up(move.source_blocks, move.target_blocks)
+
+    def _marks(self, move: BlockMove) -> Sequence[bytes]:
+        """The contents of blocks that come from the disk, as far as this rank knows."""
+        if move.source != Tier.DISK:
+            return ()
+        assert self._store is not None
+        return self._store.marks(move.source_blocks)
 
     def _down(self, blocks: BlockArray, rows: ByteRows, places: BlockArray) -> None:
         if not self._on_cpu:
@@ -142,9 +163,6 @@ class KVTransfer:
 
     def _write(self, move: BlockMove) -> None:
         assert self._store is not None
-        if self._damaged:
-            self._refused.append(move.number)
-            return
         rows, places = self._host, move.source_blocks
         if move.source == Tier.DEVICE:
             places = np.arange(len(places), dtype=np.int32)
@@ -231,15 +249,22 @@ class KVTransfer:
                 flight.copy.settle()
 
     def report(self, cache: PrefixCache) -> None:
-        """Tell ``cache`` of the orders from and to the disk that are over."""
-        self._land()
-        if self._store is not None:
-            for number, ok in self._store.take_over():
-                cache.moved(number, ok=ok)
-                if (rows := self._staged.pop(number, None)) is not None:
-                    self._give_back(rows)
+        """Tell ``cache`` of the orders from and to the disk that are over, on all ranks."""
+        over = self.over()
+        for number, ok in over if self._others is None else self._others.over(over):
+            cache.moved(number, ok=ok)
         while self._refused:
             cache.moved(self._refused.pop(), ok=False)
+
+    def over(self) -> list[tuple[int, bool]]:
+        """Orders from and to the disk that are over here since the last call: their numbers, and
+        whether all is well."""
+        self._land()
+        over = [] if self._store is None else list(self._store.take_over())
+        for number, _ in over:
+            if (rows := self._staged.pop(number, None)) is not None:
+                self._give_back(rows)
+        return over
 
     def up_s(self, num_tokens: int) -> float:
         """Seconds to bring the KV of so many tokens up from host memory, as it went so far."""

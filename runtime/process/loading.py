@@ -21,18 +21,17 @@ from runtime.engine.engine import Engine
 from runtime.engine.kv_memory import KVMemory
 from runtime.engine.lookahead import Lookahead
 from runtime.engine.open_requests import OpenRequests, RequestLimits
-from runtime.engine.state_memory import StateMemory
 from runtime.engine.step_computation import StepComputation
 from runtime.grammar.compiler import GrammarCompiler
 from runtime.messages import EngineInfo
 from runtime.model.config import LoadError
 from runtime.model.kv_pool import block_bytes
-from runtime.model.rank_link import RankLink
+from runtime.model.rank_link import RankLink, RoomBelow
 from runtime.model.runner import ModelRunner, load_runner
 from runtime.model.window_plan import tokens_of_step
-from runtime.offload.below_plan import BelowPlan
 from runtime.offload.opening import KVTiers, open_tiers
 from runtime.process.one_line import in_one_line
+from runtime.process.rank_memory import state_memory
 from runtime.process.rank_processes import RankProcesses
 from runtime.process.startup_profile import measured_table
 from runtime.process.stored_profile import StoredProfile
@@ -158,7 +157,7 @@ def assemble(
     memory = KVMemory(
         cache,
         None if tiers is None else tiers.transfer,
-        _state_memory(runner, tiers),
+        state_memory(runner, tiers),
     )
     requests = OpenRequests(
         limits=_limits(config, info),
@@ -197,7 +196,7 @@ def _cache(
     clock: Callable[[], float],
 ) -> PrefixCache:
     """The prefix cache over the runner's blocks, with what an earlier process left on disk."""
-    below = BelowPlan() if tiers is None else tiers.plan
+    below = RoomBelow() if tiers is None else tiers.plan
     cache = PrefixCache(
         CacheConfig(
             num_blocks=runner.num_blocks,
@@ -226,21 +225,6 @@ def _cache(
         if below.disk_states:
             log.info("disk cache ready states=%d found=%d", below.disk_states, states)
     return cache
-
-
-def _state_memory(runner: ModelRunner, tiers: KVTiers | None) -> StateMemory | None:
-    if runner.states is None or runner.tails is None:
-        return None
-    if tiers is None or tiers.state_transfer is None:
-        return StateMemory(runner.states, runner.tails, runner.pool, change=runner.change_state)
-    return StateMemory(
-        runner.states,
-        runner.tails,
-        runner.pool,
-        change=runner.change_state,
-        transfer=tiers.state_transfer,
-        settle=tiers.transfer.settle,
-    )
 
 
 def _slot_blocks(config: EngineConfig, runner: ModelRunner) -> int:

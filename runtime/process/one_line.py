@@ -6,7 +6,7 @@ from pathlib import Path
 _SAID_CHARS = 400
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: BaseException) -> str:
     """Type, place and message."""
     code, line = "?", 0
     for frame, number in traceback.walk_tb(error.__traceback__):

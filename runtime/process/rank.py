@@ -14,10 +14,12 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar, get_args
+from typing import Final, Protocol, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -34,19 +36,25 @@ from runtime.model.rank_group import RankGroup
 from runtime.model.rank_link import Room
 from runtime.model.rank_sum import RankSum
 from runtime.model.runner import ModelRunner, load_runner
+from runtime.offload.checksums import HostMemoryDamaged
+from runtime.offload.opening import open_tiers
 from runtime.process import frames, rank_frames
 from runtime.process.frame_socket import receive_exactly, receive_frame
 from runtime.process.frames import FrameError
+from runtime.process.move_messages import MoveOrder
 from runtime.process.one_line import in_one_line
 from runtime.process.rank_files import files_digest
 from runtime.process.rank_frames import (
+    RankBelow,
     RankBlocks,
     RankFault,
     RankMet,
+    RankMoved,
     RankProducts,
     RankRoom,
     RankStart,
 )
+from runtime.process.rank_memory import RankMemory
 from runtime.process.rank_processes import partition_of
 from runtime.process.ranks import (
     MEETING,
@@ -57,6 +65,7 @@ from runtime.process.ranks import (
     sum_kind,
 )
 from runtime.process.step_channel import (
+    BelowOrder,
     ChangeOrder,
     ChannelLimits,
     EndOrder,
@@ -95,6 +104,7 @@ class FollowingRank:
         self._connection = connection
         self._config = config
         self._files = ""
+        self._saying = threading.Lock()
         self.enters(MEETING)
         self.group = meet(folder, config, partition)
         self.enters(MET)
@@ -142,8 +152,19 @@ class FollowingRank:
         """See ``RankLink.close``."""
         self._connection.close()
 
+    def below_is_there(self) -> None:
+        """Say that the tiers below the device are made."""
+        self._say(RankBelow())
+
+    def moved(self, number: int, ok: bool, of_states: bool) -> None:
+        """Say that a move from or to the disk is over, from any thread; nobody may hear it any
+        more."""
+        with contextlib.suppress(OSError):
+            self._say(RankMoved(number=number, ok=ok, of_states=of_states))
+
     def _say(self, message: rank_frames.RankMessage) -> None:
-        self._connection.sendall(rank_frames.encode(message))
+        with self._saying:
+            self._connection.sendall(rank_frames.encode(message))
 
     def _hear(self, kind: type[Heard]) -> Heard:
         message = rank_frames.decode(*receive_frame(self._connection))
@@ -186,15 +207,34 @@ def serve_rank(connection: socket.socket, meet: Meet = group_in) -> None:
         config, folder_read=lambda: link.enters("loading its part of the model"), ranks=link
     )
     keep_short()
-    follow(runner, partial(receive_exactly, connection), link.group)
+    memory = RankMemory(runner, partial(open_tiers, config, runner, None, ended=link.moved))
+    try:
+        follow(runner, memory, partial(receive_exactly, connection), link)
+    finally:
+        memory.close()
 
 
-def follow(runner: ModelRunner, receive: Callable[[int], bytes], group: RankGroup) -> None:
-    """Run the steps that ``receive`` brings until the last.
+class Hears(Protocol):
+    """Another rank's words while it follows, and the group that it follows in."""
+
+    @property
+    def group(self) -> RankGroup: ...
+
+    def enters(self, stage: str) -> None: ...
+
+    def below_is_there(self) -> None: ...
+
+
+def follow(
+    runner: ModelRunner, memory: RankMemory, receive: Callable[[int], bytes], link: Hears
+) -> None:
+    """Carry out the orders that ``receive`` brings until the last.
 
     Raises:
         FrameError: a message is not one of ours.
         ValueError: one does not fit where states are.
+        LoadError: tiers below the device cannot be had.
+        HostMemoryDamaged: what went up to the device is not what came down.
         KeyError: a step is to run in a recording that is not there.
         EOFError: the leading rank is gone.
     """
@@ -215,13 +255,23 @@ def follow(runner: ModelRunner, receive: Callable[[int], bytes], group: RankGrou
             runner.rest()
             continue
         if isinstance(order, ChangeOrder):
-            runner.change_state(order.change)
+            memory.change(order.change)
             continue
+        if isinstance(order, MoveOrder):
+            memory.move(order)
+            continue
+        if isinstance(order, BelowOrder):
+            link.enters("making its memory below the device")
+            memory.open_below(order.room)
+            limits = replace(limits, below=order.room)
+            link.below_is_there()
+            continue
+        memory.settle(order.batch)
         tokens = None
         if order.tokens_follow:
             count, device = order.batch.num_tokens, runner.model.device
             empty = torch.empty(count, dtype=torch.int64, device=device)
-            tokens = group.copied_from_first(empty)
+            tokens = link.group.copied_from_first(empty)
         runner.run_in(order.bucket, order.batch, tokens)
         number += 1
 
@@ -252,8 +302,9 @@ def main() -> int:
             serve_rank(connection)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return 0
-        except Exception as error:
-            reason = str(error) if isinstance(error, LoadError) else in_one_line(error)
+        except (Exception, HostMemoryDamaged) as error:
+            said = isinstance(error, LoadError | HostMemoryDamaged)
+            reason = str(error) if said else in_one_line(error)
             log.error("this rank ends: %s", reason)
             with contextlib.suppress(OSError):
                 connection.sendall(rank_frames.encode(RankFault(reason=reason)))

@@ -1,7 +1,7 @@
 """What the leading rank and another say to each other until the first step, as frames.
 
 Afterwards the leading one sends the messages of ``runtime.process.step_channel``, and the other
-speaks only to say why it ends.
+speaks only to say which orders on its disk are over, and why it ends.
 """
 
 from dataclasses import asdict, dataclass
@@ -59,19 +59,45 @@ class RankBlocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankBelow:
+    """A message from another rank: its tiers below the device are there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMoved:
+    """A message from another rank: a move from or to its disk is over."""
+
+    number: int
+    ok: bool
+    of_states: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankFault:
     """A message from another rank: why it ends, in one line."""
 
     reason: str
 
 
-RankMessage = RankStart | RankMet | RankProducts | RankRoom | RankBlocks | RankFault | Loading
+RankMessage = (
+    RankStart
+    | RankMet
+    | RankProducts
+    | RankRoom
+    | RankBlocks
+    | RankBelow
+    | RankMoved
+    | RankFault
+    | Loading
+)
 _KINDS: dict[str, type[Any]] = {
     "start": RankStart,
     "met": RankMet,
     "products": RankProducts,
     "room": RankRoom,
     "blocks": RankBlocks,
+    "below": RankBelow,
+    "moved": RankMoved,
     "fault": RankFault,
     "loading": Loading,
 }

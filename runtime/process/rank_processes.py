@@ -54,6 +54,8 @@ class Peer:
     process: Ending
     stage: str = "starting"
     room: RankRoom | None = None
+    has_below: bool = False
+    """Its tiers below the device are made."""
 
     def ending(self) -> str:
         """How its process ended, in words."""

@@ -22,7 +22,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from radix_cache.snapshots import SlotOrder
+from radix_cache.snapshots import SaveBelow, SlotOrder
+from radix_cache.transfers import BlockMove
 from runtime.config import EngineConfig
 from runtime.messages import Loading
 from runtime.model.batch import StepBatch
@@ -30,20 +31,31 @@ from runtime.model.config import LoadError
 from runtime.model.partition import Partition
 from runtime.model.product_choice import ProductChoice
 from runtime.model.rank_group import RankGroup, gloo_group, nccl_group, store_in
-from runtime.model.rank_link import Room, RunnerBroken
+from runtime.model.rank_link import Room, RoomBelow, RunnerBroken
 from runtime.model.rank_sum import RankSum, SumKind
 from runtime.model.runner import device_of, resolve_device
 from runtime.model.step_buckets import Bucket
 from runtime.process import frames, rank_frames
 from runtime.process.ending import LAST_WORDS
 from runtime.process.frame_socket import receive_frame
+from runtime.process.move_messages import MoveOrder
 from runtime.process.rank_files import files_digest
-from runtime.process.rank_frames import RankBlocks, RankFault, RankMet, RankProducts, RankRoom
+from runtime.process.rank_frames import (
+    RankBelow,
+    RankBlocks,
+    RankFault,
+    RankMet,
+    RankMoved,
+    RankProducts,
+    RankRoom,
+)
 from runtime.process.rank_processes import SAYS_S, Peer, RankProcesses, partition_of
 from runtime.process.step_channel import (
     StepOrder,
+    encode_below,
     encode_change,
     encode_end,
+    encode_move_order,
     encode_rest,
     encode_step,
 )
@@ -67,6 +79,8 @@ class _State:
     """The loss of a rank ends this process; before, whoever loads is told."""
     closing: bool = False
     lost: str | None = None
+    moved: dict[bool, list[tuple[int, bool]]] = field(default_factory=lambda: {False: [], True: []})
+    """Moves from and to the disk that others have said are over: of KV, and of states."""
 
 
 class LeadingRank:
@@ -204,17 +218,37 @@ class LeadingRank:
         except Exception as error:
             raise self.broken(error) from error
 
-    def send_state(self, order: SlotOrder) -> None:
+    def send_state(self, order: SlotOrder | SaveBelow) -> None:
         """See ``Followers.send_state``."""
-        try:
-            self._tell(encode_change(order))
-        except OSError as error:
-            raise self.broken(error) from error
+        self._order(encode_change(order))
+
+    def send_below(self, room: RoomBelow) -> None:
+        """See ``Followers.send_below``."""
+        self._serve(False)
+        self._order(encode_below(room))
+        self._wait(lambda peer: peer.has_below)
+        self._serve(True)
+
+    def send_move(self, move: BlockMove, marks: Sequence[bytes], *, of_states: bool) -> None:
+        """See ``Followers.send_move``."""
+        self._order(
+            encode_move_order(MoveOrder(move=move, of_states=of_states, marks=tuple(marks)))
+        )
+
+    def take_moved(self, *, of_states: bool) -> list[tuple[int, bool]]:
+        """See ``Followers.take_moved``."""
+        with self._state.news:
+            told, self._state.moved[of_states] = self._state.moved[of_states], []
+        return told
 
     def send_rest(self) -> None:
         """See ``Followers.send_rest``."""
+        self._order(encode_rest())
+
+    def _order(self, message: bytes) -> None:
+        """Raises RunnerBroken: one of them is gone, and why."""
         try:
-            self._tell(encode_rest())
+            self._tell(message)
         except OSError as error:
             raise self.broken(error) from error
 
@@ -265,6 +299,10 @@ class LeadingRank:
                 peer.stage = message.stage
             elif isinstance(message, RankRoom):
                 peer.room = message
+            elif isinstance(message, RankBelow):
+                peer.has_below = True
+            elif isinstance(message, RankMoved):
+                self._state.moved[message.of_states].append((message.number, message.ok))
             else:
                 return f"rank {peer.rank} said {type(message).__name__}"
             self._state.news.notify_all()

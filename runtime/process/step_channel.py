@@ -5,7 +5,7 @@ tokens, where each sequence's begin, contexts, block tables, rows with logits, t
 where a model has any, and the window blocks where rows behind windows are given back. Positions
 and slots of KV are worked out anew where it arrives, so that they cannot name a place outside the
 pool. Between steps a message orders what the cache wants of one slot for states
-(``radix_cache.snapshots``).
+(``radix_cache.snapshots``), or of the tiers below the device (``runtime.process.move_messages``).
 
 Always true: what ``read_order`` returns writes blocks and slots of this pool alone, and looks up
 tokens of this vocabulary; anything else is refused before it is computed. No byte of a message is
@@ -20,13 +20,23 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from radix_cache.snapshots import BeginState, EndState, SaveState, SlotOrder
+from radix_cache.nodes import Tier
+from radix_cache.snapshots import BeginState, EndState, SaveBelow, SaveState, SlotOrder
 from runtime.model.batch import NO_STATE, TRIAL_STATE, StepBatch
+from runtime.model.rank_link import RoomBelow
 from runtime.model.step_buckets import Bucket
 from runtime.process.frames import FrameError
+from runtime.process.move_messages import (
+    MoveLimits,
+    MoveOrder,
+    encode_move,
+    encode_room,
+    read_move,
+    read_room,
+)
 
 MAGIC: Final = b"KWS1"
-_STEP, _REST, _END, _CHANGE = 1, 2, 3, 4
+_STEP, _REST, _END, _CHANGE, _BELOW, _MOVE = 1, 2, 3, 4, 5, 6
 _HEAD = struct.Struct("<4sBBBxQ5i6i")
 """Magic, kind, whether tokens come over the device, whether slots of states follow, number of the
 step; tokens, sequences, blocks of a table, rows with logits, blocks of a table of window blocks;
@@ -34,7 +44,7 @@ the bucket's sizes, all 0 where there is none."""
 _ONE_CHANGE = struct.Struct("<4iq")
 """Kind of change, the slot, another slot, the block of the tail, the position; of the last three -1
 is none."""
-_BEGIN, _SAVE, _LAST = 1, 2, 3
+_BEGIN, _SAVE, _LAST, _SAVE_BELOW = 1, 2, 3, 4
 _NONE = -1
 HEAD_BYTES: Final = _HEAD.size
 MOST_TOKENS: Final = 1 << 18
@@ -53,6 +63,27 @@ class ChannelLimits:
     """Slots of a model with recurrent layers; else there are none."""
     window_blocks: int = 0
     """Blocks of layers with a window, where they have such of their own."""
+    below: RoomBelow | None = None
+    """The room below the device; None: no such order has come."""
+
+    @property
+    def moves(self) -> MoveLimits:
+        """Limits of moves between tiers."""
+        below = self.below or RoomBelow(0, 0, 0, 0)
+        return MoveLimits(
+            kv={
+                Tier.DEVICE: self.num_blocks,
+                Tier.HOST: below.host_blocks,
+                Tier.DISK: below.disk_blocks,
+            },
+            states={
+                Tier.DEVICE: self.state_slots,
+                Tier.HOST: below.host_states,
+                Tier.DISK: below.disk_states,
+            },
+            block_size=self.block_size,
+            vocab_size=self.vocab_size,
+        )
 
     @property
     def table_blocks(self) -> int:
@@ -74,9 +105,17 @@ class StepOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeOrder:
-    """The order to change a slot for states."""
+    """The order to change a slot for states; one that is to be copied below is brought to its
+    position."""
 
-    change: SlotOrder
+    change: SlotOrder | SaveBelow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BelowOrder:
+    """The order to make tiers below the device."""
+
+    room: RoomBelow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +128,7 @@ class EndOrder:
     """The order to end: there is nothing more to compute."""
 
 
-Order = StepOrder | ChangeOrder | RestOrder | EndOrder
+Order = StepOrder | ChangeOrder | BelowOrder | MoveOrder | RestOrder | EndOrder
 
 
 def encode_step(order: StepOrder) -> bytes:
@@ -134,8 +173,11 @@ def encode_step(order: StepOrder) -> bytes:
     return head + b"".join(array.astype("<i4").tobytes() for array in arrays)
 
 
-def encode_change(change: SlotOrder) -> bytes:
+def encode_change(change: SlotOrder | SaveBelow) -> bytes:
     """The message that orders a change of a slot for states."""
+    if isinstance(change, SaveBelow):
+        body = _ONE_CHANGE.pack(_SAVE_BELOW, change.slot, change.target, _NONE, change.position)
+        return _plain_head(_CHANGE) + body
     if isinstance(change, BeginState):
         what, other = _BEGIN, change.source
     elif isinstance(change, SaveState):
@@ -145,6 +187,16 @@ def encode_change(change: SlotOrder) -> bytes:
     numbers = [_NONE if each is None else each for each in (other, change.tail_block)]
     position = _NONE if change.position is None else change.position
     return _plain_head(_CHANGE) + _ONE_CHANGE.pack(what, change.slot, *numbers, position)
+
+
+def encode_below(room: RoomBelow) -> bytes:
+    """The message that orders tiers below the device."""
+    return _plain_head(_BELOW) + encode_room(room)
+
+
+def encode_move_order(order: MoveOrder) -> bytes:
+    """The message that orders a move between tiers."""
+    return _plain_head(_MOVE) + encode_move(order)
 
 
 def encode_rest() -> bytes:
@@ -175,12 +227,10 @@ def read_order(receive: Callable[[int], bytes], limits: ChannelLimits, number: i
     magic, kind, follow, states, told, *sizes = _HEAD.unpack(receive(HEAD_BYTES))
     if magic != MAGIC:
         raise FrameError(f"a step's message starts with {magic!r}")
-    if kind in (_REST, _END, _CHANGE):
+    if kind in (_REST, _END, _CHANGE, _BELOW, _MOVE):
         if follow or states or told or any(sizes):
             raise FrameError("a message without a step has sizes")
-        if kind == _CHANGE:
-            return ChangeOrder(change=_change(receive(_ONE_CHANGE.size), limits))
-        return RestOrder() if kind == _REST else EndOrder()
+        return _without_a_step(kind, receive, limits)
     if kind != _STEP or follow not in (0, 1) or states not in (0, 1):
         raise FrameError(f"a message of kind {kind}, {follow}, {states}")
     if told != number:
@@ -197,8 +247,24 @@ def read_order(receive: Callable[[int], bytes], limits: ChannelLimits, number: i
     )
 
 
-def _change(body: bytes, limits: ChannelLimits) -> SlotOrder:
+def _without_a_step(
+    kind: int, receive: Callable[[int], bytes], limits: ChannelLimits
+) -> ChangeOrder | BelowOrder | MoveOrder | RestOrder | EndOrder:
+    if kind == _CHANGE:
+        return ChangeOrder(change=_change(receive(_ONE_CHANGE.size), limits))
+    if kind == _BELOW:
+        if limits.below is not None:
+            raise FrameError("tiers below the device, once more")
+        return BelowOrder(room=read_room(receive))
+    if kind == _MOVE:
+        return read_move(receive, limits.moves)
+    return RestOrder() if kind == _REST else EndOrder()
+
+
+def _change(body: bytes, limits: ChannelLimits) -> SlotOrder | SaveBelow:
     what, slot, other, tail, position = _ONE_CHANGE.unpack(body)
+    if what == _SAVE_BELOW:
+        return _save_below(slot, other, tail, position, limits)
     if not 0 <= slot < limits.state_slots or not _NONE <= other < limits.state_slots:
         raise FrameError(f"slots {slot}, {other} of {limits.state_slots}")
     if not _NONE <= tail < limits.num_blocks:
@@ -216,6 +282,17 @@ def _change(body: bytes, limits: ChannelLimits) -> SlotOrder:
     if what == _BEGIN and at == 0 and block is None:
         return BeginState(slot=slot, source=None, position=0, tail_block=None)
     raise FrameError(f"a change of states {what}: {slot}, {other}, {tail}, {position}")
+
+
+def _save_below(
+    slot: int, target: int, tail: int, position: int, limits: ChannelLimits
+) -> SaveBelow:
+    there = 0 if limits.below is None else limits.below.host_states
+    if not 0 <= slot < limits.state_slots or not 0 <= target < there:
+        raise FrameError(f"slots {slot}, {target} of {limits.state_slots}, {there} below")
+    if tail != _NONE or not 0 <= position <= limits.max_context_tokens:
+        raise FrameError(f"a state to be kept below at {position}, tail {tail}")
+    return SaveBelow(slot=slot, target=target, position=position)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ with headers named, with drafts of which any number is right, with steps begun a
 that fail; half of them over host memory and a disk, where copies end at random times and the engine
 is started again. Every token is compared with the plain reference.
 
-On several ranks the same, without memory below the device.
+On several ranks the same, some with memory below the device.
 
 KEEPWARM_HYBRID_OPERATIONS sets how many operations are played, KEEPWARM_HYBRID_SEED where the seeds
 begin.
@@ -47,9 +47,10 @@ OPERATIONS = {
 """The references of layers of matrices go token by token: the short form plays few."""
 RANKS = (("lfm2-tiny", 2), ("qwen3.5-tiny", 2), ("qwen3.5-tiny", 4))
 RANKS += (("granite-hybrid-tiny", 2), ("granite-hybrid-tiny", 4), ("kimi-linear-tiny", 2))
-ON_RANKS = (3, 8, 21)
-"""Seeds of schedules on each: in some steps are begun ahead, drafts tried, turns preempted.
-KEEPWARM_HYBRID_OPERATIONS adds others, of a twenty-fifth as many operations."""
+ON_RANKS = ((3, False), (8, False), (21, False), (5, True), (7, True))
+"""Seeds of schedules on each, and whether there is memory below the device: in some steps are begun
+ahead, drafts tried, turns preempted, engines started again. KEEPWARM_HYBRID_OPERATIONS adds others,
+of a twenty-fifth as many operations, half of them with such memory."""
 NEEDED_ON_RANKS = {
     "accepted",
     "rejected",
@@ -58,6 +59,9 @@ NEEDED_ON_RANKS = {
     "cancelled",
     "preempted",
     "failed in its draw",
+    "begun from host memory",
+    "restarted",
+    "resumed after a restart",
     "rewound within the ring",
     "resumed at end",
     "resumed at header",
@@ -300,11 +304,11 @@ def test_a_hybrids_tokens_are_those_of_one_unbroken_run_on_several_ranks(
 ) -> None:
     counts: Counter[str] = Counter()
     truth, more = Truth(model), int(_ASKED or 0) // (25 * SHORT)
-    for seed in [*ON_RANKS, *range(SEED + 1000, SEED + 1000 + more)]:
-        schedule = Schedule(seed + 3_000_000, truth, counts, tmp_path, tiers=False, ranks=ranks)
+    others = [(seed, seed % 2 == 0) for seed in range(SEED + 1000, SEED + 1000 + more)]
+    for seed, tiers in [*ON_RANKS, *others]:
+        schedule = Schedule(seed + 3_000_000, truth, counts, tmp_path, tiers=tiers, ranks=ranks)
         try:
             schedule.play(SHORT)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-        schedule.driver.close()
     assert not NEEDED_ON_RANKS - {what for what, count in counts.items() if count}, counts

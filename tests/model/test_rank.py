@@ -24,9 +24,11 @@ from radix_cache.snapshots import SaveState
 from runtime.config import EngineConfig
 from runtime.messages import SamplingParams
 from runtime.model.runner import load_runner
+from runtime.offload.opening import KVTiers
 from runtime.process.engine_process import EngineDied, EngineProcess, EngineStartError
 from runtime.process.frames import FrameError
 from runtime.process.rank import follow
+from runtime.process.rank_memory import RankMemory
 from runtime.process.step_channel import (
     ChangeOrder,
     Order,
@@ -37,7 +39,7 @@ from runtime.process.step_channel import (
     read_order,
 )
 from tests.support.inline_engine import InlineEngine
-from tests.support.rank_groups import NoGroup
+from tests.support.rank_groups import NoLink
 from tests.support.requests import make_request
 from tests.support.step_orders import (
     LIMITS,
@@ -184,6 +186,7 @@ def test_two_processes_answer_as_one_and_end_together_whichever_is_lost(
 def test_a_living_rank_refuses_what_no_step_can_be_and_writes_only_what_it_is_told() -> None:
     """300 spoilt messages to one loaded part, which goes on with a whole one behind each."""
     runner = load_runner(replace(ONE, num_blocks=LIMITS.num_blocks, block_size=LIMITS.block_size))
+    memory = RankMemory(runner, no_tiers)
     blocks, rng, refused = runner.pool.blocks, random.Random(7), 0
     limits = replace(LIMITS, max_context_tokens=runner.model.config.max_context_tokens)
     for _ in range(300):
@@ -198,20 +201,21 @@ def test_a_living_rank_refuses_what_no_step_can_be_and_writes_only_what_it_is_to
             told = NOTHING
         written = set((told // LIMITS.block_size).tolist())
         try:
-            follow(runner, reader(said), NoGroup())
+            follow(runner, memory, reader(said), NoLink())
         except (FrameError, EOFError, KeyError):  # perhaps what lies behind a step
             refused += 1
         touched = blocks.flatten(3).abs().sum(dim=(0, 1, 3)).nonzero().flatten().tolist()
         assert set(touched) <= written
     assert refused > 100
     whole = encode_step(order_of(random_batch(rng)))
-    follow(runner, reader(whole + encode_end()), NoGroup())
+    follow(runner, memory, reader(whole + encode_end()), NoLink())
 
 
 def test_a_living_rank_changes_no_state_but_those_that_it_is_told() -> None:
     """400 steps and orders, spoilt, to one loaded part of a hybrid, whose states are marked."""
     config = replace(ONE, model="random:lfm2-tiny", num_blocks=40, block_size=LIMITS.block_size)
     runner = load_runner(replace(config, state_slots=9, max_running=3))
+    memory = RankMemory(runner, no_tiers)
     states, tails = runner.states, runner.tails
     assert states is not None
     assert tails is not None
@@ -233,7 +237,7 @@ def test_a_living_rank_changes_no_state_but_those_that_it_is_told() -> None:
         tails.blocks.zero_()
         before = states.rows.clone()
         try:
-            follow(runner, reader(said), NoGroup())
+            follow(runner, memory, reader(said), NoLink())
         except (FrameError, EOFError, KeyError, ValueError):
             refused += 1
         touched = (states.rows != before).any(dim=1).nonzero().flatten().tolist()
@@ -243,6 +247,10 @@ def test_a_living_rank_changes_no_state_but_those_that_it_is_told() -> None:
         assert set(tailed) <= told
     assert refused > 100
     assert changed > 15
+
+
+def no_tiers() -> KVTiers:
+    raise AssertionError("nobody has ordered any")
 
 
 def _slots_of(order: Order) -> set[int]:

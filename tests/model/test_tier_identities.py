@@ -41,6 +41,7 @@ def play(
     folder: Path,
     num_blocks: int,
     kind: str = "qwen3-tiny",
+    ranks: int = 1,
 ) -> tuple[list[list[int]], EngineDriver]:
     """A random schedule of turns; returns the tokens of each, in order of arrival."""
     size = block_bytes(random_model_config(kind), BLOCK, torch.float64)
@@ -61,6 +62,7 @@ def play(
         disk_kv_bytes=disk_blocks * slot_bytes(size),
         disk_kv_folder=str(folder) if disk_blocks else None,
         max_draft_tokens=rng.choice([0, 8]),
+        tensor_parallel=ranks,
     )
     rng = random.Random(seed + 1000)
     sessions: dict[str, list[int]] = {}
@@ -139,6 +141,23 @@ def test_tokens_do_not_depend_on_where_rows_of_another_kind_have_been(
     sizes = {"folder": tmp_path, "kind": kind}
     plain, _ = play(seed, host_blocks=0, disk_blocks=0, num_blocks=2000, **sizes)
     stored, driver = play(seed, host_blocks=40, disk_blocks=300, num_blocks=30, **sizes)
+    assert stored == plain
+    assert driver.host_hits > 0, "nothing came back"
+
+
+@pytest.mark.parametrize(("kind", "ranks"), [("qwen3-tiny-4", 4), ("deepseek-v2-tiny", 2)])
+def test_tokens_do_not_depend_on_where_parts_of_ranks_have_been(
+    kind: str, ranks: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    seed = request.config.getoption("--seed")
+    sizes = {"folder": tmp_path, "kind": kind}
+    plain, _ = play(seed, host_blocks=0, disk_blocks=0, num_blocks=2000, **sizes)
+    hosted, driver = play(seed, host_blocks=60, disk_blocks=0, num_blocks=30, ranks=ranks, **sizes)
+    assert hosted == plain
+    assert driver.host_hits > 0, "nothing came back from host memory"
+    stored, driver = play(
+        seed, host_blocks=40, disk_blocks=300, num_blocks=30, ranks=ranks, **sizes
+    )
     assert stored == plain
     assert driver.host_hits > 0, "nothing came back"
 

@@ -46,3 +46,14 @@ class NoGroup(RankGroup):
 
     def __init__(self) -> None:
         super().__init__(None, 1)
+
+
+class NoLink:
+    """What a rank follows by that nobody hears."""
+
+    def __init__(self) -> None:
+        self.group = NoGroup()
+
+    def enters(self, stage: str) -> None: ...
+
+    def below_is_there(self) -> None: ...

@@ -29,7 +29,6 @@ def test_defaults_are_within_their_bounds() -> None:
         ({"disk_kv_folder": "x"}, "but disk_kv_bytes is 0"),
         ({"tensor_parallel": 0}, r"tensor_parallel is 0, not in 1..64"),
         ({"tensor_parallel": 65}, r"tensor_parallel is 65, not in 1..64"),
-        ({"tensor_parallel": 2, "host_kv_bytes": 1 << 20}, "cannot leave their devices yet"),
         ({"expert_parallel": True}, "but tensor_parallel is 1"),
         ({"threads": 0}, r"threads is 0, not in 1..1024"),
         ({"max_batch_tokens": True}, "max_batch_tokens is True, an integer is needed"),

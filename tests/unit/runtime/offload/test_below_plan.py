@@ -4,8 +4,9 @@ import pytest
 
 from runtime.config import ConfigError, EngineConfig
 from runtime.model.config import LoadError
+from runtime.model.rank_link import RoomBelow
 from runtime.model.state_plan import StatePlan
-from runtime.offload.below_plan import BelowPlan, plan_below
+from runtime.offload.below_plan import plan_below
 from runtime.offload.disk import slot_bytes
 from runtime.offload.state_file import state_slot_bytes
 
@@ -13,13 +14,13 @@ BLOCK, SLOT = 10_000, 50_000
 STATES = StatePlan(slots=9, rings=2, num_bytes=9 * SLOT, slot_bytes=SLOT, share=0.25)
 
 
-def plan(states: StatePlan = STATES, **settings: object) -> BelowPlan:
+def plan(states: StatePlan = STATES, **settings: object) -> RoomBelow:
     return plan_below(EngineConfig(**settings), states, BLOCK)  # type: ignore[arg-type]
 
 
 def test_without_states_keys_and_values_get_all_of_it() -> None:
-    assert plan(StatePlan(), host_kv_bytes=10 * BLOCK) == BelowPlan(host_blocks=10)
-    assert plan() == BelowPlan()
+    assert plan(StatePlan(), host_kv_bytes=10 * BLOCK) == RoomBelow(host_blocks=10)
+    assert plan() == RoomBelow()
 
 
 def test_states_get_the_share_that_they_have_on_the_device() -> None:

@@ -6,10 +6,12 @@ from runtime.messages import Loading
 from runtime.process import frames
 from runtime.process.frames import FrameError
 from runtime.process.rank_frames import (
+    RankBelow,
     RankBlocks,
     RankFault,
     RankMessage,
     RankMet,
+    RankMoved,
     RankProducts,
     RankRoom,
     RankStart,
@@ -33,6 +35,8 @@ def parts(frame: bytes) -> tuple[bytes, bytes]:
         RankProducts(few="tiles", many="packed", from_rows=17),
         RankRoom(num_blocks=9, files="abc"),
         RankBlocks(num_blocks=4),
+        RankBelow(),
+        RankMoved(number=1 << 40, ok=False, of_states=True),
         RankFault(reason="no memory"),
         Loading(stage="reading", memory_bytes=5),
     ],

@@ -8,18 +8,26 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from radix_cache.snapshots import BeginState, EndState, SaveState, SlotOrder
+from radix_cache.nodes import Tier
+from radix_cache.snapshots import BeginState, EndState, SaveBelow, SaveState, SlotOrder
+from radix_cache.transfers import BlockMove
 from runtime.model.batch import SequenceInput, StepBatch
+from runtime.model.rank_link import RoomBelow
 from runtime.model.step_buckets import Bucket
 from runtime.process.frames import FrameError
+from runtime.process.move_messages import MoveOrder
 from runtime.process.step_channel import (
     HEAD_BYTES,
+    BelowOrder,
     ChangeOrder,
+    ChannelLimits,
     EndOrder,
     RestOrder,
     StepOrder,
+    encode_below,
     encode_change,
     encode_end,
+    encode_move_order,
     encode_rest,
     encode_step,
     read_order,
@@ -235,7 +243,8 @@ def sizes(place: int, value: int) -> bytes:
         (changed(state_slots=ints(-3, 1)), "a slot for states that is not there"),
         (changed(state_slots=ints(4, 4)), "two sequences on one slot"),
         (of_change(0, 0, 1, -1, 0), "a change of states 0"),
-        (of_change(4, 0, 1, -1, 0), "a change of states 4"),
+        (of_change(5, 0, 1, -1, 0), "a change of states 5"),
+        (of_change(4, 0, 0, -1, 4), "slots 0, 0 of 9, 0 below"),
         (of_change(1, 9, 1, -1, 0), "slots 9, 1 of 9"),
         (of_change(1, -1, 1, -1, 0), "slots -1, 1 of 9"),
         (of_change(1, 0, 9, -1, 0), "slots 0, 9 of 9"),
@@ -259,6 +268,59 @@ def sizes(place: int, value: int) -> bytes:
 def test_what_no_step_can_be_is_refused(data: bytes, said: str) -> None:
     with pytest.raises(FrameError, match=said):
         read_order(reader(data), WITH_STATES, 0)
+
+
+BELOW = replace(
+    WITH_STATES, below=RoomBelow(host_blocks=5, host_states=3, disk_blocks=6, disk_states=2)
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (of_change(4, 9, 0, -1, 4), "slots 9, 0 of 9, 3 below"),
+        (of_change(4, 0, 3, -1, 4), "slots 0, 3 of 9, 3 below"),
+        (of_change(4, 0, -1, -1, 4), "slots 0, -1 of 9, 3 below"),
+        (of_change(4, 0, 2, 7, 4), "at 4, tail 7"),
+        (of_change(4, 0, 2, -1, -1), "at -1, tail -1"),
+        (of_change(4, 0, 2, -1, 101), "at 101, tail -1"),
+        (encode_below(RoomBelow(host_blocks=5)), "once more"),
+    ],
+)
+def test_what_no_order_on_memory_below_can_be_is_refused(data: bytes, said: str) -> None:
+    with pytest.raises(FrameError, match=said):
+        read_order(reader(data), BELOW, 0)
+
+
+def test_orders_on_memory_below_arrive() -> None:
+    change = SaveBelow(slot=8, target=2, position=16)
+    assert read_order(reader(encode_change(change)), BELOW, 5) == ChangeOrder(change=change)
+    room = RoomBelow(host_blocks=7)
+    assert read_order(reader(encode_below(room)), LIMITS, 5) == BelowOrder(room=room)
+
+
+def move(source: Tier, target: Tier, *, of_states: bool = False) -> bytes:
+    one = ints(0).astype(np.int32)
+    order = BlockMove(
+        number=0,
+        source=source,
+        target=target,
+        source_blocks=one,
+        target_blocks=one,
+        content=None,
+    )
+    return encode_move_order(MoveOrder(move=order, of_states=of_states))
+
+
+@pytest.mark.parametrize("limits", [LIMITS, WITH_STATES])
+def test_nothing_moves_before_there_is_memory_below(limits: ChannelLimits) -> None:
+    for of_states in (False, True):
+        data = move(Tier.DEVICE, Tier.HOST, of_states=of_states)
+        with pytest.raises(FrameError, match="a move of 1"):
+            read_order(reader(data), limits, 0)
+        order = read_order(reader(data), BELOW, 0)
+        assert isinstance(order, MoveOrder)
+        assert order.of_states == of_states
 
 
 @pytest.mark.parametrize(
@@ -330,8 +392,9 @@ def _check_window(batch: StepBatch, count: int) -> None:
         assert all(low >= 0 and low + size <= count for low, size in span.runs)
 
 
-def _check_change(change: SlotOrder, count: int) -> None:
+def _check_change(change: SlotOrder | SaveBelow, count: int) -> None:
     """Slots and blocks are there, and positions are within the window."""
+    assert not isinstance(change, SaveBelow), "there is no memory below"
     slots = [change.slot]
     if isinstance(change, BeginState) and change.source is not None:
         slots.append(change.source)
