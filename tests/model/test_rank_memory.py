@@ -6,6 +6,7 @@ That tokens do not depend on where parts of blocks and of states have been is sh
 
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from runtime.process.frames import FrameError
 from runtime.process.move_messages import MoveOrder
 from runtime.process.rank_memory import RankMemory
 from tests.support.engine_driver import EngineDriver, Result
+from tests.support.executors import Later
 
 BLOCK = 4
 RANKS = 2
@@ -213,3 +215,29 @@ def reads(block: int) -> StepBatch:
         num_logits=1,
     )
     return StepBatch.build([one], 16)
+
+
+def test_a_step_waits_for_the_copy_of_a_state_that_it_writes_on() -> None:
+    """With a copying thread that does nothing unless it is waited for."""
+    config = EngineConfig(
+        model="random:lfm2-tiny",
+        dtype="float64",
+        device="cpu",
+        num_blocks=20,
+        threads=1,
+        max_running=2,
+        host_kv_bytes=1 << 20,
+    )
+    runner, workers = load_runner(config), Later(random.Random(0))
+    assert runner.states is not None
+    memory = RankMemory(runner, lambda: open_tiers(config, runner, workers))
+    memory.open_below(open_tiers(config, runner, None).plan)
+    rows = runner.states.rows
+    rows[1].fill_(5.0)
+    memory.move(replace(move(Tier.DEVICE, Tier.HOST, 1, 0), of_states=True))
+    batch = replace(reads(11), state_slots=np.array([1]))
+    memory.settle(batch)
+    rows[1].fill_(7.0)
+    memory.move(replace(move(Tier.HOST, Tier.DEVICE, 0, 2), of_states=True))
+    memory.settle(replace(batch, state_slots=np.array([2])))
+    assert (rows[2] == 5.0).all()
