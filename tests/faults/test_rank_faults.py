@@ -34,7 +34,9 @@ def ranked(tmp_path_factory: pytest.TempPathFactory, meeting: Path) -> Iterator[
     folder = tmp_path_factory.mktemp("ranked")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(meeting))
-        with faulty_server(folder, "--tensor-parallel", str(RANKS)) as server:
+        options = ["--tensor-parallel", str(RANKS), "--host-kv-mib", "8"]
+        options += ["--disk-kv-mib", "32", "--disk-kv-folder", str(folder / "kv")]
+        with faulty_server(folder, *options) as server:
             yield server
 
 
