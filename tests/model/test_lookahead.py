@@ -31,8 +31,9 @@ def load(**settings: object) -> EngineDriver:
     """An engine that begins every step it can, over a model whose logits are gone with the
     next call, as those of recorded steps are."""
     driver = EngineDriver.load(looks_ahead=True, **settings)
+    windows = driver.engine.memory.cache.windows
     driver.engine.computation.lookahead = Lookahead(
-        driver.runner, StepCosts(), driver.clock, always=True
+        driver.runner, StepCosts(), driver.clock, always=True, windows=windows
     )
     forward = driver.runner.forward
     last = torch.empty(0)
@@ -212,10 +213,12 @@ def test_a_token_that_the_limit_replaces_is_not_taken_for_the_one_that_was_drawn
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize("model", ["qwen3-tiny", "gemma3-tiny"])
 def test_logits_are_handed_out_for_the_very_same_inputs_only(
-    monkeypatch: pytest.MonkeyPatch,
+    model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each kind of difference in one turn's row is met with a refusal of that row alone."""
+    """Each kind of difference in one turn's row is met with a refusal of that row alone; of a model
+    whose rows behind windows are given back, also in its window blocks."""
     seen = []
     handed_out = Lookahead.logits
 
@@ -228,6 +231,12 @@ def test_logits_are_handed_out_for_the_very_same_inputs_only(
                 values.flat[-1] += 1
                 changed = replace(batch, **{name: values})
                 assert lookahead.agreeing(chunks, changed, prospect, begun) == ([0, -1], [0])
+            assert (batch.window is not None) == (model == "gemma3-tiny")
+            for name in ("context_lengths", "block_tables") if batch.window is not None else ():
+                values = getattr(batch.window, name).copy()
+                values.flat[-1] += 1
+                changed = replace(batch, window=replace(batch.window, **{name: values}))
+                assert lookahead.agreeing(chunks, changed, prospect, begun) == ([0, -1], [0])
             sequence = chunks[1].sequence
             sequence.preemptions += 1
             assert lookahead.agreeing(chunks, batch, prospect, begun) == ([0, -1], [0])
@@ -237,7 +246,13 @@ def test_logits_are_handed_out_for_the_very_same_inputs_only(
         return handed_out(self, chunks, batch)
 
     monkeypatch.setattr(Lookahead, "logits", watched)
-    driver = load(max_draft_tokens=0)
+    driver = load(
+        max_draft_tokens=0,
+        model=f"random:{model}",
+        num_blocks=4000,
+        max_running=2,
+        max_batch_tokens=64,
+    )
     driver.request([1, 2, 3], max_new_tokens=6)
     driver.request([7, 2], max_new_tokens=6)
     driver.run()
