@@ -296,8 +296,47 @@ def _read_afmoe(fields: Fields, _: int | None) -> ModelConfig:
     return read_decoder(fields, layers, context, norm_eps=1e-5, embedding_scale=scale)
 
 
+def _read_ernie4_5_moe(fields: Fields, _: int | None) -> ModelConfig:
+    """Neighbours are rotated; softmax with a correction, shared experts in one; some layers have
+    one MLP."""
+    count = fields.size("num_hidden_layers")
+    fields.whole("use_bias", False, "false: its output projection would have one too")
+    rope, context = read_rope(fields, theta=500000.0)
+    size, activation = fields.size("moe_intermediate_size", 1536), read_activation(fields)
+    least = fields.number("moe_norm_min", 1e-12)
+    if least > _NO_SUM:
+        raise fields.error("moe_norm_min", least, f"at most {_NO_SUM}: what no sum comes to")
+    shared = None
+    if fields.get("moe_num_shared_experts", 2) != 0:
+        each = fields.size("moe_num_shared_experts", 2)
+        shared = Gated(size=size * each, activation=activation)
+    experts = Experts(
+        router=Router(
+            num_experts=fields.size("moe_num_experts", 64),
+            per_token=fields.size("moe_k", 6),
+            normalise=True,
+            correction=True,
+        ),
+        each=Gated(size=size, activation=activation),
+        shared=shared,
+    )
+    mlp = Gated(size=fields.size("intermediate_size", 12288), activation=activation)
+    first, last = fields.number("moe_layer_start_index", 1), count - 1
+    if fields.get("moe_layer_end_index", -1) != -1:
+        last = fields.size("moe_layer_end_index")
+    every = fields.size("moe_layer_interval", 1)
+    sparse = [first <= at <= last and (at + 1) % every == 0 for at in range(count)]
+    mixer = read_attention(fields, rope=rope, interleaved=True)
+    layers = [Layer(mixer=mixer, feed_forward=experts if each else mlp) for each in sparse]
+    return read_decoder(fields, layers, context, norm_eps=1e-5, tied=True)
+
+
+_NO_SUM = 1e-6
+"""Weights of the experts of a token add up to more."""
 SHARED_EXPERTS = (("mlp.shared_expert.", "mlp.shared_experts."),)
 """Names of experts that every token takes: several in one."""
+
+_ERNIE_CORRECTION = "mlp.moe_statics.e_score_correction_bias"
 
 EXPERT_FAMILIES = {
     "qwen2_moe": Family(read=_read_qwen2_moe),
@@ -335,6 +374,17 @@ EXPERT_FAMILIES = {
                 ("after_mixer_norm", "post_attention_layernorm"),
                 ("after_mlp_norm", "post_mlp_layernorm"),
             )
+        ),
+    ),
+    "ernie4_5_moe": Family(
+        read=_read_ernie4_5_moe,
+        names=TensorNames(
+            replaced=(
+                ("mlp.gate.e_score_correction_bias", _ERNIE_CORRECTION),
+                *SHARED_EXPERTS,
+            ),
+            either=((_ERNIE_CORRECTION, "mlp.gate.moe_statics.e_score_correction_bias"),),
+            of_one_row=(_ERNIE_CORRECTION.rpartition(".")[2],),
         ),
     ),
     "gpt_oss": Family(

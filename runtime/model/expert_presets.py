@@ -14,6 +14,7 @@ _CORRECTED = Router(
 _CLAMPED = Gated(size=48, activation="clamped_swiglu", limit=7.0)
 _M3_TINY = Attention(heads=6, kv_heads=2, head_dim=16, rope=RopeConfig(rotated=8), norm="each")
 _CHOOSING_TINY = replace(_M3_TINY, choice=BlockChoice(dim=12, size=16, count=2))
+_NEIGHBOURS = Attention(heads=6, kv_heads=2, head_dim=16, interleaved=True)
 _GATED = replace(QWEN3_TINY, gated=True, gate_apart=True)
 _MIMO_FULL = Attention(
     heads=8,
@@ -58,6 +59,26 @@ EXPERT_PRESETS: dict[str, ModelConfig] = {
             ),
         ),
         max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
+    "ernie4.5-moe-tiny": ModelConfig(
+        model_type="ernie4_5_moe",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            *alike(1, _NEIGHBOURS, Gated(size=96)),
+            *alike(
+                2,
+                _NEIGHBOURS,
+                Experts(
+                    router=replace(_CORRECTED, scores="softmax", scale=1.0),
+                    each=Gated(size=32),
+                    shared=Gated(size=64),
+                ),
+            ),
+        ),
+        max_context_tokens=8192,
+        tie_embeddings=True,
         shaping=SHAPING,
     ),
     "afmoe-tiny": ModelConfig(

@@ -35,6 +35,8 @@ class TensorNames:
     stacked_experts: Literal["inputs first", "outputs first"] | None = None
     """Experts are in one tensor of each kind: inputs first, gates and ups taking turns (gpt-oss);
     or, unless a checkpoint keeps them one by one, outputs first, gates before ups (Qwen3.5)."""
+    of_one_row: tuple[str, ...] = ()
+    """Ends of the names of vectors that a checkpoint has as a matrix of one row."""
     norms_from_zero: bool = False
     """Norms are kept less 1 (Gemma)."""
     outside: tuple[tuple[str, tuple[str, ...]], ...] = ()

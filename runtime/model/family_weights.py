@@ -37,6 +37,7 @@ _UNREAD = (
     "*.rotary_emb.inv_freq",  # follows from config.json
     "mtp.*",
     "*.mtp.*",
+    "*.mtp_*",
     "*vision_tower.*",
     "*vision_model.*",
     "*vision_encoder.*",
@@ -228,6 +229,11 @@ class FamilyWeights:
         return module, slice(None) if down else slice(int(expert[2] == "up"), None, 2)
 
     def _whole(self, name: str, wanted: "_Wanted") -> Tensor:
+        if name.endswith(self._names.of_one_row):
+            row = _Wanted((1, *wanted.shape), wanted.wide, wanted.within(lambda one: one[0]))
+            return self._checkpoint.tensor(
+                self._noted(name), row.shape, wide=row.wide, part=row.part
+            )
         return self._checkpoint.tensor(
             self._noted(name), wanted.shape, wide=wanted.wide, part=wanted.part
         )

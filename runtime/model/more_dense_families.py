@@ -1,4 +1,4 @@
-"""Seed-OSS, GLM-4, EXAONE 4 and Arcee, which have one MLP in each layer: from their
+"""Seed-OSS, GLM-4, EXAONE 4, Arcee and ERNIE 4.5, which have one MLP in each layer: from their
 ``config.json`` to layers.
 
 What a family's checkpoints leave out gets the default that ``transformers`` has for it.
@@ -99,6 +99,20 @@ def _read_arcee(fields: Fields, _: int | None) -> ModelConfig:
     return read_decoder(fields, layers, context, norm_eps=1e-5)
 
 
+def _read_ernie4_5(fields: Fields, _: int | None) -> ModelConfig:
+    """Neighbours are rotated; one flag for biases of all maps."""
+    biased = fields.flag("use_bias", False)
+    rope, context = read_rope(fields, theta=500000.0)
+    layer = Layer(
+        mixer=read_attention(
+            fields, 128, rope=rope, interleaved=True, bias=biased, output_bias=biased
+        ),
+        feed_forward=read_mlp(fields, activation=read_activation(fields), bias=biased),
+    )
+    layers = (layer,) * fields.size("num_hidden_layers")
+    return read_decoder(fields, layers, context, norm_eps=1e-5, tied=True)
+
+
 _GLM4 = TensorNames(
     replaced=(
         ("after_mixer_norm", "post_self_attn_layernorm"),
@@ -118,4 +132,5 @@ MORE_DENSE_FAMILIES = {
     "glm4": Family(read=_read_glm4, names=_GLM4),
     "exaone4": Family(read=_read_exaone4, names=_EXAONE4),
     "arcee": Family(read=_read_arcee),
+    "ernie4_5": Family(read=_read_ernie4_5),
 }

@@ -3,11 +3,18 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from runtime.config import EngineConfig
+from runtime.model.batch import SequenceInput
 from runtime.model.config import Attention, Experts, Gated, LoadError
 from runtime.model.rope_config import RopeConfig
+from runtime.model.runner import load_runner
 from tests.support.config_folders import read_folder, seen
+from tests.support.family_shapes import SHAPES, make, save
 
 
 def test_minimax_spells_the_part_that_is_turned_as_a_number(tmp_path: Path) -> None:
@@ -44,6 +51,59 @@ def test_hy3_has_one_mlp_in_its_first_layer_unless_it_lists_them(tmp_path: Path)
     assert kinds == [False, True] * 3
     with pytest.raises(LoadError, match="route_norm is False, not true"):
         read_folder(tmp_path, "hy_v3", route_norm=False)
+
+
+def test_ernie_has_experts_from_one_layer_to_another(tmp_path: Path) -> None:
+    config = read_folder(tmp_path, "ernie4_5_moe", moe_num_experts=16, moe_intermediate_size=16)
+    kinds = [isinstance(layer.feed_forward, Experts) for layer in config.layers]
+    assert kinds == [False, *[True] * 5]
+    experts = config.layers[1].feed_forward
+    assert isinstance(experts, Experts)
+    assert experts.shared == Gated(size=32)
+    router = experts.router
+    assert (router.num_experts, router.per_token) == (16, 6)
+    assert (router.scores, router.normalise, router.correction) == ("softmax", True, True)
+    (mixer,) = set(config.attention)
+    assert isinstance(mixer, Attention)
+    assert (mixer.rope, mixer.interleaved) == (RopeConfig(theta=500000.0), True)
+    some = {"moe_layer_start_index": 2, "moe_layer_end_index": 4, "moe_layer_interval": 2}
+    config = read_folder(tmp_path, "ernie4_5_moe", moe_num_shared_experts=0, **some)
+    found = [isinstance(layer.feed_forward, Experts) for layer in config.layers]
+    assert found == [False, False, False, True, False, False]
+    experts = config.layers[3].feed_forward
+    assert isinstance(experts, Experts)
+    assert experts.shared is None
+    for name, value in (("use_bias", True), ("moe_norm_min", 0.5)):
+        with pytest.raises(LoadError, match=f"{name} is {value!r}, not"):
+            read_folder(tmp_path, "ernie4_5_moe", **{name: value})
+
+
+def test_ernies_correction_is_read_where_either_program_keeps_it(tmp_path: Path) -> None:
+    """As it is published, beside the router, and as ``transformers`` saves it, within; layers that
+    predict further tokens are not read."""
+    model = make("ernie4_5_moe", SHAPES["above"], seed=3)
+    saved, published = tmp_path / "saved", tmp_path / "published"
+    save(model, saved)
+    save(model, published)
+    file = published / "model.safetensors"
+    tensors = {
+        name.replace("gate.moe_statics", "moe_statics"): values
+        for name, values in load_file(file).items()
+    }
+    assert any("mlp.moe_statics." in name for name in tensors)
+    tensors["model.mtp_linear_proj.0.weight"] = torch.zeros(3, 3)
+    save_file(tensors, file, metadata={"format": "pt"})
+    step = SequenceInput(
+        tokens=np.arange(20, dtype=np.int32),
+        start=0,
+        block_table=np.arange(2, dtype=np.int32),
+        num_logits=20,
+    )
+    found = []
+    for each in (saved, published):
+        config = EngineConfig(model=str(each), dtype="float64", device="cpu", num_blocks=4)
+        found.append(load_runner(config).run([step]).clone())
+    assert torch.equal(*found)
 
 
 def test_trinity_rotates_layers_with_a_window_alone_and_gates_all(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ CUTS: tuple[tuple[str, int, dict[str, object]], ...] = (
     ("random:ling3-tiny", 2, {"expert_parallel": True}),
     ("random:olmo-hybrid-tiny", 2, {}),
     ("random:afmoe-tiny", 2, {}),
+    ("random:ernie4.5-moe-tiny", 2, {"expert_parallel": True}),
     ("random:qwen3.5-tiny", 2, {}),
     ("random:qwen3.5-tiny", 4, {}),
     ("random:granite-hybrid-tiny", 2, {}),

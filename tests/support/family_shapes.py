@@ -534,6 +534,27 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "mlp_bias": not shape.tied,
         },
     ),
+    "ernie4_5": (
+        "Ernie4_5",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "head_dim": 14,
+            "use_bias": not shape.tied,
+        },
+    ),
+    "ernie4_5_moe": (
+        "Ernie4_5_Moe",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "moe_num_experts": 7,
+            "moe_k": 3,
+            "moe_intermediate_size": 24,
+            "moe_num_shared_experts": 0 if shape.heads == 5 else 2,
+            "moe_layer_start_index": 1,
+            "moe_layer_interval": 1 + shape.tied,
+            "moe_layer_end_index": -1 if shape.tied else shape.layers - 1,
+        },
+    ),
     "afmoe": (
         "Afmoe",
         lambda shape: {
