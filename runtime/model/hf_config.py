@@ -16,6 +16,7 @@ from runtime.model.config import LoadError, ModelConfig
 from runtime.model.config_fields import Fields, read_json_object
 from runtime.model.delta_families import DELTA_FAMILIES
 from runtime.model.dense_families import DENSE_FAMILIES
+from runtime.model.exaone_families import EXAONE_FAMILIES
 from runtime.model.expert_families import EXPERT_FAMILIES
 from runtime.model.family import Family
 from runtime.model.gemma4_families import GEMMA4_FAMILIES
@@ -33,6 +34,7 @@ from runtime.model.quantisation import read_quantisation
 FAMILIES: dict[str, Family] = {
     **DENSE_FAMILIES,
     **MORE_DENSE_FAMILIES,
+    **EXAONE_FAMILIES,
     **EXPERT_FAMILIES,
     **GEMMA4_FAMILIES,
     **LATENT_FAMILIES,

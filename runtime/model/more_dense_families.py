@@ -1,5 +1,5 @@
-"""Seed-OSS, GLM-4, EXAONE 4, Arcee and ERNIE 4.5, which have one MLP in each layer: from their
-``config.json`` to layers.
+"""Seed-OSS, GLM-4, Arcee and ERNIE 4.5, which have one MLP in each layer: from ``config.json`` to
+layers.
 
 What a family's checkpoints leave out gets the default that ``transformers`` has for it.
 """
@@ -14,7 +14,6 @@ from runtime.model.family import (
     read_activation,
     read_attention,
     read_decoder,
-    read_layer_types,
     read_mlp,
     rotated_dimensions,
 )
@@ -55,35 +54,6 @@ def _read_glm4(fields: Fields, _: int | None) -> ModelConfig:
     return read_decoder(fields, layers, context, norm_eps=1.5625e-7)
 
 
-def _read_exaone4(fields: Fields, _: int | None) -> ModelConfig:
-    """Norms behind each half and of heads; where some layers have a window the others know no
-    positions."""
-    count = fields.size("num_hidden_layers")
-    rope, context = read_rope(fields)
-    windowed: tuple[bool, ...] = (False,) * count
-    mixed = "sliding_window" not in fields or fields.get("sliding_window") is not None
-    if mixed and fields.get("layer_types") is None:
-        every = fields.size("sliding_window_pattern", 4)
-        windowed = tuple((each + 1) % every != 0 for each in range(count))
-    windowed = read_layer_types(fields, windowed)
-    if any(windowed) and not mixed:
-        raise fields.error("sliding_window", None, "a number: layers with a window are listed")
-    window = fields.size("sliding_window", 4096) if any(windowed) else None
-    mixer = read_attention(fields, norm="each")
-    mlp = read_mlp(fields, activation=read_activation(fields))
-    layers = [
-        Layer(
-            mixer=replace(
-                mixer, rope=rope if has or not mixed else None, window=window if has else None
-            ),
-            feed_forward=mlp,
-            norms="after",
-        )
-        for has in windowed
-    ]
-    return read_decoder(fields, layers, context, norm_eps=1e-5)
-
-
 def _read_arcee(fields: Fields, _: int | None) -> ModelConfig:
     """Llama whose MLPs have no gate and square what is above 0."""
     biased = fields.flag("attention_bias", False)
@@ -120,17 +90,9 @@ _GLM4 = TensorNames(
     ),
     fused=(("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj")),),
 )
-_EXAONE4 = TensorNames(
-    replaced=(
-        ("after_mixer_norm", "post_attention_layernorm"),
-        ("after_mlp_norm", "post_feedforward_layernorm"),
-    )
-)
-
 MORE_DENSE_FAMILIES = {
     "seed_oss": Family(read=_read_seed_oss),
     "glm4": Family(read=_read_glm4, names=_GLM4),
-    "exaone4": Family(read=_read_exaone4, names=_EXAONE4),
     "arcee": Family(read=_read_arcee),
     "ernie4_5": Family(read=_read_ernie4_5),
 }

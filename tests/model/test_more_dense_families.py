@@ -2,13 +2,12 @@
 ``test_family_parity``'s."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from runtime.model.config import Attention, Gated, LoadError, Plain
 from runtime.model.rope_config import RopeConfig
-from tests.support.config_folders import read_folder, seen
+from tests.support.config_folders import read_folder
 
 
 def test_seed_oss_has_biases_on_queries_keys_and_values(tmp_path: Path) -> None:
@@ -37,43 +36,6 @@ def test_glm4_rotates_neighbours_of_a_half_and_norms_on_both_sides(tmp_path: Pat
     )
     assert {layer.norms for layer in config.layers} == {"both"}
     assert config.norm_eps == 1.5625e-7
-
-
-def test_exaone4_rotates_layers_with_a_window_alone(tmp_path: Path) -> None:
-    config = read_folder(tmp_path, "exaone4")
-    assert seen(config) == [4096, 4096, 4096, None, 4096, 4096]
-    assert [mixer.rope is None for mixer in config.attention] == [
-        window is None for window in seen(config)
-    ]
-    assert {layer.norms for layer in config.layers} == {"after"}
-    kinds = ["full_attention", "sliding_attention"] * 3
-    listed = read_folder(tmp_path, "exaone4", layer_types=kinds, sliding_window=9)
-    assert seen(listed) == [None, 9] * 3
-    named = {"sliding_window_pattern": "LG", "layer_types": kinds}
-    assert seen(read_folder(tmp_path, "exaone4", **named)) == [None, 4096] * 3
-
-
-def test_exaone4_without_windows_rotates_all(tmp_path: Path) -> None:
-    config = read_folder(tmp_path, "exaone4", sliding_window=None)
-    assert seen(config) == [None] * 6
-    assert {mixer.rope for mixer in config.attention} == {RopeConfig()}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"sliding_window_pattern": "LLLG"}, "sliding_window_pattern is 'LLLG', not a whole"),
-        (
-            {"sliding_window": None, "layer_types": ["sliding_attention"] * 6},
-            "sliding_window is None, not a number",
-        ),
-    ],
-)
-def test_what_exaone4_does_not_say_plainly_is_refused(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(LoadError, match=message):
-        read_folder(tmp_path, "exaone4", **changes)
 
 
 def test_arcee_has_no_gate_in_its_mlp(tmp_path: Path) -> None:

@@ -534,6 +534,21 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "mlp_bias": not shape.tied,
         },
     ),
+    "exaone_moe": (
+        "ExaoneMoe",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "sliding_window": shape.window,
+            "sliding_window_pattern": 2 + shape.tied,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "num_shared_experts": 1 + shape.tied,
+            "moe_intermediate_size": 24,
+            "n_group": 2 if shape.tied else 1,
+            "first_k_dense_replace": 1 + shape.tied,
+            "norm_topk_prob": shape.heads != 5,
+        },
+    ),
     "ernie4_5": (
         "Ernie4_5",
         lambda shape: {
