@@ -98,9 +98,10 @@ class Contexts:
             torch.cat([x for x, _, _ in parts]),
             rotation=self._table.at(torch.from_numpy(batch.positions), TOKENS),
             blocks=self.pool.layer(0)[0],
+            entries=self.pool.beside(0),
             slots=torch.from_numpy(batch.slots),
             layout=layout,
-            step=WindowedStep(layout, BLOCK, tables),
+            step=WindowedStep(layout, BLOCK, tables, apart=True),
         )
 
 
@@ -136,11 +137,11 @@ def test_tokens_that_are_computed_anew_from_anywhere_mix_as_in_a_plain_run(kind:
     x, other = torch.randn(2, TOKENS, HIDDEN, dtype=torch.float64)
     contexts.step((x, 0, blocks_from(0)))
     contexts.step((other[:30], 0, blocks_from(20)))
-    pool = contexts.pool.layer(0)[0]
     for at in (1, 7, 8, 9, 31, 32, 33, 62):
         changed = torch.cat((x[:at], other[at:]))
         expected = compressed(reference, spec, "model.layers.0.self_attn", changed)[at:]
-        pool[40:60] = pool[0:20]
+        for group in contexts.pool.groups:
+            group[:, :, 40:60] = group[:, :, 0:20]
         count = min(6, TOKENS - at)
         found = [
             contexts.step(

@@ -29,6 +29,7 @@ WINDOWED = (
     "exaone4-tiny",
     "gemma4-tiny",
     "gemma4-moe-tiny",
+    "deepseek-v4-tiny",
 )
 SMALL, AMPLE = 4, 5
 """Seeds of a schedule in a small pool, and of one in an ample one."""
