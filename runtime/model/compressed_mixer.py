@@ -98,7 +98,7 @@ class CompressedMixer:
         write_rows(torch.cat((own, raw[:, None]), dim=2), blocks, slots)
         parts: tuple[Tensor, ...] = ()
         if entries is not None:
-            parts = torch.split(entries, spec.entry_dims, dim=3)
+            parts = torch.split(entries, list(spec.entry_dims), dim=3)
             self._fill(blocks, parts, step)
         latents = rms_norm(latents.contiguous(), self._query_norm, self._eps)
         queries = self._queries(latents).view(len(x), spec.heads, spec.dim)
