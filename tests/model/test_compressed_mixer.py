@@ -197,3 +197,22 @@ def test_tokens_that_are_computed_anew_from_anywhere_mix_as_in_a_plain_run(kind:
             contexts.step((changed[at + count :], at + count, blocks_from(40))),
         ]
         assert torch.allclose(torch.cat(found), expected, rtol=1e-10, atol=1e-10), at
+
+
+@pytest.mark.parametrize("kind", ["all entries", "all entries, stretched", "chosen entries"])
+@pytest.mark.parametrize("shared", [1, 2, 3, 9])
+def test_sequences_that_share_blocks_have_entries_of_their_own(kind: str, shared: int) -> None:
+    """Where they part in the middle of a window, which each of them fills."""
+    spec = replace(PLAIN, **KINDS[kind])
+    source = RandomWeights(0, torch.float64, CPU)
+    contexts = Contexts(spec, made(spec, source), torch.float64)
+    reference = ReferenceModel(config_of(spec), source.tensor)
+    x, other = torch.randn(2, TOKENS, HIDDEN, dtype=torch.float64)
+    at, own = shared * BLOCK, blocks_from(0)
+    contexts.step((x[:60], 0, own))
+    changed = torch.cat((x[:at], other[at:]))
+    blocks = np.concatenate((own[:shared], blocks_from(20)[shared:]))
+    found = [contexts.step((changed[at:], at, blocks)), contexts.step((x[60:], 60, own))]
+    for rows, tokens, start in zip(found, (changed, x), (at, 60), strict=True):
+        expected = compressed(reference, spec, "model.layers.0.self_attn", tokens)[start:]
+        assert torch.allclose(rows, expected, rtol=1e-10, atol=1e-10)
