@@ -1,14 +1,13 @@
 """Attention of queries over the tokens near them and over compressed entries (DeepSeek-V4).
 
-Of each query the rows that it sees are gathered, the near tokens' first, and it attends to them as
-if they were a sequence's context (``kernels.attention``); so what it gets follows from it and from
+Of each query the rows that it sees are gathered, the entries first, and it attends to them as if
+they were a sequence's context (``kernels.attention``); so what it gets follows from it and from
 these rows alone, whatever is computed beside it.
 
 Memory: of gathered rows 2^24 numbers at once, about, or those of one query.
 """
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +28,7 @@ class NearTokens:
 
     slots: Tensor
     """[queries, near] int64, ``block * block_size + offset`` in the pool; each query's own first
-    ``counts`` are meant, the others are slots of its context."""
+    ``counts`` are meant, the others are any of the pool's."""
     counts: Tensor
     """[queries] int64, at least 1."""
 
@@ -39,20 +38,19 @@ class SeenEntries:
     """The entries that each query of a step sees."""
 
     slots: Tensor
-    """[lists, most] int64: slots of the rows that have them."""
+    """[lists, most] int64, ``block * places + place``."""
     lists: Tensor
     """[queries] int64: which of the lists is a query's."""
     counts: Tensor
     """[queries] int64: how many of the list's first ones it sees."""
-    begins: int
-    """At which number of a row an entry begins."""
 
 
 def entry_attention_reference(
     queries: Tensor,
     blocks: Tensor,
+    entries: Tensor,
     near: NearTokens,
-    entries: SeenEntries,
+    seen: SeenEntries,
     *,
     scale: float,
     sinks: Tensor,
@@ -61,10 +59,11 @@ def entry_attention_reference(
 
     Args:
         queries: [queries, heads, dim].
-        blocks: [blocks, 1, block_size, row], contiguous, of the queries' dtype; the first ``dim``
-            numbers of a row are the token's own, as many from ``begins`` on the entry's.
-        near: of the queries.
-        entries: likewise.
+        blocks: [blocks, 1, block_size, row], of the queries' dtype; the first ``dim`` numbers of a
+            row are the token's own.
+        entries: [blocks, 1, places, dim], likewise; may be a part of longer rows.
+        near: of the queries, in ``blocks``.
+        seen: of the queries, in ``entries``.
         scale: multiplies the scores.
         sinks: [heads] float32 (float64 for float64 queries): see ``kernels.attention``.
 
@@ -72,13 +71,12 @@ def entry_attention_reference(
         New tensor like ``queries``.
     """
     dim, wide = queries.shape[2], sinks.dtype
-    flat = blocks.flatten(0, 2)
+    own, far = blocks.flatten(0, 2)[:, :dim], entries.flatten(0, 2)
     mixed = []
     for row, query in enumerate(queries.to(wide)):
         tokens = near.slots[row, : near.counts[row]]
-        others = entries.slots[entries.lists[row], : entries.counts[row]]
-        ends = entries.begins + dim
-        keys = torch.cat((flat[tokens, :dim], flat[others, entries.begins : ends])).to(wide)
+        others = seen.slots[seen.lists[row], : seen.counts[row]]
+        keys = torch.cat((own[tokens], far[others])).to(wide)
         scores = torch.cat((query @ keys.T * scale, sinks[:, None]), dim=1)
         mixed.append(scores.softmax(1)[:, :-1] @ keys)
     return torch.stack(mixed).to(queries.dtype)
@@ -87,25 +85,37 @@ def entry_attention_reference(
 def entry_attention(
     queries: Tensor,
     blocks: Tensor,
+    entries: Tensor,
     near: NearTokens,
-    entries: SeenEntries,
+    seen: SeenEntries,
     *,
     scale: float,
     sinks: Tensor,
 ) -> Tensor:
     """See ``entry_attention_reference``."""
-    dim, row = queries.shape[2], blocks.shape[3]
-    # every number of the pool begins a row of this view, of which those that are seen are taken
-    every = blocks.view(-1)
-    every = every.as_strided((len(every) - dim + 1, dim), (1, 1))
+    dim, device = queries.shape[2], queries.device
+    own, far = blocks.flatten(0, 2)[:, :dim], entries.flatten(0, 2)
+    most = near.slots.shape[1] + seen.slots.shape[1]
+    width = -(-most // _BLOCK) * _BLOCK
+    places = torch.arange(most, device=device)
+    at_once = max(1, _NUMBERS // (2 * width * dim))
     parts = []
-    for low, high, places in _pieces(near, entries, row, dim):
-        counts = near.counts[low:high] + entries.counts[low:high]
-        gathered = every.index_select(0, places.flatten()).view(-1, 1, _BLOCK, dim)
-        layout = _contexts(counts, places.shape[1] // _BLOCK)
+    for low in range(0, len(queries), at_once):
+        some = slice(low, min(low + at_once, len(queries)))
+        tokens, others = near.slots[some], seen.slots[seen.lists[some]]
+        gathered = queries.new_empty(len(tokens), width, dim)
+        rows = far.index_select(0, others.flatten())
+        gathered[:, : others.shape[1]] = rows.view(*others.shape, dim)
+        # right behind the entries that a query sees; what is behind its tokens nobody reads
+        first = torch.arange(len(tokens), device=device) * width + seen.counts[some]
+        behind = first[:, None] + places[: tokens.shape[1]]
+        rows = own.index_select(0, tokens.flatten())
+        gathered = gathered.view(-1, dim).index_copy_(0, behind.flatten(), rows)
+        gathered = gathered.view(-1, 1, _BLOCK, dim)
+        layout = _contexts(near.counts[some] + seen.counts[some], width // _BLOCK)
         parts.append(
             paged_attention(
-                queries[low:high],
+                queries[some],
                 gathered,
                 gathered,
                 layout,
@@ -115,27 +125,6 @@ def entry_attention(
             )
         )
     return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _pieces(
-    near: NearTokens, entries: SeenEntries, row: int, dim: int
-) -> Iterator[tuple[int, int, Tensor]]:
-    """Neighbouring queries, and [queries, rows] where in the pool the rows begin that each sees,
-    filled up to whole blocks."""
-    counts = near.counts + entries.counts
-    width = -(-int(counts.max()) // _BLOCK) * _BLOCK
-    at_once = max(1, _NUMBERS // (width * dim))
-    columns = torch.arange(width, device=counts.device)
-    most = near.slots.shape[1] + entries.slots.shape[1]
-    for low in range(0, len(counts), at_once):
-        some = slice(low, min(low + at_once, len(counts)))
-        own = near.counts[some, None]
-        others = entries.slots[entries.lists[some]] * row + entries.begins
-        begins = torch.cat((near.slots[some] * row, others), dim=1)
-        behind = columns - own + near.slots.shape[1]
-        chosen = torch.where(columns < own, columns, behind).clamp_(max=most - 1)
-        filled = columns >= counts[some, None]
-        yield low, some.stop, begins.gather(1, chosen.masked_fill_(filled, 0))
 
 
 def _contexts(counts: Tensor, blocks: int) -> PagedLayout:

@@ -28,7 +28,7 @@ class ChoosingRows:
     seen: Tensor
     """[rows] int64, ascending: how many entries each sees, more than are taken."""
     slots: Tensor
-    """[entries] int32: the slots of the sequence's entries in the pool, as many as the last row
+    """[entries] int32: the places of the sequence's entries in the pool, as many as the last row
     sees."""
 
 

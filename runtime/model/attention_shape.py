@@ -120,7 +120,7 @@ class Attention:
         return KVShape(rows=self.kv_rows, heads=self.kv_heads, size=self.head_dim)
 
     @property
-    def index_shape(self) -> KVShape | None:
+    def beside(self) -> KVShape | None:
         """The shape of index keys beside that; None: there are none."""
         return None if self.choice is None else self.choice.kv_shape
 

@@ -4,14 +4,15 @@ Of a token and layer one row is kept. Its first numbers are key and value of the
 queries see as long as it is in the window. A layer that compresses makes one entry of every
 ``ratio`` tokens, too, which later queries see in the place of these; what entries are made of, two
 numbers for each of an entry's and of each series of windows, lies behind in the tokens' rows. So an
-unfinished window is what rows say, wherever a sequence goes on.
+unfinished window is what rows say, wherever a sequence goes on; and once no unfinished one takes
+from them, and no query sees them, the rows may go.
 
 Layers with an ``Indexer`` have windows that overlap: an entry is made of its own tokens and of the
 ``ratio`` before them, in two series. They make index keys in the same way, and a query attends to
 the entries of the best scores.
 
-Always true: an entry lies in the row of its window's last token, in the place of what that token
-gave to it, which nothing asks for once the entry is there.
+Always true: an entry, and its index key behind it, lie in the block in which their window ends,
+so who shares that block has them.
 """
 
 from dataclasses import dataclass
@@ -49,8 +50,6 @@ class Compressed:
     kv_rows: ClassVar[int] = 1
     """Rows of a token in the pool: what is a key is a value, too."""
     shares: ClassVar[int | None] = None
-    index_shape: ClassVar[KVShape | None] = None
-    """Index keys are parts of rows."""
     most_seen: ClassVar[int | None] = None
     """Tokens that a query attends to at most: all that it sees have a part."""
 
@@ -79,9 +78,10 @@ class Compressed:
             )
 
     @property
-    def window(self) -> int | None:
-        """Tokens of which a query sees anything at all, its own included; None: all."""
-        return self.near if self.ratio is None else None
+    def window(self) -> int:
+        """Tokens whose rows are read where one is computed, its own included: those that its query
+        sees, and those of a window that ends with it, and of the one before where they overlap."""
+        return max(self.near, self.series * (self.ratio or 0))
 
     @property
     def series(self) -> int:
@@ -91,10 +91,14 @@ class Compressed:
     @property
     def raw_dims(self) -> tuple[int, ...]:
         """Numbers of a row that its entry is made of, and those that its index key is."""
+        return tuple(2 * self.series * size for size in self.entry_dims)
+
+    @property
+    def entry_dims(self) -> tuple[int, ...]:
+        """Numbers of an entry, and of its index key."""
         if self.ratio is None:
             return ()
-        sizes = (self.dim,) if self.indexer is None else (self.dim, self.indexer.dim)
-        return tuple(2 * self.series * size for size in sizes)
+        return (self.dim,) if self.indexer is None else (self.dim, self.indexer.dim)
 
     @property
     def head_dim(self) -> int:
@@ -105,6 +109,13 @@ class Compressed:
     def kv_shape(self) -> KVShape:
         """The room of a token in the pool."""
         return KVShape(rows=self.kv_rows, heads=self.kv_heads, size=self.head_dim)
+
+    @property
+    def beside(self) -> KVShape | None:
+        """The room of an entry with its index key; None: there are no entries."""
+        if self.ratio is None:
+            return None
+        return KVShape(rows=1, heads=1, size=sum(self.entry_dims), tokens=self.ratio)
 
     @property
     def values_dim(self) -> int:
@@ -140,8 +151,7 @@ class Compressed:
         maps += self.output_rank * self.query_size
         beside = self.query_rank + self.dim + self.heads
         if self.ratio is not None:
-            sizes = [self.dim] if self.indexer is None else [self.dim, self.indexer.dim]
-            beside += sum(size * (1 + self.ratio * self.series) for size in sizes)
+            beside += sum(size * (1 + self.ratio * self.series) for size in self.entry_dims)
         if self.indexer is not None:
             beside += self.indexer.heads * hidden
         return maps + beside

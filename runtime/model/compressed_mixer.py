@@ -6,6 +6,8 @@ dtype whatever the checkpoint or ``--quantization`` has for others: it multiplie
 input.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -69,6 +71,7 @@ class CompressedMixer:
         *,
         rotation: Rotation,
         blocks: Tensor,
+        entries: Tensor | None,
         slots: Tensor,
         layout: PagedLayout,
         step: WindowedStep,
@@ -80,8 +83,10 @@ class CompressedMixer:
             x: the step's tokens.
             rotation: of their positions.
             blocks: the layer's rows, [blocks, 1, block_size, head_dim], contiguous.
-            slots: [T] where each token's go.
-            layout: the step's sequences.
+            entries: its entries with their index keys, [blocks, 1, places, size], contiguous; None
+                where it makes none. Their blocks may be others than those of rows.
+            slots: [T] where each token's row goes.
+            layout: the step's sequences, in blocks of rows.
             step: what else is known of them.
         """
         spec = self.spec
@@ -91,14 +96,14 @@ class CompressedMixer:
         own = rms_norm(own.contiguous(), self._norm, self._eps)[:, None]
         own = turn_tail(own, rotation.cos, rotation.sin)
         write_rows(torch.cat((own, raw[:, None]), dim=2), blocks, slots)
-        windows = None if spec.ratio is None else step.windows(spec.ratio)
-        if windows is not None:
-            for each in self._compressors:
-                each.fill(blocks.view(-1, spec.head_dim), windows)
+        parts: tuple[Tensor, ...] = ()
+        if entries is not None:
+            parts = torch.split(entries, list(spec.entry_dims), dim=3)
+            self._fill(blocks, parts, step)
         latents = rms_norm(latents.contiguous(), self._query_norm, self._eps)
         queries = self._queries(latents).view(len(x), spec.heads, spec.dim)
         queries = turn_tail(rms_norm(queries, None, self._eps), rotation.cos, rotation.sin)
-        if spec.ratio is None:
+        if not parts:
             mixed = paged_attention(
                 queries,
                 blocks,
@@ -112,14 +117,25 @@ class CompressedMixer:
             mixed = entry_attention(
                 queries,
                 blocks,
+                parts[0],
                 step.near(spec.near),
-                self._seen(x, latents, rotation, blocks, step),
+                self._seen(x, latents, rotation, parts[-1], step),
                 scale=spec.dim**-0.5,
                 sinks=self._sinks,
             )
         # values are rotated as keys are: what is mixed of them is turned back by the query's angle
         mixed = turn_tail(mixed, rotation.cos, -rotation.sin)
         return self._output(self._groups(self._grouped(mixed)).flatten(1))
+
+    def _fill(self, blocks: Tensor, parts: Sequence[Tensor], step: WindowedStep) -> None:
+        """Make the entries of windows that are full with this step, and their index keys."""
+        assert self.spec.ratio is not None
+        windows = step.windows(self.spec.ratio)
+        if windows is None:
+            return
+        rows = blocks.view(-1, self.spec.head_dim)
+        for each, part in zip(self._compressors, parts, strict=True):
+            each.fill(rows, part.flatten(0, 2), windows)
 
     def _grouped(self, mixed: Tensor) -> Tensor:
         return mixed.reshape(len(mixed), self.spec.output_groups, -1)
@@ -129,22 +145,19 @@ class CompressedMixer:
         x: Tensor,
         latents: Tensor,
         rotation: Rotation,
-        blocks: Tensor,
+        keys: Tensor,
         step: WindowedStep,
     ) -> SeenEntries:
-        """The entries that each token's query sees."""
+        """The entries that each token's query sees; ``keys``: their index keys, where it chooses
+        among them."""
         ratio = self.spec.ratio
         assert ratio is not None
-        lists, begins = step.entries(ratio), self._compressors[0].begins
+        lists = step.entries(ratio)
         choosing = None
         if self._indexer is not None:
             choosing = step.choosing(ratio, self._indexer.top_k)
         if self._indexer is None or choosing is None:
-            return SeenEntries(
-                slots=lists.slots, lists=lists.lists, counts=lists.seen, begins=begins
-            )
-        key = self._compressors[1].begins
-        keys = blocks[..., key : key + self._indexer.dim]
+            return SeenEntries(slots=lists.slots, lists=lists.lists, counts=lists.seen)
         chosen = self._indexer.chosen(x, latents, rotation, keys, choosing)
         top_k = self._indexer.top_k
         slots = lists.slots[:, :top_k][lists.lists]
@@ -153,7 +166,6 @@ class CompressedMixer:
             slots=slots,
             lists=torch.arange(len(x), device=x.device),
             counts=lists.seen.clamp(max=top_k),
-            begins=begins,
         )
 
 
@@ -177,13 +189,13 @@ class _EntryIndexer:
     def chosen(
         self, x: Tensor, latents: Tensor, rotation: Rotation, keys: Tensor, choosing: Choosing
     ) -> Tensor:
-        """[choosing rows, top_k] int64: slots of entries.
+        """[choosing rows, top_k] int64: places of entries.
 
         Args:
             x: [T, hidden], the layer's input.
             latents: [T, query_rank], normed, that queries are made of.
             rotation: of the tokens' positions.
-            keys: [blocks, 1, block_size, dim], the part of the pool's rows that index keys are.
+            keys: [blocks, 1, places, dim], index keys in the pool, parts of longer rows.
             choosing: which tokens' queries choose.
         """
         own = choosing.rows
@@ -203,9 +215,8 @@ def _load_compressors(
     if spec.ratio is None:
         return []
     found, begins = [], spec.dim
-    sizes = [spec.dim] if spec.indexer is None else [spec.dim, spec.indexer.dim]
     names = (f"{name}.compressor", f"{name}.compressor.indexer")
-    for at, size, numbers in zip(names, sizes, spec.raw_dims, strict=False):
+    for at, size, numbers in zip(names, spec.entry_dims, spec.raw_dims, strict=False):
         found.append(
             Compressor(
                 at,

@@ -2,8 +2,8 @@
 (``runtime.model.compressed``).
 
 A token gives numbers to its window's entry and, where windows overlap, to the next one's; with each
-number goes another that says how much it weighs. They lie in the token's row until the window is
-full, and for the next window after that.
+number goes another that says how much it weighs. They lie in the token's row, which has to be there
+until the window is full, and until the next one is where they overlap.
 """
 
 import torch
@@ -43,14 +43,13 @@ class Compressor:
         self._norm = source.tensor(f"{name}.kv_norm.weight", (size,))
         self._size, self._overlaps, self._eps = size, overlaps, eps
         self._first, self._end = begins, begins + 2 * series * size
-        self.begins = begins + size * overlaps
-        """Where in its row an entry begins: in the place of what its last token gave to it."""
 
-    def fill(self, rows: Tensor, windows: FullWindows) -> None:
-        """Make the windows' entries and store each in the row of its last token.
+    def fill(self, rows: Tensor, entries: Tensor, windows: FullWindows) -> None:
+        """Make the windows' entries and store each in its place.
 
         Args:
-            rows: [slots, row], the layer's part of the pool; written.
+            rows: [slots, row], those of tokens, in the layer's part of the pool.
+            entries: [places, size], the layer's, in the pool; written.
             windows: whose tokens' rows are there.
         """
         own = self._numbers(rows, windows.slots)
@@ -65,9 +64,9 @@ class Compressor:
             gate = gate.masked_fill(first, -torch.inf)  # weighs nothing
             gates = torch.cat((gate, own[:, :, 3 * size :]), dim=1)
         assert windows.rotation is not None
-        entries = rms_norm(window_entries(values, gates, self._bias), self._norm, self._eps)
-        turned = turn_tail(entries[:, None], windows.rotation.cos, windows.rotation.sin)
-        rows[windows.slots[:, -1], self.begins : self.begins + size] = turned[:, 0]
+        made = rms_norm(window_entries(values, gates, self._bias), self._norm, self._eps)
+        turned = turn_tail(made[:, None], windows.rotation.cos, windows.rotation.sin)
+        entries[windows.entries] = turned[:, 0]
 
     def _numbers(self, rows: Tensor, slots: Tensor) -> Tensor:
         """[windows, ratio, numbers]"""

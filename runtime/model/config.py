@@ -337,15 +337,13 @@ class ModelConfig:
 
     @property
     def window(self) -> int | None:
-        """Tokens that layers with a window see, the most of any; None: no layer has one, or rows
-        behind windows are not given back, since all layers have one or some keep a state."""
+        """Tokens that layers with a window see, or read beside, the most of any; None: no layer has
+        one, or rows behind windows are not given back, since nothing is kept of what is further
+        away or some layers keep a state."""
         windows = [mixer.window for mixer in self.attention]
         given = [each for each in windows if each is not None]
-        if not given or len(given) == len(windows) or self.recurrent:
-            return None
-        if not all(isinstance(mixer, Attention) for mixer in self.attention):
-            return None
-        return max(given)
+        far = [mixer for mixer in self.attention if mixer.window is None or mixer.beside]
+        return max(given) if given and far and not self.recurrent else None
 
     @property
     def head_dim(self) -> int:

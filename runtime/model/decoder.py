@@ -255,24 +255,29 @@ class DecoderLayer:
         choice: StepChoice | WindowedStep | ChosenRows | None,
     ) -> Tensor:
         slots, layout = inputs.slots, inputs.layout
+        parted = inputs.near if isinstance(mixer, AttentionMixer | CompressedMixer) else None
+        if parted is not None and pool.windowed[self._index]:
+            slots, layout = parted
         if isinstance(mixer, AttentionMixer):
-            blocks = pool.layer(self._index)
-            if inputs.near is not None and pool.windowed[self._index]:
-                slots, layout = inputs.near
             return mixer(
                 normed,
                 rotation=rotation,
-                blocks=blocks,
+                blocks=pool.layer(self._index),
                 slots=slots,
                 layout=layout,
-                index_keys=pool.index_keys(self._index),
+                index_keys=pool.beside(self._index),
                 rows=choice if isinstance(choice, ChosenRows) else None,
             )
         if isinstance(mixer, CompressedMixer):
             assert isinstance(choice, WindowedStep)
-            own = pool.layer(self._index)[0]
             return mixer(
-                normed, rotation=rotation, blocks=own, slots=slots, layout=layout, step=choice
+                normed,
+                rotation=rotation,
+                blocks=pool.layer(self._index)[0],
+                entries=pool.beside(self._index),
+                slots=slots,
+                layout=layout,
+                step=choice,
             )
         if isinstance(mixer, LatentMixer):
             assert not isinstance(choice, WindowedStep | ChosenRows)
@@ -436,7 +441,7 @@ class Decoder:
         native, layout = self.native, inputs.layout
         parted = inputs.near is not None
         if native is None or parted or not native.takes(len(delta), pool.layers, layout):
-            choice = self._shared_in_step(layout, pool)
+            choice = self._shared_in_step(inputs, pool)
             for index, layer in enumerate(self._layers):
                 rotation = rotations[self._table_of_layer[index]]
                 own = None if rows is None else rows[:, index]
@@ -455,11 +460,11 @@ class Decoder:
         return delta, residual
 
     def _shared_in_step(
-        self, layout: PagedLayout, pool: KVPool
+        self, inputs: StepInputs, pool: KVPool
     ) -> StepChoice | WindowedStep | ChosenRows | None:
         """The part of a step that layers of attention share: a choice of tokens; which rows choose
         blocks, layer by layer; or windows and what their entries are made of."""
-        first, top_k = self.config.attention[0], self.config.top_k
+        first, top_k, layout = self.config.attention[0], self.config.top_k, inputs.layout
         if isinstance(first, Latent) and first.indexer is not None:
             return StepChoice(layout, first.indexer, pool.block_size)
         if isinstance(first, Attention) and top_k is not None:
@@ -471,7 +476,8 @@ class Decoder:
             for index, layer in enumerate(self.config.layers)
             if isinstance(layer.mixer, Compressed) and layer.mixer.ratio is not None
         }
-        return WindowedStep(layout, pool.block_size, tables)
+        near = None if inputs.near is None else inputs.near[1]
+        return WindowedStep(layout, pool.block_size, tables, near=near, apart=True)
 
 
 def _native_layers(

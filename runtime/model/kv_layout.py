@@ -2,7 +2,8 @@
 
 Layers whose keys and values are of one shape lie in one tensor, a group. Of a model whose rows
 behind windows are given back (``radix_cache.window_rows``), layers with a window are in groups of
-their own, which have fewer blocks.
+their own, which have fewer blocks. What layers keep beside keys and values, index keys or entries
+that stand for several tokens, is in groups of all blocks.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,10 @@ class KeepsRows(Protocol):
     def kv_shape(self) -> KVShape: ...
 
     @property
-    def index_shape(self) -> KVShape | None: ...
+    def beside(self) -> KVShape | None:
+        """The room of rows that are kept beside keys and values, however far behind; None: there
+        are none."""
+        ...
 
     @property
     def shares(self) -> int | None: ...
@@ -44,14 +48,13 @@ class KVLayout:
     """The groups of a model's pool, and the places of its layers in them."""
 
     groups: tuple[KVGroup, ...]
-    """In the order of the groups' first layers, index keys last; layers that share another's keep
-    nothing."""
+    """In the order of the groups' first layers, what lies beside keys and values last; layers that
+    share another's keep nothing."""
     places: tuple[tuple[int, int], ...]
     """Of each layer of attention, the group that its keys and values are in, and its place there;
     that of another where it shares that one's."""
-    index_places: tuple[tuple[int, int] | None, ...]
-    """The same of the index keys that lie beside a layer's keys and values; None: it has none
-    such."""
+    beside_places: tuple[tuple[int, int] | None, ...]
+    """The same of rows that lie beside a layer's keys and values; None: there are none."""
 
     @property
     def windowed(self) -> tuple[bool, ...]:
@@ -64,7 +67,7 @@ def kv_layout(attention: Sequence[KeepsRows], *, apart: bool = False) -> KVLayou
     own."""
     keys = [(mixer.kv_shape, apart and mixer.window is not None) for mixer in attention]
     own = [key for key, mixer in zip(keys, attention, strict=True) if mixer.shares is None]
-    own += [(shape, False) for mixer in attention if (shape := mixer.index_shape) is not None]
+    own += [(shape, False) for mixer in attention if (shape := mixer.beside) is not None]
     kinds = list(dict.fromkeys(own))
     taken = [0] * len(kinds)
     places: list[tuple[int, int]] = []
@@ -75,16 +78,19 @@ def kv_layout(attention: Sequence[KeepsRows], *, apart: bool = False) -> KVLayou
         group = kinds.index(key)
         places.append((group, taken[group]))
         taken[group] += 1
-    index_places: list[tuple[int, int] | None] = []
+    beside_places: list[tuple[int, int] | None] = []
     for mixer in attention:
-        place = sum(each is not None for each in index_places)
-        shape = mixer.index_shape
-        index_places.append(None if shape is None else (kinds.index((shape, False)), place))
+        if mixer.beside is None:
+            beside_places.append(None)
+            continue
+        group = kinds.index((mixer.beside, False))
+        beside_places.append((group, taken[group]))
+        taken[group] += 1
     return KVLayout(
         groups=tuple(
             KVGroup(shape=shape, layers=own.count((shape, windowed)), windowed=windowed)
             for shape, windowed in kinds
         ),
         places=tuple(places),
-        index_places=tuple(index_places),
+        beside_places=tuple(beside_places),
     )

@@ -4,7 +4,8 @@ Only layers of attention have any. Which block belongs to whom is ``radix_cache`
 block is an index. The layout keeps a block of a layer in one piece and, within it, each head's
 tokens together: [kv_heads, block_size, head_dim]; int8 and fp8 rows are longer by their scale
 (``kernels.quantised_kv``). Of latent attention there is one row that is key and value, of sparse
-attention with an index key behind them; index keys that choose blocks are a group. Layers whose
+attention with an index key behind it; index keys that choose blocks are a group, and so are entries
+that stand for several tokens, which have fewer places in a block. Layers whose
 keys are of one shape lie in one tensor, a group; of most models there is one group. A layer that
 shares another's keys and values has no room of its own. Where rows behind windows are given back,
 groups of layers with a window have fewer blocks, and indices of their own, window blocks.
@@ -60,8 +61,9 @@ class KVPool:
         ]
         try:
             self.groups: tuple[Tensor, ...] = tuple(_made(each, dtype, device) for each in shapes)
-            """[layers, rows, blocks, kv_heads, block_size, head_dim] of each group of
-            ``ModelConfig.kv_groups``: all that there is."""
+            """[layers, rows, blocks, kv_heads, places, head_dim] of each group of
+            ``ModelConfig.kv_groups``: all that there is. A block has a place for each of its
+            tokens, or for each entry that ends in it."""
         except (OSError, RuntimeError) as error:
             size = sum(shape.numel() for shape in shapes) * dtype.itemsize
             raise LoadError(
@@ -78,9 +80,9 @@ class KVPool:
         """The result of ``layer`` for each."""
         self.windowed = layout.windowed
         """Of each layer, whether its blocks are window blocks."""
-        self._index_keys = [
+        self._beside = [
             None if place is None else self.groups[place[0]][place[1], 0]
-            for place in layout.index_places
+            for place in layout.beside_places
         ]
 
     @property
@@ -116,10 +118,10 @@ class KVPool:
         another layer's where it shares that one's."""
         return self.layers[index]
 
-    def index_keys(self, index: int) -> Tensor | None:
-        """[blocks, 1, block_size, dim], a view: the index keys of a layer, counted among those of
-        attention, that lie beside its keys and values; None: it has none such."""
-        return self._index_keys[index]
+    def beside(self, index: int) -> Tensor | None:
+        """[blocks, 1, places, dim], a view: what lies beside the keys and values of a layer,
+        counted among those of attention, index keys or entries; None: nothing does."""
+        return self._beside[index]
 
     def copy_block(self, source: "KVPool", block: int, target: int) -> None:
         """Copy the keys and values of all layers in a block of ``source`` to ``target`` here."""
@@ -171,7 +173,7 @@ class _Written:
 
 def _shape(group: KVGroup, num_blocks: int, block_size: int, dtype: torch.dtype) -> torch.Size:
     kept = group.shape
-    sizes = (group.layers, kept.rows, num_blocks, kept.heads, block_size)
+    sizes = (group.layers, kept.rows, num_blocks, kept.heads, kept.places(block_size))
     return torch.Size((*sizes, row_size(kept.size, dtype)))
 
 

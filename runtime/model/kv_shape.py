@@ -1,4 +1,4 @@
-"""What attention keeps of a token in one layer, as the pool has room for it. No torch here."""
+"""What attention keeps of tokens in one layer, as the pool has room for it. No torch here."""
 
 from dataclasses import dataclass
 
@@ -12,3 +12,19 @@ class KVShape:
     heads: int
     size: int
     """Numbers of a row."""
+    tokens: int = 1
+    """Of so many neighbouring tokens there is one row, in the block of the last of them."""
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise ValueError(f"a row of {self.tokens} tokens, at least 1 is needed")
+
+    def places(self, block_size: int) -> int:
+        """Rows of a head that a block of so many tokens has room for."""
+        return places_in_block(self.tokens, block_size)
+
+
+def places_in_block(tokens: int, block_size: int) -> int:
+    """How many stretches of so many tokens end in a block, at most. One whose last token is the
+    n-th of its block, from 0 on, has place ``n // tokens``, which no other has."""
+    return -(-block_size // tokens)

@@ -97,7 +97,7 @@ class Latent:
     """Rows of a token in the pool: what is a key is a value, too."""
     window: ClassVar[int | None] = None
     shares: ClassVar[int | None] = None
-    index_shape: ClassVar[KVShape | None] = None
+    beside: ClassVar[KVShape | None] = None
     """Index keys lie in the same rows."""
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from kernels.entry_attention import NearTokens
 from kernels.entry_choice import ChoosingRows
 from kernels.paged_layout import PagedLayout, SequenceSpan
+from runtime.model.kv_shape import places_in_block
 from runtime.model.rotary import RotaryTable, Rotation
 
 
@@ -20,7 +21,10 @@ class FullWindows:
     slots: Tensor
     """[windows, ratio] int64: where the rows of their tokens are."""
     before: Tensor
-    """The same of the windows before them; of a first window its own."""
+    """The same of the windows before them; of a first window its own. They are there where layers
+    with windows of these tokens keep the rows of two."""
+    entries: Tensor
+    """[windows] int64: the places of what stands for them."""
     is_first: Tensor
     """[windows] bool: whether there is none before it."""
     rotation: Rotation | None
@@ -32,7 +36,7 @@ class EntryLists:
     """The entries of a step's sequences."""
 
     slots: Tensor
-    """[sequences, most] int64: the rows that have them; behind a sequence's last one, others."""
+    """[sequences, most] int64: their places; behind a sequence's last one, others."""
     lists: Tensor
     """[queries] int64: the sequence of each query."""
     seen: Tensor
@@ -58,12 +62,34 @@ class WindowedStep:
         layout: PagedLayout,
         block_size: int,
         tables: Mapping[int, RotaryTable],
+        *,
+        near: PagedLayout | None = None,
+        apart: bool = False,
     ) -> None:
-        """``tables``: the angles of layers by their ratio, of those that rotate entries."""
+        """
+        Args:
+            layout: the step.
+            block_size: tokens of a block.
+            tables: the angles of layers by their ratio, of those that rotate entries.
+            near: the step as layers see it whose rows are given back behind windows; None: they
+                keep all.
+            apart: entries have places of their own in the blocks in which their windows end
+                (``KVShape.places``); else those of their windows' last tokens.
+        """
         self._spans = layout.spans()
         self._device = layout.block_tables.device
+        self._block_size, self._apart = block_size, apart
         self._places = [_slots_of(span, block_size, self._device) for span in self._spans]
+        self._rows = [(places, 0) for places in self._places]
+        """Of each sequence, the slots of tokens whose rows may be there, and how many tokens are
+        before these."""
+        if near is not None:
+            self._rows = [
+                (_slots_of(own, block_size, self._device), span.context_length - own.context_length)
+                for span, own in zip(self._spans, near.spans(), strict=True)
+            ]
         self._tables = tables
+        self._ends: dict[int, list[Tensor]] = {}
         self._near: dict[int, NearTokens] = {}
         self._windows: dict[int, FullWindows | None] = {}
         self._entries: dict[int, EntryLists] = {}
@@ -73,11 +99,13 @@ class WindowedStep:
         """The last ``count`` tokens up to each query, or as many as there are."""
         if count not in self._near:
             slots, counts = [], []
-            for span, places in zip(self._spans, self._places, strict=True):
+            most = min(count, max(span.context_length for span in self._spans))
+            offsets = torch.arange(most, device=self._device)
+            for span, rows in zip(self._spans, self._rows, strict=True):
                 at = self._positions(span)
                 first = (at - count + 1).clamp_(min=0)
-                reach = first[:, None] + torch.arange(count, device=self._device)
-                slots.append(places[torch.minimum(reach, at[:, None])])
+                reach = first[:, None] + offsets
+                slots.append(_at(rows, torch.minimum(reach, at[:, None])))
                 counts.append(at - first + 1)
             self._near[count] = NearTokens(slots=torch.cat(slots), counts=torch.cat(counts))
         return self._near[count]
@@ -91,7 +119,7 @@ class WindowedStep:
     def entries(self, ratio: int) -> EntryLists:
         """Entries of ``ratio`` tokens, those of this step's windows included."""
         if ratio not in self._entries:
-            own = [places[ratio - 1 :: ratio] for places in self._places]
+            own = self._entry_places(ratio)
             most = max(1, *map(len, own))
             slots = torch.zeros(len(own), most, dtype=torch.int64, device=self._device)
             for row, places in enumerate(own):
@@ -141,16 +169,21 @@ class WindowedStep:
     def _full_windows(self, ratio: int) -> FullWindows | None:
         slots: list[Tensor] = []
         before: list[Tensor] = []
+        entries: list[Tensor] = []
         numbers: list[Tensor] = []
-        for span, places in zip(self._spans, self._places, strict=True):
+        offsets = torch.arange(ratio, device=self._device)
+        sequences = zip(self._spans, self._entry_places(ratio), self._rows, strict=True)
+        for span, places, rows in sequences:
             first = (span.context_length - span.num_queries) // ratio
             last = span.context_length // ratio
             if first == last:
                 continue
-            own = places[: last * ratio].view(last, ratio)
-            slots.append(own[first:])
-            before.append(own[max(first - 1, 0) : last - 1] if first else _moved(own))
-            numbers.append(torch.arange(first, last, device=self._device))
+            number = torch.arange(first, last, device=self._device)
+            slots.append(_at(rows, number[:, None] * ratio + offsets))
+            prior = (number - 1).clamp_(min=0)
+            before.append(_at(rows, prior[:, None] * ratio + offsets))
+            entries.append(places[first:])
+            numbers.append(number)
         if not slots:
             return None
         number = torch.cat(numbers)
@@ -159,6 +192,7 @@ class WindowedStep:
         return FullWindows(
             slots=torch.cat(slots),
             before=torch.cat(before),
+            entries=torch.cat(entries),
             is_first=number == 0,
             rotation=None if table is None else table.at(number * ratio, highest),
         )
@@ -170,7 +204,7 @@ class WindowedStep:
         spans: list[ChoosingRows] = []
         counts: list[int] = []
         before = 0
-        for span, places in zip(self._spans, self._places, strict=True):
+        for span, places in zip(self._spans, self._entry_places(ratio), strict=True):
             seen = (self._positions(span) + 1) // ratio
             seen = seen[seen > top_k]
             counts.append(len(seen))
@@ -178,10 +212,20 @@ class WindowedStep:
                 continue
             end = span.first_row + span.num_queries
             rows.append(torch.arange(end - len(seen), end, device=self._device))
-            slots = places[ratio - 1 :: ratio].to(torch.int32).contiguous()
+            slots = places.to(torch.int32).contiguous()
             spans.append(ChoosingRows(first_row=before, seen=seen, slots=slots))
             before += len(seen)
         return Choosing(rows=torch.cat(rows), spans=tuple(spans), counts=tuple(counts))
+
+    def _entry_places(self, ratio: int) -> list[Tensor]:
+        """[entries] int64 of each sequence."""
+        if ratio not in self._ends:
+            ends = [places[ratio - 1 :: ratio] for places in self._places]
+            if self._apart:
+                size, own = self._block_size, places_in_block(ratio, self._block_size)
+                ends = [each // size * own + each % size // ratio for each in ends]
+            self._ends[ratio] = ends
+        return self._ends[ratio]
 
     def _positions(self, span: SequenceSpan) -> Tensor:
         """[queries] int64: those of a sequence's part of the step."""
@@ -189,9 +233,10 @@ class WindowedStep:
         return torch.arange(start, span.context_length, device=self._device)
 
 
-def _moved(windows: Tensor) -> Tensor:
-    """The window before each one; before the first stands itself."""
-    return torch.cat((windows[:1], windows[:-1]))
+def _at(rows: tuple[Tensor, int], positions: Tensor) -> Tensor:
+    """The slots of tokens, int64; of one whose row is not there any more, another's."""
+    places, skipped = rows
+    return places[(positions - skipped).clamp_(min=0)]
 
 
 def _slots_of(span: SequenceSpan, block_size: int, device: torch.device) -> Tensor:

@@ -51,7 +51,7 @@ class ModelReport:
     window_tokens: int = 0
     """Tokens that the layers with a window see, the longest of them; 0 where none has one."""
     windowed_share: float = 0.0
-    """Of the layers that keep something of a token, those with a window."""
+    """Of the bytes of a token, those of layers with a window."""
     near_tokens: int = 0
     """Tokens of which those layers have room, where their rows are given back behind it; 0: they
     keep all."""
@@ -90,9 +90,8 @@ def _report(config: EngineConfig) -> ModelReport:
     below = plan_below(config, plan.states, plan.block_bytes)
     windows = [mixer.window for mixer in part.attention if mixer.window is not None]
     tokens = plan.num_blocks * config.block_size
-    block, near, near_blocks = plan.block_bytes, 0, plan.window_blocks or 0
-    if near_blocks:
-        block, near = parted_bytes(part, config.block_size, plan.kv_dtype)
+    far, near = parted_bytes(part, config.block_size, plan.kv_dtype)
+    near_blocks = plan.window_blocks or 0
     beside = 0 if config.num_blocks is None else plan.states.num_bytes
     return ModelReport(
         form=contents.form,
@@ -102,7 +101,7 @@ def _report(config: EngineConfig) -> ModelReport:
         weight_bytes=held,
         free_bytes=free,
         kv_bytes=plan.kv_bytes,
-        token_bytes=block // config.block_size,
+        token_bytes=(far if near_blocks else plan.block_bytes) // config.block_size,
         tokens=tokens,
         host_tokens=below.host_blocks * config.block_size,
         context=config.max_context_tokens or found.config.max_context_tokens,
@@ -110,9 +109,9 @@ def _report(config: EngineConfig) -> ModelReport:
         state_bytes=plan.states.slot_bytes,
         state_share=plan.states.num_bytes / (plan.kv_bytes + beside),
         window_tokens=max(windows, default=0),
-        windowed_share=len(windows) / len(found.config.attention),
+        windowed_share=near / plan.block_bytes,
         near_tokens=near_blocks * config.block_size,
-        near_token_bytes=near // config.block_size,
+        near_token_bytes=near // config.block_size if near_blocks else 0,
         host_states=below.host_states,
         disk_states=below.disk_states,
         ranks=config.tensor_parallel,

@@ -11,16 +11,22 @@ import pytest
 
 from keepwarm import Client, Response
 from keepwarm.demo.child_server import ChildServer, child_server
+from tests.support.faults import until
 from tools_api.sdk.sync_session import Session
 
 BLOCK = 16
 INSTRUCTIONS = "You keep the books of a small shop, and say what you do in a few words. " * 6
 
 
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildServer]:
+@pytest.fixture(
+    scope="module",
+    params=["gemma3-tiny", pytest.param("deepseek-v4-tiny", marks=pytest.mark.tail)],
+)
+def serving(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ChildServer]:
     """Room for the windows of a few sessions: nine blocks and 35 for a step, one of sixteen."""
-    options = ["--model", "random:gemma3-tiny", "--num-blocks", "4000", "--threads", "1"]
+    options = ["--model", f"random:{request.param}", "--num-blocks", "4000", "--threads", "1"]
     options += ["--max-running", "2", "--max-batch-tokens", "512"]
     log = tmp_path_factory.mktemp("windows") / "server.log"
     with child_server(options, log=log) as server:
@@ -40,7 +46,7 @@ def recomputed(before: Response, response: Response) -> int:
 
 def metrics(server: ChildServer) -> dict[str, float]:
     text = httpx.get(f"{server.url.removesuffix('/v1')}/metrics", timeout=30).text
-    found = re.findall(r"^(keepwarm_window\S+|keepwarm_missed\S+) (\S+)$", text, re.M)
+    found = re.findall(r"^(keepwarm_(?:window|missed|engine_restarts)\S+) (\S+)$", text, re.M)
     return {name: float(value) for name, value in found}
 
 
@@ -94,7 +100,7 @@ def test_a_session_goes_on_when_the_engine_is_killed(serving: ChildServer) -> No
             if "runtime.process.engine_process" in child.cmdline()
         )
         engine.send_signal(signal.SIGKILL)
-        psutil.wait_procs([engine], timeout=10)
+        until(lambda: metrics(serving)["keepwarm_engine_restarts_total"] > 0)
         again = said(session, "behind it")
         assert again.usage.cached_tokens == 0
         assert recomputed(again, said(session, "and on")) == 0

@@ -264,8 +264,27 @@ def test_recorded_steps_of_rows_that_are_given_back_are_the_plain_ones(
         recording=Recording(record=record, max_sequences=2),
         window_blocks=20,
     )
-    plain = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16)
-    for group in (*recording.pool.groups, *plain.pool.groups):
+    _steps_agree(recording, ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16), window)
+    assert recording.graphs is not None
+    counts_of = recording.graphs.counts
+    assert (counts_of.replayed, counts_of.replayed_chunks) == (2, 2)
+
+
+def test_steps_of_rows_that_are_given_back_beside_entries_are_the_plain_ones(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
+    model = load_model("random:deepseek-v4-tiny", dtype=torch.float32, device=device)
+    window = model.config.window
+    assert window is not None
+    parted = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16, window_blocks=20)
+    _steps_agree(parted, ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16), window)
+
+
+def _steps_agree(parted: ModelRunner, plain: ModelRunner, window: int) -> None:
+    """Steps of two sequences, of which one gives rows back, have the logits of those that keep
+    all."""
+    for group in (*parted.pool.groups, *plain.pool.groups):
         group.fill_(torch.nan)
     tokens = np.random.default_rng(0).integers(0, 256, (2, 180), dtype=np.int32)
     reached = [0, 0]
@@ -285,12 +304,9 @@ def test_recorded_steps_of_rows_that_are_given_back_are_the_plain_ones(
                 )
             )
             reached[at] = end
-        found = recording.run(step).clone()
+        found = parted.run(step).clone()
         wanted = plain.run([replace(entry, window=None) for entry in step])
         assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-4)
-    assert recording.graphs is not None
-    counts_of = recording.graphs.counts
-    assert (counts_of.replayed, counts_of.replayed_chunks) == (2, 2)
 
 
 def test_recorded_steps_follow_each_other_without_the_host_knowing_a_token(

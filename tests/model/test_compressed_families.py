@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from runtime.model.compressed import Compressed
 from runtime.model.compressed_families import COMPRESSED_FAMILIES
 from runtime.model.config import Experts, LoadError, ModelConfig
-from runtime.model.kv_shape import KVShape
+from runtime.model.kv_pool import parted_bytes
 from runtime.model.latent import Indexer
 from runtime.model.rope_config import RopeConfig
 from runtime.model.streams import Streams
@@ -88,8 +88,11 @@ def test_a_published_folder_is_read(tmp_path: Path) -> None:
     assert second.rope.attention_factor == 1.0
     assert second.indexer == Indexer(heads=64, dim=128, top_k=512)
     assert config.max_context_tokens == 1 << 20
-    shapes = [group.shape for group in config.kv_groups]
-    assert shapes == [KVShape(rows=1, heads=1, size=size) for size in (512, 3072, 1536)]
+    sizes = [(group.shape.size, group.shape.tokens) for group in config.kv_groups]
+    assert sizes == [(512, 1), (3072, 1), (1536, 1), (640, 4), (512, 128)]
+    assert config.window == 128
+    far, near = parted_bytes(config, 16, torch.bfloat16)
+    assert (round(far / 16e3, 1), round(near / 16e3, 1)) == (8.0, 192.5)
     experts = config.layers[3].feed_forward
     assert isinstance(experts, Experts)
     assert experts.router.correction

@@ -69,38 +69,61 @@ def made(spec: Compressed, source: RandomWeights) -> CompressedMixer:
 
 
 class Contexts:
-    """A pool of poisoned blocks, and sequences that are computed into it in steps."""
+    """A pool of poisoned blocks, and sequences that are computed into it in steps; with
+    ``window_blocks`` these are of rows, and the others of entries alone."""
 
-    def __init__(self, spec: Compressed, mixer: CompressedMixer, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        spec: Compressed,
+        mixer: CompressedMixer,
+        dtype: torch.dtype,
+        window_blocks: int | None = None,
+    ) -> None:
         self._mixer = mixer
-        config = config_of(spec)
-        self.pool = KVPool(config, num_blocks=80, block_size=BLOCK, dtype=dtype, device=CPU)
+        self.pool = KVPool(
+            config_of(spec),
+            num_blocks=80,
+            block_size=BLOCK,
+            dtype=dtype,
+            device=CPU,
+            window_blocks=window_blocks,
+        )
         for part in self.pool.groups:
             part.fill_(torch.nan)
         self._table = RotaryTable(spec.rope, spec.rotary_dim, dtype, CPU)
         self._ratio = spec.ratio
 
-    def step(self, *parts: tuple[Tensor, int, np.ndarray]) -> Tensor:
-        """Inputs [count, hidden], from a position on, in blocks."""
+    def step(
+        self,
+        *parts: tuple[Tensor, int, np.ndarray],
+        window: tuple[int, np.ndarray] | None = None,
+    ) -> Tensor:
+        """Inputs [count, hidden], from a position on, in blocks; ``window``: the first block with
+        rows, and window blocks from there on."""
         inputs = [
             SequenceInput(
                 tokens=np.zeros(len(x), dtype=np.int32),
                 start=start,
                 block_table=blocks,
                 num_logits=0,
+                window=window,
             )
             for x, start, blocks in parts
         ]
         batch = StepBatch.build(inputs, BLOCK)
-        layout = batch.layout(CPU)
+        layout, near = batch.layout(CPU), None
+        rows = batch
+        if batch.window is not None:
+            rows, near = batch.window, batch.window.layout(CPU)
         tables = {} if self._ratio is None else {self._ratio: self._table}
         return self._mixer(
             torch.cat([x for x, _, _ in parts]),
             rotation=self._table.at(torch.from_numpy(batch.positions), TOKENS),
             blocks=self.pool.layer(0)[0],
-            slots=torch.from_numpy(batch.slots),
-            layout=layout,
-            step=WindowedStep(layout, BLOCK, tables),
+            entries=self.pool.beside(0),
+            slots=torch.from_numpy(rows.slots),
+            layout=layout if near is None else near,
+            step=WindowedStep(layout, BLOCK, tables, near=near, apart=True),
         )
 
 
@@ -125,6 +148,31 @@ def test_a_prompt_in_chunks_mixes_as_the_reference_does(kind: str, chunk: int) -
     assert torch.allclose(torch.cat(rows), expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunk", [1, 9])
+def test_rows_behind_the_window_are_not_read(kind: str, chunk: int) -> None:
+    """They are poisoned, token by token."""
+    spec = replace(PLAIN, **KINDS[kind])
+    source = RandomWeights(0, torch.float64, CPU)
+    contexts = Contexts(spec, made(spec, source), torch.float64, window_blocks=20)
+    x = torch.randn(TOKENS, HIDDEN, dtype=torch.float64)
+    reference = ReferenceModel(config_of(spec), source.tensor)
+    expected = compressed(reference, spec, "model.layers.0.self_attn", x)
+    own, rows = np.random.default_rng(0).permutation(20).astype(np.int32), []
+    kept = contexts.pool.layer(0)[0]
+    for start in range(0, TOKENS, chunk):
+        gone = max(0, start - spec.window + 1)
+        for token in range(gone):
+            kept[int(own[token // BLOCK]), 0, token % BLOCK] = torch.nan
+        first = gone // BLOCK
+        rows.append(
+            contexts.step(
+                (x[start : start + chunk], start, blocks_from(0)), window=(first, own[first:])
+            )
+        )
+    assert torch.allclose(torch.cat(rows), expected, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("kind", ["all entries", "chosen entries"])
 def test_tokens_that_are_computed_anew_from_anywhere_mix_as_in_a_plain_run(kind: str) -> None:
     """As after rejected drafts, and in a copy of the blocks as after a fork: in the middle of a
@@ -136,11 +184,11 @@ def test_tokens_that_are_computed_anew_from_anywhere_mix_as_in_a_plain_run(kind:
     x, other = torch.randn(2, TOKENS, HIDDEN, dtype=torch.float64)
     contexts.step((x, 0, blocks_from(0)))
     contexts.step((other[:30], 0, blocks_from(20)))
-    pool = contexts.pool.layer(0)[0]
     for at in (1, 7, 8, 9, 31, 32, 33, 62):
         changed = torch.cat((x[:at], other[at:]))
         expected = compressed(reference, spec, "model.layers.0.self_attn", changed)[at:]
-        pool[40:60] = pool[0:20]
+        for group in contexts.pool.groups:
+            group[:, :, 40:60] = group[:, :, 0:20]
         count = min(6, TOKENS - at)
         found = [
             contexts.step(
@@ -149,3 +197,22 @@ def test_tokens_that_are_computed_anew_from_anywhere_mix_as_in_a_plain_run(kind:
             contexts.step((changed[at + count :], at + count, blocks_from(40))),
         ]
         assert torch.allclose(torch.cat(found), expected, rtol=1e-10, atol=1e-10), at
+
+
+@pytest.mark.parametrize("kind", ["all entries", "all entries, stretched", "chosen entries"])
+@pytest.mark.parametrize("shared", [1, 2, 3, 9])
+def test_sequences_that_share_blocks_have_entries_of_their_own(kind: str, shared: int) -> None:
+    """Where they part in the middle of a window, which each of them fills."""
+    spec = replace(PLAIN, **KINDS[kind])
+    source = RandomWeights(0, torch.float64, CPU)
+    contexts = Contexts(spec, made(spec, source), torch.float64)
+    reference = ReferenceModel(config_of(spec), source.tensor)
+    x, other = torch.randn(2, TOKENS, HIDDEN, dtype=torch.float64)
+    at, own = shared * BLOCK, blocks_from(0)
+    contexts.step((x[:60], 0, own))
+    changed = torch.cat((x[:at], other[at:]))
+    blocks = np.concatenate((own[:shared], blocks_from(20)[shared:]))
+    found = [contexts.step((changed[at:], at, blocks)), contexts.step((x[60:], 60, own))]
+    for rows, tokens, start in zip(found, (changed, x), (at, 60), strict=True):
+        expected = compressed(reference, spec, "model.layers.0.self_attn", tokens)[start:]
+        assert torch.allclose(rows, expected, rtol=1e-10, atol=1e-10)

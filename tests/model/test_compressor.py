@@ -1,4 +1,4 @@
-"""Entries are made in place, and however a prompt is cut."""
+"""Entries go to their places and are the same however a prompt is cut."""
 
 import numpy as np
 import pytest
@@ -30,8 +30,8 @@ def test_entries_have_the_same_bits_however_a_prompt_is_cut(dtype: torch.dtype) 
         eps=1e-3,
     )
     table = RotaryTable(RopeConfig(), 4, dtype, CPU)
-    pools = torch.randn(44, 43).to(dtype).repeat(2, 1, 1)
-    for pool, cuts in zip(pools, ((44,), (3, 9, 10, 31, 44)), strict=True):
+    rows, found = torch.randn(44, 43).to(dtype), torch.zeros(2, 11, 10, dtype=dtype)
+    for entries, cuts in zip(found, ((44,), (3, 9, 10, 31, 44)), strict=True):
         for start, end in zip((0, *cuts), cuts, strict=False):
             step = SequenceInput(
                 tokens=np.zeros(end - start, dtype=np.int32),
@@ -40,13 +40,14 @@ def test_entries_have_the_same_bits_however_a_prompt_is_cut(dtype: torch.dtype) 
                 num_logits=0,
             )
             layout = StepBatch.build([step], BLOCK).layout(CPU)
-            windows = WindowedStep(layout, BLOCK, {4: table}).windows(4)
+            windows = WindowedStep(layout, BLOCK, {4: table}, apart=True).windows(4)
             if windows is not None:
-                compressor.fill(pool, windows)
-    assert torch.equal(*pools)
+                compressor.fill(rows, entries, windows)
+    assert torch.equal(*found)
+    assert found.any(dim=2).all()
 
 
-def test_an_entry_takes_the_place_of_what_its_last_token_gave_to_it() -> None:
+def test_entries_alone_are_written_those_of_windows_that_are_full() -> None:
     compressor = Compressor(
         "model.layers.0.self_attn.compressor",
         MapLoader(source=RandomWeights(0, torch.float64, CPU), dtype=torch.float64),
@@ -56,7 +57,7 @@ def test_an_entry_takes_the_place_of_what_its_last_token_gave_to_it() -> None:
         begins=3,
         eps=1e-3,
     )
-    assert (compressor.begins, compressor.outputs) == (13, [20, 20])
+    assert compressor.outputs == [20, 20]
     step = SequenceInput(
         tokens=np.zeros(9, dtype=np.int32),
         start=0,
@@ -65,11 +66,13 @@ def test_an_entry_takes_the_place_of_what_its_last_token_gave_to_it() -> None:
     )
     table = RotaryTable(RopeConfig(), 4, torch.float64, CPU)
     layout = StepBatch.build([step], BLOCK).layout(CPU)
-    windows = WindowedStep(layout, BLOCK, {4: table}).windows(4)
+    windows = WindowedStep(layout, BLOCK, {4: table}, apart=True).windows(4)
     assert windows is not None
-    pool = torch.randn(12, 43, dtype=torch.float64)
-    before = pool.clone()
-    compressor.fill(pool, windows)
-    changed = (pool != before).nonzero()
-    assert set(changed[:, 0].tolist()) == {3, 7}
-    assert set(changed[:, 1].tolist()) == set(range(13, 23))
+    rows = torch.randn(12, 43, dtype=torch.float64)
+    rows[:, :3], rows[8:] = torch.nan, torch.nan  # of others, and of a window that is not full
+    before, entries = rows.clone(), torch.full((3, 12), torch.nan, dtype=torch.float64)
+    compressor.fill(rows, entries[:, 1:11], windows)
+    assert torch.equal(rows.nan_to_num(7), before.nan_to_num(7))
+    assert (~entries.isnan()).nonzero().tolist() == [
+        [row, number] for row in (0, 1) for number in range(1, 11)
+    ]

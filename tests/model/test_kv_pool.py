@@ -180,8 +180,8 @@ def test_index_keys_that_choose_blocks_lie_beside_keys_and_values() -> None:
     cpu = torch.device("cpu")
     pool = KVPool(config, num_blocks=3, block_size=8, dtype=torch.float32, device=cpu)
     assert [keys.shape for keys, _ in pool.layers] == [(3, 2, 8, 16)] * 3
-    first, second = pool.index_keys(1), pool.index_keys(2)
-    assert pool.index_keys(0) is None
+    first, second = pool.beside(1), pool.beside(2)
+    assert pool.beside(0) is None
     assert first is not None
     assert second is not None
     assert first.shape == second.shape == (3, 1, 8, 12)
@@ -193,7 +193,7 @@ def test_index_keys_that_choose_blocks_lie_beside_keys_and_values() -> None:
     assert (first == 1).all()
     other = KVPool(config, num_blocks=2, block_size=8, dtype=torch.float32, device=cpu)
     other.copy_block(pool, 2, 0)
-    copied = other.index_keys(2)
+    copied = other.beside(2)
     assert copied is not None
     assert (copied[0] == 2).all()
     assert pool.num_bytes == 3 * block_bytes(config, 8, torch.float32)

@@ -136,8 +136,10 @@ def test_blocks_of_the_pool_divide_those_that_are_chosen() -> None:
 @pytest.mark.parametrize(("device", "name"), [("cpu", "int8"), ("cuda", "fp8")])
 def test_rows_that_entries_are_made_of_are_not_kept_in_8_bits(device: str, name: str) -> None:
     compressed = random_model_config("deepseek-v4-tiny")
-    numbers = 16 + 2 * (16 + 4 * 16 + 4 * 12) + (16 + 2 * 16)
-    assert block_bytes(compressed, 16, torch.bfloat16) == 16 * numbers * 2
+    rows = 16 * (16 + 2 * (16 + 4 * 16 + 4 * 12) + (16 + 2 * 16))
+    entries = 2 * 4 * (16 + 12) + 16
+    assert parted_bytes(compressed, 16, torch.bfloat16) == (2 * entries, 2 * rows)
+    assert block_bytes(compressed, 16, torch.bfloat16) == 2 * (entries + rows)
     with pytest.raises(LoadError, match=f"kv_cache_dtype {name} is not for compressed attention"):
         plan_memory(
             EngineConfig(model="random:deepseek-v4-tiny", kv_cache_dtype=name),

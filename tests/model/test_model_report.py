@@ -19,10 +19,12 @@ from tests.support.thread_ranks import thread_ranks
 
 
 @pytest.mark.parametrize(
-    "name", ["random:qwen3-tiny", "random:gemma3-tiny", "random:gemma4-tiny", "random:lfm2-tiny"]
+    "name", ["qwen3-tiny", "gemma3-tiny", "gemma4-tiny", "lfm2-tiny", "deepseek-v4-tiny"]
 )
 def test_room_for_tokens_is_what_a_runner_has(name: str) -> None:
-    config = EngineConfig(model=name, kv_cache_bytes=32 << 20, dtype="float32", max_running=8)
+    config = EngineConfig(
+        model=f"random:{name}", kv_cache_bytes=32 << 20, dtype="float32", max_running=8
+    )
     report, runner = model_report(config), load_runner(config)
     assert report.fault is None
     assert report.tokens == runner.num_blocks * 16
@@ -39,6 +41,16 @@ def test_room_for_tokens_is_what_a_runner_has(name: str) -> None:
     beside = model_report(replace(config, kv_cache_bytes=None, num_blocks=100, state_slots=9))
     assert 0 <= beside.state_share < 1
     assert (beside.state_share > 0) == bool(states)
+
+
+def test_layers_with_a_window_count_by_what_they_keep() -> None:
+    """Entries of DeepSeek V4 stay, though each of its layers has a window."""
+    config = EngineConfig(model="random:deepseek-v4-tiny", host_kv_bytes=1 << 20)
+    kept, apart = model_report(config), model_report(replace(config, host_kv_bytes=0))
+    assert (kept.near_tokens, kept.window_tokens) == (0, 32)
+    assert kept.token_bytes == apart.token_bytes + apart.near_token_bytes
+    assert kept.windowed_share == pytest.approx(apart.near_token_bytes / kept.token_bytes)
+    assert model_report(replace(config, model="random:qwen3-tiny")).windowed_share == 0
 
 
 @pytest.mark.parametrize("model", ["qwen3-tiny-4", "granite-hybrid-tiny", "qwen3.5-tiny"])

@@ -29,6 +29,7 @@ WINDOWED = (
     "exaone4-tiny",
     "gemma4-tiny",
     "gemma4-moe-tiny",
+    "deepseek-v4-tiny",
 )
 SMALL, AMPLE = 4, 5
 """Seeds of a schedule in a small pool, and of one in an ample one."""
@@ -74,20 +75,26 @@ def test_random_schedules_give_the_tokens_of_a_plain_run(kind: str, seed: int) -
 
 
 @pytest.mark.tail
-@pytest.mark.parametrize("seed", [SMALL, AMPLE])
-def test_steps_that_fail_and_are_repeated_give_them_too(seed: int) -> None:
-    assert _windows(_play("gemma3-tiny", seed, plant=schedules.plant_failures)).evicted > 0
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [("gemma3-tiny", SMALL), ("gemma3-tiny", AMPLE), ("deepseek-v4-tiny", SMALL)],
+)
+def test_steps_that_fail_and_are_repeated_give_them_too(kind: str, seed: int) -> None:
+    assert _windows(_play(kind, seed, plant=schedules.plant_failures)).evicted > 0
 
 
-@pytest.mark.parametrize("seed", [SMALL, AMPLE])
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [("gpt-oss-tiny", SMALL), ("gpt-oss-tiny", AMPLE), ("deepseek-v4-tiny", AMPLE)],
+)
 @pytest.mark.samples(1)
-def test_steps_begun_ahead_give_them_too(seed: int) -> None:
+def test_steps_begun_ahead_give_them_too(kind: str, seed: int) -> None:
     def ahead(driver: EngineDriver, _: int) -> None:
         driver.engine.computation.lookahead = Lookahead(
             driver.runner, StepCosts(), driver.clock, windows=_windows(driver), always=True
         )
 
-    driver = _play("gpt-oss-tiny", seed, plant=ahead)
+    driver = _play(kind, seed, plant=ahead)
     assert _windows(driver).evicted > 0
     lookahead = driver.engine.computation.lookahead
     assert lookahead is not None
@@ -95,23 +102,27 @@ def test_steps_begun_ahead_give_them_too(seed: int) -> None:
 
 
 @pytest.mark.tail
-@pytest.mark.parametrize(("kind", "ranks"), [("gpt-oss-tiny", 2), ("mimo-v2-tiny", 4)])
+@pytest.mark.parametrize(
+    ("kind", "ranks"), [("gpt-oss-tiny", 2), ("mimo-v2-tiny", 4), ("deepseek-v4-tiny", 2)]
+)
 def test_ranks_give_them_too(kind: str, ranks: int) -> None:
     assert _windows(_play(kind, AMPLE, tensor_parallel=ranks)).evicted > 0
 
 
 @pytest.mark.tail
-def test_several_tenants_get_them_too() -> None:
-    assert _windows(_play("gemma3-tiny", SMALL, tenants=3)).evicted > 0
+@pytest.mark.parametrize("kind", ["gemma3-tiny", "deepseek-v4-tiny"])
+def test_several_tenants_get_them_too(kind: str) -> None:
+    assert _windows(_play(kind, SMALL, tenants=3)).evicted > 0
 
 
-def test_steps_have_the_bits_of_those_that_keep_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["gpt-oss-tiny", "deepseek-v4-tiny"])
+def test_steps_have_the_bits_of_those_that_keep_all_rows(kind: str) -> None:
     """In float32, with the compiled kernels where there are any: prompts in chunks and decodes, in
     contexts beyond what kernels divide them into."""
     told: list[list[torch.Tensor]] = []
     for share in (100, None):
         driver = EngineDriver.load(
-            model="random:gpt-oss-tiny",
+            model=f"random:{kind}",
             dtype="float32",
             num_blocks=400,
             max_batch_tokens=300,

@@ -65,7 +65,7 @@ def test_index_keys_have_a_group_of_their_own_behind_keys_and_values() -> None:
         (KVShape(rows=1, heads=1, size=6), 2),
     ]
     assert config.kv_layout().places == ((0, 0), (0, 1), (0, 2), (0, 3))
-    assert config.kv_layout().index_places == (None, (1, 0), None, (1, 1))
+    assert config.kv_layout().beside_places == (None, (1, 0), None, (1, 1))
 
 
 def test_its_maps_are_counted() -> None:

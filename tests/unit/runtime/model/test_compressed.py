@@ -7,6 +7,7 @@ import pytest
 
 from runtime.model.compressed import Compressed
 from runtime.model.config import Gated, Layer, ModelConfig
+from runtime.model.kv_shape import KVShape
 from runtime.model.latent import Indexer
 from runtime.model.rope_config import RopeConfig
 
@@ -44,7 +45,19 @@ def test_a_row_has_what_entries_are_made_of_behind_its_own_numbers() -> None:
     assert (ALL.raw_dims, ALL.head_dim) == ((12,), 18)
     assert (CHOSEN.raw_dims, CHOSEN.head_dim) == ((24, 16), 46)
     assert {each.values_dim for each in (SMALL, ALL, CHOSEN)} == {6}
-    assert [each.window for each in (SMALL, ALL, CHOSEN)] == [9, None, None]
+
+
+def test_an_entry_lies_beside_rows_with_its_index_key() -> None:
+    assert SMALL.beside is None
+    assert ALL.beside == KVShape(rows=1, heads=1, size=6, tokens=8)
+    assert CHOSEN.beside == KVShape(rows=1, heads=1, size=6 + 4, tokens=4)
+
+
+def test_rows_are_read_by_queries_and_for_windows_that_fill_up() -> None:
+    """Of which those of layers that choose overlap with the ones before them."""
+    assert [each.window for each in (SMALL, ALL, CHOSEN)] == [9, 9, 9]
+    assert [replace(each, near=2).window for each in (SMALL, ALL, CHOSEN)] == [2, 8, 8]
+    assert replace(CHOSEN, near=2, ratio=7).window == 14
 
 
 def test_parameters_add_up() -> None:
@@ -69,11 +82,18 @@ def test_layers_of_every_kind_keep_rows_of_their_own() -> None:
     config = of_layers(SMALL, CHOSEN, ALL, CHOSEN)
     assert config.ratios == (4, 8)
     assert config.top_k is None
-    assert [(group.shape.size, group.layers) for group in config.kv_groups] == [
-        (6, 1),
-        (46, 2),
-        (18, 1),
-    ]
+    sizes = [(each.shape.size, each.shape.tokens, each.layers) for each in config.kv_groups]
+    assert sizes == [(6, 1, 1), (46, 1, 2), (18, 1, 1), (10, 4, 2), (6, 8, 1)]
+    layout = config.kv_layout(apart=True)
+    assert layout.places == ((0, 0), (1, 0), (2, 0), (1, 1))
+    assert layout.beside_places == (None, (3, 0), (4, 0), (3, 1))
+    assert [each.windowed for each in layout.groups] == [True, True, True, False, False]
+
+
+def test_rows_are_given_back_where_entries_stand_for_what_is_far() -> None:
+    assert of_layers(SMALL, CHOSEN, ALL).window == 9
+    assert of_layers(replace(CHOSEN, near=3), replace(ALL, ratio=40)).window == 40
+    assert of_layers(SMALL, SMALL).window is None
 
 
 def test_entries_of_as_many_tokens_are_rotated_alike() -> None:

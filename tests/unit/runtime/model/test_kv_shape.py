@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from runtime.model.config import Attention, Gated, KeepsKV, Layer, ModelConfig
-from runtime.model.kv_shape import KVShape
+from runtime.model.kv_shape import KVShape, places_in_block
 from runtime.model.latent import Latent
 
 WIDE, NARROW = (Attention(heads=4, kv_heads=kv, head_dim=size) for kv, size in ((1, 16), (2, 6)))
@@ -20,6 +20,26 @@ def with_mixers(*mixers: KeepsKV) -> ModelConfig:
         layers=tuple(layers),
         max_context_tokens=64,
     )
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16, 17])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 7, 16, 32, 128])
+def test_stretches_that_end_in_a_block_have_places_of_their_own(
+    tokens: int, block_size: int
+) -> None:
+    places = places_in_block(tokens, block_size)
+    assert KVShape(rows=1, heads=1, size=5, tokens=tokens).places(block_size) == places
+    found = []
+    for last in range(tokens - 1, 20 * tokens * block_size, tokens):
+        place = last % block_size // tokens
+        assert place < places
+        found.append((last // block_size, place))
+    assert len(set(found)) == len(found)
+
+
+def test_a_row_is_of_a_token_at_least() -> None:
+    with pytest.raises(ValueError, match="a row of 0 tokens, at least 1"):
+        KVShape(rows=1, heads=1, size=5, tokens=0)
 
 
 def test_layers_keep_keys_and_values_or_latents_and_not_both() -> None:
