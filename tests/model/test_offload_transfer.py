@@ -225,7 +225,7 @@ def test_one_changed_byte_is_noticed() -> None:
     pool = make_pool()
     with mock.patch("runtime.offload.copies.ThreadCopies", Careless):
         transfer = make_transfer(pool)
-    copies = transfer.copies
+    copies = transfer.main.copies
     assert isinstance(copies, Careless)
     transfer.move(down(ids(1), ids(4)))
     copies.rows[4, 17] ^= 8
@@ -274,7 +274,7 @@ def test_a_stream_gathers_blocks_that_came_up_when_they_are_there(
     transfer = make_transfer(pool)
     timeline.install(monkeypatch)
     monkeypatch.setattr(transfer, "_on_cpu", False)
-    monkeypatch.setattr(transfer, "copies", StreamCopies(pool))
+    monkeypatch.setattr(transfer.main, "copies", StreamCopies(pool))
     monkeypatch.setattr(transfer, "_land", lambda: None)  # nothing is over yet
     with timeline:
         transfer.move(down(ids(1, 2), ids(0, 1)))
@@ -306,7 +306,7 @@ def test_moves_to_the_disk_pass_through_the_same_memory_again(tmp_path: Path) ->
     file = SlotFile(tmp_path, num_blocks=9, block_size=BLOCK_SIZE, block_bytes=size, identity="m")
     with mock.patch("runtime.offload.copies.ThreadCopies", Counting):
         transfer = make_transfer(pool, AtOnce(), KVStore(file, writer))
-    copies = transfer.copies
+    copies = transfer.main.copies
     assert isinstance(copies, Counting)
     copies.made.clear()
     cache = mock.Mock()
