@@ -20,7 +20,7 @@ from radix_cache.transfers import BlockMask, TierBlocks
 from radix_cache.window_rows import WindowRows
 
 _SPARE: Final = 2
-"""Of free rows below the device every other one may be taken for what is not read at once."""
+"""Of free rows below the device every other one may be taken for what nobody is known to read."""
 
 
 class LowerBlocks:
@@ -49,15 +49,18 @@ class LowerBlocks:
         self, tier: Tier, source: Tier, sources: BlockArray, *, first_rows: int = 0
     ) -> BlockArray:
         """Take blocks of ``tier`` for what the blocks ``sources`` of another hold, with room for
-        their rows of layers with a window where they have such; those before ``first_rows`` only
-        where nobody loses rows for them."""
+        their rows of layers with a window where they have such: those before ``first_rows``, and
+        those of the device that no place is kept for, only where nobody loses rows for them."""
         below = self.of(tier)
         targets = below.take(len(sources))
         held = self.held(source, sources)
-        if held is not None:
-            below.give_rows(targets[first_rows:][held[first_rows:]])
-            early = targets[:first_rows][held[:first_rows]]
-            below.give_rows(early[max(0, len(early) - below.free_rows // _SPARE) :])
+        if held is not None and self.windows is not None:
+            wanted = np.arange(len(sources)) >= first_rows
+            if source == Tier.DEVICE:
+                wanted &= self.windows.keeps(sources)
+            below.give_rows(targets[held & wanted])
+            others = targets[held & ~wanted]
+            below.give_rows(others[max(0, len(others) - below.free_rows // _SPARE) :])
         return targets
 
     def rows_read_from(self, end: int) -> int:

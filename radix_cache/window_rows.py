@@ -40,9 +40,14 @@ def blocks_of_window(window: int, block_size: int) -> int:
     return max(1, -(-(window - 1) // block_size))
 
 
+def kept_for(window: int, block_size: int) -> int:
+    """Blocks before a place whose rows are kept for those who begin there."""
+    return blocks_of_window(window, block_size) + _SLACK_BLOCKS
+
+
 def claim_of(window: int, block_size: int) -> int:
     """Window blocks that a running sequence holds at most, but for those of a step's tokens."""
-    return blocks_of_window(window, block_size) + _SLACK_BLOCKS + _ENDS
+    return kept_for(window, block_size) + _ENDS
 
 
 class WindowRows:
@@ -70,7 +75,9 @@ class WindowRows:
     ) -> None:
         self._block_size = block_size
         self._needed = blocks_of_window(window, block_size)
-        self._keep_tokens = self._needed * block_size + _SLACK_BLOCKS * block_size
+        self.most_kept = kept_for(window, block_size)
+        """Blocks before a place whose rows are kept for those who begin there."""
+        self._keep_tokens = self.most_kept * block_size
         self._claim = claim_of(window, block_size)
         self._for_a_step = -(-step_tokens // block_size)
         if num_window_blocks < self._claim + self._for_a_step:
@@ -104,11 +111,6 @@ class WindowRows:
     def left(self) -> int:
         """Window blocks whose rows nobody reads or is thought to come back to."""
         return len(self._left)
-
-    @property
-    def most_kept(self) -> int:
-        """Blocks before a place whose rows are kept for those who begin there."""
-        return self._needed + _SLACK_BLOCKS
 
     # Where to begin
 
@@ -333,6 +335,10 @@ class WindowRows:
             if sequence.rows_from <= at < sequence.rows_to:
                 self._pin(sequence.table[at : at + 1])
                 self._pins[mine] -= 1
+
+    def keeps(self, blocks: BlockArray) -> npt.NDArray[np.bool_]:
+        """Of which of these the rows are kept for somebody who may begin behind them, bool [n]."""
+        return self._points.kept[blocks] > 0
 
     def went_down(self, blocks: BlockArray) -> None:
         """Blocks, int32, are about to be freed, the last ones on the device, and their rows are

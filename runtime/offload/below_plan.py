@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from runtime.config import EngineConfig
 from runtime.model.config import LoadError
 from runtime.model.state_plan import StatePlan
+from runtime.model.window_plan import plan_windows_below
 from runtime.offload.disk import slot_bytes
 from runtime.offload.state_file import state_slot_bytes
 
@@ -17,17 +18,33 @@ class BelowPlan:
     """Blocks and slots for states, by tier."""
 
     host_blocks: int = 0
+    host_window_blocks: int = 0
+    """Of these, where rows behind windows are given back, those that have room for rows of layers
+    with a window."""
     host_states: int = 0
     disk_blocks: int = 0
     disk_states: int = 0
 
 
-def plan_below(config: EngineConfig, states: StatePlan, block: int) -> BelowPlan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearRows:
+    """Rows behind windows are given back on the device."""
+
+    window: int
+    """Tokens that layers with a window see."""
+    parts: tuple[int, int]
+    """Bytes of a block over the layers that see all, and over those with a window."""
+
+
+def plan_below(
+    config: EngineConfig, states: StatePlan, block: int, near: NearRows | None = None
+) -> BelowPlan:
     """What ``config`` has room for below the device.
 
     Args:
         states: on the device.
-        block: bytes of a block of KV.
+        block: bytes of a block of KV over all layers; on disk each block takes them.
+        near: None where every block has all rows.
 
     Raises:
         LoadError: not for one block, or not for one state where there are states.
@@ -40,8 +57,12 @@ def plan_below(config: EngineConfig, states: StatePlan, block: int) -> BelowPlan
     disk_kv = config.disk_kv_bytes - disk_for_states
     slot = states.slot_bytes
     host_states = for_states // slot if slot else 0
+    host_blocks, host_window_blocks = kv // block, 0
+    if near is not None:
+        host_blocks, host_window_blocks = plan_windows_below(config, near.window, near.parts, kv)
     plan = BelowPlan(
-        host_blocks=kv // block,
+        host_blocks=host_blocks,
+        host_window_blocks=host_window_blocks,
         host_states=host_states,
         disk_blocks=disk_kv // slot_bytes(block),
         disk_states=disk_for_states // state_slot_bytes(slot) if host_states else 0,

@@ -17,13 +17,13 @@ from radix_cache.snapshots import StoredState
 from radix_cache.transfers import StoredRun
 from runtime.config import EngineConfig
 from runtime.model.config import LoadError
-from runtime.model.kv_pool import block_bytes
+from runtime.model.kv_pool import block_bytes, parted_bytes
 from runtime.model.presets import PREFIX
 from runtime.model.runner import ModelRunner
 from runtime.model.sources import folder_of, gguf_file_in
 from runtime.model.state_plan import StatePlan
 from runtime.model.weights import LoadedModel, free_memory_bytes
-from runtime.offload.below_plan import BelowPlan, plan_below
+from runtime.offload.below_plan import BelowPlan, NearRows, plan_below
 from runtime.offload.disk import KVStore, SlotFile, StoreError
 from runtime.offload.state_copies import StateCopies
 from runtime.offload.state_file import StateFile
@@ -62,14 +62,22 @@ def open_tiers(config: EngineConfig, runner: ModelRunner, workers: Executor | No
     if wanted + states > free:
         beside = f" and host_state_bytes {states}" if states else f": a block takes {size}"
         raise LoadError(f"host_kv_bytes is {wanted}{beside}, {free} are free")
-    plan = plan_below(config, _states_of(runner), size)
+    near = _near_rows(config, runner)
+    plan = plan_below(config, _states_of(runner), size, near)
     copying, writing = workers or _thread("kv-copy"), workers or _thread("kv-disk")
     store: KVStore | None = None
     stored: Iterable[StoredRun] = ()
     if config.disk_kv_folder is not None:
-        file = _slot_file(config, runner, plan, size)
+        near_bytes = 0 if near is None else near.parts[1]
+        file = _slot_file(config, runner, plan, (size, near_bytes))
         store, stored = KVStore(file, writing), file.stored()
-    transfer = KVTransfer(runner.pool, host_blocks=plan.host_blocks, store=store, worker=copying)
+    transfer = KVTransfer(
+        runner.pool,
+        host_blocks=plan.host_blocks,
+        near_rows=plan.host_window_blocks,
+        store=store,
+        worker=copying,
+    )
     state_transfer: KVTransfer | None = None
     stored_states: Iterable[StoredState] = ()
     if plan.host_states:
@@ -81,6 +89,15 @@ def open_tiers(config: EngineConfig, runner: ModelRunner, workers: Executor | No
         state_transfer=state_transfer,
         stored_states=stored_states,
     )
+
+
+def _near_rows(config: EngineConfig, runner: ModelRunner) -> NearRows | None:
+    """What layers with a window have, where a runner gives back what is behind it."""
+    model, window = runner.model.config, runner.model.config.window
+    if runner.window_blocks is None or window is None:
+        return None
+    parts = parted_bytes(model, config.block_size, runner.pool.dtype)
+    return NearRows(window=window, parts=parts)
 
 
 def _states_of(runner: ModelRunner) -> StatePlan:
@@ -99,14 +116,19 @@ def _states_of(runner: ModelRunner) -> StatePlan:
     )
 
 
-def _slot_file(config: EngineConfig, runner: ModelRunner, plan: BelowPlan, size: int) -> SlotFile:
+def _slot_file(
+    config: EngineConfig, runner: ModelRunner, plan: BelowPlan, sizes: tuple[int, int]
+) -> SlotFile:
+    """``sizes``: bytes of a block, and what rows of layers with a window are of them where not
+    every block has such."""
     assert config.disk_kv_folder is not None
     try:
         return SlotFile(
             Path(os.path.expanduser(config.disk_kv_folder)),
             num_blocks=plan.disk_blocks,
             block_size=config.block_size,
-            block_bytes=size,
+            block_bytes=sizes[0],
+            near_bytes=sizes[1],
             identity=identity(config, runner.model),
         )
     except StoreError as error:

@@ -8,12 +8,14 @@ import errno
 import os
 import random
 from collections import OrderedDict
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import torch
 
 from runtime.messages import FinishReason, SamplingParams
+from runtime.model import window_plan
 from runtime.model.kv_pool import block_bytes
 from runtime.model.presets import random_model_config
 from runtime.offload.checksums import HostChecksums, HostMemoryDamaged
@@ -27,6 +29,7 @@ BLOCK_BYTES = 8 * 2 * 2 * 32 * BLOCK
 """Of qwen3-tiny in float64: two layers, keys and values of 32 numbers a token."""
 SLOT_BYTES = slot_bytes(BLOCK_BYTES)
 OUTPUT = 6
+WINDOWED = ("gemma3-tiny", "gpt-oss-tiny")
 
 
 def words(rng: random.Random, count: int) -> list[int]:
@@ -41,6 +44,7 @@ def play(
     folder: Path,
     num_blocks: int,
     kind: str = "qwen3-tiny",
+    steps: tuple[int, ...] = (16, 64, 512),
 ) -> tuple[list[list[int]], EngineDriver]:
     """A random schedule of turns; returns the tokens of each, in order of arrival."""
     size = block_bytes(random_model_config(kind), BLOCK, torch.float64)
@@ -51,7 +55,7 @@ def play(
         model=f"random:{kind}",
         num_blocks=num_blocks,
         block_size=BLOCK,
-        max_batch_tokens=rng.choice([16, 64, 512]),
+        max_batch_tokens=rng.choice(steps),
         max_running=rng.choice([1, 3]),
         output_reserve_percent=rng.choice([0, 100]),
         session_context_percent=10_000,
@@ -139,6 +143,32 @@ def test_tokens_do_not_depend_on_where_rows_of_another_kind_have_been(
     sizes = {"folder": tmp_path, "kind": kind}
     plain, _ = play(seed, host_blocks=0, disk_blocks=0, num_blocks=2000, **sizes)
     stored, driver = play(seed, host_blocks=40, disk_blocks=300, num_blocks=30, **sizes)
+    assert stored == plain
+    assert driver.host_hits > 0, "nothing came back"
+
+
+@pytest.fixture
+def _few_window_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_plan, "_RUNNING", 1)
+    monkeypatch.setattr(window_plan, "_LEAST_SHARE", Fraction(1, 32))
+
+
+@pytest.mark.usefixtures("_few_window_blocks")
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_tokens_do_not_depend_on_where_rows_of_windows_have_been(
+    kind: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    seed += 2 * request.config.getoption("--seed")
+    sizes = {"folder": tmp_path, "kind": kind, "steps": (8, 16)}
+    plain, driver = play(seed, host_blocks=0, disk_blocks=0, num_blocks=2000, **sizes)
+    hosted, driver = play(seed, host_blocks=60, disk_blocks=0, num_blocks=50, **sizes)
+    assert hosted == plain
+    windows = driver.engine.memory.cache.windows
+    assert windows is not None, "every block has rows of all layers"
+    assert windows.total < 50
+    assert driver.host_hits > 0, "nothing came back from host memory"
+    stored, driver = play(seed, host_blocks=20, disk_blocks=300, num_blocks=50, **sizes)
     assert stored == plain
     assert driver.host_hits > 0, "nothing came back"
 
