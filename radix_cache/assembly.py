@@ -82,6 +82,8 @@ def assemble(
         lower=lower,
         reserve=config.reserve_blocks,
     )
+    if windows is not None:
+        windows.on_evict = evictor.take_down
     matcher = Matcher(tree, lowest=Tier.HOST if tiered else Tier.DEVICE)
     return Parts(
         counters=counters,

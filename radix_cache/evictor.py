@@ -17,7 +17,7 @@ from radix_cache.handle import BranchHandle, CachedSequence
 from radix_cache.idle_leaves import IdleLeaves
 from radix_cache.known_branches import KnownBranches
 from radix_cache.misses import MissAccount
-from radix_cache.nodes import IDLE, LEASED, RUNNING, Node, Owner, Tier, path_blocks
+from radix_cache.nodes import IDLE, LEASED, RUNNING, UNIT, Node, Owner, Tier, path_blocks
 from radix_cache.retention import Retention
 from radix_cache.tenant_shares import Demand
 from radix_cache.tiers import RUN_BLOCKS, LowerTiers
@@ -144,6 +144,13 @@ class Evictor:
             and self._slots.kept.lower is not None
         ):
             self._slots.kept.lower.fetch(handle.end)
+        with below.kept(handle.node, below.rows_read_from(handle.length)):
+            self._bring_up(handle, tick)
+        self._tree.hold(handle, klass)
+
+    def _bring_up(self, handle: BranchHandle, tick: int) -> None:
+        """Bring what a branch has in host memory to the device, as far as there is room."""
+        assert self._lower is not None
         far = handle.node
         while far.tier == Tier.DISK and far.parent is not None:
             far = far.parent
@@ -154,8 +161,7 @@ class Evictor:
         missing = far.end - start - (self._pool.num_free - self._reserve)
         if missing > 0:
             demand = Demand(owner=handle.owner, blocks=missing)
-            with below.kept(handle.node, below.rows_read_from(handle.length)):
-                missing -= self._make_from_idle(missing, demand)
+            missing -= self._make_from_idle(missing, demand)
         end = far.end - max(0, missing)
         if end > start:
             far = self._tree.climb(far, end)
@@ -167,7 +173,33 @@ class Evictor:
                 far.last_use = handle.node.last_use = tick
             else:
                 self._pool.release(targets)
-        self._tree.hold(handle, klass)
+
+    def take_down(self, handle: BranchHandle, blocks: list[int]) -> bool:
+        """Move the last device blocks of a branch below the device, since the rows that its next
+        sequence reads are about to go: there they stay. It is leased no longer then.
+
+        Args:
+            blocks: those with such rows; as many go as are in one node.
+
+        Returns:
+            False: the branch runs or is about to, others hold these blocks, or there is no room.
+        """
+        lower, node = self._lower, handle.node
+        if lower is None or handle.sequence is not None or handle.klass > LEASED:
+            return False
+        while node.tier and node.parent is not None:
+            node = node.parent
+        alone = node.weight in (0, UNIT[handle.klass])
+        if node.parent is None or node.branches or node.busy or not alone:
+            return False
+        cut = min(len(blocks), node.size)
+        last = node.edge.block_ids()[-cut:]
+        if not np.array_equal(last, blocks[-cut:]) or not lower.has_room(cut):
+            return False
+        if handle.klass:
+            self._retention.break_one(handle)
+        self._pool.release(lower.demote(node, cut))
+        return True
 
     def _has_window_blocks(self, handle: BranchHandle, start: int, targets: BlockArray) -> bool:
         """Whether those of ``targets``, for a branch's blocks from block ``start`` on, have window

@@ -192,16 +192,7 @@ class RunningSequences:
         start, end = sequence.num_device_blocks, beyond.length
         more = sequence.num_restorable_tokens
         with self._lower.below.kept(beyond.node, self._lower.below.rows_read_from(end)):
-            if self._windows is not None:
-                self._windows.check_restore(self._lower.below.along(beyond.node, end))
-            self._evictor.make_room(sequence, end - start)
-        if end < beyond.node.end:
-            tree.split(beyond.node, end)
-        sequence.table[start:end] = self._pool.take(end - start)
-        if self._windows is not None:
-            held = self._lower.below.along(beyond.node, end)
-            self._windows.restore(sequence, end, held, at_end=sequence.at_end)
-        self._lower.promote(beyond.node, start, sequence.table[start:end].copy())
+            self._bring_up(sequence, beyond, self._lower)
         tree.move(handle, beyond.node, end)
         handle.seen = tree.tick
         sequence.num_cached_tokens += more
@@ -210,6 +201,20 @@ class RunningSequences:
         if self._slots is not None:
             self._slots.restored(sequence)
         self._misses.restored(end - start)
+
+    def _bring_up(self, sequence: CachedSequence, beyond: Holder, lower: LowerTiers) -> None:
+        """Order what is below the device up to where ``beyond`` ends."""
+        start, end = sequence.num_device_blocks, beyond.length
+        if self._windows is not None:
+            self._windows.check_restore(lower.below.along(beyond.node, end))
+        self._evictor.make_room(sequence, end - start)
+        if end < beyond.node.end:
+            self._tree.split(beyond.node, end)
+        sequence.table[start:end] = self._pool.take(end - start)
+        if self._windows is not None:
+            held = lower.below.along(beyond.node, end)
+            self._windows.restore(sequence, end, held, at_end=sequence.at_end)
+        lower.promote(beyond.node, start, sequence.table[start:end].copy())
 
     def trim(self, sequence: CachedSequence, num_tokens: int) -> None:
         """Give private blocks back that ``num_tokens`` tokens do not reach."""

@@ -103,6 +103,10 @@ class LowerTiers:
 
     # Device and host
 
+    def has_room(self, count: int) -> bool:
+        """Whether so many blocks find room in host memory; what is idle there goes for them."""
+        return self._make_room(self.host, count) == count
+
     def demote(self, leaf: Node, cut: int) -> BlockArray:
         """Move the last ``cut`` blocks of a device leaf to host memory, as many of the upper
         ones as find room; the rest is forgotten. Returns the device blocks, now free."""

@@ -16,7 +16,7 @@ Ids alone, no tensors. Always true: a window block is free or one block's; what 
 many sequences are let in that those who run never lack window blocks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -95,6 +95,9 @@ class WindowRows:
         self._running = 0
         self._restored: set[CachedSequence] = set()
         """Of those that count as running, the ones whose path has come up for them to begin."""
+        self.on_evict: Callable[[BranchHandle, list[int]], bool] = lambda handle, blocks: False
+        """Asked before the place where a branch has ended is let go, with those of its blocks that
+        are on the device: whether the last of them have gone below it instead, with their rows."""
         self.evicted = 0
         """Blocks that have lost their rows to others."""
 
@@ -384,7 +387,8 @@ class WindowRows:
             return
         point = self._points.first_to_go()
         assert point is not None, "running sequences hold more window blocks than they claim"
-        self._points.let_go(point)
+        if point.handle is None or not self.on_evict(point.handle, point.blocks):
+            self._points.let_go(point)
 
     # Checking
 

@@ -150,7 +150,7 @@ def test_tokens_do_not_depend_on_where_rows_of_another_kind_have_been(
 @pytest.fixture
 def _few_window_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_plan, "_RUNNING", 1)
-    monkeypatch.setattr(window_plan, "_LEAST_SHARE", Fraction(1, 32))
+    monkeypatch.setattr(window_plan, "_LEAST_SHARE", Fraction(1, 4))
 
 
 @pytest.mark.usefixtures("_few_window_blocks")
@@ -162,13 +162,13 @@ def test_tokens_do_not_depend_on_where_rows_of_windows_have_been(
     seed += 2 * request.config.getoption("--seed")
     sizes = {"folder": tmp_path, "kind": kind, "steps": (8, 16)}
     plain, driver = play(seed, host_blocks=0, disk_blocks=0, num_blocks=2000, **sizes)
-    hosted, driver = play(seed, host_blocks=60, disk_blocks=0, num_blocks=50, **sizes)
+    hosted, driver = play(seed, host_blocks=60, disk_blocks=0, num_blocks=60, **sizes)
     assert hosted == plain
     windows = driver.engine.memory.cache.windows
     assert windows is not None, "every block has rows of all layers"
-    assert windows.total < 50
+    assert windows.total < 60
     assert driver.host_hits > 0, "nothing came back from host memory"
-    stored, driver = play(seed, host_blocks=20, disk_blocks=300, num_blocks=50, **sizes)
+    stored, driver = play(seed, host_blocks=20, disk_blocks=300, num_blocks=60, **sizes)
     assert stored == plain
     assert driver.host_hits > 0, "nothing came back"
 
