@@ -60,11 +60,12 @@ class KVTransfer:
         copies = copies or copies_of(pool.main, worker)
         self.main = Part(copies, num_rows=host_blocks, written=written)
         """What every block has."""
-        self._near: Part | None = None
+        self.near: Part | None = None
+        """Rows of layers with a window, where these have blocks of their own."""
         if pool.near is not None:
             written = 0 if self._on_cpu else near_rows
             copies = copies_of(pool.near, worker)
-            self._near = Part(copies, num_rows=near_rows, written=written)
+            self.near = Part(copies, num_rows=near_rows, written=written)
         self._block_size = pool.block_size
         self._damaged = False
         self._refused: list[int] = []
@@ -100,12 +101,12 @@ class KVTransfer:
 
     def _near_leg(self, blocks: BlockArray | None, places: BlockArray | None) -> list[Leg]:
         """Of window blocks and rows of host memory, one if any go along; -1 where none do."""
-        if self._near is None:
+        if self.near is None:
             return []
         assert blocks is not None
         assert places is not None
         along = places >= 0
-        return [Leg(self._near, self._near.rows, blocks[along], places[along])] * bool(along.any())
+        return [Leg(self.near, self.near.rows, blocks[along], places[along])] * bool(along.any())
 
     def _down(self, legs: list[Leg]) -> None:
         for leg in legs:
@@ -143,7 +144,7 @@ class KVTransfer:
 
     def _read(self, move: BlockMove) -> None:
         assert self._store is not None
-        places, main, near = move.target_blocks, self.main, self._near
+        places, main, near = move.target_blocks, self.main, self.near
         main.note(places)
         along = None if near is None else move.target_near
         rows = None
@@ -170,9 +171,9 @@ class KVTransfer:
             legs, places, near = self._stage(move)
         else:
             legs = [self._leg(places, places), *self._near_leg(move.source_near, move.source_near)]
-            if self._near is not None:
+            if self.near is not None:
                 assert move.source_near is not None
-                near = self._near.rows, move.source_near
+                near = self.near.rows, move.source_near
         arrived = self._all_arrived()
 
         def ready() -> None:
@@ -189,14 +190,14 @@ class KVTransfer:
         places = np.arange(count, dtype=np.int32)
         legs = [Leg(self.main, self.main.staging(count), move.source_blocks, places)]
         near: NearRows | None = None
-        if self._near is not None:
+        if self.near is not None:
             assert move.source_near is not None
             along = move.source_near >= 0
             number = np.full(count, NO_ROWS, dtype=np.int32)
             number[along] = np.arange(int(along.sum()), dtype=np.int32)
-            rows = self._near.staging(int(along.sum()))
+            rows = self.near.staging(int(along.sum()))
             near = rows, number
-            legs.append(Leg(self._near, rows, move.source_near[along], number[along]))
+            legs.append(Leg(self.near, rows, move.source_near[along], number[along]))
         self._staged[move.number] = legs
         self._down([leg for leg in legs if len(leg.blocks)])
         return legs, places, near
@@ -255,7 +256,7 @@ class KVTransfer:
         self._land()
         for flight in self._flights:
             touched = flight.touches(self.main, block_tables)
-            if touched or flight.touches(self._near, window_tables):
+            if touched or flight.touches(self.near, window_tables):
                 if flight.arriving:
                     self._insist(flight)
                 flight.settle()
@@ -282,7 +283,7 @@ class KVTransfer:
     @property
     def memory_bytes(self) -> int:
         """Memory of the host's rows, as far as any was written."""
-        near = 0 if self._near is None else self._near.memory_bytes
+        near = 0 if self.near is None else self.near.memory_bytes
         return self.main.memory_bytes + near
 
     def totals(self) -> dict[str, tuple[int, float]]:

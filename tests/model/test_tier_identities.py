@@ -270,9 +270,11 @@ class Fleet:
         return missed
 
 
-def uncached(prompts: list[list[int]]) -> list[list[int]]:
+def uncached(prompts: list[list[int]], *, model: str = "random:qwen3-tiny") -> list[list[int]]:
     """What each prompt is answered with when nothing is shared or kept."""
-    driver = EngineDriver.load(num_blocks=30_000, block_size=BLOCK, max_draft_tokens=0)
+    driver = EngineDriver.load(
+        model=model, num_blocks=30_000, block_size=BLOCK, max_draft_tokens=0, window_share=100
+    )
     names = [
         driver.request(prompt, tenant=f"t{index}", max_new_tokens=OUTPUT)
         for index, prompt in enumerate(prompts)
@@ -358,6 +360,39 @@ def test_first_turns_after_a_restart_hit(tmp_path: Path) -> None:
     assert other.start is not None
     assert other.start.cached_tokens == 0, "another tenant's KV"
     assert driver.damaged == 0
+    driver.engine.close()
+
+
+@pytest.mark.usefixtures("_few_window_blocks")
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_windows_are_there_after_a_restart(kind: str, tmp_path: Path) -> None:
+    size = block_bytes(random_model_config(kind), BLOCK, torch.float64)
+    settings: dict[str, object] = {
+        "model": f"random:{kind}",
+        "num_blocks": 90,
+        "max_batch_tokens": 16,
+        "host_kv_bytes": 90 * size,
+        "disk_kv_bytes": 400 * slot_bytes(size),
+    }
+    driver = start(tmp_path, **settings)
+    sessions = [
+        driver.turn(prompt, session=f"s{index}", max_new_tokens=OUTPUT)
+        for index, prompt in enumerate(transcripts(8))
+    ]
+    driver.engine.close()
+    answers = [result.tokens for result in sessions]
+    driver = start(tmp_path, **settings)
+    assert driver.engine.memory.cache.windows is not None
+    prompts = [
+        prompt + answer + [40, 41] for prompt, answer in zip(transcripts(8), answers, strict=True)
+    ]
+    again = [driver.turn(prompt, max_new_tokens=OUTPUT) for prompt in prompts]
+    assert [result.tokens for result in again] == uncached(prompts, model=f"random:{kind}")
+    for prompt, result in zip(prompts, again, strict=True):
+        assert result.start is not None
+        assert result.start.cached_tokens >= len(prompt) - 3 - 2 * BLOCK
+    assert driver.damaged == 0
+    driver.engine.check()
     driver.engine.close()
 
 

@@ -1,4 +1,4 @@
-"""Which blocks have rows of layers with a window, in all tiers, and who gets room for them below."""
+"""Which blocks have rows of layers with a window, in all tiers, and who gets room for them."""
 
 import numpy as np
 import pytest
