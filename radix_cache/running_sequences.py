@@ -86,12 +86,10 @@ class RunningSequences:
             near = tree.climb(near, shared)
             restorable = 0 if far is None or far is resume else far.blocks
         if self._windows is not None:
-            restorable = self.reach(match)
-            shared = restorable
+            restorable = shared = self.reach(match)
             if restorable > match.shared:
                 shared = self._windows.reach_of(table[: match.shared])
-            cached = shared * size
-            near = tree.climb(near, shared)
+            cached, near = shared * size, tree.climb(near, shared)
         sequence = CachedSequence(
             handle, table, num_shared=shared, num_prompt=len(tokens), block_size=size
         )
@@ -103,9 +101,7 @@ class RunningSequences:
             sequence.junction = found if found > position else None
             self._slots.began(sequence, resume, far)
         if self._windows is not None and restorable < match.position:
-            found, position = match.position * size, restorable * size
-            self._misses.resumed(sequence, found, position=position, known=handle.known)
-            sequence.rows_points = [match.position]
+            self._lacks_rows(sequence, handle, match.position, restorable)
         sequence.at_end = handle.length == restorable
         handle.sequence = sequence
         handle.table, handle.seen = table, tree.tick
@@ -120,6 +116,15 @@ class RunningSequences:
         if shared < near.end:
             self._branches.stopped_inside(sequence)
         return sequence
+
+    def _lacks_rows(
+        self, sequence: CachedSequence, handle: BranchHandle, found: int, reach: int
+    ) -> None:
+        """Note that of ``found`` blocks only ``reach`` are of use, since the window at their end is
+        not there: it is kept when it has been computed again."""
+        size = self._tree.block_size
+        self._misses.resumed(sequence, found * size, position=reach * size, known=handle.known)
+        sequence.rows_points = [found]
 
     def reach(self, match: Match) -> int:
         """Blocks of a match behind which a sequence can begin, once they are on the device."""

@@ -1,5 +1,6 @@
-"""Resume points of transcripts whose rows behind windows are given back: places where others are
-expected to begin, each with the blocks before it whose rows of layers with a window they read.
+"""Places where others are expected to begin, where rows behind windows are given back.
+
+Each is kept with the blocks before it whose rows of layers with a window they read.
 
 The blocks of a point go together: once one has lost its rows the others are of no use. Only where
 its last blocks have gone below the device with their rows what is left of it here stays, as long as

@@ -80,7 +80,7 @@ class KVPool:
         kinds = list(zip(layout.groups, self.groups, strict=True))
         near = [made for group, made in kinds if group.windowed]
         self.main = PoolPart(groups=tuple(made for group, made in kinds if not group.windowed))
-        """What every block has."""
+        """The groups that every block has rows in."""
         self._all = _Written(self.main.groups, ample=ample)
         self._near = _Written(near, ample=ample) if near else None
         self.near = PoolPart(groups=tuple(near)) if near else None

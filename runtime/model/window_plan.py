@@ -22,7 +22,7 @@ def tokens_of_step(config: EngineConfig) -> int:
 
 
 def window_share(config: EngineConfig, window: int) -> Fraction:
-    """Of blocks in which transcripts lie, the part that has room for rows of a window."""
+    """The part of the blocks of transcripts that has room for rows of a window."""
     if config.window_share is not None:
         return Fraction(config.window_share, 100)
     return min(max(Fraction(2 * window, TRANSCRIPT_TOKENS), _LEAST_SHARE), _MOST_SHARE)

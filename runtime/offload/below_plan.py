@@ -19,15 +19,15 @@ class BelowPlan:
 
     host_blocks: int = 0
     host_window_blocks: int = 0
-    """Of these, where rows behind windows are given back, those that have room for rows of layers
-    with a window."""
+    """The part of these that has room for rows of layers with a window, where rows behind windows
+    are given back."""
     host_states: int = 0
     disk_blocks: int = 0
     disk_states: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NearRows:
+class WindowParts:
     """Rows behind windows are given back on the device."""
 
     window: int
@@ -37,7 +37,7 @@ class NearRows:
 
 
 def plan_below(
-    config: EngineConfig, states: StatePlan, block: int, near: NearRows | None = None
+    config: EngineConfig, states: StatePlan, block: int, near: WindowParts | None = None
 ) -> BelowPlan:
     """What ``config`` has room for below the device.
 

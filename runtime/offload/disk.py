@@ -48,7 +48,7 @@ _Bytes = bytes | bytearray | memoryview
 _FORMAT: Final = 1
 _MAGIC: Final = b"KWKVSLOT"
 _MAGIC_MAIN: Final = b"KWKVMAIN"
-"""Of a slot whose block has no rows of layers with a window."""
+"""The same for a slot whose block has no rows of layers with a window."""
 _HEADER: Final = struct.Struct("<8sIHH16s16s16s")
 """magic, position, tokens, bytes of the tenant's name, parent key, key, checksum of the KV."""
 _SUM_BYTES: Final = 16
@@ -269,7 +269,7 @@ class SlotFile:
 def _payload(
     row: npt.NDArray[np.uint8], near: NearRows | None, index: int
 ) -> list[npt.NDArray[np.uint8]]:
-    """What a slot holds of the block with number ``index`` of a run."""
+    """The content of a slot: that of the block with number ``index`` of a run."""
     if near is None or near[1][index] < 0:
         return [row]
     memory, places = near

@@ -19,7 +19,7 @@ from runtime.offload.copies import PIECE_BLOCKS, Copies, Copy
 from runtime.offload.disk import ByteRows
 
 
-class Part:
+class KindOfRows:
     """One kind of what moves: what every block has, or rows of layers with a window, which have
     blocks of their own on the device and rows of their own in host memory.
 
@@ -72,10 +72,10 @@ class Part:
 class Leg:
     """Blocks of one kind on their way between the device and ``rows``."""
 
-    part: Part
+    part: KindOfRows
     rows: ByteRows
     blocks: BlockArray
-    """Of the device; of layers with a window, window blocks."""
+    """Those of the device; for layers with a window, window blocks."""
     places: BlockArray
     """Rows of host memory, one for each."""
 
@@ -101,7 +101,7 @@ class Leg:
 class Flight:
     legs: list[Leg]
     copies: list[Copy]
-    """Of each leg."""
+    """One for each leg."""
     check: "Future[bool]"
     """Sums the rows that came down; of those that go up, whether they are as they were."""
     path: str
@@ -126,7 +126,7 @@ class Flight:
             copy.wait()
         self.check.result()
 
-    def touches(self, part: Part | None, blocks: BlockArray | None) -> bool:
+    def touches(self, part: KindOfRows | None, blocks: BlockArray | None) -> bool:
         """Whether blocks of the device of this kind are among these, of any shape."""
         return blocks is not None and any(
             leg.part is part and bool(np.isin(leg.blocks, blocks).any()) for leg in self.legs

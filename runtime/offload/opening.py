@@ -23,7 +23,7 @@ from runtime.model.runner import ModelRunner
 from runtime.model.sources import folder_of, gguf_file_in
 from runtime.model.state_plan import StatePlan
 from runtime.model.weights import LoadedModel, free_memory_bytes
-from runtime.offload.below_plan import BelowPlan, NearRows, plan_below
+from runtime.offload.below_plan import BelowPlan, WindowParts, plan_below
 from runtime.offload.disk import KVStore, SlotFile, StoreError
 from runtime.offload.state_copies import StateCopies
 from runtime.offload.state_file import StateFile
@@ -91,13 +91,13 @@ def open_tiers(config: EngineConfig, runner: ModelRunner, workers: Executor | No
     )
 
 
-def _near_rows(config: EngineConfig, runner: ModelRunner) -> NearRows | None:
-    """What layers with a window have, where a runner gives back what is behind it."""
+def _near_rows(config: EngineConfig, runner: ModelRunner) -> WindowParts | None:
+    """The memory of layers with a window, where a runner gives back what is behind it."""
     model, window = runner.model.config, runner.model.config.window
     if runner.window_blocks is None or window is None:
         return None
     parts = parted_bytes(model, config.block_size, runner.pool.dtype)
-    return NearRows(window=window, parts=parts)
+    return WindowParts(window=window, parts=parts)
 
 
 def _states_of(runner: ModelRunner) -> StatePlan:

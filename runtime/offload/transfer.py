@@ -22,7 +22,7 @@ from runtime.model.kv_pool import KVPool
 from runtime.offload.checksums import HostMemoryDamaged
 from runtime.offload.copies import Copies, copies_of
 from runtime.offload.disk import KVStore, NearRows
-from runtime.offload.flights import Flight, Leg, Part
+from runtime.offload.flights import Flight, KindOfRows, Leg
 
 _FIRST_BYTES = 1 << 26
 _FIRST_BYTES_PER_S = 4e9
@@ -58,21 +58,21 @@ class KVTransfer:
         self._on_cpu = pool.device.type == "cpu"
         written = 0 if self._on_cpu else host_blocks
         copies = copies or copies_of(pool.main, worker)
-        self.main = Part(copies, num_rows=host_blocks, written=written)
-        """What every block has."""
-        self.near: Part | None = None
+        self.main = KindOfRows(copies, num_rows=host_blocks, written=written)
+        """The rows that every block has."""
+        self.near: KindOfRows | None = None
         """Rows of layers with a window, where these have blocks of their own."""
         if pool.near is not None:
             written = 0 if self._on_cpu else near_rows
             copies = copies_of(pool.near, worker)
-            self.near = Part(copies, num_rows=near_rows, written=written)
+            self.near = KindOfRows(copies, num_rows=near_rows, written=written)
         self._block_size = pool.block_size
         self._damaged = False
         self._refused: list[int] = []
         self._store = store
         self._worker = worker
         self._flights: list[Flight] = []
-        self._last: dict[Part, Flight] = {}
+        self._last: dict[KindOfRows, Flight] = {}
         """The flight given last that has a leg of each kind."""
         self._staged: dict[int, list[Leg]] = {}
         self._bytes = {"device_host": 0, "host_device": 0}
@@ -100,7 +100,7 @@ class KVTransfer:
         return Leg(self.main, self.main.rows, blocks, places)
 
     def _near_leg(self, blocks: BlockArray | None, places: BlockArray | None) -> list[Leg]:
-        """Of window blocks and rows of host memory, one if any go along; -1 where none do."""
+        """One of window blocks and rows of host memory, if any go along; -1 where none do."""
         if self.near is None:
             return []
         assert blocks is not None
@@ -193,13 +193,15 @@ class KVTransfer:
         if self.near is not None:
             assert move.source_near is not None
             along = move.source_near >= 0
-            number = np.full(count, NO_ROWS, dtype=np.int32)
-            number[along] = np.arange(int(along.sum()), dtype=np.int32)
-            rows = self.near.staging(int(along.sum()))
-            near = rows, number
-            legs.append(Leg(self.near, rows, move.source_near[along], number[along]))
+            numbers = np.arange(int(along.sum()), dtype=np.int32)
+            rows = self.near.staging(len(numbers)) if len(numbers) else self.near.rows
+            if len(numbers):
+                legs.append(Leg(self.near, rows, move.source_near[along], numbers))
+            places_near = np.full(count, NO_ROWS, dtype=np.int32)
+            places_near[along] = numbers
+            near = rows, places_near
         self._staged[move.number] = legs
-        self._down([leg for leg in legs if len(leg.blocks)])
+        self._down(legs)
         return legs, places, near
 
     def _all_arrived(self) -> Callable[[], None]:

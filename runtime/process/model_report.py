@@ -15,7 +15,7 @@ from runtime.model.partition import part_of
 from runtime.model.runner import BITS, check_quantization, device_of, resolve_device, resolve_dtype
 from runtime.model.sources import ModelSource, check_context, find_source
 from runtime.model.weights import check_memory, contents_of, free_memory_bytes
-from runtime.offload.below_plan import NearRows, plan_below
+from runtime.offload.below_plan import WindowParts, plan_below
 from runtime.process.rank_processes import check_ranks, partition_of
 
 
@@ -42,7 +42,7 @@ class ModelReport:
     host_tokens: int = 0
     """Tokens of KV that host memory holds."""
     host_near_tokens: int = 0
-    """Of these, such as layers with a window have room for, where they do not keep all."""
+    """The part of these that layers with a window have room for, where they do not keep all."""
     context: int = 0
     """Tokens of the longest transcript."""
     state_slots: int | None = None
@@ -92,10 +92,10 @@ def _report(config: EngineConfig) -> ModelReport:
     windows = [mixer.window for mixer in part.attention if mixer.window is not None]
     tokens = plan.num_blocks * config.block_size
     block, near, near_blocks = plan.block_bytes, 0, plan.window_blocks or 0
-    rows: NearRows | None = None
+    rows: WindowParts | None = None
     if near_blocks:
         block, near = parted_bytes(part, config.block_size, plan.kv_dtype)
-        rows = NearRows(window=max(windows), parts=(block, near))
+        rows = WindowParts(window=max(windows), parts=(block, near))
     below = plan_below(config, plan.states, plan.block_bytes, rows)
     beside = 0 if config.num_blocks is None else plan.states.num_bytes
     return ModelReport(

@@ -10,7 +10,7 @@ import torch
 
 from runtime.model.kv_pool import PoolPart
 from runtime.offload.copies import ThreadCopies
-from runtime.offload.flights import Flight, Leg, Part
+from runtime.offload.flights import Flight, KindOfRows, Leg
 from tests.support.executors import AtOnce, Later
 
 
@@ -18,10 +18,10 @@ def ids(*numbers: int) -> np.ndarray:
     return np.array(numbers, dtype=np.int32)
 
 
-def part(blocks: int = 8, rows: int = 6, worker: Any = None) -> Part:
+def part(blocks: int = 8, rows: int = 6, worker: Any = None) -> KindOfRows:
     group = torch.arange(blocks * 16, dtype=torch.float32).view(1, 1, blocks, 1, 4, 4).clone()
     copies = ThreadCopies(PoolPart(groups=(group,)), worker or AtOnce())
-    return Part(copies, num_rows=rows, written=0)
+    return KindOfRows(copies, num_rows=rows, written=0)
 
 
 def done(value: bool = True) -> "Future[bool]":
@@ -35,7 +35,7 @@ def flight(*legs: Leg, check: "Future[bool] | None" = None) -> Flight:
     return Flight(list(legs), copies, check or done(), "device_host", arriving=False)
 
 
-def leg(of: Part, blocks: np.ndarray, places: np.ndarray) -> Leg:
+def leg(of: KindOfRows, blocks: np.ndarray, places: np.ndarray) -> Leg:
     return Leg(of, of.rows, blocks, places)
 
 

@@ -120,22 +120,15 @@ def test_a_session_that_goes_down_as_a_whole_is_gone_on_from_later() -> None:
 
 
 def test_a_place_whose_rows_lie_here_and_below_can_be_begun_at() -> None:
-    """The last block goes down: of the two that a sequence reads one is below. What is left of the
-    place stays, until the branch has another end."""
+    """The last block goes down: of the two that a sequence reads one is below."""
     orders = Orders()
-    cache = tiered(orders, num_blocks=14)
+    cache = tiered(orders)
     turn(cache, "a", words(1))
-    handle = cache.branches.by_id["a"]
-    assert rows_of(cache).place[handle.table[6:10]].min() >= 0
-    lower = cache._tiers.lower
-    assert lower is not None
-    cache._pool.release(lower.demote(handle.node, 1))
-    cache.check()
-    assert lower.below.along(handle.node, 10).tolist()[6:] == [True] * 4
-    assert rows_of(cache).keeps(handle.table[5:10]).tolist() == [False, True, True, True, False]
-    assert turn(cache, "a", [*words(1), 1], base="a") == 40
+    assert turn(cache, "fork", [*words(1)[:36], *range(1, 6)], base="a") == 36
+    cache.drop_branch("a")
+    assert orders.near(DEVICE, HOST) == [1]
+    assert turn(cache, "b", [*words(1), 1]) == 40
     assert orders.near(HOST, DEVICE) == [1]
-    assert rows_of(cache).keeps(handle.table[5:11]).tolist() == [False, *[True] * 4, False]
 
 
 def test_a_path_that_lacks_rows_below_is_computed_from_where_it_has_them() -> None:

@@ -5,7 +5,7 @@ import pytest
 from runtime.config import ConfigError, EngineConfig
 from runtime.model.config import LoadError
 from runtime.model.state_plan import StatePlan
-from runtime.offload.below_plan import BelowPlan, NearRows, plan_below
+from runtime.offload.below_plan import BelowPlan, WindowParts, plan_below
 from runtime.offload.disk import slot_bytes
 from runtime.offload.state_file import state_slot_bytes
 
@@ -23,7 +23,7 @@ def test_without_states_keys_and_values_get_all_of_it() -> None:
 
 
 def test_a_part_of_the_blocks_has_room_for_rows_of_windows() -> None:
-    near = NearRows(window=128, parts=(2000, 8000))
+    near = WindowParts(window=128, parts=(2000, 8000))
     config = EngineConfig(host_kv_bytes=10_000_000, disk_kv_bytes=1 << 20, disk_kv_folder="f")
     found = plan_below(config, StatePlan(), BLOCK, near)
     assert found.host_blocks > 10_000_000 // BLOCK
