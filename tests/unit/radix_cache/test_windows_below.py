@@ -239,6 +239,44 @@ def test_who_is_expected_back_comes_up_at_the_cost_of_those_who_are_not() -> Non
         assert turn(cache, name, [*words(seed), 1], base=name) == 40
 
 
+def test_who_is_expected_back_takes_no_rows_of_those_who_are_too() -> None:
+    clock = FakeClock()
+    cache = tiered(Orders(), room=CLAIM + 2, num_blocks=100, clock=clock, restore_cost=lambda n: n)
+    turn(cache, "a", words(1), lease_s=10.0)
+    turn(cache, "b", words(2), lease_s=100.0)
+    running = begin(cache, "c", words(3, 16))
+    compute(cache, running, words(3, 16))
+    before = {name: cache.branches.by_id[name].node.tier for name in "ab"}
+    assert before == {"a": HOST, "b": DEVICE}
+    clock.advance(9.5)
+    cache.tend()
+    assert {name: cache.branches.by_id[name].node.tier for name in "ab"} == before
+    cache.finish(running, lease_s=0.0)
+    clock.advance(0.2)
+    cache.tend()
+    assert turn(cache, "a", [*words(1), 1], base="a") == 40
+
+
+def test_of_a_window_that_goes_down_in_part_the_rest_stays() -> None:
+    """A window of 81 blocks, of which one eviction moves 64."""
+    orders = Orders()
+    cache = make_cache(
+        300,
+        block_size=1,
+        mover=orders,
+        window_blocks=120,
+        window_tokens=80,
+        step_tokens=STEP,
+        host_blocks=300,
+        host_window_blocks=200,
+    )
+    turn(cache, "a", words(1, 200))
+    turn(cache, "b", words(2, 150))
+    assert orders.near(DEVICE, HOST) == [64]
+    assert turn(cache, "a", [*words(1, 200), 1], base="a") == 200
+    assert orders.near(HOST, DEVICE) == [64]
+
+
 def test_a_restart_knows_whose_rows_are_on_the_disk() -> None:
     orders = Orders()
     sizes = {"num_blocks": 40, "disk_blocks": 100}
