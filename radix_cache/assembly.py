@@ -65,12 +65,12 @@ def assemble(
     idle = IdleLeaves(_tenant_shares(config, clock), stateful=config.state_slots > 0)
     tree = _tree(config, idle, hash_block, clock)
     misses = MissAccount(tree, counters, clock=clock, capacity=config.ghost_records)
-    lower = _lower_tiers(config, mover, tree, idle, misses)
+    windows = _window_rows(config, pool)
+    lower = _lower_tiers(config, mover, tree, idle, misses, windows=windows)
     tiered = lower is not None
     leases = _leases(config, restore_cost, reload_cost, counters, tiered=tiered)
     retention = _retention(config, tree, idle, leases, counters, clock=clock)
     slots = _state_slots(config, tree, idle, retention, restore_cost=restore_cost, lower=lower)
-    windows = _window_rows(config, pool)
     branches = KnownBranches(tree, retention, slots, windows)
     evictor = Evictor(
         tree=tree,
@@ -82,6 +82,8 @@ def assemble(
         lower=lower,
         reserve=config.reserve_blocks,
     )
+    if windows is not None:
+        windows.on_evict = evictor.take_down
     matcher = Matcher(tree, lowest=Tier.HOST if tiered else Tier.DEVICE)
     return Parts(
         counters=counters,
@@ -196,6 +198,8 @@ def _lower_tiers(
     tree: RadixTree,
     idle: IdleLeaves,
     misses: MissAccount,
+    *,
+    windows: WindowRows | None,
 ) -> LowerTiers | None:
     """The tiers below the device, if there are any."""
     if not config.host_blocks:
@@ -211,6 +215,8 @@ def _lower_tiers(
         misses,
         host_blocks=config.host_blocks,
         disk_blocks=config.disk_blocks,
+        windows=windows,
+        host_window_blocks=config.host_window_blocks,
     )
 
 

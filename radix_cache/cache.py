@@ -20,7 +20,7 @@ from radix_cache.audit import check_partition, check_table, check_tree
 from radix_cache.config import CacheConfig
 from radix_cache.edge import TokenArray
 from radix_cache.handle import CachedSequence as CachedSequence  # noqa: PLC0414
-from radix_cache.nodes import IDLE, LEASED, Tier, path_blocks
+from radix_cache.nodes import IDLE, LEASED, Tier
 from radix_cache.picture import PicturedNode, upper_part
 from radix_cache.residency import Residency
 from radix_cache.snapshots import SnapshotKind, StateOrder, StoredState
@@ -109,10 +109,7 @@ class PrefixCache:
         if self.slots is not None:
             resume = self.slots.find(owner, match.node, match.position, tokens)
             return 0 if resume is None else resume.position
-        if self.windows is not None:
-            table = path_blocks(match.node, match.position)
-            return self.windows.reach_of(table) * self.block_size
-        return match.position * self.block_size
+        return self._sequences.reach(match) * self.block_size
 
     def begin(
         self,

@@ -53,6 +53,9 @@ class CacheConfig:
     """Blocks that rows of layers with a window have room for; 0: every block has it."""
     window_tokens: int = 0
     """Tokens that such a layer sees."""
+    host_window_blocks: int = 0
+    """Host blocks that rows of such layers have room for; asked for where there are window blocks
+    and host blocks."""
     step_tokens: int = 0
     """Tokens of one step at most, drafts included; asked for where there are window blocks."""
     seed: int = 0
@@ -104,5 +107,10 @@ class CacheConfig:
                 f"{self.window_blocks} window blocks for windows of {self.window_tokens} tokens "
                 f"and steps of {self.step_tokens}"
             )
-        if self.host_blocks or self.state_slots:
-            raise ValueError("window blocks beside tiers below the device, or states")
+        if self.state_slots:
+            raise ValueError("window blocks beside slots for states")
+        if (self.host_blocks > 0) != (self.host_window_blocks > 0):
+            raise ValueError(
+                f"{self.host_window_blocks} of {self.host_blocks} host blocks have room for rows "
+                "of layers with a window"
+            )

@@ -13,8 +13,9 @@ from typing import Protocol
 from radix_cache.block_pool import BlockArray
 from radix_cache.edge import NO_BLOCKS
 from radix_cache.keys import chain_keys
+from radix_cache.lower_blocks import LowerBlocks
 from radix_cache.nodes import Node, Tier, path_from
-from radix_cache.transfers import BlockMove, RunContent, TierBlocks
+from radix_cache.transfers import BlockMask, BlockMove, RunContent, TierBlocks
 from radix_cache.tree import RadixTree
 
 
@@ -36,7 +37,7 @@ class DiskCopies:
 
     Args:
         tree: whose nodes are copied.
-        host, disk: the blocks of the lower tiers.
+        below: the blocks of the lower tiers; there is a disk.
         run_blocks: a longer run is copied in parts.
         order: gives an order to the mover.
         make_room: frees blocks of the disk; returns how many of those wanted are free.
@@ -47,8 +48,7 @@ class DiskCopies:
     def __init__(
         self,
         tree: RadixTree,
-        host: TierBlocks,
-        disk: TierBlocks,
+        below: LowerBlocks,
         *,
         run_blocks: int,
         order: Order,
@@ -57,8 +57,9 @@ class DiskCopies:
         on_write: Callable[[Node], None] = lambda node: None,
     ) -> None:
         self._tree = tree
-        self._host = host
-        self._disk = disk
+        self._below = below
+        self._host = below.host
+        self._disk = below.of(Tier.DISK)
         self._run_blocks = run_blocks
         self._order = order
         self._make_room = make_room
@@ -66,7 +67,8 @@ class DiskCopies:
         self._on_write = on_write
         self._runs: OrderedDict[bytes, BlockArray] = OrderedDict()
         self._pending: dict[int, tuple[BlockMove, bytes]] = {}
-        self._on_their_way: set[bytes] = set()
+        self._on_their_way: dict[bytes, BlockArray] = {}
+        """The targets of the last order for each key."""
         self._num_blocks = 0
 
     def copy(self, far: Node, *, most_blocks: int) -> bool:
@@ -80,12 +82,17 @@ class DiskCopies:
             self._on_write(node)
             if node.busy:
                 continue
-            key, tokens, blocks = self._key_before(node), node.edge.token_ids(), None
+            key, tokens = self._key_before(node), node.edge.token_ids()
+            blocks: BlockArray | None = None
+            rows: BlockMask | None = None
+            if self._below.windows is not None:
+                blocks = node.edge.block_ids()
+                rows = self._below.held(node.tier, blocks)
             keys = chain_keys(key, tokens, size)
             node.chain = keys[-1]
             for first in range(0, node.size, self._run_blocks):
                 end = min(first + self._run_blocks, node.size)
-                if self._known(keys[end - 1]):
+                if self._known(keys[end - 1], None if rows is None else rows[first:end]):
                     continue
                 if not self._find_room(end - first, most_blocks):
                     return False
@@ -99,12 +106,21 @@ class DiskCopies:
                 self._give(Tier(node.tier), blocks[first:end].copy(), content, keys[end - 1])
         return True
 
-    def _known(self, key: bytes) -> bool:
-        """Whether there is such a copy, or will be; it counts as wanted now."""
+    def _known(self, key: bytes, rows: BlockMask | None) -> bool:
+        """Whether there is such a copy, or will be, with the rows of layers with a window that
+        these blocks have, bool [n]; it counts as wanted now."""
         if key in self._runs:
             self._runs.move_to_end(key)
-            return True
-        return key in self._on_their_way
+        copies = [each[key] for each in (self._runs, self._on_their_way) if key in each]
+        if rows is None:
+            return bool(copies)
+        return any(self._has_rows(copy, rows) for copy in copies)
+
+    def _has_rows(self, copy: BlockArray, rows: BlockMask) -> bool:
+        """Whether a copy has these rows, as far as both reach back from the same end."""
+        count = min(len(copy), len(rows))
+        lacks = self._disk.near[copy[len(copy) - count :]] < 0
+        return not bool((lacks & rows[len(rows) - count :]).any())
 
     def _find_room(self, count: int, most_blocks: int) -> bool:
         while self._runs and self._num_blocks + count > most_blocks:
@@ -124,11 +140,11 @@ class DiskCopies:
             self._forget_oldest()
 
     def _give(self, tier: Tier, sources: BlockArray, content: RunContent, key: bytes) -> None:
-        targets = self._disk.take(len(sources))
+        targets = self._below.take(Tier.DISK, tier, sources)
         if tier == Tier.HOST:
             self._host.use(sources)
         self._num_blocks += len(targets)
-        self._on_their_way.add(key)
+        self._on_their_way[key] = targets
         move = self._order(tier, Tier.DISK, sources, targets, content)
         self._pending[move.number] = (move, key)
 
@@ -140,12 +156,14 @@ class DiskCopies:
         move, key = entry
         if move.source == Tier.HOST:
             self._host.used(move.source_blocks)
-        self._on_their_way.discard(key)
+        if self._on_their_way.get(key) is move.target_blocks:
+            del self._on_their_way[key]
+        unwanted = self._runs.get(key) if ok else move.target_blocks
         if ok:
             self._runs[key] = move.target_blocks
-        else:
-            self._num_blocks -= len(move.target_blocks)
-            self._disk.release(move.target_blocks)
+        if unwanted is not None:
+            self._num_blocks -= len(unwanted)
+            self._disk.release(unwanted)
         return True
 
     @property

@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from radix_cache.block_pool import BlockPool, OutOfBlocks
+import numpy as np
+
+from radix_cache.block_pool import BlockArray, BlockPool, OutOfBlocks
 from radix_cache.handle import BranchHandle, CachedSequence
 from radix_cache.idle_leaves import IdleLeaves
 from radix_cache.known_branches import KnownBranches
 from radix_cache.misses import MissAccount
-from radix_cache.nodes import IDLE, LEASED, RUNNING, Node, Owner, Tier
+from radix_cache.nodes import IDLE, LEASED, RUNNING, UNIT, Node, Owner, Tier, path_blocks
 from radix_cache.retention import Retention
 from radix_cache.tenant_shares import Demand
 from radix_cache.tiers import RUN_BLOCKS, LowerTiers
@@ -74,7 +76,7 @@ class Evictor:
             blocks += self._retention.leased_above_shares(unlocked)
         if sequence is None or not sequence.admitted:
             windows = self._branches.windows
-            if windows is not None and not windows.may_admit():
+            if windows is not None and not windows.may_admit(sequence):
                 return 0
             blocks -= self._reserve
         return max(0, blocks)
@@ -128,8 +130,11 @@ class Evictor:
 
     def bring_back(self, handle: BranchHandle) -> None:
         """Order a branch's blocks one tier up, as far as free blocks but the reserve and idle
-        ones reach. They count as used now."""
+        ones reach, unless no sequence could begin at its end. They count as used now."""
         assert self._lower is not None
+        below = self._lower.below
+        if below.reach(handle.node, handle.length) < handle.length:
+            return
         tick, klass = self._tree.next_tick(), handle.klass
         self._tree.hold(handle, RUNNING)  # so that it is not evicted for itself
         self._lower.read(handle.node, handle.length)
@@ -139,6 +144,13 @@ class Evictor:
             and self._slots.kept.lower is not None
         ):
             self._slots.kept.lower.fetch(handle.end)
+        with below.kept(handle.node, below.rows_read_from(handle.length)):
+            self._bring_up(handle, tick)
+        self._tree.hold(handle, klass)
+
+    def _bring_up(self, handle: BranchHandle, tick: int) -> None:
+        """Bring what a branch has in host memory to the device, as far as there is room."""
+        assert self._lower is not None
         far = handle.node
         while far.tier == Tier.DISK and far.parent is not None:
             far = far.parent
@@ -148,15 +160,61 @@ class Evictor:
         start = near.end
         missing = far.end - start - (self._pool.num_free - self._reserve)
         if missing > 0:
-            missing -= self._make_from_idle(missing, Demand(owner=handle.owner, blocks=missing))
+            demand = Demand(owner=handle.owner, blocks=missing)
+            missing -= self._make_from_idle(missing, demand)
         end = far.end - max(0, missing)
         if end > start:
             far = self._tree.climb(far, end)
             if end < far.end:
                 far = self._tree.split(far, end)
-            self._lower.promote(far, start, self._pool.take(end - start).copy())
-            far.last_use = handle.node.last_use = tick
-        self._tree.hold(handle, klass)
+            targets = self._pool.take(end - start).copy()
+            if self._has_window_blocks(handle, start, targets):
+                self._lower.promote(far, start, targets)
+                far.last_use = handle.node.last_use = tick
+            else:
+                self._pool.release(targets)
+
+    def take_down(self, handle: BranchHandle, blocks: list[int]) -> bool:
+        """Move the last device blocks of a branch below the device, since the rows that its next
+        sequence reads are about to go: there they stay. It is leased no longer then.
+
+        Args:
+            blocks: those with such rows; as many go as are in one node.
+
+        Returns:
+            False: the branch runs or is about to, others hold these blocks, or there is no room.
+        """
+        lower, node = self._lower, handle.node
+        if lower is None or handle.sequence is not None or handle.klass > LEASED:
+            return False
+        while node.tier and node.parent is not None:
+            node = node.parent
+        alone = node.weight in (0, UNIT[handle.klass])
+        if node.parent is None or node.branches or node.busy or not alone:
+            return False
+        cut = min(len(blocks), node.size)
+        last = node.edge.block_ids()[-cut:]
+        if not np.array_equal(last, blocks[-cut:]) or not lower.has_room(cut):
+            return False
+        if handle.klass:
+            self._retention.break_one(handle)
+        self._pool.release(lower.demote(node, cut))
+        return True
+
+    def _has_window_blocks(self, handle: BranchHandle, start: int, targets: BlockArray) -> bool:
+        """Whether those of ``targets``, for a branch's blocks from block ``start`` on, have window
+        blocks now that the branch's next sequence reads."""
+        windows = self._branches.windows
+        if windows is None:
+            return True
+        assert self._lower is not None
+        length, end = handle.length, start + len(targets)
+        first = windows.kept_from(self._lower.below.along(handle.node, length))
+        if first >= end:
+            return True
+        near = self._tree.climb(handle.node, start)
+        table = np.concatenate([path_blocks(near, start), targets])
+        return windows.bring_back(handle, table[first:], whole=end == length)
 
     def drop(self, handle: BranchHandle) -> None:
         """Take a branch that does not run off the tree, and off the device what nobody else

@@ -181,6 +181,7 @@ class CachedSequence:
 
     __slots__ = (
         "admitted",
+        "at_end",
         "beyond",
         "block_size",
         "came_from",
@@ -221,6 +222,8 @@ class CachedSequence:
         self.block_size = block_size
         self.beyond: Holder | None = None
         """Keeps what was found in host memory until it is restored. For the cache."""
+        self.at_end = False
+        """What is restored ends where its branch did. For the cache."""
         self.is_new = False
         """``begin`` made the branch's handle. For the cache."""
         self.admitted = False
@@ -230,8 +233,8 @@ class CachedSequence:
         self.num_shared_blocks = num_shared
         """Leading blocks that are in the tree: never write to them."""
         self.num_device_blocks = num_shared
-        """Leading blocks that were on the device: with recurrent layers more than the table has,
-        before it is restored."""
+        """Leading blocks that were on the device: with recurrent layers, or where rows behind
+        windows are given back, more than the table has before it is restored."""
         self.num_prompt_tokens = num_prompt
         self.num_cached_tokens = 0
         """Prompt tokens whose KV is on the device, a multiple of the block size; with recurrent
@@ -277,7 +280,9 @@ class CachedSequence:
         """By so many ``num_cached_tokens`` grows then."""
         if self.far is not None:
             return self.far.position - self.num_cached_tokens
-        return self.num_restorable_blocks * self.block_size
+        if self.beyond is None:
+            return 0
+        return self.beyond.length * self.block_size - self.num_cached_tokens
 
     @property
     def miss_causes(self) -> dict[str, int]:

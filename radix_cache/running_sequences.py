@@ -16,9 +16,9 @@ from radix_cache.edge import TokenArray
 from radix_cache.evictor import Evictor
 from radix_cache.handle import BranchHandle, CachedSequence
 from radix_cache.known_branches import KnownBranches
-from radix_cache.matching import Matcher
+from radix_cache.matching import Match, Matcher
 from radix_cache.misses import MissAccount
-from radix_cache.nodes import IDLE, RUNNING, Holder, Owner
+from radix_cache.nodes import IDLE, RUNNING, Holder, Owner, path_blocks
 from radix_cache.publishing import Publisher
 from radix_cache.retention import Retention
 from radix_cache.slot_pool import OutOfSlots
@@ -86,9 +86,10 @@ class RunningSequences:
             near = tree.climb(near, shared)
             restorable = 0 if far is None or far is resume else far.blocks
         if self._windows is not None:
-            shared = restorable = self._windows.reach_of(table[:shared])
-            cached = shared * size
-            near = tree.climb(near, shared)
+            restorable = shared = self.reach(match)
+            if restorable > match.shared:
+                shared = self._windows.reach_of(table[: match.shared])
+            cached, near = shared * size, tree.climb(near, shared)
         sequence = CachedSequence(
             handle, table, num_shared=shared, num_prompt=len(tokens), block_size=size
         )
@@ -99,10 +100,9 @@ class RunningSequences:
             self._misses.resumed(sequence, found, position=position, known=handle.known)
             sequence.junction = found if found > position else None
             self._slots.began(sequence, resume, far)
-        if self._windows is not None and shared < match.shared:
-            found = match.shared * size
-            self._misses.resumed(sequence, found, position=cached, known=handle.known)
-            sequence.rows_points = [match.shared]
+        if self._windows is not None and restorable < match.position:
+            self._lacks_rows(sequence, handle, match.position, restorable)
+        sequence.at_end = handle.length == restorable
         handle.sequence = sequence
         handle.table, handle.seen = table, tree.tick
         if restorable > match.shared:
@@ -116,6 +116,23 @@ class RunningSequences:
         if shared < near.end:
             self._branches.stopped_inside(sequence)
         return sequence
+
+    def _lacks_rows(
+        self, sequence: CachedSequence, handle: BranchHandle, found: int, reach: int
+    ) -> None:
+        """Note that of ``found`` blocks only ``reach`` are of use, since the window at their end is
+        not there: it is kept when it has been computed again."""
+        size = self._tree.block_size
+        self._misses.resumed(sequence, found * size, position=reach * size, known=handle.known)
+        sequence.rows_points = [found]
+
+    def reach(self, match: Match) -> int:
+        """Blocks of a match behind which a sequence can begin, once they are on the device."""
+        if self._windows is None:
+            return match.position
+        if self._lower is not None:
+            return self._lower.below.reach(match.node, match.position)
+        return self._windows.reach_of(path_blocks(match.node, match.position))
 
     # Blocks
 
@@ -179,11 +196,8 @@ class RunningSequences:
         tree = self._tree
         start, end = sequence.num_device_blocks, beyond.length
         more = sequence.num_restorable_tokens
-        self._evictor.make_room(sequence, end - start)
-        if end < beyond.node.end:
-            tree.split(beyond.node, end)
-        sequence.table[start:end] = self._pool.take(end - start)
-        self._lower.promote(beyond.node, start, sequence.table[start:end].copy())
+        with self._lower.below.kept(beyond.node, self._lower.below.rows_read_from(end)):
+            self._bring_up(sequence, beyond, self._lower)
         tree.move(handle, beyond.node, end)
         handle.seen = tree.tick
         sequence.num_cached_tokens += more
@@ -192,6 +206,20 @@ class RunningSequences:
         if self._slots is not None:
             self._slots.restored(sequence)
         self._misses.restored(end - start)
+
+    def _bring_up(self, sequence: CachedSequence, beyond: Holder, lower: LowerTiers) -> None:
+        """Order what is below the device up to where ``beyond`` ends."""
+        start, end = sequence.num_device_blocks, beyond.length
+        if self._windows is not None:
+            self._windows.check_restore(lower.below.along(beyond.node, end))
+        self._evictor.make_room(sequence, end - start)
+        if end < beyond.node.end:
+            self._tree.split(beyond.node, end)
+        sequence.table[start:end] = self._pool.take(end - start)
+        if self._windows is not None:
+            held = lower.below.along(beyond.node, end)
+            self._windows.restore(sequence, end, held, at_end=sequence.at_end)
+        lower.promote(beyond.node, start, sequence.table[start:end].copy())
 
     def trim(self, sequence: CachedSequence, num_tokens: int) -> None:
         """Give private blocks back that ``num_tokens`` tokens do not reach."""
@@ -255,7 +283,7 @@ class RunningSequences:
             self._slots.end(sequence, state_of, kind)
         elif self._slots is not None:
             self._slots.withdrawn(sequence)
-        if self._windows is not None and sequence.admitted:
+        if self._windows is not None:
             self._windows.ended(sequence)
         self._release_private(sequence, handle, sequence.num_shared_blocks)
         self._branches.ended(sequence)

@@ -54,7 +54,8 @@ class TierUpkeep:
         if self.lower is None:
             return 0
         if self._slots is None:
-            return self.lower.read(match.node, match.position)
+            end = self.lower.below.reach(match.node, match.position)
+            return self.lower.read(self._tree.climb(match.node, end), end) if end else 0
         states, resume = self.states, None
         if states is not None:
             resume = self._slots.find_anywhere(owner, match.node, match.position, tokens)

@@ -25,10 +25,12 @@ from radix_cache.disk_copies import DiskCopies
 from radix_cache.edge import NO_BLOCKS
 from radix_cache.idle_leaves import IdleLeaves
 from radix_cache.keys import chain_keys, root_key
+from radix_cache.lower_blocks import LowerBlocks
 from radix_cache.misses import MissAccount
 from radix_cache.nodes import IDLE, RUNNING, Holder, Node, Tier, path_from
 from radix_cache.transfers import BlockMove, BlockMover, RunContent, StoredRun, TierBlocks
 from radix_cache.tree import RadixTree
+from radix_cache.window_rows import WindowRows
 
 RUN_BLOCKS: Final = 64
 """Blocks leave the device and host memory in runs of at least so many, where there are."""
@@ -49,6 +51,8 @@ class LowerTiers:
         misses: is told what is forgotten.
         host_blocks: at least 1, since the disk is reached through host memory.
         disk_blocks: 0 means that there is no disk.
+        windows: the device's rows of layers with a window; None where every block has all rows.
+        host_window_blocks: so many host blocks have room for such rows.
     """
 
     def __init__(
@@ -60,6 +64,8 @@ class LowerTiers:
         *,
         host_blocks: int,
         disk_blocks: int,
+        windows: WindowRows | None = None,
+        host_window_blocks: int = 0,
     ) -> None:
         self._tree = tree
         self._mover = mover
@@ -70,14 +76,18 @@ class LowerTiers:
         self._being_written = 0
         self.on_write: Callable[[Node], None] = lambda node: None
         """Called with each node whose blocks are about to be ordered to the disk."""
-        self.host = TierBlocks(Tier.HOST, host_blocks)
-        self.disk = TierBlocks(Tier.DISK, disk_blocks) if disk_blocks else None
+        self.host = TierBlocks(Tier.HOST, host_blocks, near_rows=host_window_blocks)
+        self.disk: TierBlocks | None = None
+        if disk_blocks:
+            near_rows = disk_blocks if windows is not None else 0
+            self.disk = TierBlocks(Tier.DISK, disk_blocks, near_rows=near_rows)
+        self.below = LowerBlocks(self.host, self.disk, windows)
+        self._windows = windows
         self._copies: DiskCopies | None = None
         if self.disk is not None:
             self._copies = DiskCopies(
                 tree,
-                self.host,
-                self.disk,
+                self.below,
                 run_blocks=RUN_BLOCKS,
                 order=self._order,
                 make_room=self._make_room,
@@ -91,13 +101,11 @@ class LowerTiers:
         self.failed_blocks = 0
         """Blocks of orders from or to the disk that failed."""
 
-    def _blocks(self, tier: int) -> TierBlocks:
-        if tier == Tier.HOST:
-            return self.host
-        assert self.disk is not None
-        return self.disk
-
     # Device and host
+
+    def has_room(self, count: int) -> bool:
+        """Whether so many blocks find room in host memory; what is idle there goes for them."""
+        return self._make_room(self.host, count) == count
 
     def demote(self, leaf: Node, cut: int) -> BlockArray:
         """Move the last ``cut`` blocks of a device leaf to host memory, as many of the upper
@@ -110,12 +118,16 @@ class LowerTiers:
             keep = leaf.size - (cut - room)
             self._misses.forgetting(leaf, keep)
             freed = tree.trim(leaf, keep)
+            if self._windows is not None:
+                self._windows.freed(freed)
         if room:
             if room < leaf.size:
                 tree.split(leaf, leaf.end - room)
-            targets = self.host.take(room)
+            targets = self.below.take(Tier.HOST, Tier.DEVICE, leaf.edge.block_ids())
             sources = tree.place(leaf, Tier.HOST, targets, self._tree.next_tick())
             self._order(Tier.DEVICE, Tier.HOST, sources, targets, None)
+            if self._windows is not None:
+                self._windows.went_down(sources[self.host.near[targets] >= 0])
             freed = np.concatenate([sources, freed])
             for child in list(tree.children(leaf)):
                 tree.join(child)
@@ -123,7 +135,8 @@ class LowerTiers:
 
     def promote(self, far: Node, start: int, targets: BlockArray) -> None:
         """Copy the host blocks from position ``start`` to the end of ``far`` to the device
-        blocks ``targets``, which the tree keeps from now on."""
+        blocks ``targets``, which the tree keeps from now on; rows of layers with a window go along
+        where these have window blocks."""
         tree = self._tree
         tick = tree.next_tick()
         sources: list[BlockArray] = []
@@ -138,7 +151,7 @@ class LowerTiers:
 
     def adopt(self, node: Node, targets: BlockArray) -> None:
         """Let ``node`` have the device blocks of a sequence that has computed it again."""
-        tier = self._blocks(node.tier)
+        tier = self.below.of(node.tier)
         tier.release(self._tree.place(node, Tier.DEVICE, targets, self._tree.next_tick()))
 
     # Host and disk
@@ -214,7 +227,8 @@ class LowerTiers:
     def read(self, far: Node, end: int) -> int:
         """Order what of the path to block position ``end`` in ``far`` is on disk into host
         memory, from its upper end and as far as there is room; returns how many of its blocks
-        are on their way now."""
+        are on their way now. Rows of layers with a window come as far as a sequence reads them
+        that begins there, and others where there is room to spare."""
         if far.tier != Tier.DISK:
             return 0
         if end < far.end:
@@ -222,17 +236,18 @@ class LowerTiers:
         keeper = Holder(far.owner)
         self._tree.move(keeper, far, far.end)
         self._tree.hold(keeper, RUNNING)  # the path shall not make room for itself
-        ordered = 0
-        for node in path_from(far, 0):
-            if node.tier != Tier.DISK:
-                continue
-            if node.busy:
+        ordered, rows_from = 0, self.below.rows_read_from(far.end)
+        with self.below.kept(far, rows_from):
+            for node in path_from(far, 0):
+                if node.tier != Tier.DISK:
+                    continue
+                if node.busy:
+                    ordered += node.size
+                    continue
+                if self._make_room(self.host, node.size) < node.size:
+                    break
+                self._order_slowly(node, Tier.DISK, Tier.HOST, None, rows_from=rows_from)
                 ordered += node.size
-                continue
-            if self._make_room(self.host, node.size) < node.size:
-                break
-            self._order_slowly(node, Tier.DISK, Tier.HOST, None)
-            ordered += node.size
         self._tree.hold(keeper, IDLE)
         self._tree.drop(keeper)
         return ordered
@@ -250,7 +265,7 @@ class LowerTiers:
             return
         move, last, start = self._pending.pop(number)
         reading = move.source == Tier.DISK
-        source, target = self._blocks(move.source), self._blocks(move.target)
+        source, target = self.below.of(move.source), self.below.of(move.target)
         source.used(move.source_blocks)
         target.used(move.target_blocks)
         if not reading:
@@ -302,7 +317,8 @@ class LowerTiers:
         assert disk is not None
         places = {} if places is None else places
         kept = [NO_BLOCKS]
-        for run in sorted(runs, key=lambda r: r.content.position):
+        with_rows = [NO_BLOCKS]
+        for run in sorted(runs, key=lambda r: (r.content.position, _lacking(r))):
             content = run.content
             owner = tree.owner(content.tenant) if content.tenant else tree.published
             place: tuple[Node, int] | None = (owner.root, 0)
@@ -325,8 +341,11 @@ class LowerTiers:
                 position += 1
                 places[content.tenant, key] = node, position
             kept.append(run.blocks)
+            if self._windows is not None:
+                with_rows.append(run.blocks if run.near is None else run.blocks[run.near])
         claimed = np.concatenate(kept)
         disk.claim(claimed)
+        disk.give_rows(np.concatenate(with_rows))
         return len(claimed)
 
     # Evictor and orders
@@ -357,15 +376,22 @@ class LowerTiers:
             below.extend(self._tree.children(each))
         for each in reversed(below):
             self._misses.forgetting(each, 0)
-            self._blocks(each.tier).release(self._tree.trim(each, 0))
+            self.below.of(each.tier).release(self._tree.trim(each, 0))
 
     def _order_slowly(
-        self, node: Node, source: Tier, target: Tier, content: RunContent | None
+        self,
+        node: Node,
+        source: Tier,
+        target: Tier,
+        content: RunContent | None,
+        *,
+        rows_from: int = 0,
     ) -> None:
-        targets = self._blocks(target).take(node.size)
         sources = node.edge.block_ids()
-        self._blocks(source).use(sources)
-        self._blocks(target).use(targets)
+        first = max(0, rows_from - node.start)
+        targets = self.below.take(target, source, sources, first_rows=first)
+        self.below.of(source).use(sources)
+        self.below.of(target).use(targets)
         node.busy = True
         move = self._order(source, target, sources, targets, content)
         self._pending[move.number] = (move, node, node.start)
@@ -379,6 +405,7 @@ class LowerTiers:
         content: RunContent | None,
     ) -> BlockMove:
         self.moved_blocks[source, target] += len(sources)
+        source_near, target_near = self.below.moving(source, target, sources, targets)
         move = BlockMove(
             number=self.next_number(),
             source=source,
@@ -386,12 +413,15 @@ class LowerTiers:
             source_blocks=sources,
             target_blocks=targets,
             content=content,
+            source_near=source_near,
+            target_near=target_near,
         )
         self._mover.move(move)
         return move
 
     def check(self) -> None:
         """Recount the blocks of both tiers; AssertionError if one is lost or doubled."""
+        self.below.check()
         for tier in (self.host, self.disk):
             if tier is not None:
                 moves = [move for move, _, _ in self._pending.values() if move.target == tier.tier]
@@ -425,6 +455,11 @@ class LowerTiers:
             key = chain_keys(key, each.edge.token_ids(), self._tree.block_size)[-1]
             each.chain = key
         return key
+
+
+def _lacking(run: StoredRun) -> int:
+    """Blocks of a run without rows of layers with a window."""
+    return 0 if run.near is None else int((~run.near).sum())
 
 
 def _is_way(source: Tier, target: Tier) -> bool:

@@ -9,18 +9,22 @@ A running sequence pins its window. What it leaves behind goes first. Where it e
 sequences have gone on from before, is a *resume point*: its blocks go together, those of branches
 that nobody waits for before others, of the tenant that has most, the point used longest ago first.
 
+Where there are tiers below the device, rows go down with their blocks (``lower_blocks``), and what
+of a point is still here stays for as long as the rest may come back.
+
 Ids alone, no tensors. Always true: a window block is free or one block's; what is pinned stays; so
 many sequences are let in that those who run never lack window blocks.
 """
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from radix_cache.block_pool import BlockArray, BlockPool, OutOfBlocks
 from radix_cache.handle import BranchHandle, CachedSequence
-from radix_cache.nodes import IDLE, RUNNING, Owner
+from radix_cache.nodes import IDLE
+from radix_cache.window_points import WindowPoints
 
 NONE = -1
 _SLACK_BLOCKS = 2
@@ -36,25 +40,14 @@ def blocks_of_window(window: int, block_size: int) -> int:
     return max(1, -(-(window - 1) // block_size))
 
 
+def kept_for(window: int, block_size: int) -> int:
+    """Blocks before a place whose rows are kept for those who begin there."""
+    return blocks_of_window(window, block_size) + _SLACK_BLOCKS
+
+
 def claim_of(window: int, block_size: int) -> int:
     """Window blocks that a running sequence holds at most, but for those of a step's tokens."""
-    return blocks_of_window(window, block_size) + _SLACK_BLOCKS + _ENDS
-
-
-class _Point:
-    """A place where a sequence can begin: the blocks before it that it reads."""
-
-    __slots__ = ("blocks", "handle", "owner")
-
-    def __init__(self, blocks: list[int], owner: Owner, handle: BranchHandle | None) -> None:
-        self.blocks = blocks
-        self.owner = owner
-        self.handle = handle
-        """The branch that ends here; None where no branch is known to come back."""
-
-    @property
-    def klass(self) -> int:
-        return IDLE if self.handle is None else self.handle.klass
+    return kept_for(window, block_size) + _ENDS
 
 
 class WindowRows:
@@ -82,7 +75,9 @@ class WindowRows:
     ) -> None:
         self._block_size = block_size
         self._needed = blocks_of_window(window, block_size)
-        self._keep_tokens = self._needed * block_size + _SLACK_BLOCKS * block_size
+        self.most_kept = kept_for(window, block_size)
+        """Blocks before a place whose rows are kept for those who begin there."""
+        self._keep_tokens = self.most_kept * block_size
         self._claim = claim_of(window, block_size)
         self._for_a_step = -(-step_tokens // block_size)
         if num_window_blocks < self._claim + self._for_a_step:
@@ -94,16 +89,15 @@ class WindowRows:
         self.place: BlockArray = np.full(num_blocks, NONE, dtype=np.int32)
         """[num_blocks] the window block of each block, -1 where it has none."""
         self._pins = np.zeros(num_blocks, dtype=np.int32)
-        self._kept = np.zeros(num_blocks, dtype=np.int32)
-        """Resume points that need each block."""
         self._left: dict[int, None] = {}
         """Blocks with rows that nobody reads or keeps, those left first in front."""
-        self._points: defaultdict[Owner, OrderedDict[_Point, None]] = defaultdict(OrderedDict)
-        """Of each tenant, the one used longest ago in front."""
-        self._ending: dict[int, list[_Point]] = {}
-        """Points by their last block."""
-        self._ends: dict[BranchHandle, _Point] = {}
+        self._points = WindowPoints(num_blocks, on_kept=self._stay, on_left=self._leave)
         self._running = 0
+        self._restored: set[CachedSequence] = set()
+        """Of those that count as running, the ones whose path has come up for them to begin."""
+        self.on_evict: Callable[[BranchHandle, list[int]], bool] = lambda handle, blocks: False
+        """Asked before the place where a branch has ended is let go, with those of its blocks that
+        are on the device: whether the last of them have gone below it instead, with their rows."""
         self.evicted = 0
         """Blocks that have lost their rows to others."""
 
@@ -128,9 +122,12 @@ class WindowRows:
         of which as many as a window takes have rows."""
         count = len(table)
         held = self.place[table[max(0, count - self._needed) :]] >= 0
-        if held.all():
-            return count
-        missing = np.flatnonzero(self.place[table] < 0)
+        return count if held.all() else self.reach_of_rows(self.place[table] >= 0)
+
+    def reach_of_rows(self, held: npt.NDArray[np.bool_]) -> int:
+        """The same of blocks of which these have rows, bool [n], wherever they are."""
+        count = len(held)
+        missing = np.flatnonzero(~held)
         edges = np.concatenate(([-1], missing, [count]))
         enough = np.diff(edges) - 1 >= self._needed
         enough[0] = True  # from the first token on there is no window before it
@@ -138,37 +135,104 @@ class WindowRows:
 
     # Running
 
-    def may_admit(self) -> bool:
-        """Whether one more sequence could run without ever lacking window blocks."""
+    def may_admit(self, sequence: CachedSequence | None = None) -> bool:
+        """Whether one more sequence could run without ever lacking window blocks; ``sequence``, if
+        it does not count already."""
+        if sequence is not None and sequence in self._restored:
+            return True
         claims = (self._running + 1) * self._claim
         return claims + self._for_a_step <= self._pool.num_blocks
 
     def check_admission(self, sequence: CachedSequence) -> None:
         """Raise OutOfBlocks where as many sequences run as there is room for, or rows have gone
         since they were found."""
+        if sequence not in self._restored:
+            end = sequence.num_shared_blocks
+            self._check_room(found=self.reach_of(sequence.table[:end]) == end)
+
+    def _check_room(self, *, found: bool) -> None:
         if not self.may_admit():
             raise OutOfBlocks(
                 f"all {self._pool.num_blocks} window blocks may be needed by {self._running} "
                 "sequences that run"
             )
-        end = sequence.num_shared_blocks
-        if self.reach_of(sequence.table[:end]) < end:
+        if not found:
             raise OutOfBlocks("rows of the window have been evicted since they were found")
+
+    def check_restore(self, held: npt.NDArray[np.bool_]) -> None:
+        """The same before a path comes up of whose blocks these have rows, bool [n]."""
+        self._check_room(found=self.reach_of_rows(held) == len(held))
+
+    def restore(
+        self, sequence: CachedSequence, end: int, held: npt.NDArray[np.bool_], *, at_end: bool
+    ) -> None:
+        """Give window blocks to those of the last blocks before block ``end`` of a sequence that
+        are about to come up with their rows, and pin its window; this was checked. It counts as
+        running from now on.
+
+        Args:
+            held: bool [end], which blocks have rows, on the device or below.
+            at_end: that is where its branch has ended.
+        """
+        begin = self.kept_from(held)
+        blocks, handle = sequence.table[begin:end], sequence.handle
+        assert handle is not None
+        self._pin(blocks)
+        self._furnish(blocks)
+        self._running += 1
+        self._restored.add(sequence)
+        sequence.rows_from, sequence.rows_to = begin, end
+        if at_end:
+            self._points.move_end(handle, blocks)
+
+    def kept_from(self, held: npt.NDArray[np.bool_]) -> int:
+        """The first of those blocks at the end, of which ``held`` have rows, that are kept for who
+        begins behind them."""
+        begin = max(0, len(held) - self.most_kept)
+        bare = np.flatnonzero(~held[begin:])
+        return begin + int(bare[-1]) + 1 if len(bare) else begin
+
+    def bring_back(self, handle: BranchHandle, blocks: BlockArray, *, whole: bool) -> bool:
+        """Give window blocks to those of ``blocks``, int32, that are about to come up with their
+        rows for a branch that is expected back, at the cost of branches that nobody waits for.
+        False: there are not so many.
+
+        Args:
+            blocks: the last ones that the branch needs, as far as they will be on the device.
+            whole: they end where the branch does.
+        """
+        if not len(blocks):
+            return True
+        self._pin(blocks)
+        while self._pool.num_free < int((self.place[blocks] < 0).sum()):
+            point = self._points.first_to_go()
+            if not self._left and (point is None or point.klass > IDLE):
+                break
+            self._evict()
+        enough = self._pool.num_free >= int((self.place[blocks] < 0).sum())
+        if enough:
+            self._furnish(blocks)
+            self._points.move_end(handle, blocks).whole = whole
+        self._unpin(blocks)
+        return enough
 
     def admit(self, sequence: CachedSequence) -> None:
         """Pin the window of a sequence that begins to run; its admission was checked."""
         end = sequence.num_shared_blocks
-        table = sequence.table[:end]
-        self._running += 1
-        begin = end - len(self._held_before(table))
-        sequence.rows_from, sequence.rows_to = begin, end
-        self._pin(table[begin:])
+        if sequence in self._restored:
+            self._restored.discard(sequence)
+        else:
+            table = sequence.table[:end]
+            self._running += 1
+            begin = end - len(self._held_before(table))
+            sequence.rows_from, sequence.rows_to = begin, end
+            self._pin(table[begin:])
         if end:
             self._resumed_at(sequence)
 
     def _held_before(self, table: BlockArray) -> BlockArray:
         """The last blocks of a table that have rows, as many as are kept behind a sequence."""
-        most = table[max(0, len(table) - self._needed - _SLACK_BLOCKS) :]
+        most = table[max(0, len(table) - self.most_kept) :]
         bare = np.flatnonzero(self.place[most] < 0)
         return most[int(bare[-1]) + 1 :] if len(bare) else most
 
@@ -177,12 +241,9 @@ class WindowRows:
         was before."""
         handle = sequence.handle
         assert handle is not None
-        last = int(sequence.table[sequence.rows_to - 1])
-        for point in self._ending.get(last, ()):
-            if point.owner is handle.owner and point.handle in (None, handle):
-                self._points[point.owner].move_to_end(point)
-                return
-        self._add(sequence.table[sequence.rows_from : sequence.rows_to], handle.owner, None)
+        if not self._points.used(int(sequence.table[sequence.rows_to - 1]), handle):
+            blocks = sequence.table[sequence.rows_from : sequence.rows_to]
+            self._points.add(blocks, handle.owner, None)
 
     def reach(self, sequence: CachedSequence, end: int) -> None:
         """Have window blocks for the tokens of a running sequence before position ``end``."""
@@ -190,13 +251,17 @@ class WindowRows:
         new = sequence.table[sequence.rows_to : reached]
         if not len(new):
             return
-        bare = new[self.place[new] < 0]
+        self._furnish(new)
+        self._pin(new)
+        sequence.rows_to = reached
+
+    def _furnish(self, blocks: BlockArray) -> None:
+        """Give window blocks to those that have none."""
+        bare = blocks[self.place[blocks] < 0]
         while self._pool.num_free < len(bare):
             self._evict()
         if len(bare):
             self.place[bare] = self._pool.take(len(bare))
-        self._pin(new)
-        sequence.rows_to = reached
 
     def window_of(self, sequence: CachedSequence, start: int, end: int) -> tuple[int, BlockArray]:
         """The rows that the tokens of a running sequence from ``start`` to before ``end`` read and
@@ -229,31 +294,34 @@ class WindowRows:
         handle = sequence.handle
         assert handle is not None
         last = int(sequence.table[end - 1])
-        begin = max(sequence.rows_from, end - self._needed - _SLACK_BLOCKS)
-        known = any(point.handle is None for point in self._ending.get(last, ()))
-        if end - begin >= min(end, self._needed) and not known:
-            self._add(sequence.table[begin:end], handle.owner, None)
+        begin = max(sequence.rows_from, end - self.most_kept)
+        if end - begin >= min(end, self._needed) and not self._points.for_any(last):
+            self._points.add(sequence.table[begin:end], handle.owner, None)
 
     def ended(self, sequence: CachedSequence) -> None:
-        """A sequence that ran ends: its branch may come back to where its shared blocks end."""
+        """A sequence ends: if it ran or its path came up for it, its branch may come back to where
+        its shared blocks end."""
+        if not sequence.admitted and sequence not in self._restored:
+            return
+        self._restored.discard(sequence)
         handle = sequence.handle
         assert handle is not None
         self._running -= 1
         end = sequence.num_shared_blocks
-        begin = max(sequence.rows_from, end - self._needed - _SLACK_BLOCKS)
-        old = self._ends.pop(handle, None)
-        if end - begin >= min(end, self._needed) and end:
-            self._add(sequence.table[begin:end], handle.owner, handle)
-        if old is not None:
-            self._remove(old)
+        begin = max(sequence.rows_from, end - self.most_kept)
+        found = end - begin >= min(end, self._needed) and end
+        if found and (sequence.admitted or not sequence.is_new):
+            self._points.move_end(handle, sequence.table[begin:end])
+        elif found:
+            self._points.add(sequence.table[begin:end], handle.owner, None)
+        else:
+            self.branch_left(handle)
         self._unpin(sequence.table[sequence.rows_from : sequence.rows_to])
         sequence.rows_from = sequence.rows_to = 0
 
     def branch_left(self, handle: BranchHandle) -> None:
         """A branch is released: nobody is known to come back to its end."""
-        point = self._ends.pop(handle, None)
-        if point is not None:
-            self._remove(point)
+        self._points.end_left(handle)
 
     # Blocks
 
@@ -271,13 +339,18 @@ class WindowRows:
                 self._pin(sequence.table[at : at + 1])
                 self._pins[mine] -= 1
 
+    def keeps(self, blocks: BlockArray) -> npt.NDArray[np.bool_]:
+        """Of which of these the rows are kept for somebody who may begin behind them, bool [n]."""
+        return self._points.kept[blocks] > 0
+
+    def went_down(self, blocks: BlockArray) -> None:
+        """Blocks, int32, are about to be freed, the last ones on the device, and their rows are
+        below it: what is left here of the places that need them stays."""
+        self._points.went_down(blocks)
+
     def freed(self, blocks: BlockArray) -> None:
         """Blocks have left the tree, or the sequence that had them: so have their rows."""
-        for block in blocks[self._kept[blocks] > 0].tolist():
-            for point in list(self._ending.get(block, ())):
-                if point.handle is not None:
-                    self._ends.pop(point.handle, None)
-                self._remove(point)
+        self._points.freed(blocks)
         held = blocks[self.place[blocks] >= 0]
         if len(held):
             for block in held.tolist():
@@ -287,40 +360,21 @@ class WindowRows:
 
     def _pin(self, blocks: BlockArray) -> None:
         self._pins[blocks] += 1
-        for block in blocks.tolist():
-            self._left.pop(block, None)
+        self._stay(blocks.tolist())
 
     def _unpin(self, blocks: BlockArray) -> None:
         self._pins[blocks] -= 1
         self._leave(blocks.tolist())
 
-    def _leave(self, blocks: Iterable[int]) -> None:
+    def _stay(self, blocks: Iterable[int]) -> None:
         for block in blocks:
-            if not self._pins[block] and not self._kept[block] and self.place[block] >= 0:
-                self._left[block] = None
-
-    # Resume points
-
-    def _add(self, blocks: BlockArray, owner: Owner, handle: BranchHandle | None) -> None:
-        point = _Point(blocks.tolist(), owner, handle)
-        self._points[owner][point] = None
-        self._ending.setdefault(point.blocks[-1], []).append(point)
-        if handle is not None:
-            self._ends[handle] = point
-        self._kept[blocks] += 1
-        for block in point.blocks:
             self._left.pop(block, None)
 
-    def _remove(self, point: _Point) -> None:
-        del self._points[point.owner][point]
-        if not self._points[point.owner]:
-            del self._points[point.owner]
-        others = self._ending[point.blocks[-1]]
-        others.remove(point)
-        if not others:
-            del self._ending[point.blocks[-1]]
-        self._kept[point.blocks] -= 1
-        self._leave(point.blocks)
+    def _leave(self, blocks: Iterable[int]) -> None:
+        kept = self._points.kept
+        for block in blocks:
+            if not self._pins[block] and not kept[block] and self.place[block] >= 0:
+                self._left[block] = None
 
     def _evict(self) -> None:
         """Take the rows of a block that needs them least, or let go of a resume point."""
@@ -331,19 +385,10 @@ class WindowRows:
             self.place[block] = NONE
             self.evicted += 1
             return
-        point = self._first_to_go()
-        if point.handle is not None:
-            self._ends.pop(point.handle, None)
-        self._remove(point)
-
-    def _first_to_go(self) -> _Point:
-        owners = sorted(self._points, key=lambda owner: -len(self._points[owner]))
-        for klass in range(IDLE, RUNNING + 1):
-            for owner in owners:
-                for point in self._points[owner]:
-                    if point.klass == klass:
-                        return point
-        raise AssertionError("running sequences hold more window blocks than they claim")
+        point = self._points.first_to_go()
+        assert point is not None, "running sequences hold more window blocks than they claim"
+        if point.handle is None or not self.on_evict(point.handle, point.blocks):
+            self._points.let_go(point)
 
     # Checking
 
@@ -360,19 +405,17 @@ class WindowRows:
         assert not np.isin(free, used).any(), "a free window block with rows"
         assert (self.place[unheld] < 0).all(), "rows of a free block"
         pins = np.zeros_like(self._pins)
-        admitted = [sequence for sequence in running if sequence.admitted]
-        assert self._running == len(admitted), "sequences that run uncounted"
-        for sequence in admitted:
+        counted = [each for each in running if each.admitted or each in self._restored]
+        assert self._running == len(counted), "sequences that run uncounted"
+        assert self._restored <= {each for each in counted if not each.admitted}, "restored twice"
+        for sequence in counted:
             np.add.at(pins, sequence.table[sequence.rows_from : sequence.rows_to], 1)
         assert (pins == self._pins).all(), "pins of nobody"
         assert (self.place[self._pins > 0] >= 0).all(), "a window without rows"
-        kept = np.zeros_like(self._kept)
-        for points in self._points.values():
-            for point in points:
-                np.add.at(kept, point.blocks, 1)
-        assert (kept == self._kept).all(), "blocks kept for no resume point"
-        assert (self.place[self._kept > 0] >= 0).all(), "a resume point without rows"
+        self._points.check()
+        kept = self._points.kept
+        assert (self.place[kept > 0] >= 0).all(), "a resume point without rows"
         left = np.zeros(len(self.place), dtype=np.bool_)
         left[list(self._left)] = True
-        idle = (self.place >= 0) & (self._pins == 0) & (self._kept == 0)
+        idle = (self.place >= 0) & (self._pins == 0) & (kept == 0)
         assert (left == idle).all(), "rows that nobody reads and nobody may evict"

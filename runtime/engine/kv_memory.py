@@ -71,11 +71,11 @@ class KVMemory:
         if self._states is not None:
             self._spoiled += self._states.carry_out(self.cache.take_state_orders())
 
-    def settle(self, block_tables: BlockArray) -> None:
-        """See to it that a step may use its blocks: it waits for copies that touch them, and
-        for no other."""
+    def settle(self, block_tables: BlockArray, window_tables: BlockArray | None = None) -> None:
+        """See to it that a step may use its blocks, and window blocks where there are such: it
+        waits for copies that touch them, and for no other."""
         if self._transfer is not None:
-            self._transfer.settle(block_tables)
+            self._transfer.settle(block_tables, window_tables)
         self._carry_out()
 
     def residency(self) -> tuple[Residency, ...]:

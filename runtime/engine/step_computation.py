@@ -76,10 +76,14 @@ class StepComputation:
                 windows.reach(chunk.sequence.cached, end)
         inputs = [step_input(chunk, windows) for chunk in chunks]
         batch = StepBatch.build(inputs, self._runner.block_size)
-        self._memory.settle(batch.block_tables)
+        self._settle(batch)
         if self.lookahead is None:
             return self._runner.forward(batch)
         return self.lookahead.logits(chunks, batch)
+
+    def _settle(self, batch: StepBatch) -> None:
+        windows = None if batch.window is None else batch.window.block_tables
+        self._memory.settle(batch.block_tables, windows)
 
     def draw(self, chunks: Many[Chunk], logits: Tensor, outlook: Callable[[], Outlook]) -> Sampled:
         """A token for each row. While it is under way the next step is begun if that pays by
@@ -108,7 +112,7 @@ class StepComputation:
             has_block_ahead=lambda s: allocate_ahead(cache, s, num_running=num_running),
         )
         if batch is not None:
-            self._memory.settle(batch.block_tables)
+            self._settle(batch)
             lookahead.start(batch, drawing)
 
     def apart(self, chunks: Many[Chunk], logits: Logits | None) -> list[Logits | None]:

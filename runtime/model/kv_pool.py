@@ -14,6 +14,7 @@ Always true: blocks are never moved or cleared; what was not written is never re
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,6 +24,13 @@ from kernels.quantised_kv import row_size
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.kv_layout import KVGroup
 from runtime.model.pages_ahead import AHEAD_BYTES, PagesAhead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPart:
+    """Groups of a pool that have equally many blocks."""
+
+    groups: tuple[Tensor, ...]
 
 
 class KVPool:
@@ -72,9 +80,13 @@ class KVPool:
             ) from error
         ample = device.type == "cpu" and self.num_bytes > AHEAD_BYTES // 8
         kinds = list(zip(layout.groups, self.groups, strict=True))
-        self._all = _Written([made for group, made in kinds if not group.windowed], ample=ample)
         near = [made for group, made in kinds if group.windowed]
+        self.main = PoolPart(groups=tuple(made for group, made in kinds if not group.windowed))
+        """The groups that every block has rows in."""
+        self._all = _Written(self.main.groups, ample=ample)
         self._near = _Written(near, ample=ample) if near else None
+        self.near = PoolPart(groups=tuple(near)) if near else None
+        """Rows of layers with a window, where these have blocks of their own."""
         placed = [self.groups[group][place] for group, place in layout.places]
         self.layers = [(layer[0], layer[-1]) for layer in placed]
         """The result of ``layer`` for each."""

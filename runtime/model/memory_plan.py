@@ -89,7 +89,7 @@ def plan_memory(
     num_blocks, window_blocks = config.num_blocks, None
     if num_blocks is None:
         num_blocks = _blocks_that_fit(block, budget - states.num_bytes)
-    if model.window is not None and not config.host_kv_bytes:
+    if model.window is not None:
         parts = parted_bytes(model, config.block_size, kv_dtype)
         found = plan_windows(config, model.window, parts, budget)
         if found is not None:

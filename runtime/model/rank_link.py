@@ -40,6 +40,9 @@ class RoomBelow(NamedTuple):
     """The room of each rank below the device: blocks, and slots for states."""
 
     host_blocks: int = 0
+    host_window_blocks: int = 0
+    """The part of these that has room for rows of layers with a window, where rows behind windows
+    are given back."""
     host_states: int = 0
     disk_blocks: int = 0
     disk_states: int = 0

@@ -3,21 +3,38 @@
 Always true: without recurrent layers KV gets all of it.
 """
 
+from dataclasses import dataclass
+
 from runtime.config import EngineConfig
 from runtime.model.config import LoadError
 from runtime.model.rank_link import RoomBelow
 from runtime.model.state_plan import StatePlan
+from runtime.model.window_plan import plan_windows_below
 from runtime.offload.disk import slot_bytes
 from runtime.offload.state_file import state_slot_bytes
 
 
-def plan_below(config: EngineConfig, states: StatePlan, block: int) -> RoomBelow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowParts:
+    """Rows behind windows are given back on the device."""
+
+    window: int
+    """Tokens that layers with a window see."""
+    parts: tuple[int, int]
+    """Bytes of a block over the layers that see all, and over those with a window."""
+
+
+def plan_below(
+    config: EngineConfig, states: StatePlan, block: int, near: WindowParts | None = None
+) -> RoomBelow:
     """What ``config`` has room for below the device; of several ranks each has an equal share of
     the memory, for its part of each block.
 
     Args:
         states: on the device.
-        block: bytes of a block of KV, or of a rank's part of it.
+        block: bytes of a block of KV over all layers, or of a rank's part of it; on disk each
+            block takes them.
+        near: None where every block has all rows.
 
     Raises:
         LoadError: not for one block, or not for one state where there are states.
@@ -29,8 +46,14 @@ def plan_below(config: EngineConfig, states: StatePlan, block: int) -> RoomBelow
     disk_for_states = int(disk * (for_states / (kv + for_states)))
     slot = states.slot_bytes
     host_states = for_states // ranks // slot if slot else 0
+    host_blocks, host_window_blocks = kv // ranks // block, 0
+    if near is not None:
+        host_blocks, host_window_blocks = plan_windows_below(
+            config, near.window, near.parts, kv // ranks
+        )
     room = RoomBelow(
-        host_blocks=kv // ranks // block,
+        host_blocks=host_blocks,
+        host_window_blocks=host_window_blocks,
         host_states=host_states,
         disk_blocks=(disk - disk_for_states) // slot_bytes(block),
         disk_states=disk_for_states // state_slot_bytes(slot) if host_states else 0,

@@ -18,7 +18,7 @@ import stat
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -34,15 +34,23 @@ from radix_cache.transfers import BlockMove, Content, RunContent, StoredRun
 
 log = logging.getLogger(__name__)
 
+MARK_BYTES: Final = 17
+"""Of what is said of a slot's content (``SlotStore.mark``)."""
 ByteRows = npt.NDArray[np.uint8]
 """[rows, block_bytes]"""
+NearRows = tuple[ByteRows, BlockArray]
+"""Rows of layers with a window in main memory, where not every block has them: the memory of all,
+and int32, for each of some blocks, which row is its; -1: it has none."""
 
 MARK: Final = "keepwarm-kv.json"
 BLOCKS: Final = "blocks"
 _OWN_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 """Files in the folder are opened without following links: its blocks are overwritten."""
+_Bytes = bytes | bytearray | memoryview
 _FORMAT: Final = 1
 _MAGIC: Final = b"KWKVSLOT"
+_MAGIC_MAIN: Final = b"KWKVMAIN"
+"""The same for a slot whose block has no rows of layers with a window."""
 _HEADER: Final = struct.Struct("<8sIHH16s16s16s")
 """magic, position, tokens, bytes of the tenant's name, parent key, key, checksum of the KV."""
 _SUM_BYTES: Final = 16
@@ -74,26 +82,37 @@ class SlotFile:
         block_size: tokens per block.
         block_bytes: bytes of a block's KV.
         identity: of the model; KV of another one is refused, not overwritten.
+        near_bytes: of these, what rows of layers with a window take, behind the others; 0: every
+            block has all rows.
 
     Raises:
         StoreError: the folder cannot be used, or the disk has too little room.
     """
 
     def __init__(
-        self, folder: Path, *, num_blocks: int, block_size: int, block_bytes: int, identity: str
+        self,
+        folder: Path,
+        *,
+        num_blocks: int,
+        block_size: int,
+        block_bytes: int,
+        identity: str,
+        near_bytes: int = 0,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.block_bytes = block_bytes
         self._slot = slot_bytes(block_bytes)
-        self._padding = bytes(self._slot - _HEADER_BYTES - block_bytes)
+        self._main_bytes = block_bytes - near_bytes
         self._keys: dict[int, bytes] = {}
+        self._bare: set[int] = set()
+        """Slots whose blocks have no rows of layers with a window."""
         mark = {
             "format": _FORMAT,
             "identity": identity,
             "block_size": block_size,
             "block_bytes": block_bytes,
-        }
+        } | ({"near_bytes": near_bytes} if near_bytes else {})
         try:
             self._lock = _claim_folder(folder, mark)
         except OSError as error:
@@ -119,13 +138,26 @@ class SlotFile:
             header = os.pread(self._file, _HEADER_BYTES, block * self._slot)
             with contextlib.suppress(DamagedSlot):
                 content, key, _ = self._parse(header)
-                self._keys[block] = key
-                yield StoredRun(content=content, blocks=np.array([block], dtype=np.int32))
+                bare = self._note(block, key, bare=header.startswith(_MAGIC_MAIN))
+                blocks = np.array([block], dtype=np.int32)
+                yield StoredRun(content=content, blocks=blocks, near=np.array([not bare]))
+
+    def _note(self, block: int, key: bytes, *, bare: bool) -> bool:
+        """Note what a slot holds; returns ``bare``."""
+        self._keys[block] = key
+        (self._bare.add if bare else self._bare.discard)(block)
+        return bare
 
     def write(
-        self, content: Content, blocks: BlockArray, memory: ByteRows, rows: BlockArray
-    ) -> None:
-        """Write ``memory[rows[i]]`` to slot ``blocks[i]``, for a run of blocks.
+        self,
+        content: Content,
+        blocks: BlockArray,
+        memory: ByteRows,
+        rows: BlockArray,
+        near: NearRows | None = None,
+    ) -> int:
+        """Write ``memory[rows[i]]`` to slot ``blocks[i]``, for a run of blocks, and behind it the
+        rows of layers with a window that it has; returns how many bytes of KV that are.
 
         Raises:
             OSError: the disk is full or broken; slots not yet written keep what they had.
@@ -133,52 +165,89 @@ class SlotFile:
         assert isinstance(content, RunContent)
         size = self.block_size
         keys = [content.parent_key, *chain_keys(content.parent_key, content.tokens, size)]
+        total = 0
         for index, (block, row) in enumerate(zip(blocks.tolist(), rows.tolist(), strict=True)):
-            payload = memory[row]
+            payload = _payload(memory[row], near, index)
             header = self._header(
                 content.tenant,
                 content.position + index,
                 content.tokens[index * size : (index + 1) * size],
                 keys[index : index + 2],
-                xxhash.xxh3_128_digest(payload.data),
+                _checksum(payload),
+                bare=near is not None and len(payload) == 1,
             )
             self._keys.pop(block, None)
-            parts = (header, payload.data, self._padding)
+            size_here = sum(part.nbytes for part in payload)
+            padding = bytes(-(_HEADER_BYTES + size_here) % _PAGE)
+            parts: list[_Bytes] = [header, *(part.data for part in payload), padding]
             written = os.pwritev(self._file, parts, block * self._slot)
-            if written != self._slot:
-                raise OSError(f"{written} of {self._slot} bytes were written")
-            self._keys[block] = keys[index + 1]
+            wanted = _HEADER_BYTES + size_here + len(padding)
+            if written != wanted:
+                raise OSError(f"{written} of {wanted} bytes were written")
+            self._note(block, keys[index + 1], bare=header.startswith(_MAGIC_MAIN))
+            total += size_here
+        return total
 
-    def read(self, block: int, row: npt.NDArray[np.uint8]) -> None:
-        """Read a slot's KV into ``row``, uint8 [block_bytes].
+    def read(
+        self,
+        block: int,
+        row: npt.NDArray[np.uint8],
+        near: npt.NDArray[np.uint8] | None = None,
+    ) -> int:
+        """Read a slot's KV into ``row``, uint8 [block_bytes], without rows of layers with a window
+        where blocks have these apart: into ``near``, uint8, if these are wanted, too. Returns how
+        many bytes of KV were read.
 
         Raises:
             DamagedSlot: it is not what was written there; ``row`` holds anything.
             OSError: the disk cannot be read.
         """
-        header = bytearray(_HEADER_BYTES)
-        count = os.preadv(self._file, (header, row.data), block * self._slot)
+        header, bare = bytearray(_HEADER_BYTES), block in self._bare
+        if bare and near is not None:
+            raise DamagedSlot(f"slot {block} has no rows of layers with a window")
+        apart = self._main_bytes < self.block_bytes and not bare
+        if apart and near is None:
+            near = np.empty(self.block_bytes - self._main_bytes, dtype=np.uint8)
+        parts = [row] if near is None else [row, near]
+        size = sum(part.nbytes for part in parts)
+        buffers: list[_Bytes] = [header, *(part.data for part in parts)]
+        count = os.preadv(self._file, buffers, block * self._slot)
         _, key, checksum = self._parse(bytes(header))
-        if count != _HEADER_BYTES + self.block_bytes or key != self._keys.get(block):
+        same = header.startswith(_MAGIC_MAIN) == bare and key == self._keys.get(block)
+        if count != _HEADER_BYTES + size or not same:
             raise DamagedSlot(f"slot {block} holds other tokens")
-        if xxhash.xxh3_128_digest(row.data) != checksum:
+        if _checksum(parts) != checksum:
             raise DamagedSlot(f"slot {block} holds other bytes")
+        return size
 
     def mark(self, block: int) -> bytes:
-        """16 bytes that say which tokens a slot holds; none where it is not known."""
-        return self._keys.get(block, b"")
+        """See ``SlotStore.mark``: the chained key of the tokens, and whether rows of layers with a
+        window are missing."""
+        key = self._keys.get(block)
+        return b"" if key is None else key + bytes([block in self._bare])
 
     def expect(self, block: int, mark: bytes) -> None:
-        """Have ``read`` refuse a slot that holds other tokens than these."""
-        self._keys[block] = mark
+        """See ``SlotStore.expect``."""
+        self._keys[block] = mark[:-1]
+        self._bare.discard(block)
+        if mark[-1]:
+            self._bare.add(block)
 
     def _header(
-        self, tenant: str, position: int, tokens: TokenArray, keys: list[bytes], checksum: bytes
+        self,
+        tenant: str,
+        position: int,
+        tokens: TokenArray,
+        keys: list[bytes],
+        checksum: bytes,
+        *,
+        bare: bool,
     ) -> bytes:
         name = tenant.encode()
         if len(name) > _MOST_NAME_BYTES:
             raise OSError(f"a tenant's name of {len(name)} bytes")
-        fixed = _HEADER.pack(_MAGIC, position, len(tokens), len(name), *keys, checksum)
+        magic = _MAGIC_MAIN if bare else _MAGIC
+        fixed = _HEADER.pack(magic, position, len(tokens), len(name), *keys, checksum)
         said = fixed + name + tokens.astype("<i4").tobytes()
         said += bytes(_HEADER_BYTES - _SUM_BYTES - len(said))
         return said + xxhash.xxh3_128_digest(said)
@@ -190,7 +259,7 @@ class SlotFile:
             DamagedSlot: this is no header of ours, or not as it was written.
         """
         said, total = header[:-_SUM_BYTES], header[-_SUM_BYTES:]
-        if len(header) != _HEADER_BYTES or not said.startswith(_MAGIC):
+        if len(header) != _HEADER_BYTES or not said.startswith((_MAGIC, _MAGIC_MAIN)):
             raise DamagedSlot("no header")
         if xxhash.xxh3_128_digest(said) != total:
             raise DamagedSlot("a damaged header")
@@ -210,6 +279,23 @@ class SlotFile:
             tokens=tokens,
         )
         return content, key, checksum
+
+
+def _payload(
+    row: npt.NDArray[np.uint8], near: NearRows | None, index: int
+) -> list[npt.NDArray[np.uint8]]:
+    """The content of a slot: that of the block with number ``index`` of a run."""
+    if near is None or near[1][index] < 0:
+        return [row]
+    memory, places = near
+    return [row, memory[places[index]]]
+
+
+def _checksum(parts: Iterable[npt.NDArray[np.uint8]]) -> bytes:
+    digest = xxhash.xxh3_128()
+    for part in parts:
+        digest.update(part.data)
+    return digest.digest()
 
 
 def open_slots(path: Path, size: int) -> int:
@@ -283,18 +369,30 @@ class SlotStore(Protocol):
     block_bytes: int
 
     def write(
-        self, content: Content, blocks: BlockArray, memory: ByteRows, rows: BlockArray
-    ) -> None:
-        """Write ``memory[rows[i]]`` to slot ``blocks[i]``. Raises OSError."""
+        self,
+        content: Content,
+        blocks: BlockArray,
+        memory: ByteRows,
+        rows: BlockArray,
+        near: NearRows | None = None,
+    ) -> int:
+        """Write ``memory[rows[i]]`` to slot ``blocks[i]``, and what ``near`` has of it; returns how
+        many bytes that are. Raises OSError."""
         ...
 
-    def read(self, block: int, row: npt.NDArray[np.uint8]) -> None:
-        """Read a slot into ``row``. Raises DamagedSlot, OSError."""
+    def read(
+        self,
+        block: int,
+        row: npt.NDArray[np.uint8],
+        near: npt.NDArray[np.uint8] | None = None,
+    ) -> int:
+        """Read a slot into ``row`` and ``near``; returns how many bytes that are. Raises
+        DamagedSlot, OSError."""
         ...
 
     def mark(self, block: int) -> bytes:
-        """16 bytes that say of what a slot holds something, the same on each rank of a model; none
-        where it is not known."""
+        """``MARK_BYTES`` bytes that say of what a slot holds something, the same on each rank of a
+        model; none where it is not known."""
         ...
 
     def expect(self, block: int, mark: bytes) -> None:
@@ -331,10 +429,16 @@ class KVStore:
         self.read_s = self.write_s = 0.0
 
     def write(
-        self, move: BlockMove, memory: ByteRows, rows: BlockArray, arrived: Callable[[], None]
+        self,
+        move: BlockMove,
+        memory: ByteRows,
+        rows: BlockArray,
+        arrived: Callable[[], None],
+        *,
+        near: NearRows | None = None,
     ) -> None:
-        """Take the order to write ``memory[rows]``, once ``arrived`` returns."""
-        self._worker.submit(self._write, move, memory, rows, arrived)
+        """Take the order to write ``memory[rows]`` and ``near``, once ``arrived`` returns."""
+        self._worker.submit(self._write, move, memory, rows, arrived, near)
 
     def read(
         self,
@@ -343,10 +447,12 @@ class KVStore:
         rows: BlockArray,
         arrived: Callable[[], None],
         done: Callable[[], object],
+        *,
+        near: NearRows | None = None,
     ) -> None:
-        """Take the order to read into ``memory[rows]``, once ``arrived`` returns; ``done`` is
-        called when all of them hold what was written."""
-        self._worker.submit(self._read, move, memory, rows, arrived, done)
+        """Take the order to read into ``memory[rows]`` and ``near``, once ``arrived`` returns;
+        ``done`` is called when all of them hold what was written."""
+        self._worker.submit(self._read, move, memory, rows, (arrived, done), near)
 
     def marks(self, blocks: BlockArray) -> list[bytes]:
         """What is said of slots (``SlotStore.mark``); no order to write to them is under way."""
@@ -368,15 +474,20 @@ class KVStore:
         self.file.close()
 
     def _write(
-        self, move: BlockMove, memory: ByteRows, rows: BlockArray, arrived: Callable[[], None]
+        self,
+        move: BlockMove,
+        memory: ByteRows,
+        rows: BlockArray,
+        arrived: Callable[[], None],
+        near: NearRows | None,
     ) -> None:
         started, ok = time.perf_counter(), False
         try:
             arrived()
             assert move.content is not None
-            self.file.write(move.content, move.target_blocks, memory, rows)
+            written = self.file.write(move.content, move.target_blocks, memory, rows, near)
             ok = True
-            self.bytes_written += len(rows) * self.file.block_bytes
+            self.bytes_written += written
         except OSError as error:
             log.warning("disk cache is not written any more: %s", error)
         except Exception:
@@ -389,15 +500,17 @@ class KVStore:
         move: BlockMove,
         memory: ByteRows,
         rows: BlockArray,
-        arrived: Callable[[], None],
-        done: Callable[[], object],
+        around: tuple[Callable[[], None], Callable[[], object]],
+        near: NearRows | None,
     ) -> None:
         started, damaged = time.perf_counter(), len(rows)
+        arrived, done = around
         try:
             arrived()
+            blocks = move.source_blocks.tolist()
             damaged = sum(
-                not self._read_block(block, memory[row])
-                for block, row in zip(move.source_blocks.tolist(), rows.tolist(), strict=True)
+                not self._read_block(block, _payload(memory[row], near, index))
+                for index, (block, row) in enumerate(zip(blocks, rows.tolist(), strict=True))
             )
             if not damaged:
                 done()
@@ -411,11 +524,10 @@ class KVStore:
         self._over.append((number, ok))
         self._ended(number, ok)
 
-    def _read_block(self, block: int, row: npt.NDArray[np.uint8]) -> bool:
+    def _read_block(self, block: int, parts: list[npt.NDArray[np.uint8]]) -> bool:
         try:
-            self.file.read(block, row)
+            self.bytes_read += self.file.read(block, *parts)
         except (DamagedSlot, OSError) as error:
             log.warning("a block of the disk cache is computed again: %s", error)
             return False
-        self.bytes_read += self.file.block_bytes
         return True

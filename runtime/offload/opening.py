@@ -18,14 +18,14 @@ from radix_cache.snapshots import StoredState
 from radix_cache.transfers import StoredRun
 from runtime.config import EngineConfig
 from runtime.model.config import LoadError
-from runtime.model.kv_pool import block_bytes
+from runtime.model.kv_pool import block_bytes, parted_bytes
 from runtime.model.presets import PREFIX
 from runtime.model.rank_link import RoomBelow
 from runtime.model.runner import ModelRunner
 from runtime.model.sources import folder_of, gguf_file_in
 from runtime.model.state_plan import StatePlan
 from runtime.model.weights import LoadedModel, free_memory_bytes
-from runtime.offload.below_plan import plan_below
+from runtime.offload.below_plan import WindowParts, plan_below
 from runtime.offload.disk import KVStore, SlotFile, StoreError
 from runtime.offload.rank_moves import RankMoves
 from runtime.offload.state_copies import StateCopies
@@ -78,17 +78,20 @@ def open_tiers(
     if wanted + states > free and runner.leads:
         beside = f" and host_state_bytes {states}" if states else f": a block takes {size}"
         raise LoadError(f"host_kv_bytes is {wanted}{beside}, {free} are free")
-    plan = plan_below(config, _states_of(runner), size)
+    near = _near_rows(config, runner)
+    plan = plan_below(config, _states_of(runner), size, near)
     copying, writing = workers or _thread("kv-copy"), workers or _thread("kv-disk")
     store: KVStore | None = None
     stored: Iterable[StoredRun] = ()
     if config.disk_kv_folder is not None:
-        file = _slot_file(config, runner, plan, size)
+        near_bytes = 0 if near is None else near.parts[1]
+        file = _slot_file(config, runner, plan, (size, near_bytes))
         store = KVStore(file, writing, ended=partial(_told, ended, False))
         stored = file.stored()
     transfer = KVTransfer(
         runner.pool,
         host_blocks=plan.host_blocks,
+        near_rows=plan.host_window_blocks,
         store=store,
         worker=copying,
         others=_others(config, runner, of_states=False),
@@ -127,6 +130,15 @@ def _folder(config: EngineConfig, runner: ModelRunner) -> Path:
     return folder if runner.leads else folder / f"rank-{runner.rank}"
 
 
+def _near_rows(config: EngineConfig, runner: ModelRunner) -> WindowParts | None:
+    """The memory of layers with a window, where a runner gives back what is behind it."""
+    model, window = runner.model.config, runner.model.config.window
+    if runner.window_blocks is None or window is None:
+        return None
+    parts = parted_bytes(model, config.block_size, runner.pool.dtype)
+    return WindowParts(window=window, parts=parts)
+
+
 def _states_of(runner: ModelRunner) -> StatePlan:
     """The slots that a runner has on the device."""
     states, tails = runner.states, runner.tails
@@ -143,13 +155,18 @@ def _states_of(runner: ModelRunner) -> StatePlan:
     )
 
 
-def _slot_file(config: EngineConfig, runner: ModelRunner, plan: RoomBelow, size: int) -> SlotFile:
+def _slot_file(
+    config: EngineConfig, runner: ModelRunner, plan: RoomBelow, sizes: tuple[int, int]
+) -> SlotFile:
+    """``sizes``: bytes of a block, and what rows of layers with a window are of them where not
+    every block has such."""
     try:
         return SlotFile(
             _folder(config, runner),
             num_blocks=plan.disk_blocks,
             block_size=config.block_size,
-            block_bytes=size,
+            block_bytes=sizes[0],
+            near_bytes=sizes[1],
             identity=identity(config, runner.model),
         )
     except StoreError as error:

@@ -22,7 +22,7 @@ import xxhash
 from radix_cache.block_pool import BlockArray
 from radix_cache.snapshots import SnapshotKind, StateContent, StoredState
 from radix_cache.transfers import Content
-from runtime.offload.disk import ByteRows, DamagedSlot, StoreError, open_slots
+from runtime.offload.disk import MARK_BYTES, ByteRows, DamagedSlot, NearRows, StoreError, open_slots
 
 log = logging.getLogger(__name__)
 
@@ -94,14 +94,21 @@ class StateFile:
             log.warning("disk cache: states of another model or layout not used=%d", others)
 
     def write(
-        self, content: Content, blocks: BlockArray, memory: ByteRows, rows: BlockArray
-    ) -> None:
-        """Write ``memory[rows[0]]`` to slot ``blocks[0]``: a state at a time.
+        self,
+        content: Content,
+        blocks: BlockArray,
+        memory: ByteRows,
+        rows: BlockArray,
+        near: NearRows | None = None,
+    ) -> int:
+        """Write ``memory[rows[0]]`` to slot ``blocks[0]``: a state at a time, which has no rows
+        ``near``; returns how many bytes it has.
 
         Raises:
             OSError: the disk is full or broken.
         """
         assert isinstance(content, StateContent)
+        assert near is None
         (slot,), (row,) = blocks.tolist(), rows.tolist()
         payload = memory[row]
         header = self._header(content, xxhash.xxh3_128_digest(payload.data))
@@ -111,14 +118,22 @@ class StateFile:
         if written != self._slot:
             raise OSError(f"{written} of {self._slot} bytes were written")
         self._marks[slot] = _mark(content)
+        return self.block_bytes
 
-    def read(self, block: int, row: npt.NDArray[np.uint8]) -> None:
-        """Read a slot's state and tail into ``row``, uint8 [row_bytes].
+    def read(
+        self,
+        block: int,
+        row: npt.NDArray[np.uint8],
+        near: npt.NDArray[np.uint8] | None = None,
+    ) -> int:
+        """Read a slot's state and tail into ``row``, uint8 [row_bytes]; returns how many bytes
+        these are.
 
         Raises:
             DamagedSlot: it is not what was written there; ``row`` holds anything.
             OSError: the disk cannot be read.
         """
+        assert near is None
         header = bytearray(_HEADER_BYTES)
         count = os.preadv(self._file, (header, row.data), block * self._slot)
         try:
@@ -130,13 +145,14 @@ class StateFile:
             raise DamagedSlot(f"state {block} is another one, or cut")
         if xxhash.xxh3_128_digest(row.data) != checksum:
             raise DamagedSlot(f"state {block} holds other bytes")
+        return self.block_bytes
 
     def mark(self, block: int) -> bytes:
-        """16 bytes that say what a slot's state is of; none where it is not known."""
+        """See ``SlotStore.mark``."""
         return self._marks.get(block, b"")
 
     def expect(self, block: int, mark: bytes) -> None:
-        """Have ``read`` refuse a slot whose state is of anything else."""
+        """See ``SlotStore.expect``."""
         self._marks[block] = mark
 
     def _header(self, content: StateContent, checksum: bytes) -> bytes:
@@ -187,4 +203,4 @@ class StateFile:
 def _mark(content: StateContent) -> bytes:
     parts = (content.tenant.encode(), content.key, content.tail.astype("<i4").tobytes())
     numbers = f"{content.blocks} {_KINDS.index(content.kind)} {len(content.tail)}"
-    return xxhash.xxh3_128_digest(b"\0".join((numbers.encode(), *parts)))
+    return xxhash.xxh3_128_digest(b"\0".join((numbers.encode(), *parts))).ljust(MARK_BYTES, b"\0")

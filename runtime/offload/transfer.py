@@ -10,42 +10,24 @@ by the thread that copies on a CPU.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass
-from functools import partial
+from concurrent.futures import Executor
 
 import numpy as np
 
 from radix_cache.block_pool import BlockArray
 from radix_cache.cache import PrefixCache
 from radix_cache.nodes import Tier
-from radix_cache.transfers import BlockMove
+from radix_cache.transfers import NO_ROWS, BlockMove
 from runtime.model.kv_pool import KVPool
-from runtime.offload.checksums import HostChecksums, HostMemoryDamaged
-from runtime.offload.copies import PIECE_BLOCKS, Copies, Copy, copies_of
-from runtime.offload.disk import ByteRows, KVStore
+from runtime.offload.checksums import HostMemoryDamaged
+from runtime.offload.copies import Copies, copies_of
+from runtime.offload.disk import KVStore, NearRows
+from runtime.offload.flights import Flight, KindOfRows, Leg
 from runtime.offload.rank_moves import RankMoves
 
 _FIRST_BYTES = 1 << 26
 _FIRST_BYTES_PER_S = 4e9
 """The rate of copies that is assumed as long as few have been made."""
-
-
-@dataclass(slots=True)
-class _Flight:
-    copy: Copy
-    check: "Future[bool]"
-    """Sums the rows that came down; of those that go up, whether they are as they were."""
-    path: str
-    device_blocks: BlockArray
-    host_blocks: BlockArray
-    arriving: bool
-    """The copy writes to the device."""
-
-    def wait(self) -> None:
-        """Return when rows and blocks are what they are to be. From any thread."""
-        self.copy.wait()
-        self.check.result()
 
 
 class KVTransfer:
@@ -54,6 +36,8 @@ class KVTransfer:
     Args:
         pool: the device's blocks.
         host_blocks: blocks of host memory; memory is touched when it is first written.
+        near_rows: so many of them have room for rows of layers with a window, where not every block
+            of ``pool`` has such; one at least.
         store: the disk; None for none.
         worker: copies on a CPU, and sums rows; one task at a time and in order.
         copies: of what is moved instead of the pool's blocks, one for one.
@@ -73,23 +57,29 @@ class KVTransfer:
         worker: Executor,
         copies: Copies | None = None,
         others: RankMoves | None = None,
+        near_rows: int = 0,
     ) -> None:
         self._others = others
         self._on_cpu = pool.device.type == "cpu"
-        self.copies = copies or copies_of(pool, worker)
-        self._host = self.copies.new_rows(host_blocks)
-        self._sums = HostChecksums(self._host)
-        self._written_rows = 0 if self._on_cpu else host_blocks
-        """Rows of host memory that are there, all below the highest of them included."""
+        written = 0 if self._on_cpu else host_blocks
+        copies = copies or copies_of(pool.main, worker)
+        self.main = KindOfRows(copies, num_rows=host_blocks, written=written)
+        """The rows that every block has."""
+        self.near: KindOfRows | None = None
+        """Rows of layers with a window, where these have blocks of their own."""
+        if pool.near is not None:
+            written = 0 if self._on_cpu else near_rows
+            copies = copies_of(pool.near, worker)
+            self.near = KindOfRows(copies, num_rows=near_rows, written=written)
         self._block_size = pool.block_size
         self._damaged = False
         self._refused: list[int] = []
         self._store = store
         self._worker = worker
-        self._flights: list[_Flight] = []
-        self._last: _Flight | None = None
-        self._staging: ByteRows | None = None
-        self._staged: dict[int, ByteRows] = {}
+        self._flights: list[Flight] = []
+        self._last: dict[KindOfRows, Flight] = {}
+        """The flight given last that has a leg of each kind."""
+        self._staged: dict[int, list[Leg]] = {}
         self._bytes = {"device_host": 0, "host_device": 0}
         self._seconds = {"device_host": 0.0, "host_device": 0.0}
         self.before_arrival: Callable[[], None] = _nothing
@@ -107,21 +97,16 @@ class KVTransfer:
             self.before_arrival()
         if self._others is not None:
             self._others.tell(move, self._marks(move))
-        if target == Tier.HOST and len(move.target_blocks):
-            self._written_rows = max(self._written_rows, int(move.target_blocks.max()) + 1)
         if target == Tier.DISK:
             self._write(move)
         elif source == Tier.DISK:
-            assert self._store is not None
-            places = move.target_blocks
-            if marks:
-                self._store.expect(move.source_blocks, marks)
-            sealing = partial(self._sums.seal, places)
-            self._store.read(move, self._host, places, self._all_arrived(), sealing)
+            self._read(move, marks)
         elif source == Tier.DEVICE:
-            self._down(move.source_blocks, self._host, move.target_blocks)
+            near = self._near_leg(move.source_near, move.target_near)
+            self._down([self._leg(move.source_blocks, move.target_blocks), *near])
         else:
-            self._up(move.source_blocks, move.target_blocks)
+            near = self._near_leg(move.target_near, move.source_near)
+            self._up([self._leg(move.target_blocks, move.source_blocks), *near])
 
     def _marks(self, move: BlockMove) -> Sequence[bytes]:
         """The contents of blocks that come from the disk, as far as this rank knows."""
@@ -130,93 +115,140 @@ class KVTransfer:
         assert self._store is not None
         return self._store.marks(move.source_blocks)
 
-    def _down(self, blocks: BlockArray, rows: ByteRows, places: BlockArray) -> None:
-        if not self._on_cpu:
-            self._let_checks_end(places)
-            self._let_arrive(blocks)
-        copy = self.copies.down(blocks, rows, places)
-        sums = self._sums if rows is self._host else None
+    def _leg(self, blocks: BlockArray, places: BlockArray) -> Leg:
+        return Leg(self.main, self.main.rows, blocks, places)
+
+    def _near_leg(self, blocks: BlockArray | None, places: BlockArray | None) -> list[Leg]:
+        """One of window blocks and rows of host memory, if any go along; -1 where none do."""
+        if self.near is None:
+            return []
+        assert blocks is not None
+        assert places is not None
+        along = places >= 0
+        return [Leg(self.near, self.near.rows, blocks[along], places[along])] * bool(along.any())
+
+    def _down(self, legs: list[Leg]) -> None:
+        for leg in legs:
+            if leg.settled:
+                leg.part.note(leg.places)
+            if not self._on_cpu:
+                self._let_checks_end(leg)
+                self._let_arrive(leg)
+        copies = [leg.part.copies.down(leg.blocks, leg.rows, leg.places) for leg in legs]
 
         def seal() -> bool:
-            copy.wait()
-            return sums is None or sums.seal(places)
+            for copy in copies:
+                copy.wait()
+            return all(leg.seal() for leg in legs)
 
         check = self._worker.submit(seal)
-        self._take_off(_Flight(copy, check, "device_host", blocks, places, arriving=False))
+        self._take_off(Flight(legs, copies, check, "device_host", arriving=False))
 
-    def _up(self, places: BlockArray, blocks: BlockArray) -> None:
-        check = self._worker.submit(self._sums.intact, places)
-        copy = self.copies.up(self._host, places, blocks)
-        self._take_off(_Flight(copy, check, "host_device", blocks, places, arriving=True))
+    def _up(self, legs: list[Leg]) -> None:
+        check = self._worker.submit(lambda: all(leg.intact() for leg in legs))
+        copies = [leg.part.copies.up(leg.rows, leg.places, leg.blocks) for leg in legs]
+        self._take_off(Flight(legs, copies, check, "host_device", arriving=True))
 
-    def _let_checks_end(self, places: BlockArray) -> None:
+    def _let_checks_end(self, leg: Leg) -> None:
         """Before a stream writes to rows that a thread may still be looking at."""
         for flight in self._flights:
-            if flight.arriving and np.isin(flight.host_blocks, places).any():
+            if flight.arriving and flight.uses(leg):
                 flight.check.result()
 
-    def _let_arrive(self, blocks: BlockArray) -> None:
+    def _let_arrive(self, leg: Leg) -> None:
         """Before the computing stream reads blocks that the other one may still be writing."""
         for flight in self._flights:
-            if flight.arriving and np.isin(flight.device_blocks, blocks).any():
-                flight.copy.settle()
+            if flight.arriving and flight.touches(leg.part, leg.blocks):
+                flight.settle()
+
+    def _read(self, move: BlockMove, marks: Sequence[bytes]) -> None:
+        assert self._store is not None
+        if marks:
+            self._store.expect(move.source_blocks, marks)
+        places, main, near = move.target_blocks, self.main, self.near
+        main.note(places)
+        along = None if near is None else move.target_near
+        rows = None
+        if near is not None:
+            assert along is not None
+            near.note(along[along >= 0])
+            rows = near.rows, along
+
+        def seal() -> None:
+            main.sums.seal(places)
+            if near is not None and along is not None:
+                near.sums.seal(along[along >= 0])
+
+        self._store.read(move, main.rows, places, self._all_arrived(), seal, near=rows)
 
     def _write(self, move: BlockMove) -> None:
         assert self._store is not None
-        rows, places = self._host, move.source_blocks
+        places = move.source_blocks
+        near: NearRows | None = None
         if move.source == Tier.DEVICE:
-            places = np.arange(len(places), dtype=np.int32)
-            rows = self._staged[move.number] = self._staging_rows(len(places))
-            self._down(move.source_blocks, rows, places)
+            legs, places, near = self._stage(move)
+        else:
+            legs = [self._leg(places, places), *self._near_leg(move.source_near, move.source_near)]
+            if self.near is not None:
+                assert move.source_near is not None
+                near = self.near.rows, move.source_near
         arrived = self._all_arrived()
 
         def ready() -> None:
             arrived()
-            if rows is self._host and not self._sums.intact(places):
+            if not all(leg.intact() for leg in legs if leg.settled):
                 raise OSError("main memory does not hold what was written to it")
 
-        self._store.write(move, rows, places, ready)
+        self._store.write(move, legs[0].rows, places, ready, near=near)
 
-    def _staging_rows(self, count: int) -> ByteRows:
-        """Rows that blocks pass through on their way to the disk: what an earlier move has given
-        back, where it is large enough."""
-        rows, self._staging = self._staging, None
-        if rows is not None and len(rows) >= count:
-            return rows
-        if rows is not None:
-            self.copies.drop_rows(rows)
-        return self.copies.new_rows(max(count, PIECE_BLOCKS))
-
-    def _give_back(self, rows: ByteRows) -> None:
-        """Keep the largest staging rows for the next move, and let the others go."""
-        if self._staging is not None and len(self._staging) >= len(rows):
-            self.copies.drop_rows(rows)
-            return
-        if self._staging is not None:
-            self.copies.drop_rows(self._staging)
-        self._staging = rows
+    def _stage(self, move: BlockMove) -> tuple[list[Leg], BlockArray, NearRows | None]:
+        """Bring blocks of the device to rows that they pass through on their way to the disk:
+        returns how, and where they are."""
+        count = len(move.source_blocks)
+        places = np.arange(count, dtype=np.int32)
+        legs = [Leg(self.main, self.main.staging(count), move.source_blocks, places)]
+        near: NearRows | None = None
+        if self.near is not None:
+            assert move.source_near is not None
+            along = move.source_near >= 0
+            numbers = np.arange(int(along.sum()), dtype=np.int32)
+            rows = self.near.staging(len(numbers)) if len(numbers) else self.near.rows
+            if len(numbers):
+                legs.append(Leg(self.near, rows, move.source_near[along], numbers))
+            places_near = np.full(count, NO_ROWS, dtype=np.int32)
+            places_near[along] = numbers
+            near = rows, places_near
+        self._staged[move.number] = legs
+        self._down(legs)
+        return legs, places, near
 
     def _all_arrived(self) -> Callable[[], None]:
-        """Returns once the copies ordered so far are done: they are done in order."""
-        return _nothing if self._last is None else self._last.wait
+        """Returns once the copies ordered so far are done: those of a kind are done in order."""
+        last = list(self._last.values())
 
-    def _take_off(self, flight: _Flight) -> None:
-        self._last = flight
+        def arrived() -> None:
+            for flight in last:
+                flight.wait()
+
+        return arrived
+
+    def _take_off(self, flight: Flight) -> None:
+        self._last.update({leg.part: flight for leg in flight.legs})
         self._flights.append(flight)
-        self._bytes[flight.path] += len(flight.device_blocks) * self._host.shape[1]
+        self._bytes[flight.path] += sum(leg.num_bytes for leg in flight.legs)
 
     def _land(self) -> None:
         flights = self._flights
-        while flights and flights[0].copy.done and flights[0].check.done():
+        while flights and flights[0].done and flights[0].check.done():
             flight = flights.pop(0)
             self._insist(flight)
-            self._seconds[flight.path] += flight.copy.seconds
+            self._seconds[flight.path] += flight.seconds
 
-    def _insist(self, flight: _Flight) -> None:
+    def _insist(self, flight: Flight) -> None:
         if not flight.check.result():
             self._damaged = True
             raise HostMemoryDamaged(
-                f"{len(flight.host_blocks)} blocks of KV in main memory, or some of them, are "
+                f"{len(flight.legs[0].places)} blocks of KV in main memory, or some of them, are "
                 "not what was written there"
             )
 
@@ -232,21 +264,22 @@ class KVTransfer:
             return True
         self._land()
         return not any(
-            flight.arriving and np.isin(flight.device_blocks, blocks).any()
-            for flight in self._flights
+            flight.arriving and flight.touches(self.main, blocks) for flight in self._flights
         )
 
-    def settle(self, block_tables: BlockArray) -> None:
+    def settle(self, block_tables: BlockArray, window_tables: BlockArray | None = None) -> None:
         """To be called before a step that reads and writes these device blocks, int32 of any
-        shape: what the step does comes after the copies that touch them."""
+        shape, and these window blocks where there are such: what the step does comes after the
+        copies that touch them."""
         if not self._flights:
             return
         self._land()
         for flight in self._flights:
-            if np.isin(flight.device_blocks, block_tables).any():
+            touched = flight.touches(self.main, block_tables)
+            if touched or flight.touches(self.near, window_tables):
                 if flight.arriving:
                     self._insist(flight)
-                flight.copy.settle()
+                flight.settle()
 
     def report(self, cache: PrefixCache) -> None:
         """Tell ``cache`` of the orders from and to the disk that are over, on all ranks."""
@@ -262,21 +295,23 @@ class KVTransfer:
         self._land()
         over = [] if self._store is None else list(self._store.take_over())
         for number, _ in over:
-            if (rows := self._staged.pop(number, None)) is not None:
-                self._give_back(rows)
+            for leg in self._staged.pop(number, ()):
+                leg.part.give_back(leg.rows)
         return over
 
     def up_s(self, num_tokens: int) -> float:
-        """Seconds to bring the KV of so many tokens up from host memory, as it went so far."""
+        """Seconds to bring the KV of so many tokens up from host memory, as it went so far, without
+        that of a window, which takes as long for few as for many."""
         blocks = -(-num_tokens // self._block_size)
         seconds = self._seconds["host_device"] + _FIRST_BYTES / _FIRST_BYTES_PER_S
-        num_bytes = blocks * int(self._host.shape[1])
+        num_bytes = blocks * self.main.row_bytes
         return num_bytes * seconds / (self._bytes["host_device"] + _FIRST_BYTES)
 
     @property
     def memory_bytes(self) -> int:
         """Memory of the host's rows, as far as any was written."""
-        return self._written_rows * int(self._host.shape[1])
+        near = 0 if self.near is None else self.near.memory_bytes
+        return self.main.memory_bytes + near
 
     def totals(self) -> dict[str, tuple[int, float]]:
         """Bytes moved and seconds in which they moved since the start, by path."""

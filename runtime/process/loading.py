@@ -211,6 +211,7 @@ def _cache(
             running_slots=0 if runner.states is None else runner.states.num_rings,
             slot_blocks=_slot_blocks(config, runner),
             window_blocks=runner.window_blocks or 0,
+            host_window_blocks=below.host_window_blocks,
             window_tokens=runner.model.config.window or 0,
             step_tokens=tokens_of_step(config),
         ),

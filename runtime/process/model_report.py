@@ -15,7 +15,7 @@ from runtime.model.partition import part_of
 from runtime.model.runner import BITS, check_quantization, device_of, resolve_device, resolve_dtype
 from runtime.model.sources import ModelSource, check_context, find_source
 from runtime.model.weights import check_memory, contents_of, free_memory_bytes
-from runtime.offload.below_plan import plan_below
+from runtime.offload.below_plan import WindowParts, plan_below
 from runtime.process.rank_processes import check_ranks, partition_of
 
 
@@ -41,6 +41,8 @@ class ModelReport:
     """That there is room for on the device."""
     host_tokens: int = 0
     """Tokens of KV that host memory holds."""
+    host_near_tokens: int = 0
+    """The part of these that layers with a window have room for, where they do not keep all."""
     context: int = 0
     """Tokens of the longest transcript."""
     state_slots: int | None = None
@@ -87,11 +89,14 @@ def _report(config: EngineConfig) -> ModelReport:
     free = free_memory_bytes(device) // sharing
     left = max(0, free - held)
     plan = plan_memory(config, part, dtype=dtype, device=device, free_bytes=lambda: left)
-    below = plan_below(config, plan.states, plan.block_bytes)
     windows = [mixer.window for mixer in part.attention if mixer.window is not None]
     tokens = plan.num_blocks * config.block_size
     far, near = parted_bytes(part, config.block_size, plan.kv_dtype)
     near_blocks = plan.window_blocks or 0
+    rows: WindowParts | None = None
+    if near_blocks and part.window is not None:
+        rows = WindowParts(window=part.window, parts=(far, near))
+    below = plan_below(config, plan.states, plan.block_bytes, rows)
     beside = 0 if config.num_blocks is None else plan.states.num_bytes
     return ModelReport(
         form=contents.form,
@@ -104,6 +109,7 @@ def _report(config: EngineConfig) -> ModelReport:
         token_bytes=(far if near_blocks else plan.block_bytes) // config.block_size,
         tokens=tokens,
         host_tokens=below.host_blocks * config.block_size,
+        host_near_tokens=below.host_window_blocks * config.block_size,
         context=config.max_context_tokens or found.config.max_context_tokens,
         state_slots=plan.states.slots or None,
         state_bytes=plan.states.slot_bytes,

@@ -18,17 +18,17 @@ import numpy.typing as npt
 
 from radix_cache.nodes import Tier
 from radix_cache.snapshots import SnapshotKind, StateContent
-from radix_cache.transfers import BlockMove, Content, RunContent
+from radix_cache.transfers import NO_ROWS, BlockMove, Content, RunContent
 from runtime.model.rank_link import RoomBelow
+from runtime.offload.disk import MARK_BYTES
 from runtime.process.frames import FrameError
 
-_ROOM: Final = struct.Struct("<4q")
-_MOVE: Final = struct.Struct("<qBBBxiiii")
-"""Number; where from, where to, whether states move; moves, marks, whose name in bytes (-1: no
-content), tokens of the content."""
+_ROOM: Final = struct.Struct("<5q")
+_MOVE: Final = struct.Struct("<qBBBBiiii")
+"""Number; where from, where to, whether states move, whether places of rows of layers with a window
+follow; moves, marks, whose name in bytes (-1: no content), tokens of the content."""
 _CONTENT: Final = struct.Struct("<iI16s")
 """Kind of snapshot (-1: a run of blocks); blocks before; key of these."""
-MARK_BYTES: Final = 16
 _MOST_NAME_BYTES: Final = 2048
 _WAYS: Final = {
     (Tier.DEVICE, Tier.HOST),
@@ -48,7 +48,7 @@ class MoveOrder:
     move: BlockMove
     of_states: bool
     marks: tuple[bytes, ...] = ()
-    """Of sources on disk, what each is taken to hold, 16 bytes."""
+    """Of sources on disk, what each is taken to hold, ``MARK_BYTES``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,9 @@ class MoveLimits:
 
     kv: Mapping[Tier, int]
     states: Mapping[Tier, int]
+    near: Mapping[Tier, int]
+    """Room for rows of layers with a window, where these have blocks of their own; on disk every
+    block has it."""
     block_size: int
     vocab_size: int
 
@@ -91,12 +94,14 @@ def encode_move(order: MoveOrder) -> bytes:
         move.source,
         move.target,
         order.of_states,
+        move.source_near is not None,
         len(move.source_blocks),
         len(order.marks),
         -1 if content is None else len(name),
         len(tokens),
     )
-    ids = [blocks.astype("<i4").tobytes() for blocks in (move.source_blocks, move.target_blocks)]
+    named = (move.source_blocks, move.target_blocks, move.source_near, move.target_near)
+    ids = [blocks.astype("<i4").tobytes() for blocks in named if blocks is not None]
     marks = [mark.ljust(MARK_BYTES, b"\0") for mark in order.marks]
     return b"".join((fixed, *ids, *marks, said))
 
@@ -104,7 +109,8 @@ def encode_move(order: MoveOrder) -> bytes:
 def read_move(receive: Callable[[int], bytes], limits: MoveLimits) -> MoveOrder:
     """Inverse of ``encode_move``. Raises FrameError: it names what is not there, or is not what
     such a move is told with."""
-    number, source, target, states, count, marks, name, tokens = _MOVE.unpack(receive(_MOVE.size))
+    number, source, target, states, near, *counts = _MOVE.unpack(receive(_MOVE.size))
+    count, marks, name, tokens = counts
     if (source, target) not in _WAYS or states not in (0, 1) or number < 0:
         raise FrameError(f"a move {number} from {source} to {target}, {states}")
     source, target = Tier(source), Tier(target)
@@ -115,6 +121,12 @@ def read_move(receive: Callable[[int], bytes], limits: MoveLimits) -> MoveOrder:
         raise FrameError(f"a move of {count} with {marks} marks")
     sources = _ids(receive(4 * count), there[source])
     targets = _ids(receive(4 * count), there[target])
+    if near != (not states and limits.near[Tier.DEVICE] > 0):
+        raise FrameError(f"a move with places of rows of windows {near}")
+    sides = [receive(4 * count) for _ in range(2 * near)]
+    rows = [_near(side, limits.near[tier]) for side, tier in zip(sides, (source, target))]
+    if near:
+        _check_along(rows, source, target)
     told = tuple([receive(MARK_BYTES) for _ in range(marks)])
     content = None
     if target == Tier.DISK:
@@ -133,6 +145,8 @@ def read_move(receive: Callable[[int], bytes], limits: MoveLimits) -> MoveOrder:
         source_blocks=sources,
         target_blocks=targets,
         content=content,
+        source_near=rows[0] if near else None,
+        target_near=rows[1] if near else None,
     )
     return MoveOrder(move=move, of_states=bool(states), marks=told)
 
@@ -144,6 +158,23 @@ def _ids(data: bytes, limit: int) -> npt.NDArray[np.int32]:
     if len(np.unique(ids)) < len(ids):
         raise FrameError("a block or slot that moves twice")
     return ids
+
+
+def _near(data: bytes, limit: int) -> npt.NDArray[np.int32]:
+    """Places of rows of layers with a window, each once; -1: there are none."""
+    places = np.frombuffer(data, dtype="<i4").astype(np.int32)
+    held = places[places != NO_ROWS]
+    if len(held) and (int(held.min()) < 0 or int(held.max()) >= limit):
+        raise FrameError(f"rows of a window that are not among {limit}")
+    if len(np.unique(held)) < len(held):
+        raise FrameError("rows of a window that move twice")
+    return places
+
+
+def _check_along(rows: list[npt.NDArray[np.int32]], source: Tier, target: Tier) -> None:
+    """Raises FrameError: rows go along that one side of a move has no place for."""
+    if Tier.DISK not in (source, target) and ((rows[0] < 0) & (rows[1] >= 0)).any():
+        raise FrameError("rows of a window that come from nowhere")
 
 
 def _content(receive: Callable[[int], bytes], name: int, tokens: int, vocab_size: int) -> Content:

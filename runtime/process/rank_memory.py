@@ -67,7 +67,8 @@ class RankMemory:
         """See to it that a step may use its blocks and slots. Raises HostMemoryDamaged."""
         if self._tiers is None:
             return
-        self._tiers.transfer.settle(batch.block_tables)
+        window = None if batch.window is None else batch.window.block_tables
+        self._tiers.transfer.settle(batch.block_tables, window)
         if self._states is not None:
             self._states.settle(batch.state_slots.astype(np.int32))
 

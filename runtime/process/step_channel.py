@@ -69,7 +69,7 @@ class ChannelLimits:
     @property
     def moves(self) -> MoveLimits:
         """Limits of moves between tiers."""
-        below = self.below or RoomBelow(0, 0, 0, 0)
+        below = self.below or RoomBelow()
         return MoveLimits(
             kv={
                 Tier.DEVICE: self.num_blocks,
@@ -80,6 +80,11 @@ class ChannelLimits:
                 Tier.DEVICE: self.state_slots,
                 Tier.HOST: below.host_states,
                 Tier.DISK: below.disk_states,
+            },
+            near={
+                Tier.DEVICE: self.window_blocks,
+                Tier.HOST: below.host_window_blocks,
+                Tier.DISK: below.disk_blocks,
             },
             block_size=self.block_size,
             vocab_size=self.vocab_size,

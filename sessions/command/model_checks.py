@@ -151,7 +151,8 @@ def memory(report: Mapping[str, Any]) -> Finding:
         words.append(f"{report['state_slots']} states of {size} each, {share}")
     if report["host_tokens"]:
         words.append(
-            f"host memory holds {report['host_tokens']} tokens more{_states_below(report)}"
+            f"host memory holds {report['host_tokens']} tokens more{_near_below(report)}"
+            f"{_states_below(report)}"
         )
     found = "; ".join(words)
     if tokens >= context:
@@ -161,6 +162,12 @@ def memory(report: Mapping[str, Any]) -> Finding:
         "--kv-cache-dtype has it take half"
     )
     return Finding(what="memory", verdict="note", found=found, advice=advice)
+
+
+def _near_below(report: Mapping[str, Any]) -> str:
+    """Of how many of them layers with a window have room there, where they give back rows."""
+    count = report["host_near_tokens"]
+    return f", those layers {count} of them" if count else ""
 
 
 def _states_below(report: Mapping[str, Any]) -> str:

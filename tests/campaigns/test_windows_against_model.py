@@ -8,11 +8,13 @@ begin.
 import os
 import random
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 
 from radix_cache.block_pool import OutOfBlocks
+from radix_cache.cache import PrefixCache
 from radix_cache.handle import CachedSequence
 from radix_cache.window_rows import WindowRows, blocks_of_window, claim_of
 from tests.support.caches import make_cache
@@ -64,26 +66,37 @@ class Driver:
         blocks = rng.randint(least + 8, least + 60)
         room = min(blocks - 1, least + (self.running - 1) * claim + rng.randint(0, 6))
         self.now = 0.0
-        self.cache = make_cache(
-            blocks,
-            block_size=self.size,
-            window_blocks=room,
-            window_tokens=self.window,
-            step_tokens=self.step_tokens,
-            clock=lambda: self.now,
-            policy=rng.choice(["lease", "lru"]),
-        )
-        assert self.cache.windows is not None
-        self.windows: WindowRows = self.cache.windows
         self.near, self.all = Rows(room, self.size), Rows(blocks, self.size)
+        self.knobs: dict[str, Any] = {
+            "block_size": self.size,
+            "window_blocks": room,
+            "window_tokens": self.window,
+            "step_tokens": self.step_tokens,
+            "policy": rng.choice(["lease", "lru"]),
+        } | self.below(blocks, room)
+        self.cache = self.made()
         self.turns: list[Turn] = []
         self.branches: dict[str, list[int]] = {}
         self.number = 0
 
+    def below(self, blocks: int, room: int) -> dict[str, Any]:
+        """What the cache is given for tiers below the device, of so many blocks and window
+        blocks."""
+        return {}
+
+    def made(self) -> PrefixCache:
+        """A cache in which nothing is."""
+        return make_cache(len(self.all.slots), clock=lambda: self.now, **self.knobs)
+
+    @property
+    def windows(self) -> WindowRows:
+        assert self.cache.windows is not None
+        return self.cache.windows
+
     def step(self) -> None:
         self.now += self.rng.random()
         if self.turns and self.rng.random() < 0.75:
-            self._compute()
+            self.compute()
         elif self.rng.random() < 0.1 and self.branches:
             name = self.rng.choice(list(self.branches))
             self.cache.release_branch(name)
@@ -122,9 +135,11 @@ class Driver:
             told["base_offset"] = _common(tokens, self.branches[base])
         foreseen = self.cache.match_length(**told)
         cached = self.cache.begin(**told)
-        assert foreseen == cached.num_cached_tokens, "another prefix than was foreseen"
-        need = self.cache.blocks_for(len(tokens) + 1) - cached.num_blocks
+        found = cached.num_cached_tokens + cached.num_restorable_tokens
+        assert foreseen == found, "another prefix than was foreseen"
         try:
+            self.restore(cached)
+            need = self.cache.blocks_for(len(tokens) + 1) - cached.num_blocks
             self.cache.allocate(cached, need)
         except OutOfBlocks:
             self.cache.finish(cached, lease_s=0.0)
@@ -137,7 +152,10 @@ class Driver:
         self.counts["without rows"] += cached.miss_causes.get("state_missing", 0) > 0
         self.turns.append(Turn(name, tokens, cached))
 
-    def _compute(self) -> None:
+    def restore(self, cached: CachedSequence) -> None:
+        """Bring up what is below the device, or leave it there."""
+
+    def compute(self) -> None:
         """A step of some of those that run, of so many tokens together."""
         left = self.step_tokens
         for turn in self.rng.sample(self.turns, len(self.turns)):
@@ -169,7 +187,7 @@ class Driver:
 
     def _drawn(self, turn: Turn) -> None:
         if self.rng.random() < 0.2:
-            self._end(turn)
+            self.end(turn)
             return
         turn.tokens.append(self.rng.randrange(2))
         try:
@@ -178,16 +196,16 @@ class Driver:
         except OutOfBlocks:
             turn.tokens.pop()
             self.counts["preempted"] += 1
-            self._end(turn)
+            self.end(turn)
 
-    def _end(self, turn: Turn) -> None:
+    def end(self, turn: Turn) -> None:
         self.turns.remove(turn)
         self.branches[turn.name] = turn.tokens
         self.cache.finish(turn.cached, lease_s=self.rng.choice([0.0, 5.0]))
 
     def drain(self) -> None:
         while self.turns:
-            self._compute()
+            self.compute()
         self.counts["evicted"] += self.windows.evicted
 
 
@@ -200,11 +218,11 @@ def _common(tokens: list[int], others: list[int]) -> int:
     return count
 
 
-def play(lane: int) -> Counter[str]:
+def play(lane: int, kind: type[Driver] = Driver) -> Counter[str]:
     counts = Counter[str]()
     for run in range(max(1, OPERATIONS // (LANES * PER_RUN))):
         seed = SEED + lane * 1_000_000 + run
-        driver = Driver(random.Random(seed))
+        driver = kind(random.Random(seed))
         try:
             for _ in range(PER_RUN):
                 driver.step()

@@ -157,7 +157,7 @@ def test_weights_are_as_wide_as_they_are_loaded() -> None:
     assert weight_bytes(CONFIG, torch.bfloat16, 4) == count // 2
 
 
-def test_layers_with_a_window_get_fewer_blocks_but_for_tiers_below() -> None:
+def test_layers_with_a_window_get_fewer_blocks_also_above_other_tiers() -> None:
     model = random_model_config("gemma3-tiny")
 
     def plan(**own: object) -> MemoryPlan:
@@ -169,7 +169,8 @@ def test_layers_with_a_window_get_fewer_blocks_but_for_tiers_below() -> None:
             free_bytes=lambda: 1 << 40,
         )
 
-    apart, whole = plan(), plan(host_kv_bytes=1 << 20)
+    apart, whole = plan(), plan(window_share=100)
+    assert plan(host_kv_bytes=1 << 20) == apart
     assert whole.window_blocks is None
     assert whole.num_blocks == (64 << 20) // whole.block_bytes
     assert apart.window_blocks is not None

@@ -35,6 +35,9 @@ def test_room_for_tokens_is_what_a_runner_has(name: str) -> None:
     assert report.weight_bytes == runner.model.config.num_parameters * 4
     assert report.state_slots == (None if runner.states is None else runner.states.num_slots)
     assert report.context == runner.model.config.max_context_tokens
+    below = model_report(replace(config, host_kv_bytes=1 << 22))
+    assert (below.host_near_tokens > 0) == (near > 0)
+    assert below.host_near_tokens < below.host_tokens
     asked = model_report(replace(config, state_share=20))
     states = 0.2 if report.state_slots else 0.0
     assert asked.state_share == pytest.approx(states, abs=0.001)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from runtime.config import EngineConfig
-from runtime.model.kv_pool import block_bytes
+from runtime.model.kv_pool import block_bytes, parted_bytes
 from runtime.model.runner import ModelRunner, load_runner
 from runtime.offload.disk import slot_bytes
 from runtime.offload.opening import identity, open_tiers
@@ -89,6 +89,44 @@ def test_the_folder_of_another_model_is_refused(size: int, tmp_path: Path) -> No
     with pytest.raises(EngineLoadError, match="the KV of another model"):
         load_engine(replace(config, seed=1))
     load_engine(config).close()
+
+
+def test_a_folder_belongs_to_one_way_of_giving_rows_of_windows_back(tmp_path: Path) -> None:
+    config = replace(
+        CONFIG,
+        model="random:gemma3-tiny",
+        num_blocks=400,
+        max_batch_tokens=64,
+        host_kv_bytes=4 << 20,
+        disk_kv_bytes=1 << 20,
+        disk_kv_folder=str(tmp_path),
+    )
+    engine = load_engine(config)
+    assert engine.memory.cache.windows is not None
+    engine.close()
+    load_engine(replace(config, window_share=40)).close()
+    with pytest.raises(EngineLoadError, match="another model or another layout"):
+        load_engine(replace(config, window_share=100))
+
+
+def test_host_memory_is_divided_where_rows_behind_windows_are_given_back() -> None:
+    config = replace(
+        CONFIG,
+        model="random:gemma3-tiny",
+        num_blocks=400,
+        max_batch_tokens=64,
+        host_kv_bytes=4 << 20,
+    )
+    runner = load_runner(config)
+    tiers = open_tiers(config, runner, AtOnce())
+    every, near = parted_bytes(runner.model.config, config.block_size, runner.pool.dtype)
+    plan = tiers.plan
+    assert 0 < plan.host_window_blocks < plan.host_blocks
+    assert plan.host_blocks * every + plan.host_window_blocks * near <= 4 << 20
+    assert tiers.transfer.main.rows.shape == (plan.host_blocks, every)
+    assert tiers.transfer.near is not None
+    assert tiers.transfer.near.rows.shape == (plan.host_window_blocks, near)
+    tiers.transfer.close()
 
 
 def test_the_identity_names_weights_and_arithmetic(runner: ModelRunner, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import random
 import threading
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,7 +14,7 @@ import torch
 
 from radix_cache.nodes import Tier
 from radix_cache.transfers import BlockMove, RunContent
-from runtime.model.kv_pool import KVPool
+from runtime.model.kv_pool import KVPool, PoolPart
 from runtime.model.presets import random_model_config
 from runtime.offload.checksums import HostChecksums, HostMemoryDamaged
 from runtime.offload.copies import Copy, StreamCopies, ThreadCopies
@@ -225,7 +226,7 @@ def test_one_changed_byte_is_noticed() -> None:
     pool = make_pool()
     with mock.patch("runtime.offload.copies.ThreadCopies", Careless):
         transfer = make_transfer(pool)
-    copies = transfer.copies
+    copies = transfer.main.copies
     assert isinstance(copies, Careless)
     transfer.move(down(ids(1), ids(4)))
     copies.rows[4, 17] ^= 8
@@ -274,7 +275,7 @@ def test_a_stream_gathers_blocks_that_came_up_when_they_are_there(
     transfer = make_transfer(pool)
     timeline.install(monkeypatch)
     monkeypatch.setattr(transfer, "_on_cpu", False)
-    monkeypatch.setattr(transfer, "copies", StreamCopies(pool))
+    monkeypatch.setattr(transfer.main, "copies", StreamCopies(pool))
     monkeypatch.setattr(transfer, "_land", lambda: None)  # nothing is over yet
     with timeline:
         transfer.move(down(ids(1, 2), ids(0, 1)))
@@ -306,7 +307,7 @@ def test_moves_to_the_disk_pass_through_the_same_memory_again(tmp_path: Path) ->
     file = SlotFile(tmp_path, num_blocks=9, block_size=BLOCK_SIZE, block_bytes=size, identity="m")
     with mock.patch("runtime.offload.copies.ThreadCopies", Counting):
         transfer = make_transfer(pool, AtOnce(), KVStore(file, writer))
-    copies = transfer.copies
+    copies = transfer.main.copies
     assert isinstance(copies, Counting)
     copies.made.clear()
     cache = mock.Mock()
@@ -323,3 +324,170 @@ def test_moves_to_the_disk_pass_through_the_same_memory_again(tmp_path: Path) ->
     transfer.report(cache)
     assert len(copies.dropped) == 1
     assert cache.moved.call_count == 6
+
+
+# Rows of layers with a window, in blocks of their own
+
+WINDOWED = random_model_config("gpt-oss-tiny")
+WINDOW_BLOCKS, NEAR_ROWS = 7, 5
+
+
+def windowed_pool() -> KVPool:
+    pool = KVPool(
+        WINDOWED,
+        num_blocks=BLOCKS,
+        block_size=BLOCK_SIZE,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        window_blocks=WINDOW_BLOCKS,
+    )
+    for seed, group in enumerate(pool.groups):
+        group.copy_(torch.randn(group.shape, generator=torch.Generator().manual_seed(seed)))
+    return pool
+
+
+def windowed_transfer(pool: KVPool, worker: Executor, store: KVStore | None = None) -> KVTransfer:
+    return KVTransfer(pool, host_blocks=HOST, near_rows=NEAR_ROWS, store=store, worker=worker)
+
+
+def parted(move: BlockMove, source_near: np.ndarray, target_near: np.ndarray) -> BlockMove:
+    return replace(move, source_near=source_near, target_near=target_near)
+
+
+def near_of(pool: KVPool) -> torch.Tensor:
+    assert pool.near is not None
+    (group,) = pool.near.groups
+    return group
+
+
+def main_of(pool: KVPool) -> torch.Tensor:
+    (group,) = pool.main.groups
+    return group
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_of_windows_go_down_and_up_in_places_of_their_own(seed: int) -> None:
+    pool, worker = windowed_pool(), Later(random.Random(seed))
+    main, near = main_of(pool).clone(), near_of(pool).clone()
+    transfer = windowed_transfer(pool, worker)
+    transfer.move(parted(down(ids(4, 5, 1), ids(9, 0, 2)), ids(6, -1, 2), ids(0, -1, 3)))
+    transfer.settle(ids(4, 5, 1), ids(6, 2))
+    main_of(pool)[:, :, [4, 5, 1]] = 0
+    near_of(pool)[:, :, [6, 2]] = 0
+    transfer.move(parted(up(ids(9, 0, 2), ids(7, 8, 3)), ids(0, -1, 3), ids(1, -1, 5)))
+    transfer.settle(ids(7), ids(0))
+    assert torch.equal(main_of(pool)[:, :, [7, 8, 3]], main[:, :, [4, 5, 1]])
+    assert torch.equal(near_of(pool)[:, :, [1, 5]], near[:, :, [6, 2]])
+    assert torch.equal(near_of(pool)[:, :, [0, 3, 4]], near[:, :, [0, 3, 4]])
+    sizes = [group[:, :, 0].numel() * group.element_size() for group in (main, near)]
+    moved = 3 * sizes[0] + 2 * sizes[1]
+    assert [count for count, _ in transfer.totals().values()] == [moved, moved]
+    assert transfer.memory_bytes == 10 * sizes[0] + 4 * sizes[1]
+
+
+@pytest.mark.parametrize("arriving", [False, True])
+def test_a_step_waits_for_copies_that_touch_its_window_blocks(arriving: bool) -> None:
+    """Its blocks are others: the window block had another owner."""
+
+    class Unlucky(random.Random):
+        def random(self) -> float:
+            return 1.0  # nothing is done before somebody waits for it
+
+    worker = Later(Unlucky())
+    transfer = windowed_transfer(windowed_pool(), worker)
+    if arriving:
+        transfer.move(parted(down(ids(4), ids(9)), ids(6), ids(0)))
+        while worker.num_waiting:
+            worker.run_one()
+        transfer.move(parted(up(ids(9), ids(3)), ids(0), ids(2)))
+    else:
+        transfer.move(parted(down(ids(4), ids(9)), ids(2), ids(0)))
+    waiting = worker.num_waiting
+    transfer.settle(ids(7, 8), ids(0, 1))
+    transfer.settle(ids(7, 8))
+    assert worker.num_waiting == waiting
+    transfer.settle(ids(7, 8), ids(2))
+    assert worker.num_waiting < waiting
+    assert transfer.arrived(ids(3))
+
+
+def test_rows_of_windows_pass_through_the_disk(tmp_path: Path) -> None:
+    pool = windowed_pool()
+    main, near = main_of(pool).clone(), near_of(pool).clone()
+    sizes = [group[:, :, 0].numel() * group.element_size() for group in (main, near)]
+    file = SlotFile(
+        tmp_path,
+        num_blocks=9,
+        block_size=BLOCK_SIZE,
+        block_bytes=sum(sizes),
+        near_bytes=sizes[1],
+        identity="m",
+    )
+    store = KVStore(file, AtOnce())
+    transfer = windowed_transfer(pool, AtOnce(), store)
+    disk = (Tier.DISK, Tier.HOST)
+    transfer.move(parted(down(ids(4, 5), ids(1, 2)), ids(-1, 3), ids(-1, 4)))
+    transfer.move(parted(order(*disk[::-1], ids(1, 2), ids(0, 1)), ids(-1, 4), ids(-1, 1)))
+    transfer.move(
+        parted(order(Tier.DEVICE, Tier.DISK, ids(6, 7), ids(2, 3)), ids(0, -1), ids(2, -1))
+    )
+    transfer.move(parted(order(Tier.DEVICE, Tier.DISK, ids(8), ids(4)), ids(-1), ids(-1)))
+    main_of(pool).zero_()
+    near_of(pool).zero_()
+    sources, targets = ids(0, 1, 2, 3, 4), ids(11, 12, 13, 14, 15)
+    back = ids(-1, 0, 1, -1, -1)
+    transfer.move(parted(order(*disk, sources, targets), ids(-1, 1, 2, -1, -1), back))
+    transfer.move(parted(up(targets, ids(0, 1, 2, 3, 4)), back, ids(-1, 6, 5, -1, -1)))
+    assert [ok for _, ok in store.take_over()] == [True] * 4
+    transfer.settle(ids(0, 1, 2, 3, 4), ids(5, 6))
+    assert torch.equal(main_of(pool)[:, :, [0, 1, 2, 3, 4]], main[:, :, [4, 5, 6, 7, 8]])
+    assert torch.equal(near_of(pool)[:, :, [6, 5]], near[:, :, [3, 0]])
+    assert not near_of(pool)[:, :, :5].any()
+    written = 5 * sizes[0] + 2 * sizes[1]
+    assert (store.bytes_written, store.bytes_read) == (written, written)
+    transfer.close()
+
+
+@pytest.mark.parametrize("kind", ["main", "near"])
+def test_a_row_of_either_kind_that_was_harmed_is_noticed(kind: str) -> None:
+    pool = windowed_pool()
+    transfer = windowed_transfer(pool, AtOnce())
+    transfer.move(parted(down(ids(4, 5), ids(9, 8)), ids(-1, 3), ids(-1, 2)))
+    if kind == "main":
+        transfer.main.rows[8, 3] ^= 1
+    else:
+        assert transfer.near is not None
+        transfer.near.rows[[0, 1, 3, 4]] = 7
+        transfer.move(parted(up(ids(9), ids(0)), ids(-1), ids(-1)))
+        transfer.settle(ids(0), ids(0))
+        transfer.near.rows[2, 3] ^= 1
+    transfer.move(parted(up(ids(8), ids(7)), ids(2), ids(1)))
+    with pytest.raises(HostMemoryDamaged):
+        transfer.settle(ids(7), ids(1))
+
+
+def test_a_stream_gathers_window_blocks_that_came_up_when_they_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool, timeline = windowed_pool(), Timeline()
+    transfer = windowed_transfer(pool, AtOnce())
+    assert transfer.near is not None
+    timeline.install(monkeypatch)
+    monkeypatch.setattr(transfer, "_on_cpu", False)
+    monkeypatch.setattr(transfer.main, "copies", StreamCopies(pool.main))
+    monkeypatch.setattr(transfer.near, "copies", StreamCopies(near_part(pool)))
+    monkeypatch.setattr(transfer, "_land", lambda: None)  # nothing is over yet
+    with timeline:
+        transfer.move(parted(down(ids(1), ids(0)), ids(3), ids(0)))
+        transfer.move(parted(up(ids(0), ids(5)), ids(0), ids(2)))
+        transfer.move(parted(down(ids(3), ids(2)), ids(1), ids(1)))
+        transfer.move(parted(down(ids(6), ids(3)), ids(2), ids(2)))
+    placed = timeline.places("index_copy_")[-1]
+    other, gathered = (timeline.places("index_select")[at] for at in (-3, -1))
+    assert timeline.before(placed, gathered)
+    assert not timeline.before(placed, other)
+
+
+def near_part(pool: KVPool) -> PoolPart:
+    assert pool.near is not None
+    return pool.near

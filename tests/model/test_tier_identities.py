@@ -8,12 +8,14 @@ import errno
 import os
 import random
 from collections import OrderedDict
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import torch
 
 from runtime.messages import FinishReason, SamplingParams
+from runtime.model import window_plan
 from runtime.model.kv_pool import block_bytes
 from runtime.model.presets import random_model_config
 from runtime.offload.checksums import HostChecksums, HostMemoryDamaged
@@ -27,6 +29,7 @@ BLOCK_BYTES = 8 * 2 * 2 * 32 * BLOCK
 """Of qwen3-tiny in float64: two layers, keys and values of 32 numbers a token."""
 SLOT_BYTES = slot_bytes(BLOCK_BYTES)
 OUTPUT = 6
+WINDOWED = ("gemma3-tiny", "gpt-oss-tiny")
 
 
 def words(rng: random.Random, count: int) -> list[int]:
@@ -42,6 +45,7 @@ def play(
     num_blocks: int,
     kind: str = "qwen3-tiny",
     ranks: int = 1,
+    steps: tuple[int, ...] = (16, 64, 512),
 ) -> tuple[list[list[int]], EngineDriver]:
     """A random schedule of turns; returns the tokens of each, in order of arrival."""
     size = block_bytes(random_model_config(kind), BLOCK, torch.float64)
@@ -52,7 +56,7 @@ def play(
         model=f"random:{kind}",
         num_blocks=num_blocks,
         block_size=BLOCK,
-        max_batch_tokens=rng.choice([16, 64, 512]),
+        max_batch_tokens=rng.choice(steps),
         max_running=rng.choice([1, 3]),
         output_reserve_percent=rng.choice([0, 100]),
         session_context_percent=10_000,
@@ -162,6 +166,32 @@ def test_tokens_do_not_depend_on_where_parts_of_ranks_have_been(
     assert driver.host_hits > 0, "nothing came back"
 
 
+@pytest.fixture
+def _few_window_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_plan, "_RUNNING", 1)
+    monkeypatch.setattr(window_plan, "_LEAST_SHARE", Fraction(1, 4))
+
+
+@pytest.mark.usefixtures("_few_window_blocks")
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_tokens_do_not_depend_on_where_rows_of_windows_have_been(
+    kind: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    seed += 2 * request.config.getoption("--seed")
+    sizes = {"folder": tmp_path, "kind": kind, "steps": (8, 16)}
+    plain, driver = play(seed, host_blocks=0, disk_blocks=0, num_blocks=2000, **sizes)
+    hosted, driver = play(seed, host_blocks=60, disk_blocks=0, num_blocks=60, **sizes)
+    assert hosted == plain
+    windows = driver.engine.memory.cache.windows
+    assert windows is not None, "every block has rows of all layers"
+    assert windows.total < 60
+    assert driver.host_hits > 0, "nothing came back from host memory"
+    stored, driver = play(seed, host_blocks=20, disk_blocks=300, num_blocks=60, **sizes)
+    assert stored == plain
+    assert driver.host_hits > 0, "nothing came back"
+
+
 class Fleet:
     """Sessions whose turns come at random, at most ten at once, with random pauses."""
 
@@ -259,9 +289,11 @@ class Fleet:
         return missed
 
 
-def uncached(prompts: list[list[int]]) -> list[list[int]]:
+def uncached(prompts: list[list[int]], *, model: str = "random:qwen3-tiny") -> list[list[int]]:
     """What each prompt is answered with when nothing is shared or kept."""
-    driver = EngineDriver.load(num_blocks=30_000, block_size=BLOCK, max_draft_tokens=0)
+    driver = EngineDriver.load(
+        model=model, num_blocks=30_000, block_size=BLOCK, max_draft_tokens=0, window_share=100
+    )
     names = [
         driver.request(prompt, tenant=f"t{index}", max_new_tokens=OUTPUT)
         for index, prompt in enumerate(prompts)
@@ -347,6 +379,39 @@ def test_first_turns_after_a_restart_hit(tmp_path: Path) -> None:
     assert other.start is not None
     assert other.start.cached_tokens == 0, "another tenant's KV"
     assert driver.damaged == 0
+    driver.engine.close()
+
+
+@pytest.mark.usefixtures("_few_window_blocks")
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_windows_are_there_after_a_restart(kind: str, tmp_path: Path) -> None:
+    size = block_bytes(random_model_config(kind), BLOCK, torch.float64)
+    settings: dict[str, object] = {
+        "model": f"random:{kind}",
+        "num_blocks": 90,
+        "max_batch_tokens": 16,
+        "host_kv_bytes": 90 * size,
+        "disk_kv_bytes": 400 * slot_bytes(size),
+    }
+    driver = start(tmp_path, **settings)
+    sessions = [
+        driver.turn(prompt, session=f"s{index}", max_new_tokens=OUTPUT)
+        for index, prompt in enumerate(transcripts(8))
+    ]
+    driver.engine.close()
+    answers = [result.tokens for result in sessions]
+    driver = start(tmp_path, **settings)
+    assert driver.engine.memory.cache.windows is not None
+    prompts = [
+        prompt + answer + [40, 41] for prompt, answer in zip(transcripts(8), answers, strict=True)
+    ]
+    again = [driver.turn(prompt, max_new_tokens=OUTPUT) for prompt in prompts]
+    assert [result.tokens for result in again] == uncached(prompts, model=f"random:{kind}")
+    for prompt, result in zip(prompts, again, strict=True):
+        assert result.start is not None
+        assert result.start.cached_tokens >= len(prompt) - 3 - 2 * BLOCK
+    assert driver.damaged == 0
+    driver.engine.check()
     driver.engine.close()
 
 

@@ -30,6 +30,11 @@ class Later(Executor):
             self.run_one()
         return future
 
+    @property
+    def num_waiting(self) -> int:
+        """Tasks that have not been run."""
+        return len(self._tasks)
+
     def run_some(self) -> None:
         """Run the oldest task or not, as it comes."""
         if self._tasks and self._rng.random() < 0.3:

@@ -6,6 +6,8 @@ import pytest
 
 from radix_cache.config import CacheConfig
 
+WINDOWS = {"window_blocks": 6, "window_tokens": 8, "step_tokens": 4}
+
 
 def test_a_pool_is_all_that_has_to_be_said() -> None:
     config = CacheConfig(num_blocks=1)
@@ -28,6 +30,10 @@ def test_a_pool_is_all_that_has_to_be_said() -> None:
         ({"host_blocks": -1}, "at least 1 host block"),
         ({"host_blocks": 8, "disk_blocks": -1}, "at least 1 host block"),
         ({"disk_blocks": 8}, "at least 1 host block"),
+        (WINDOWS | {"step_tokens": 0}, "6 window blocks for windows of 8 tokens and steps of 0"),
+        (WINDOWS | {"state_slots": 2}, "window blocks beside slots for states"),
+        (WINDOWS | {"host_blocks": 4}, "0 of 4 host blocks have room for rows"),
+        (WINDOWS | {"host_window_blocks": 2}, "2 of 0 host blocks have room for rows"),
     ],
 )
 def test_sizes_and_times_that_make_no_sense_are_refused(
@@ -47,3 +53,4 @@ def test_limits_are_taken() -> None:
         host_blocks=1,
         disk_blocks=1,
     )
+    CacheConfig(num_blocks=8, host_blocks=4, host_window_blocks=1, **WINDOWS)

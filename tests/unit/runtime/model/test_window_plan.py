@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from radix_cache.window_rows import claim_of
+from radix_cache.window_rows import claim_of, kept_for
 from runtime.config import EngineConfig
-from runtime.model.window_plan import plan_windows, tokens_of_step
+from runtime.model.window_plan import plan_windows, plan_windows_below, tokens_of_step
 
 CONFIG = EngineConfig(max_batch_tokens=512, max_running=4)
 LEAST = 4 * claim_of(128, 16) + -(-tokens_of_step(CONFIG) // 16)
@@ -45,6 +45,20 @@ def test_so_many_blocks_as_were_asked_for() -> None:
 @pytest.mark.parametrize("budget", [0, 100_000, LEAST * 2000])
 def test_where_it_would_save_nothing_every_block_has_all_rows(budget: int) -> None:
     assert plan_windows(CONFIG, 128, (1000, 1000), budget) is None
+
+
+@pytest.mark.parametrize("budget", [1_000_000, 10_000_000])
+def test_host_memory_has_the_share_and_one_window_at_least(budget: int) -> None:
+    num_blocks, window_blocks = plan_windows_below(CONFIG, 128, (1000, 3000), budget)
+    assert window_blocks == kept_for(128, 16) + num_blocks // 16
+    assert budget - 2 * 4000 < num_blocks * 1000 + window_blocks * 3000 <= budget
+    half = replace(CONFIG, window_share=50)
+    assert plan_windows_below(half, 128, (1000, 3000), budget)[1] > 3 * window_blocks
+
+
+@pytest.mark.parametrize("budget", [0, 3999, 4000, 40_000])
+def test_in_little_host_memory_every_block_has_all_rows(budget: int) -> None:
+    assert plan_windows_below(CONFIG, 128, (1000, 3000), budget) == (budget // 4000,) * 2
 
 
 def test_a_plan_always_lets_the_cache_run_one_sequence() -> None:

@@ -6,7 +6,7 @@ from runtime.config import ConfigError, EngineConfig
 from runtime.model.config import LoadError
 from runtime.model.rank_link import RoomBelow
 from runtime.model.state_plan import StatePlan
-from runtime.offload.below_plan import plan_below
+from runtime.offload.below_plan import WindowParts, plan_below
 from runtime.offload.disk import slot_bytes
 from runtime.offload.state_file import state_slot_bytes
 
@@ -21,6 +21,21 @@ def plan(states: StatePlan = STATES, **settings: object) -> RoomBelow:
 def test_without_states_keys_and_values_get_all_of_it() -> None:
     assert plan(StatePlan(), host_kv_bytes=10 * BLOCK) == RoomBelow(host_blocks=10)
     assert plan() == RoomBelow()
+
+
+def test_a_part_of_the_blocks_has_room_for_rows_of_windows() -> None:
+    near = WindowParts(window=128, parts=(2000, 8000))
+    config = EngineConfig(host_kv_bytes=10_000_000, disk_kv_bytes=1 << 20, disk_kv_folder="f")
+    found = plan_below(config, StatePlan(), BLOCK, near)
+    assert found.host_blocks > 10_000_000 // BLOCK
+    assert 0 < found.host_window_blocks < found.host_blocks
+    taken = found.host_blocks * 2000 + found.host_window_blocks * 8000
+    assert 10_000_000 - BLOCK < taken <= 10_000_000
+    assert found.disk_blocks == (1 << 20) // slot_bytes(BLOCK), "a slot has room for all rows"
+    small = plan_below(EngineConfig(host_kv_bytes=3 * BLOCK), StatePlan(), BLOCK, near)
+    assert (small.host_blocks, small.host_window_blocks) == (3, 3)
+    with pytest.raises(LoadError, match="host_kv_bytes is 9: a block takes 10000"):
+        plan_below(EngineConfig(host_kv_bytes=9), StatePlan(), BLOCK, near)
 
 
 def test_states_get_the_share_that_they_have_on_the_device() -> None:

@@ -284,3 +284,94 @@ def test_a_full_disk_fails_the_order_and_nothing_else(
     back = np.zeros(BLOCK_BYTES, dtype=np.uint8)
     file.read(4, back)
     assert np.array_equal(back, rows[0])
+
+
+# Rows of layers with a window
+
+NEAR_BYTES = 600
+MAIN_BYTES = BLOCK_BYTES - NEAR_BYTES
+
+
+def parted(folder: Path) -> SlotFile:
+    return open_file(folder, near_bytes=NEAR_BYTES)
+
+
+def parts(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    both = memory(rows)
+    return both[:, :MAIN_BYTES].copy(), both[:, MAIN_BYTES:].copy()
+
+
+def test_a_slot_holds_rows_of_windows_where_its_block_has_them(tmp_path: Path) -> None:
+    file, (main, near) = parted(tmp_path), parts(3)
+    written = file.write(content(2), ids(4, 1), main, ids(0, 2), (near, ids(-1, 1)))
+    assert written == 2 * MAIN_BYTES + NEAR_BYTES
+    _holds(file, main, near)
+    file.close()
+    again = parted(tmp_path)
+    found = {int(run.blocks[0]): run.near for run in again.stored()}
+    assert {slot: each.tolist() for slot, each in found.items() if each is not None} == {
+        4: [False],
+        1: [True],
+    }
+    _holds(again, main, near)
+
+
+def _holds(file: SlotFile, main: np.ndarray, near: np.ndarray) -> None:
+    row, beside = np.zeros(MAIN_BYTES, np.uint8), np.zeros(NEAR_BYTES, np.uint8)
+    assert file.read(4, row) == MAIN_BYTES
+    assert np.array_equal(row, main[0])
+    assert file.read(1, row, beside) == BLOCK_BYTES
+    assert np.array_equal(row, main[2])
+    assert np.array_equal(beside, near[1])
+    with pytest.raises(DamagedSlot, match="has no rows of layers with a window"):
+        file.read(4, row, beside)
+
+
+def test_rows_that_are_not_wanted_are_looked_at_nevertheless(tmp_path: Path) -> None:
+    """There is one checksum for all that a slot holds."""
+    file, (main, near) = parted(tmp_path), parts(3)
+    file.write(content(2), ids(4, 1), main, ids(0, 2), (near, ids(0, 1)))
+    row = np.zeros(MAIN_BYTES, np.uint8)
+    file.read(4, row)
+    assert np.array_equal(row, main[0])
+    flip(tmp_path, 4 * SLOT + 2048 + MAIN_BYTES + 5)
+    with pytest.raises(DamagedSlot, match="other bytes"):
+        file.read(4, row)
+
+
+def test_a_block_without_such_rows_takes_the_place_of_one_with_them(tmp_path: Path) -> None:
+    file, (main, near) = parted(tmp_path), parts(3)
+    file.write(content(1), ids(2), main, ids(0), (near, ids(0)))
+    file.write(content(1), ids(2), main, ids(1), (near, ids(-1)))
+    row = np.zeros(MAIN_BYTES, np.uint8)
+    file.read(2, row)
+    assert np.array_equal(row, main[1])
+    file.close()
+    (run,) = list(parted(tmp_path).stored())
+    assert run.near is not None
+    assert not run.near[0]
+
+
+@pytest.mark.parametrize("first", [0, NEAR_BYTES])
+def test_a_folder_where_rows_lie_otherwise_is_refused(tmp_path: Path, first: int) -> None:
+    open_file(tmp_path, near_bytes=first).close()
+    with pytest.raises(StoreError, match="another model or another layout"):
+        open_file(tmp_path, near_bytes=NEAR_BYTES - first)
+    open_file(tmp_path, near_bytes=first).close()
+
+
+def test_orders_carry_rows_of_windows_where_there_are_such(tmp_path: Path) -> None:
+    store, (main, near) = KVStore(parted(tmp_path), AtOnce()), parts(3)
+    went = order(Tier.HOST, Tier.DISK, ids(0, 2), ids(5, 3))
+    store.write(went, main, ids(0, 2), lambda: None, near=(near, ids(2, -1)))
+    back, beside = np.zeros_like(main), np.zeros_like(near)
+    done: list[bool] = []
+    came = order(Tier.DISK, Tier.HOST, ids(5, 3), ids(1, 0))
+    store.read(
+        came, back, ids(1, 0), lambda: None, lambda: done.append(True), near=(beside, ids(0, -1))
+    )
+    assert [ok for _, ok in store.take_over()] == [True, True]
+    assert done == [True]
+    assert np.array_equal(back[[1, 0]], main[[0, 2]])
+    assert np.array_equal(beside[0], near[2])
+    assert store.bytes_read == store.bytes_written == 2 * MAIN_BYTES + NEAR_BYTES

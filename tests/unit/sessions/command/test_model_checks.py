@@ -26,6 +26,7 @@ REPORT = {
     "token_bytes": 64 << 10,
     "tokens": 65536,
     "host_tokens": 0,
+    "host_near_tokens": 0,
     "context": 40960,
     "state_slots": None,
     "state_bytes": 0,
@@ -129,6 +130,11 @@ def test_a_family_is_told_with_what_its_layers_are_made_of(name: str, told: str)
         ({"ranks": 2}, "ok", "of each of 2 ranks; weights take 28 GiB"),
         ({"state_slots": 5}, "ok", "sessions that fit: 5 of 8192 tokens, 2 of 32768 tokens"),
         ({"host_tokens": 999}, "ok", "host memory holds 999 tokens more"),
+        (
+            {"host_tokens": 999, "host_near_tokens": 99, "near_tokens": 2048, "window_tokens": 9},
+            "ok",
+            "host memory holds 999 tokens more, those layers 99 of them",
+        ),
         (
             {"state_slots": 5, "state_bytes": 61 << 20, "state_share": 0.125},
             "ok",
