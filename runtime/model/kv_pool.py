@@ -5,10 +5,10 @@ block is an index. The layout keeps a block of a layer in one piece and, within 
 tokens together: [kv_heads, block_size, head_dim]; int8 and fp8 rows are longer by their scale
 (``kernels.quantised_kv``). Of latent attention there is one row that is key and value, of sparse
 attention with an index key behind it; index keys that choose blocks are a group, and so are entries
-that stand for several tokens, which have fewer places in a block. Layers whose
-keys are of one shape lie in one tensor, a group; of most models there is one group. A layer that
-shares another's keys and values has no room of its own. Where rows behind windows are given back,
-groups of layers with a window have fewer blocks, and indices of their own, window blocks.
+that stand for several tokens, which have fewer places in a block. Layers whose keys are of one
+shape lie in one tensor, a group; of most models there is one group. A layer that shares another's
+keys and values has no room of its own. Where rows behind windows are given back, groups of layers
+with a window have fewer blocks, and indices of their own, window blocks.
 
 Always true: blocks are never moved or cleared; what was not written is never read.
 """
