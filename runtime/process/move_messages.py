@@ -123,10 +123,10 @@ def read_move(receive: Callable[[int], bytes], limits: MoveLimits) -> MoveOrder:
     targets = _ids(receive(4 * count), there[target])
     if near != (not states and limits.near[Tier.DEVICE] > 0):
         raise FrameError(f"a move with places of rows of windows {near}")
-    sides = [receive(4 * count) for _ in range(2 * near)]
-    rows = [_near(side, limits.near[tier]) for side, tier in zip(sides, (source, target))]
-    if near:
-        _check_along(rows, source, target)
+    sides = (source, target) if near else ()
+    rows = [_near(receive(4 * count), limits.near[side]) for side in sides]
+    if near and ((rows[0] < 0) != (rows[1] < 0)).any():
+        raise FrameError("rows of a window that go along from nowhere, or to nowhere")
     told = tuple([receive(MARK_BYTES) for _ in range(marks)])
     content = None
     if target == Tier.DISK:
@@ -169,12 +169,6 @@ def _near(data: bytes, limit: int) -> npt.NDArray[np.int32]:
     if len(np.unique(held)) < len(held):
         raise FrameError("rows of a window that move twice")
     return places
-
-
-def _check_along(rows: list[npt.NDArray[np.int32]], source: Tier, target: Tier) -> None:
-    """Raises FrameError: rows go along that one side of a move has no place for."""
-    if Tier.DISK not in (source, target) and ((rows[0] < 0) & (rows[1] >= 0)).any():
-        raise FrameError("rows of a window that come from nowhere")
 
 
 def _content(receive: Callable[[int], bytes], name: int, tokens: int, vocab_size: int) -> Content:

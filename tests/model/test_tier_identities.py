@@ -192,6 +192,21 @@ def test_tokens_do_not_depend_on_where_rows_of_windows_have_been(
     assert driver.host_hits > 0, "nothing came back"
 
 
+@pytest.mark.usefixtures("_few_window_blocks")
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_tokens_do_not_depend_on_where_ranks_have_had_rows_of_windows(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    seed = request.config.getoption("--seed")
+    sizes = {"folder": tmp_path, "kind": kind, "steps": (8, 16)}
+    plain, _ = play(seed, host_blocks=0, disk_blocks=0, num_blocks=2000, **sizes)
+    stored, driver = play(seed, host_blocks=20, disk_blocks=300, num_blocks=60, ranks=2, **sizes)
+    assert stored == plain
+    windows = driver.engine.memory.cache.windows
+    assert windows is not None, "every block has rows of all layers"
+    assert driver.host_hits > 0, "nothing came back"
+
+
 class Fleet:
     """Sessions whose turns come at random, at most ten at once, with random pauses."""
 
