@@ -29,7 +29,7 @@ BLOCK_BYTES = 8 * 2 * 2 * 32 * BLOCK
 """Of qwen3-tiny in float64: two layers, keys and values of 32 numbers a token."""
 SLOT_BYTES = slot_bytes(BLOCK_BYTES)
 OUTPUT = 6
-WINDOWED = ("gemma3-tiny", "gpt-oss-tiny")
+WINDOWED = ("gemma3-tiny", "gpt-oss-tiny", "deepseek-v4-tiny")
 
 
 def words(rng: random.Random, count: int) -> list[int]:
