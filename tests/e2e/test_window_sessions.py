@@ -4,6 +4,7 @@ find again, also when the engine is killed."""
 import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import psutil
@@ -18,6 +19,7 @@ BLOCK = 16
 INSTRUCTIONS = "You keep the books of a small shop, and say what you do in a few words. " * 6
 
 
+<<<<<<< HEAD
 @pytest.fixture(
     scope="module",
     params=["gemma3-tiny", pytest.param("deepseek-v4-tiny", marks=pytest.mark.tail)],
@@ -28,8 +30,17 @@ def serving(
     """Room for the windows of a few sessions: nine blocks and 35 for a step, one of sixteen."""
     options = ["--model", f"random:{request.param}", "--num-blocks", "4000", "--threads", "1"]
     options += ["--max-running", "2", "--max-batch-tokens", "512"]
+=======
+OPTIONS = ["--model", "random:gemma3-tiny", "--num-blocks", "4000", "--threads", "1"]
+OPTIONS += ["--max-running", "2", "--max-batch-tokens", "512"]
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildServer]:
+    """Room for the windows of a few sessions: nine blocks and 35 for a step, one of sixteen."""
+>>>>>>> win-tiers
     log = tmp_path_factory.mktemp("windows") / "server.log"
-    with child_server(options, log=log) as server:
+    with child_server(OPTIONS, log=log) as server:
         yield server
 
 
@@ -79,15 +90,33 @@ def test_where_windows_have_gone_a_turn_is_computed_again_and_says_so(
     with Client(serving.url) as client:
         first = client.session(name="first")
         before = said(first, "x" * 300)
-        for number in range(120):
-            other = client.session(name=f"o{number}")
-            said(other, f"{number} " + "y" * 200)
+        crowd(client)
         missing = metrics(serving)['keepwarm_missed_tokens_total{cause="state_missing"}']
         again = said(first, "and now")
         assert recomputed(before, again) > 0
         more = metrics(serving)['keepwarm_missed_tokens_total{cause="state_missing"}']
         assert more - missing >= recomputed(before, again)
         assert recomputed(again, said(first, "once more")) == 0
+
+
+def crowd(client: Client) -> None:
+    """More sessions than there are windows for on the device."""
+    for number in range(120):
+        said(client.session(name=f"o{number}"), f"{number} " + "y" * 200)
+
+
+def test_with_host_memory_it_goes_on_where_its_window_has_gone_down(tmp_path: Path) -> None:
+    options = [*OPTIONS, "--host-kv-mib", "16"]
+    with (
+        child_server(options, log=tmp_path / "server.log") as server,
+        Client(server.url) as client,
+    ):
+        first = client.session(name="first")
+        before = said(first, "x" * 300)
+        crowd(client)
+        again = said(first, "and now")
+        assert recomputed(before, again) == 0
+        assert metrics(server)["keepwarm_window_blocks_evicted_total"] > 0
 
 
 def test_a_session_goes_on_when_the_engine_is_killed(serving: ChildServer) -> None:
