@@ -27,7 +27,7 @@ class WindowParts:
 def plan_below(
     config: EngineConfig, states: StatePlan, block: int, near: WindowParts | None = None
 ) -> RoomBelow:
-    """What ``config`` has room for below the device; of several ranks each has an equal share of
+    """The room that ``config`` gives below the device; of several ranks each has an equal share of
     the memory, for its part of each block.
 
     Args:

@@ -35,7 +35,7 @@ from radix_cache.transfers import BlockMove, Content, RunContent, StoredRun
 log = logging.getLogger(__name__)
 
 MARK_BYTES: Final = 17
-"""Of what is said of a slot's content (``SlotStore.mark``)."""
+"""The length of what is said of a slot's content (``SlotStore.mark``)."""
 ByteRows = npt.NDArray[np.uint8]
 """[rows, block_bytes]"""
 NearRows = tuple[ByteRows, BlockArray]
@@ -455,7 +455,7 @@ class KVStore:
         self._worker.submit(self._read, move, memory, rows, (arrived, done), near)
 
     def marks(self, blocks: BlockArray) -> list[bytes]:
-        """What is said of slots (``SlotStore.mark``); no order to write to them is under way."""
+        """The marks of slots (``SlotStore.mark``); no order to write to them is under way."""
         return [self.file.mark(block) for block in blocks.tolist()]
 
     def expect(self, blocks: BlockArray, marks: Sequence[bytes]) -> None:

@@ -26,7 +26,7 @@ class RankMoves:
         self._ranks = ranks
         self._of_states = of_states
         self._told: dict[int, list[bool]] = {}
-        """Of orders that are not over on every rank, what those have said that they are over on."""
+        """The words of ranks on orders that are over on some of them."""
 
     def tell(self, move: BlockMove, marks: Sequence[bytes]) -> None:
         """Have the others make a move.

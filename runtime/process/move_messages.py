@@ -48,7 +48,7 @@ class MoveOrder:
     move: BlockMove
     of_states: bool
     marks: tuple[bytes, ...] = ()
-    """Of sources on disk, what each is taken to hold, ``MARK_BYTES``."""
+    """``MARK_BYTES`` for each source on disk: what it is taken to hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

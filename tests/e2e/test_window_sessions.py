@@ -19,28 +19,19 @@ BLOCK = 16
 INSTRUCTIONS = "You keep the books of a small shop, and say what you do in a few words. " * 6
 
 
-<<<<<<< HEAD
-@pytest.fixture(
-    scope="module",
-    params=["gemma3-tiny", pytest.param("deepseek-v4-tiny", marks=pytest.mark.tail)],
-)
+MODELS = ["gemma3-tiny", pytest.param("deepseek-v4-tiny", marks=pytest.mark.tail)]
+OPTIONS = ["--num-blocks", "4000", "--threads", "1"]
+OPTIONS += ["--max-running", "2", "--max-batch-tokens", "512"]
+
+
+@pytest.fixture(scope="module", params=MODELS)
 def serving(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ChildServer]:
     """Room for the windows of a few sessions: nine blocks and 35 for a step, one of sixteen."""
-    options = ["--model", f"random:{request.param}", "--num-blocks", "4000", "--threads", "1"]
-    options += ["--max-running", "2", "--max-batch-tokens", "512"]
-=======
-OPTIONS = ["--model", "random:gemma3-tiny", "--num-blocks", "4000", "--threads", "1"]
-OPTIONS += ["--max-running", "2", "--max-batch-tokens", "512"]
-
-
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildServer]:
-    """Room for the windows of a few sessions: nine blocks and 35 for a step, one of sixteen."""
->>>>>>> win-tiers
+    options = ["--model", f"random:{request.param}", *OPTIONS]
     log = tmp_path_factory.mktemp("windows") / "server.log"
-    with child_server(OPTIONS, log=log) as server:
+    with child_server(options, log=log) as server:
         yield server
 
 
@@ -105,8 +96,15 @@ def crowd(client: Client) -> None:
         said(client.session(name=f"o{number}"), f"{number} " + "y" * 200)
 
 
-def test_with_host_memory_it_goes_on_where_its_window_has_gone_down(tmp_path: Path) -> None:
-    options = [*OPTIONS, "--host-kv-mib", "16"]
+@pytest.mark.parametrize(
+    ("model", "ranks"),
+    [("gemma3-tiny", 1), pytest.param("gpt-oss-tiny", 2, marks=pytest.mark.tail)],
+)
+def test_with_host_memory_it_goes_on_where_its_window_has_gone_down(
+    model: str, ranks: int, tmp_path: Path
+) -> None:
+    options = ["--model", f"random:{model}", *OPTIONS, "--host-kv-mib", "16"]
+    options += ["--tensor-parallel", str(ranks)]
     with (
         child_server(options, log=tmp_path / "server.log") as server,
         Client(server.url) as client,
