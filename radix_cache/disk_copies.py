@@ -87,7 +87,7 @@ class DiskCopies:
             rows: BlockMask | None = None
             if self._below.windows is not None:
                 blocks = node.edge.block_ids()
-                rows = self._below.held(node.tier, blocks)
+                rows = self._below.kept_rows(node.tier, blocks)
             keys = chain_keys(key, tokens, size)
             node.chain = keys[-1]
             for first in range(0, node.size, self._run_blocks):

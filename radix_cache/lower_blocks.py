@@ -49,14 +49,15 @@ class LowerBlocks:
         self, tier: Tier, source: Tier, sources: BlockArray, *, first_rows: int = 0
     ) -> BlockArray:
         """Take blocks of ``tier`` for what the blocks ``sources`` of another hold, with room for
-        their rows of layers with a window where they have such: those before ``first_rows``, and
-        those of the device that no place is kept for, only where nobody loses rows for them."""
+        their rows of layers with a window where they have such. Of those that come to host memory
+        the ones before ``first_rows``, and from the device such as no place is kept for, get it
+        only where nobody loses rows for them; the disk has room for all."""
         below = self.of(tier)
         targets = below.take(len(sources))
         held = self.held(source, sources)
         if held is not None and self.windows is not None:
             wanted = np.arange(len(sources)) >= first_rows
-            if source == Tier.DEVICE:
+            if (source, tier) == (Tier.DEVICE, Tier.HOST):
                 wanted &= self.windows.keeps(sources)
             below.give_rows(targets[held & wanted])
             others = targets[held & ~wanted]
@@ -78,6 +79,13 @@ class LowerBlocks:
     def held(self, tier: int, blocks: BlockArray) -> BlockMask | None:
         """Which of these blocks have rows of layers with a window, bool [n]; None: all have all."""
         return None if self.windows is None else self.near(tier, blocks) >= 0
+
+    def kept_rows(self, tier: int, blocks: BlockArray) -> BlockMask | None:
+        """The same without rows of the device that no place is kept for, which go first there."""
+        held = self.held(tier, blocks)
+        if held is None or self.windows is None or tier != Tier.DEVICE:
+            return held
+        return held & self.windows.keeps(blocks)
 
     def moving(
         self, source: Tier, target: Tier, sources: BlockArray, targets: BlockArray
@@ -104,7 +112,7 @@ class LowerBlocks:
     def reach(self, node: Node, position: int) -> int:
         """The blocks of a prefix that ends at ``position`` in ``node`` behind which a sequence can
         begin, once all of them are on the device."""
-        if self.windows is None:
+        if self.windows is None or self.along(node, position, self.rows_read_from(position)).all():
             return position
         return self.windows.reach_of_rows(self.along(node, position))
 

@@ -56,6 +56,14 @@ def test_rows_that_no_place_is_kept_for_get_half_of_the_room_that_nobody_has() -
     assert below.held(HOST, first).sum() == 3, "nobody has lost any"
 
 
+def test_the_disk_has_room_for_all_rows_and_misses_those_that_are_kept() -> None:
+    below = lower_blocks()
+    targets = below.take(DISK, DEVICE, ids(0, 1, 12, 3))
+    assert below.held(DISK, targets).tolist() == [True, True, False, True]
+    assert below.kept_rows(DISK, targets).tolist() == [True, True, False, True]
+    assert not below.kept_rows(DEVICE, ids(0, 1, 12, 3)).any(), "no place is kept for them"
+
+
 def test_from_the_disk_come_the_last_rows_and_those_go_that_are_oldest() -> None:
     below = lower_blocks(near=4)
     disk = below.of(DISK)
