@@ -78,8 +78,9 @@ class EngineConfig:
 
     tensor_parallel: int = 1
     """Ranks, processes that compute one model together: each has an equal part of the heads, of
-    the KV and of the widths between, on a GPU of its own where there are GPUs. Sizes of memory are
-    each rank's, and so are threads."""
+    the KV and of the widths between, on a GPU of its own where there are GPUs. Sizes of the
+    device's memory are each rank's, and so are threads; those of main memory and disk are all
+    ranks' together."""
 
     expert_parallel: bool = False
     """Ranks have whole experts, in equal numbers, instead of an equal part of each one's width."""

@@ -281,7 +281,7 @@ class ModelConfig:
                     f"layer {index} of attention shares the keys of {mixer.shares}, which is none "
                     "before it with keys of its own"
                 )
-            kinds = [(each.kv_shape, each.rope, each.window) for each in (other, mixer)]
+            kinds = [(each.kv_shape, each.rope, each.window is None) for each in (other, mixer)]
             if kinds[0] != kinds[1]:
                 raise ValueError(f"layer {index} of attention cannot read the keys of another kind")
 

@@ -322,7 +322,8 @@ class Metrics(Watcher):
         _add(self._rank_wait, stats.rank_wait_s_delta)
         self._tiers_changed(stats)
         self._states.step_finished(stats)
-        self._windows.step_finished(stats)
+        if stats.window_blocks_total:
+            self._windows.step_finished(stats)
         self.memory.engine_told(stats.memory_bytes)
 
     def _tiers_changed(self, stats: StepStats) -> None:

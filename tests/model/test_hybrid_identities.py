@@ -236,7 +236,7 @@ def test_a_fault_in_what_is_done_with_states_is_noticed(
 
 
 def _begun_before_it_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StateMemory, "_settle", lambda memory, slot: None)
+    monkeypatch.setattr(StateMemory, "settle", lambda memory, slots: None)
 
 
 class _NoCopies:

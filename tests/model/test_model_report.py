@@ -48,8 +48,8 @@ def test_room_for_tokens_is_what_a_runner_has(name: str) -> None:
 
 def test_layers_with_a_window_count_by_what_they_keep() -> None:
     """Entries of DeepSeek V4 stay, though each of its layers has a window."""
-    config = EngineConfig(model="random:deepseek-v4-tiny", host_kv_bytes=1 << 20)
-    kept, apart = model_report(config), model_report(replace(config, host_kv_bytes=0))
+    config = EngineConfig(model="random:deepseek-v4-tiny", window_share=100)
+    kept, apart = model_report(config), model_report(replace(config, window_share=None))
     assert (kept.near_tokens, kept.window_tokens) == (0, 32)
     assert kept.token_bytes == apart.token_bytes + apart.near_token_bytes
     assert kept.windowed_share == pytest.approx(apart.near_token_bytes / kept.token_bytes)

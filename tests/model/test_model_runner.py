@@ -102,15 +102,15 @@ def test_logits_come_only_for_the_rows_asked_for() -> None:
 
 def test_the_pool_hears_which_blocks_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = make_runner("qwen3-tiny")
-    heard: list[int] = []
-    monkeypatch.setattr(runner.pool, "reach", heard.append)
+    heard: list[tuple[int, int | None]] = []
+    monkeypatch.setattr(runner.pool, "reach", lambda *blocks: heard.append(blocks))
     tokens = random_tokens(np.random.default_rng(0), 20)
     parts = [
         SequenceInput(tokens=tokens, start=0, block_table=np.array(table), num_logits=0)
         for table in ([2, 9], [30, 4])
     ]
     runner.run(parts)
-    assert heard == [30]
+    assert heard == [(30, None)]
 
 
 def test_text_of_random_models_ends() -> None:
