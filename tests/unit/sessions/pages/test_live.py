@@ -27,6 +27,8 @@ class Pages:
     def __init__(self) -> None:
         self.rig = Rig()
         self.ending = False
+        self._connections: list[KeptExchange] = []
+        """As a server keeps them: an exchange that nobody names is collected with its task."""
         self.turns: Callable[[str, Callable[[], None]], None] = lambda _, call: call()
         self.dashboard = make_dashboard(self.rig.clock, self.rig.store)
         self.views = views = Views(
@@ -46,6 +48,7 @@ class Pages:
 
     def open(self, query: str = "", tenant: str = "acme", **call: Any) -> KeptExchange:
         exchange = KeptExchange()
+        self._connections.append(exchange)
         target = "/dashboard/events?" + query
         asked = make_call(target=target, tenant=tenant, exchange=exchange, **call)
         return exchange.play(self.live.events(asked))
