@@ -1,8 +1,10 @@
 """Drives an ``Engine`` step by step, with a clock that only moves when told to."""
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from runtime.config import EngineConfig
@@ -106,20 +108,24 @@ class EngineDriver:
             "threads": 1,
         }
         config = EngineConfig(**(defaults | settings))  # type: ignore[arg-type]
-        ranks = thread_ranks(config) if config.tensor_parallel > 1 else None
-        runner = load_runner(config, ranks=ranks)
-        tokenizer = Tokenizer.load(
-            runner.model.tokenizer_folder, vocab_size=runner.model.config.vocab_size
-        )
-        engine = assemble(
-            config,
-            runner,
-            tokenizer,
-            clock=clock,
-            drafter=drafter,
-            workers=workers or AtOnce(),
-            looks_ahead=looks_ahead,
-        )
+        with ExitStack() as undo:
+            ranks = thread_ranks(config) if config.tensor_parallel > 1 else None
+            if ranks is not None:
+                undo.callback(ranks.close)
+            runner = load_runner(config, ranks=ranks)
+            tokenizer = Tokenizer.load(
+                runner.model.tokenizer_folder, vocab_size=runner.model.config.vocab_size
+            )
+            engine = assemble(
+                config,
+                runner,
+                tokenizer,
+                clock=clock,
+                drafter=drafter,
+                workers=workers or AtOnce(),
+                looks_ahead=looks_ahead,
+            )
+            undo.pop_all()
         return cls(engine, runner, tokenizer, clock)
 
     def request(
@@ -166,8 +172,12 @@ class EngineDriver:
         self.engine.submit([ReleaseBranch(branch_id=session)])
 
     def step(self) -> None:
-        """One engine step; the clock moves on by ``STEP_S``."""
+        """One engine step; the clock moves on by ``STEP_S``. Other ranks are threads, which come to
+        nothing beside one that never waits: where a step computes nothing, it waits as the
+        engine's process does."""
         output = self.engine.step()
+        if self.runner.followers is not None and self.engine.pause_s:
+            time.sleep(self.engine.pause_s)
         self.clock.advance(STEP_S)
         self.steps += 1
         if output is None:
