@@ -124,6 +124,14 @@ def test_kv_of_other_parts_is_refused(tmp_path: Path) -> None:
         start(tmp_path, tensor_parallel=1, host_kv_bytes=60 * PART_BYTES)
 
 
+def test_one_ranks_part_is_not_anothers(tmp_path: Path) -> None:
+    """Their sizes are the same, and so are the words of their configurations."""
+    first_turns(tmp_path / "one")
+    shutil.copytree(tmp_path / "one" / "rank-1", tmp_path / "other")
+    with pytest.raises(LoadError, match="another model or another layout"):
+        start(tmp_path / "other")
+
+
 def test_memory_below_that_holds_no_part_is_refused() -> None:
     with pytest.raises(LoadError, match=f"a block takes {PART_BYTES} on each of 2 ranks"):
         start(None, host_kv_bytes=1 << 10)
@@ -241,3 +249,34 @@ def test_a_step_waits_for_the_copy_of_a_state_that_it_writes_on() -> None:
     memory.move(replace(move(Tier.HOST, Tier.DEVICE, 0, 2), of_states=True))
     memory.settle(replace(batch, state_slots=np.array([2])))
     assert (rows[2] == 5.0).all()
+
+
+def test_a_step_waits_for_the_copy_of_rows_whose_window_block_it_writes() -> None:
+    """The block itself may be elsewhere in the step's tables, or in none."""
+    config = EngineConfig(
+        model="random:gemma3-tiny",
+        dtype="float64",
+        device="cpu",
+        num_blocks=4000,
+        threads=1,
+        max_running=2,
+        max_batch_tokens=64,
+        host_kv_bytes=1 << 20,
+    )
+    runner, workers = load_runner(config), Later(random.Random(0))
+    assert runner.pool.near is not None
+    memory = RankMemory(runner, lambda: open_tiers(config, runner, workers))
+    memory.open_below(open_tiers(config, runner, None).plan)
+    near = runner.pool.near.groups[0]
+    near[:, :, 5] = 5.0
+    one, other = (np.array([each], dtype=np.int32) for each in (5, 2))
+    down = move(Tier.DEVICE, Tier.HOST, 1, 0)
+    memory.move(replace(down, move=replace(down.move, source_near=one, target_near=other)))
+    batch = reads(11)
+    memory.settle(replace(batch, window=batch.behind(np.array([0]), [one])))
+    near[:, :, 5] = 7.0
+    up = move(Tier.HOST, Tier.DEVICE, 0, 2)
+    nine = np.array([9], dtype=np.int32)
+    memory.move(replace(up, move=replace(up.move, source_near=other, target_near=nine)))
+    memory.settle(reads(2))
+    assert (near[:, :, 9] == 5.0).all()

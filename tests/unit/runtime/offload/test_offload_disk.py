@@ -15,6 +15,7 @@ from radix_cache.transfers import BlockMove, RunContent
 from runtime.offload.disk import (
     BLOCKS,
     MARK,
+    MARK_BYTES,
     DamagedSlot,
     KVStore,
     SlotFile,
@@ -325,6 +326,26 @@ def _holds(file: SlotFile, main: np.ndarray, near: np.ndarray) -> None:
     assert np.array_equal(beside, near[1])
     with pytest.raises(DamagedSlot, match="has no rows of layers with a window"):
         file.read(4, row, beside)
+
+
+def test_a_slot_is_read_by_whoever_is_told_what_it_holds(tmp_path: Path) -> None:
+    """As ranks are told after a restart, who look at no header before."""
+    file, (main, near) = parted(tmp_path), parts(3)
+    file.write(content(2), ids(4, 1), main, ids(0, 2), (near, ids(-1, 1)))
+    marks = {block: file.mark(block) for block in (4, 1)}
+    assert file.mark(3) == b""
+    file.close()
+    again = parted(tmp_path)
+    with pytest.raises(DamagedSlot, match="other tokens"):
+        again.read(1, main[0].copy())
+    for block, mark in marks.items():
+        assert len(mark) == MARK_BYTES
+        again.expect(block, mark)
+    _holds(again, main, near)
+    again.expect(4, marks[1])
+    with pytest.raises(DamagedSlot, match="other tokens"):
+        again.read(4, main[0].copy())
+    again.close()
 
 
 def test_rows_that_are_not_wanted_are_looked_at_nevertheless(tmp_path: Path) -> None:
