@@ -4,6 +4,7 @@ The cache decides in ids what moves between the tiers, the transfer copies; here
 kept in step with each other. Knows no sequences and no model.
 """
 
+import logging
 import time
 from dataclasses import asdict
 from typing import Final
@@ -14,7 +15,10 @@ from radix_cache.nodes import Tier
 from runtime.engine.cache_report import CacheFields, CacheReport
 from runtime.engine.state_memory import StateMemory
 from runtime.messages import CachePicture, PictureNode, PictureRequest, Residency
+from runtime.model.rank_link import RunnerBroken
 from runtime.offload.transfer import KVTransfer
+
+log = logging.getLogger(__name__)
 
 MAX_PICTURED_NODES: Final = 400
 MAX_PICTURED_TENANTS: Final = 256
@@ -114,7 +118,16 @@ class KVMemory:
         threads."""
         if self._transfer is None:
             return
-        until = time.monotonic() + _CLOSE_S
+        try:
+            self._copy_down(until=time.monotonic() + _CLOSE_S)
+        except RunnerBroken as broken:
+            log.info("disk cache is not written at the end: %s", broken)
+        finally:
+            for transfer in self._transfers:
+                transfer.close()
+
+    def _copy_down(self, until: float) -> None:
+        """Raises RunnerBroken: another rank is gone, and nothing can be kept on all."""
         self._carry_out()
         self._take_over()
         self.cache.copy_down()
@@ -122,8 +135,6 @@ class KVMemory:
         while self.cache.num_pending_orders and time.monotonic() < until:
             self._take_over()
             time.sleep(_POLL_S)
-        for transfer in self._transfers:
-            transfer.close()
 
     def _take_over(self) -> None:
         for transfer in self._transfers:

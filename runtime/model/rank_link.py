@@ -84,7 +84,7 @@ class Followers(Protocol):
 
     def take_moved(self, *, of_states: bool) -> list[tuple[int, bool]]:
         """Moves from and to the disk that others have said are over: their numbers, and whether
-        all is well; once for each of the others."""
+        all is well; once for each of the others. Raises RunnerBroken likewise."""
         ...
 
     def send_rest(self) -> None:

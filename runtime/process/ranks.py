@@ -238,6 +238,8 @@ class LeadingRank:
     def take_moved(self, *, of_states: bool) -> list[tuple[int, bool]]:
         """See ``Followers.take_moved``."""
         with self._state.news:
+            if self._state.lost is not None:
+                raise RunnerBroken(self._state.lost)
             told, self._state.moved[of_states] = self._state.moved[of_states], []
         return told
 

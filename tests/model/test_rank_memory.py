@@ -6,6 +6,8 @@ That tokens do not depend on where parts of blocks and of states have been is sh
 
 import random
 import shutil
+import socket
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,18 +19,26 @@ from radix_cache.nodes import Tier
 from radix_cache.snapshots import SaveBelow
 from radix_cache.transfers import BlockMove
 from runtime.config import EngineConfig
+from runtime.messages import Loading
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.config import LoadError
-from runtime.model.rank_link import RoomBelow
+from runtime.model.rank_link import Room, RoomBelow, RunnerBroken
 from runtime.model.runner import ModelRunner, load_runner
 from runtime.offload.checksums import HostChecksums, HostMemoryDamaged
 from runtime.offload.disk import BLOCKS, slot_bytes
 from runtime.offload.opening import open_tiers
+from runtime.offload.rank_moves import RankMoves
+from runtime.process import frames, rank_frames
+from runtime.process.frame_socket import receive_frame
 from runtime.process.frames import FrameError
 from runtime.process.move_messages import MoveOrder
+from runtime.process.rank import Meet
 from runtime.process.rank_memory import RankMemory
+from runtime.process.rank_processes import partition_of
+from runtime.process.ranks import MEETING, MET
 from tests.support.engine_driver import EngineDriver, Result
 from tests.support.executors import Later
+from tests.support.thread_ranks import thread_ranks
 
 BLOCK = 4
 RANKS = 2
@@ -159,6 +169,48 @@ def test_what_does_not_fit_is_refused() -> None:
         RankMemory(plain, lambda: open_tiers(config, plain, None)).change(
             SaveBelow(slot=0, target=0, position=16)
         )
+
+
+def test_an_engine_of_which_a_rank_is_gone_ends_without_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What sessions may come back for cannot be written to all disks any more; the folder is given
+    back, and what was written before is found."""
+    prompts = first_turns(tmp_path)
+    driver = start(tmp_path)
+    driver.turn(transcripts(1, seed=9)[0], session="s", max_new_tokens=OUTPUT)
+
+    def gone(*_: object) -> None:
+        raise RunnerBroken("rank 1 was killed by SIGKILL")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RankMoves, "tell", gone)
+        driver.close()
+    _, found = second_turns(tmp_path, prompts)
+    assert found > 0
+
+
+def test_moves_of_a_rank_that_is_gone_are_not_waited_for() -> None:
+    ended = threading.Event()
+
+    def ends(connection: socket.socket, meet: Meet) -> None:
+        config = frames.decode_config(*receive_frame(connection))
+        receive_frame(connection)
+        connection.sendall(rank_frames.encode(Loading(stage=MEETING, memory_bytes=0)))
+        meet(Path(), config, partition_of(config, 1))
+        connection.sendall(rank_frames.encode(Loading(stage=MET, memory_bytes=0)))
+        receive_frame(connection)
+        ended.wait(10)
+
+    config = EngineConfig(model="random:qwen3-tiny", tensor_parallel=RANKS)
+    leading = thread_ranks(config, run=ends)
+    assert leading.take_moved(of_states=False) == []
+    ended.set()
+    with pytest.raises(LoadError, match="rank 1"):
+        leading.room(Room(2))
+    with pytest.raises(RunnerBroken, match="rank 1"):
+        leading.take_moved(of_states=False)
+    leading.close()
 
 
 def move(source: Tier, target: Tier, one: int, other: int) -> MoveOrder:
