@@ -228,10 +228,7 @@ class SlotFile:
 
     def expect(self, block: int, mark: bytes) -> None:
         """See ``SlotStore.expect``."""
-        self._keys[block] = mark[:-1]
-        self._bare.discard(block)
-        if mark[-1]:
-            self._bare.add(block)
+        self._note(block, mark[:-1], bare=bool(mark[-1]))
 
     def _header(
         self,

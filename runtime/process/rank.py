@@ -214,8 +214,8 @@ def serve_rank(connection: socket.socket, meet: Meet = group_in) -> None:
         memory.close()
 
 
-class Hears(Protocol):
-    """Another rank's words while it follows, and the group that it follows in."""
+class Following(Protocol):
+    """The link of another rank while it follows: the group that it sums in, and what it says."""
 
     @property
     def group(self) -> RankGroup: ...
@@ -226,7 +226,7 @@ class Hears(Protocol):
 
 
 def follow(
-    runner: ModelRunner, memory: RankMemory, receive: Callable[[int], bytes], link: Hears
+    runner: ModelRunner, memory: RankMemory, receive: Callable[[int], bytes], link: Following
 ) -> None:
     """Carry out the orders that ``receive`` brings until the last.
 

@@ -147,16 +147,14 @@ def test_memory_below_that_holds_no_part_is_refused() -> None:
         start(None, host_kv_bytes=1 << 10)
 
 
+def config_of(model: str, **more: int) -> EngineConfig:
+    """One rank with a MiB of host memory."""
+    settings = {"threads": 1, "host_kv_bytes": 1 << 20, **more}
+    return EngineConfig(model=model, dtype="float64", device="cpu", **settings)  # type: ignore[arg-type]
+
+
 def test_what_does_not_fit_is_refused() -> None:
-    config = EngineConfig(
-        model="random:lfm2-tiny",
-        dtype="float64",
-        device="cpu",
-        num_blocks=20,
-        threads=1,
-        max_running=2,
-        host_kv_bytes=1 << 20,
-    )
+    config = config_of("random:lfm2-tiny", num_blocks=20, max_running=2)
     runner = load_runner(config)
     memory = RankMemory(runner, lambda: open_tiers(config, runner, None))
     with pytest.raises(FrameError, match="where there is"):
@@ -228,14 +226,7 @@ def move(source: Tier, target: Tier, one: int, other: int) -> MoveOrder:
 
 
 def opened() -> tuple[ModelRunner, RankMemory]:
-    config = EngineConfig(
-        model="random:qwen3-tiny",
-        dtype="float64",
-        device="cpu",
-        num_blocks=20,
-        threads=1,
-        host_kv_bytes=1 << 20,
-    )
+    config = config_of("random:qwen3-tiny", num_blocks=20)
     runner = load_runner(config)
     memory = RankMemory(runner, lambda: open_tiers(config, runner, None))
     memory.open_below(open_tiers(config, runner, None).plan)
@@ -279,15 +270,7 @@ def reads(block: int) -> StepBatch:
 
 def test_a_step_waits_for_the_copy_of_a_state_that_it_writes_on() -> None:
     """With a copying thread that does nothing unless it is waited for."""
-    config = EngineConfig(
-        model="random:lfm2-tiny",
-        dtype="float64",
-        device="cpu",
-        num_blocks=20,
-        threads=1,
-        max_running=2,
-        host_kv_bytes=1 << 20,
-    )
+    config = config_of("random:lfm2-tiny", num_blocks=20, max_running=2)
     runner, workers = load_runner(config), Later(random.Random(0))
     assert runner.states is not None
     memory = RankMemory(runner, lambda: open_tiers(config, runner, workers))
@@ -305,16 +288,7 @@ def test_a_step_waits_for_the_copy_of_a_state_that_it_writes_on() -> None:
 
 def test_a_step_waits_for_the_copy_of_rows_whose_window_block_it_writes() -> None:
     """The block itself may be elsewhere in the step's tables, or in none."""
-    config = EngineConfig(
-        model="random:gemma3-tiny",
-        dtype="float64",
-        device="cpu",
-        num_blocks=4000,
-        threads=1,
-        max_running=2,
-        max_batch_tokens=64,
-        host_kv_bytes=1 << 20,
-    )
+    config = config_of("random:gemma3-tiny", num_blocks=4000, max_running=2, max_batch_tokens=64)
     runner, workers = load_runner(config), Later(random.Random(0))
     assert runner.pool.near is not None
     memory = RankMemory(runner, lambda: open_tiers(config, runner, workers))
