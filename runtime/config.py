@@ -6,6 +6,7 @@ Knows nothing of model architectures (``runtime.model.config``) and reads no fil
 Always true: an ``EngineConfig`` that exists has passed its bounds.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -17,6 +18,8 @@ PolicyName = Literal["short_turn_first", "fair", "fcfs"]
 CachePolicyName = Literal["lease", "lru"]
 
 
+MOST_ADAPTERS = 256
+_ADAPTER_NAME = re.compile(r"[A-Za-z0-9._/:-]{1,128}")
 TOKEN_GAP_MS = 100
 TOKEN_GAP_MS_ON_GPU = 50
 """The default of ``token_gap_ms`` on a GPU."""
@@ -27,12 +30,35 @@ class ConfigError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSource:
+    """A LoRA adapter that is served beside the model."""
+
+    name: str
+    """The model's name in requests that are to be answered with it."""
+    folder: str
+    """Folder in PEFT's layout: ``adapter_config.json`` and ``adapter_model.safetensors``."""
+
+    def __post_init__(self) -> None:
+        if not _ADAPTER_NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"adapters: {self.name[:80]!r} is no name of an adapter: give 1 to 128 letters, "
+                "digits or any of . _ - / :"
+            )
+        if not self.folder:
+            raise ConfigError(f"adapters: {self.name} has no folder: give NAME=FOLDER")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Everything an engine process is started with."""
 
     model: str = "default"
     """Folder in Hugging Face layout, ``default``, ``hub:ORG/NAME[@REVISION]`` for a model that is
     fetched by its name, or ``random:NAME`` for trials."""
+
+    adapters: tuple[AdapterSource, ...] = ()
+    """LoRA adapters, at most ``MOST_ADAPTERS``; a turn is computed with one of them or with none.
+    They are in memory from the start on, and share nothing in the prefix cache."""
 
     chat_format: str | None = None
     """How transcripts are written for the model, by the name of a format; None: as the folder's own
@@ -221,10 +247,19 @@ class EngineConfig:
         if self.block_size & (self.block_size - 1):
             raise ConfigError(f"block_size is {self.block_size}, not a power of two")
         self._check_ranks()
+        self._check_adapters()
 
     def _check_ranks(self) -> None:
         if self.expert_parallel and self.tensor_parallel == 1:
             raise ConfigError("expert_parallel is given, but tensor_parallel is 1")
+
+    def _check_adapters(self) -> None:
+        if len(self.adapters) > MOST_ADAPTERS:
+            raise ConfigError(f"adapters are {len(self.adapters)}, at most {MOST_ADAPTERS} can be")
+        names = [each.name for each in self.adapters]
+        twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+        if twice is not None:
+            raise ConfigError(f"adapters: {twice} is given twice: name each once")
 
 
 BOUNDS: dict[str, tuple[int, int]] = {

@@ -109,6 +109,9 @@ class GenerationRequest:
     max_new_tokens: int
     """Hard limit on emitted tokens, end-of-turn token included. 0 = prefill only."""
     sampling: SamplingParams
+    adapter: str | None = None
+    """Name of the adapter that it is computed with; None: none. What a branch has in the cache
+    is found again under the same one only; its tokens may be gone on from under any."""
     grammar: GrammarSpec | None = None
     banned_tokens: tuple[int, ...] = ()
     """Ids never drawn while no grammar binds: control tokens that mean nothing in an
@@ -404,6 +407,19 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterInfo:
+    """An adapter that the engine has in memory."""
+
+    name: str
+    digest: str
+    """16 hexadecimal digits of its contents: weights and scale."""
+    rank: int
+    """The largest of its matrices' ranks."""
+    num_bytes: int
+    """Memory of its matrices, on each rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
     """The engine's first message, when it is ready."""
 
@@ -422,3 +438,4 @@ class EngineInfo:
     """Family, as in config.json: the front end chooses the chat format by it."""
     ranks: int = 1
     """Processes that compute the model together."""
+    adapters: tuple[AdapterInfo, ...] = ()
