@@ -168,9 +168,8 @@ class KeptStates:
             name = content.tenant, content.key, content.tail.tobytes()
             place: tuple[Node, int] | None = (owner.root, 0)
             if content.blocks:
-                place = places.get((content.tenant, content.key)) or places.get(
-                    (owner.published.key, content.key)
-                )
+                own, published = content.tenant, owner.published.key
+                place = places.get((own, content.key)) or places.get((published, content.key))
             if place is None or place[1] != content.blocks or name in known:
                 continue
             known.add(name)

@@ -115,9 +115,10 @@ class RadixTree:
         Raises:
             ValueError: the name is empty; that one belongs to the published owner.
         """
+        account = self.account(name)
         found = self._owners.get((name, adapter))
         if found is None:
-            account, published = self.account(name), self.publisher(adapter)
+            published = self.publisher(adapter)
             found = self._owners[name, adapter] = Owner(
                 account, adapter, self._salt(name, adapter), self._shop, published=published
             )

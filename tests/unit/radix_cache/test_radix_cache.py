@@ -40,9 +40,12 @@ def test_chained_keys_name_all_tokens_before_them() -> None:
 def test_chains_of_different_owners_begin_differently() -> None:
     shop = PieceShop(BLOCK)
     keys = {
-        root_key(Owner(Account(name), "", salt, shop)) for name in ("", "a", "b") for salt in (1, 2)
+        root_key(Owner(Account(name), adapter, salt, shop))
+        for name in ("", "a", "b")
+        for adapter in ("", "a", "ab")
+        for salt in (1, 2)
     }
-    assert len(keys) == 3
+    assert len(keys) == 9
     assert {len(key) for key in keys} == {16}
 
 
