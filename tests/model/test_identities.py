@@ -344,7 +344,8 @@ def play(
 ) -> list[list[int]]:
     """Play the schedule of ``seed``; returns the transcripts. ``plant`` spoils the engine;
     ``adapted``: references by the adapter that turns may have; ``more``: settings."""
-    references: dict[str | None, ReferenceModel] = {None: reference, **(adapted or {})}
+    references: dict[str | None, ReferenceModel] = {None: reference}
+    references.update(adapted or {})
     rng = random.Random(seed)
     driver = EngineDriver.load(
         model=f"random:{kind}",
