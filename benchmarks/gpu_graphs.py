@@ -18,6 +18,7 @@ from benchmarks.gpu_plan import BLOCK_SIZE, Plan
 from runtime.model.config import ModelConfig
 from runtime.model.cuda_graphs import CudaRecorder, Recorder
 from runtime.model.decoder import Decoder
+from runtime.model.layers import MapLoader
 from runtime.model.runner import ModelRunner, Recording
 from runtime.model.sources import BYTE_TOKENIZER
 from runtime.model.weights import LoadedModel
@@ -33,7 +34,7 @@ def make_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) ->
     return LoadedModel(
         name="random",
         config=config,
-        decoder=Decoder(config, RandomSource(dtype, device), dtype, device),
+        decoder=Decoder(config, MapLoader(source=RandomSource(dtype, device), dtype=dtype), device),
         tokenizer_folder=BYTE_TOKENIZER,
         dtype=dtype,
         device=device,

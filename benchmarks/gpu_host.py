@@ -44,7 +44,7 @@ from runtime.model.config import Attention, Gated, Layer, ModelConfig
 from runtime.model.cuda_graphs import StepGraphs
 from runtime.model.decoder import Decoder
 from runtime.model.kv_pool import KVPool
-from runtime.model.layers import WeightBits
+from runtime.model.layers import MapLoader, WeightBits
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.rope_config import RopeConfig
@@ -162,7 +162,9 @@ def launches(layers: int, need: Bucket, bits: WeightBits) -> Counter[str]:
         return call
 
     with on_triton():
-        decoder = Decoder(config, RandomWeights(0, dtype, CPU), dtype, CPU, bits=bits)
+        decoder = Decoder(
+            config, MapLoader(source=RandomWeights(0, dtype, CPU), bits=bits, dtype=dtype), CPU
+        )
         sizes = RecordedSizes(max_sequences=need.sequences)
         StepGraphs(decoder, pool, spare_block=31, sizes=sizes, record=keep)
         recorded = buckets_up_to(need.sequences)
@@ -249,7 +251,11 @@ def prepare_s(*, shared: bool, chunk: int = 0) -> float:
     config = shrunk(1)
     blocks = TURNS * -(-CONTEXT // BLOCK_SIZE) + 1
     pool = KVPool(config, num_blocks=blocks, block_size=BLOCK_SIZE, dtype=torch.float16, device=CPU)
-    decoder = Decoder(config, RandomWeights(0, torch.float16, CPU), torch.float16, CPU)
+    decoder = Decoder(
+        config,
+        MapLoader(source=RandomWeights(0, torch.float16, CPU), dtype=torch.float16),
+        CPU,
+    )
     logits = torch.zeros(TURNS, config.vocab_size)
     times = []
     with on_triton(), torch.inference_mode():

@@ -16,18 +16,18 @@ from radix_cache.tree import RadixTree
 def check_tree(tree: RadixTree) -> None:
     """Links, keys, classes and counts are what the nodes say."""
     by_tier = [[0] * len(BlockClass) for _ in Tier]
-    by_owner = {id(owner): [[0] * len(BlockClass) for _ in Tier] for owner in tree.owners()}
+    by_account = {each: [[0] * len(BlockClass) for _ in Tier] for each in tree.accounts()}
     num_nodes = num_bytes = 0
     for node in tree.nodes():
         _check_links(tree, node)
         _check_holders(tree, node)
         by_tier[node.tier][node.klass] += node.size
-        by_owner[id(node.owner)][node.tier][node.klass] += node.size
+        by_account[node.owner.account][node.tier][node.klass] += node.size
         num_nodes += 1
         num_bytes += sum(p.tokens.nbytes + p.blocks.nbytes for p in node.edge.pieces)
     assert by_tier == tree.tier_blocks, f"classes {tree.tier_blocks}, found {by_tier}"
-    for owner in tree.owners():
-        assert by_owner[id(owner)] == owner.tier_blocks, f"classes of {owner.name!r}"
+    for account, found in by_account.items():
+        assert found == account.tier_blocks, f"classes of {account.name!r}"
     assert num_nodes == tree.num_nodes, f"{tree.num_nodes} nodes, found {num_nodes}"
     assert num_bytes <= tree.num_bytes, f"{tree.num_bytes} bytes, found {num_bytes}"
 
@@ -38,7 +38,7 @@ def _check_links(tree: RadixTree, node: Node) -> None:
     assert node.size > 0, "an empty node is in the tree"
     assert node.start == parent.end, "a hole in a chain"
     assert node.tier >= parent.tier, "a block below one of a lower tier"
-    assert node.owner is parent.owner or parent.owner is tree.published, "a foreign child"
+    assert node.owner is parent.owner or parent.owner is node.owner.published, "a foreign child"
     assert sum(p.size for p in node.edge.pieces) == node.size, "an edge of another size"
     first = node.edge.block_tokens(0)
     assert tree.child(parent, node.owner, first, 0) is node, "a child that is not found"

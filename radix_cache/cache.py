@@ -97,6 +97,7 @@ class PrefixCache:
         tokens: TokenArray,
         base_branch_id: str | None = None,
         base_offset: int | None = None,
+        adapter: str = "",
     ) -> int:
         """Tokens that ``begin`` with the same arguments would find, on the device and in host
         memory. Changes nothing.
@@ -104,7 +105,7 @@ class PrefixCache:
         Raises:
             ValueError: as for ``begin``.
         """
-        owner, _, base = self.branches.resolve(branch_id, tenant, tokens, base_branch_id)
+        owner, _, base = self.branches.resolve(branch_id, tenant, tokens, base_branch_id, adapter)
         match = self._matcher.find(owner, tokens, base=base, base_offset=base_offset)
         if self.slots is not None:
             resume = self.slots.find(owner, match.node, match.position, tokens)
@@ -119,6 +120,7 @@ class PrefixCache:
         tokens: TokenArray,
         base_branch_id: str | None = None,
         base_offset: int | None = None,
+        adapter: str = "",
     ) -> CachedSequence:
         """Find the longest cached prefix of ``tokens``, lock it, and open a sequence.
 
@@ -136,12 +138,16 @@ class PrefixCache:
                 or forks.
             base_offset: how many leading tokens are the base's own, by construction; they
                 are not compared again. None: everything is compared.
+            adapter: names what the KV is computed with beside the model's own weights; nothing
+                that was computed with another is ever found.
 
         Raises:
-            ValueError: not int32, empty, a branch that is busy or another tenant's. Nothing
-                has changed.
+            ValueError: not int32, empty, a branch that is busy, another tenant's or another
+                adapter's. Nothing has changed.
         """
-        owner, handle, base = self.branches.resolve(branch_id, tenant, tokens, base_branch_id)
+        owner, handle, base = self.branches.resolve(
+            branch_id, tenant, tokens, base_branch_id, adapter
+        )
         if handle is not None and handle.sequence is not None:
             raise ValueError(f"session {branch_id!r} has an open turn")
         self.retention.end_leases()
@@ -162,7 +168,7 @@ class PrefixCache:
         waits for blocks uses the cache: its tenant has a share from now on."""
         self.retention.end_leases()
         if sequence is not None and sequence.handle is not None:
-            self.retention.shares.used(sequence.handle.owner)
+            self.retention.shares.used(sequence.handle.owner.account)
         return self._evictor.available(sequence)
 
     def allocate(self, sequence: CachedSequence, num_blocks: int) -> None:
@@ -317,7 +323,7 @@ class PrefixCache:
     def tenant_waits(self, tenant: str) -> None:
         """Note that a tenant's sequence waits for blocks: the tenant has a share of them from now
         on, also if it had none."""
-        self.retention.shares.used(self.tree.owner(tenant))
+        self.retention.shares.used(self.tree.account(tenant))
 
     def waits_for_blocks(self) -> None:
         """Count that a sequence was looked at and could not begin for want of blocks."""
@@ -333,6 +339,7 @@ class PrefixCache:
         tokens: TokenArray,
         base_branch_id: str | None = None,
         base_offset: int | None = None,
+        adapter: str = "",
     ) -> int:
         """Order what is on disk of a prompt into host memory, so that a later ``begin`` finds
         it; returns how many of its blocks are on their way now. For sequences that wait in the
@@ -343,7 +350,7 @@ class PrefixCache:
         """
         if self._tiers.lower is None:
             return 0
-        owner, _, base = self.branches.resolve(branch_id, tenant, tokens, base_branch_id)
+        owner, _, base = self.branches.resolve(branch_id, tenant, tokens, base_branch_id, adapter)
         match = self._matcher.find(
             owner, tokens, base=base, base_offset=base_offset, lowest=Tier.DISK
         )
@@ -428,21 +435,21 @@ class PrefixCache:
         """Device blocks of each tenant, in the tree and of its running sequences; of so many
         tenants, those that have most. Published prefixes are nobody's."""
         held = {
-            owner.name: sum(owner.class_blocks) + owner.private_blocks
-            for owner in self.tree.owners()
-            if owner.name
+            account.name: sum(account.class_blocks) + account.private_blocks
+            for account in self.tree.accounts()
+            if account.name
         }
         return dict(heapq.nlargest(most, held.items(), key=lambda each: each[1]))
 
     def leased_blocks(self, tenant: str) -> int:
         """Device blocks of a tenant that are leased and no more than that."""
-        return self.tree.owner(tenant).class_blocks[LEASED]
+        return self.tree.account(tenant).class_blocks[LEASED]
 
     def claimed_blocks(self, tenant: str) -> int:
         """Device blocks of a tenant that are not idle: leased, queued, or of its running
         sequences."""
-        owner = self.tree.owner(tenant)
-        return sum(owner.class_blocks) - owner.class_blocks[IDLE] + owner.private_blocks
+        account = self.tree.account(tenant)
+        return sum(account.class_blocks) - account.class_blocks[IDLE] + account.private_blocks
 
     def stats(self) -> CacheStats:
         """Counts of this moment; costs microseconds."""

@@ -98,7 +98,7 @@ class DiskCopies:
                     return False
                 blocks = node.edge.block_ids() if blocks is None else blocks
                 content = RunContent(
-                    tenant=node.owner.name,
+                    tenant=node.owner.key,
                     position=node.start + first,
                     parent_key=keys[first - 1] if first else key,
                     tokens=tokens[first * size : end * size],

@@ -17,7 +17,7 @@ from radix_cache.handle import BranchHandle, CachedSequence
 from radix_cache.idle_leaves import IdleLeaves
 from radix_cache.known_branches import KnownBranches
 from radix_cache.misses import MissAccount
-from radix_cache.nodes import IDLE, LEASED, RUNNING, UNIT, Node, Owner, Tier, path_blocks
+from radix_cache.nodes import IDLE, LEASED, RUNNING, UNIT, Account, Node, Tier, path_blocks
 from radix_cache.retention import Retention
 from radix_cache.tenant_shares import Demand
 from radix_cache.tiers import RUN_BLOCKS, LowerTiers
@@ -25,7 +25,7 @@ from radix_cache.tree import RadixTree
 
 _DEVICE: Final = int(Tier.DEVICE)
 """A plain integer: it is looked up and compared for every node that is evicted."""
-_NOTHING: Final[Mapping[tuple[Owner, int], int]] = {}
+_NOTHING: Final[Mapping[tuple[Account, int], int]] = {}
 
 
 class Evictor:
@@ -85,15 +85,15 @@ class Evictor:
         """The highest class of blocks and states that may go for ``sequence``."""
         return self._retention.rights(sequence, alone=self._branches.is_alone(sequence))
 
-    def _locked_too_much(self, inside: list[BranchHandle]) -> Counter[tuple[Owner, int]]:
+    def _locked_too_much(self, inside: list[BranchHandle]) -> Counter[tuple[Account, int]]:
         """Blocks behind the positions where running sequences end ``inside`` edges, by owner and
         by the class that they have on their own."""
         ends: dict[Node, int] = {}
         for handle in inside:
             ends[handle.node] = max(handle.length, ends.get(handle.node, 0))
-        found: Counter[tuple[Owner, int]] = Counter()
+        found: Counter[tuple[Account, int]] = Counter()
         for node, end in ends.items():
-            found[node.owner, self._tree.class_beyond(node, end)] += node.end - end
+            found[node.owner.account, self._tree.class_beyond(node, end)] += node.end - end
         return found
 
     def make_room(self, sequence: CachedSequence, wanted: int) -> None:
@@ -115,10 +115,10 @@ class Evictor:
                 raise OutOfBlocks(f"asked for {wanted} blocks, {available} are available")
         self._unlock_tails()
         assert sequence.handle is not None
-        demand = Demand(owner=sequence.handle.owner, blocks=wanted)
+        demand = Demand(account=sequence.handle.owner.account, blocks=wanted)
         while missing > 0:
             leaf = self._idle.first(_DEVICE, demand)
-            excess = self._shares.excess(leaf.owner, _DEVICE, demand) if leaf is not None else 0
+            excess = self._excess(leaf, demand) if leaf is not None else 0
             if excess <= 0 and self._retention.break_lease_above_share(demand):
                 continue
             if leaf is None:
@@ -160,7 +160,7 @@ class Evictor:
         start = near.end
         missing = far.end - start - (self._pool.num_free - self._reserve)
         if missing > 0:
-            demand = Demand(owner=handle.owner, blocks=missing)
+            demand = Demand(account=handle.owner.account, blocks=missing)
             missing -= self._make_from_idle(missing, demand)
         end = far.end - max(0, missing)
         if end > start:
@@ -246,11 +246,15 @@ class Evictor:
             leaf = self._idle.first(_DEVICE, demand)
             if leaf is None:
                 break
-            excess = self._shares.excess(leaf.owner, _DEVICE, demand)
-            if excess <= 0 < self._shares.excess(demand.owner, _DEVICE, demand):
+            excess = self._excess(leaf, demand)
+            if excess <= 0 < self._shares.excess(demand.account, _DEVICE, demand):
                 break
             freed += self._evict_tail(leaf, missing - freed, excess)
         return freed
+
+    def _excess(self, leaf: Node, demand: Demand) -> int:
+        """Blocks that the tenant of ``leaf`` has above its share."""
+        return self._shares.excess(leaf.owner.account, _DEVICE, demand)
 
     def _unlock_tails(self) -> None:
         """Cut edges where running sequences end inside: what follows may be the oldest."""

@@ -10,21 +10,21 @@ O(log leaves) and a look at each tenant that has some.
 
 import heapq
 
-from radix_cache.nodes import IDLE, Node, Owner, Tier
+from radix_cache.nodes import IDLE, Account, Node, Tier
 from radix_cache.tenant_shares import Demand, TenantShares
 
 _Heap = list[tuple[int, int, int, Node]]
 
 
 class IdleLeaves:
-    """Evictable leaves by tier and owner: IDLE nodes without branches."""
+    """Evictable leaves by tier and tenant: IDLE nodes without branches."""
 
     def __init__(self, shares: TenantShares, *, stateful: bool = False) -> None:
         """``stateful``: blocks behind the last state that is kept of a path save no work, and go
         before all others."""
         self.shares = shares
         self._stateful = stateful
-        self._heaps: list[dict[Owner, _Heap]] = [{} for _ in Tier]
+        self._heaps: list[dict[Account, _Heap]] = [{} for _ in Tier]
         self._offers = 0
 
     def offer(self, node: Node) -> None:
@@ -37,14 +37,14 @@ class IdleLeaves:
         """The same though it may be noted: it goes sooner than was thought."""
         node.offered = node.tier
         self._offers += 1
-        heap = self._heaps[node.tier].setdefault(node.owner, [])
+        heap = self._heaps[node.tier].setdefault(node.owner.account, [])
         heapq.heappush(heap, (self._useful(node), node.last_use, self._offers, node))
 
     def _useful(self, node: Node) -> int:
         return int(not self._stateful or node.bare <= 0)
 
     def contested(self, tier: int) -> bool:
-        """Whether more than one owner may have idle leaves in ``tier``."""
+        """Whether more than one tenant may have idle leaves in ``tier``."""
         return len(self._heaps[tier]) > 1
 
     def first(self, tier: int, demand: Demand | None = None) -> Node | None:
@@ -58,13 +58,13 @@ class IdleLeaves:
         """
         shares, heaps = self.shares, self._heaps[tier]
         found, highest = None, 0
-        for owner in list(heaps):
-            leaf = self._oldest(tier, owner)
+        for account in list(heaps):
+            leaf = self._oldest(tier, account)
             if leaf is None:
                 continue
             if len(heaps) == 1:
                 return leaf
-            level = shares.level(shares.excess(owner, tier, demand), tier)
+            level = shares.level(shares.excess(account, tier, demand), tier)
             if (
                 found is None
                 or level > highest
@@ -76,9 +76,9 @@ class IdleLeaves:
                 found, highest = leaf, level
         return found
 
-    def _oldest(self, tier: int, owner: Owner) -> Node | None:
-        """The idle leaf of ``owner`` in ``tier`` that was used longest ago."""
-        heap = self._heaps[tier][owner]
+    def _oldest(self, tier: int, account: Account) -> Node | None:
+        """The idle leaf of a tenant in ``tier`` that was used longest ago."""
+        heap = self._heaps[tier][account]
         while heap:
             useful, last_use, order, node = heap[0]
             if (
@@ -95,5 +95,5 @@ class IdleLeaves:
                 heapq.heapreplace(heap, (self._useful(node), node.last_use, order, node))
             else:
                 return node
-        del self._heaps[tier][owner]
+        del self._heaps[tier][account]
         return None

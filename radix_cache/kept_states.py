@@ -8,6 +8,7 @@ Always true: the whole blocks before a snapshot on the device are there as well;
 branch is leased goes only with the lease.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -163,11 +164,12 @@ class KeptStates:
         known: set[tuple[str, bytes, bytes]] = set()
         for each in stored:
             content = each.content
-            owner = self._tree.owner(content.tenant) if content.tenant else self._tree.published
+            owner = self._tree.of_key(content.tenant)
             name = content.tenant, content.key, content.tail.tobytes()
             place: tuple[Node, int] | None = (owner.root, 0)
             if content.blocks:
-                place = places.get((content.tenant, content.key)) or places.get(("", content.key))
+                own, published = content.tenant, owner.published.key
+                place = places.get((own, content.key)) or places.get((published, content.key))
             if place is None or place[1] != content.blocks or name in known:
                 continue
             known.add(name)
@@ -200,12 +202,12 @@ class KeptStates:
         """A slot of the device, taken already, is a snapshot's."""
         snapshot.slot = slot
         self.snapshots[slot] = snapshot
-        snapshot.owner.state_slots += 1
+        snapshot.owner.account.state_slots += 1
 
     def take_off_device(self, snapshot: Snapshot) -> None:
         """Take a snapshot's slot on the device; it is forgotten where it has no copy."""
         del self.snapshots[snapshot.slot]
-        snapshot.owner.state_slots -= 1
+        snapshot.owner.account.state_slots -= 1
         snapshot.slot = NO_SLOT
         if not snapshot.alive:
             self._forget(snapshot)
@@ -298,7 +300,7 @@ class KeptStates:
         slot = snapshot.slot
         if slot >= 0:
             del self.snapshots[slot]
-            snapshot.owner.state_slots -= 1
+            snapshot.owner.account.state_slots -= 1
             snapshot.slot = NO_SLOT
             self.pool.release(slot, "snapshot")
         if self.lower is not None:
@@ -343,12 +345,10 @@ class KeptStates:
         assert here == self.snapshots, f"{len(self.snapshots)} snapshots, found {len(here)}"
         if self.lower is not None:
             self.lower.check(found)
-        for owner in self._tree.owners():
-            mine = sum(s.owner is owner for s in self.snapshots.values())
-            mine += sum(
-                s.admitted and s.handle is not None and s.handle.owner is owner for s in running
-            )
-            assert owner.state_slots == mine, f"slots of {owner.name!r}"
+        mine = Counter(snapshot.owner.account for snapshot in self.snapshots.values())
+        mine.update(s.handle.owner.account for s in running if s.admitted and s.handle is not None)
+        for account in self._tree.accounts():
+            assert account.state_slots == mine[account], f"slots of {account.name!r}"
 
     def _check_one(self, snapshot: Snapshot, node: Node) -> None:
         size = self._tree.block_size

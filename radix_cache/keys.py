@@ -11,7 +11,7 @@ from radix_cache.nodes import Owner
 
 def root_key(owner: Owner) -> bytes:
     """Where the chain of keys of ``owner`` begins, 16 bytes."""
-    return xxhash.xxh3_128_digest(owner.name.encode())
+    return xxhash.xxh3_128_digest(owner.key.encode())
 
 
 def chain_keys(key: bytes, tokens: TokenArray, block_size: int) -> list[bytes]:

@@ -47,13 +47,18 @@ class KnownBranches:
         return self.by_id.values()
 
     def resolve(
-        self, branch_id: str, tenant: str | None, tokens: TokenArray, base_branch_id: str | None
+        self,
+        branch_id: str,
+        tenant: str | None,
+        tokens: TokenArray,
+        base_branch_id: str | None,
+        adapter: str = "",
     ) -> tuple[Owner, BranchHandle | None, BranchHandle | None]:
         """The owner, the branch's handle, and that of its base: None for those not known, and
-        for a base of another tenant.
+        for a base of another tenant or adapter.
 
         Raises:
-            ValueError: the tokens are no prompt, or the branch is another tenant's.
+            ValueError: the tokens are no prompt, or the branch is another tenant's or adapter's.
         """
         if tokens.dtype != np.int32 or tokens.ndim != 1 or not tokens.flags.c_contiguous:
             raise ValueError(
@@ -62,10 +67,11 @@ class KnownBranches:
         if not len(tokens):
             raise ValueError("an empty prompt")
         tree = self._tree
-        owner = tree.published if tenant is None else tree.owner(tenant)
+        owner = tree.publisher(adapter) if tenant is None else tree.owner(tenant, adapter)
         handle = self.by_id.get(branch_id)
         if handle is not None and handle.owner is not owner:
-            raise ValueError(f"session {branch_id!r} belongs to another tenant")
+            other = "tenant" if handle.owner.account is not owner.account else "adapter"
+            raise ValueError(f"session {branch_id!r} belongs to another {other}")
         base = None
         if base_branch_id is not None:
             base = self.by_id.get(base_branch_id)
@@ -78,6 +84,11 @@ class KnownBranches:
         handle = self.by_id[branch_id] = BranchHandle(branch_id, owner)
         self._tree.meter.named(handle)
         return handle
+
+    def adapter_of(self, branch_id: str) -> str | None:
+        """The adapter that a branch's blocks were computed with; None: it has no handle."""
+        handle = self.by_id.get(branch_id)
+        return None if handle is None else handle.owner.adapter
 
     def knows(self, handle: BranchHandle) -> bool:
         """Whether the branch still has its name."""

@@ -202,7 +202,7 @@ class LowerStates:
 
     def _content(self, snapshot: Snapshot) -> StateContent:
         return StateContent(
-            tenant=snapshot.owner.name,
+            tenant=snapshot.owner.key,
             kind=snapshot.kind,
             blocks=snapshot.blocks,
             key=self._key(snapshot),

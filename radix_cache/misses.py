@@ -160,7 +160,7 @@ class MissAccount:
     def _find(self, owner: Owner, position: int, block: TokenArray) -> Ghost | None:
         tree, first = self._tree, block.tobytes()
         ghost = self._ghosts.find(position, tree.hash_block(block, owner.salt), first)
-        if ghost is None and tree.published.root.children and owner is not tree.published:
-            key = tree.hash_block(block, tree.published.salt)
+        if ghost is None and owner.published.root.children and not owner.is_published:
+            key = tree.hash_block(block, owner.published.salt)
             ghost = self._ghosts.find(position, key, first)
         return ghost

@@ -58,22 +58,18 @@ def class_of(weight: int) -> int:
     return LEASED if weight else IDLE
 
 
-class Owner:
-    """The owner of a subtree: a tenant, or the operator for published prefixes."""
+_BEHIND = "\x1f"
+"""Stands in no tenant's name."""
 
-    __slots__ = (
-        "class_blocks",
-        "name",
-        "private_blocks",
-        "root",
-        "salt",
-        "state_slots",
-        "tier_blocks",
-    )
 
-    def __init__(self, name: str, salt: int, shop: PieceShop) -> None:
+class Account:
+    """What a tenant has of the cache, or the operator, for whatever adapters."""
+
+    __slots__ = ("class_blocks", "name", "private_blocks", "state_slots", "tier_blocks")
+
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.salt = salt
+        """The tenant's; empty for the operator."""
         self.tier_blocks = [[0] * len(BlockClass) for _ in Tier]
         """Its blocks in the tree, by tier and class."""
         self.class_blocks = self.tier_blocks[Tier.DEVICE]
@@ -81,7 +77,51 @@ class Owner:
         """Blocks that its running sequences have outside the tree."""
         self.state_slots = 0
         """Slots of its running sequences and snapshots."""
+
+
+class Owner:
+    """The owner of a subtree: a tenant, or the operator for published prefixes, under one
+    adapter. KV under another one is of other numbers, and is another owner's."""
+
+    __slots__ = ("account", "adapter", "published", "root", "salt")
+
+    def __init__(
+        self,
+        account: Account,
+        adapter: str,
+        salt: int,
+        shop: PieceShop,
+        *,
+        published: "Owner | None" = None,
+    ) -> None:
+        """``published``: of what every tenant may find under the adapter; None: this one."""
+        self.account = account
+        self.adapter = adapter
+        """Names what the model is computed with beside its own weights; empty for nothing."""
+        self.salt = salt
+        self.published = published or self
         self.root = Node(self, parent=None, start=0, edge=Edge(shop), size=0, key=0)
+
+    @property
+    def name(self) -> str:
+        """The tenant's; empty for the operator."""
+        return self.account.name
+
+    @property
+    def is_published(self) -> bool:
+        """Whether every tenant finds what is its own."""
+        return self.published is self
+
+    @property
+    def key(self) -> str:
+        """Its name beyond this process: the tenant's, and the adapter's behind it."""
+        return f"{self.name}{_BEHIND}{self.adapter}" if self.adapter else self.name
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """The tenant and the adapter of ``Owner.key``."""
+    tenant, _, adapter = key.partition(_BEHIND)
+    return tenant, adapter
 
 
 class Node:

@@ -105,7 +105,7 @@ def _pictured(
 ) -> PicturedNode:
     holders = [h for h in node.holders if tenant is None or h.owner.name == tenant]
     handles = [h for h in holders if isinstance(h, BranchHandle)]
-    hidden = tenant is not None and node.owner is tree.published
+    hidden = tenant is not None and node.owner.is_published
     leases = [h.leased_until - now for h in handles if h.leased_until > now]
     return PicturedNode(
         parent=parent,

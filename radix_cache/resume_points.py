@@ -22,7 +22,7 @@ def kept_in(node: Node) -> list[Snapshot]:
 def on_path(tree: RadixTree, owner: Owner, node: Node, shared: int) -> Iterator[Snapshot]:
     """Those that ``owner`` may see before block ``shared`` of the path to ``node``, deepest first.
     Whether a transcript has their tails is not looked at."""
-    published = tree.published
+    published = owner.published
     while node.parent is not None:
         for snapshot in reversed(kept_in(node)):
             if snapshot.blocks <= shared and snapshot.owner in (owner, published):

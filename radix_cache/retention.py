@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from radix_cache.counters import Counters
 from radix_cache.handle import BranchHandle, CachedSequence
 from radix_cache.leases import Leases
-from radix_cache.nodes import IDLE, LEASED, QUEUED, Owner, Tier
+from radix_cache.nodes import IDLE, LEASED, QUEUED, Account, Tier
 from radix_cache.tenant_shares import Demand, TenantShares
 from radix_cache.tree import RadixTree
 
@@ -119,7 +119,7 @@ class Retention:
     def settle(self, handle: BranchHandle) -> None:
         """Put a branch without an open sequence into the class it has a right to."""
         tree, owner = self._tree, handle.owner
-        if owner is tree.published or (handle.queued and self._leasing):
+        if owner.is_published or (handle.queued and self._leasing):
             tree.hold(handle, QUEUED)
         elif handle.leased_until:
             tree.hold(handle, LEASED)
@@ -127,7 +127,7 @@ class Retention:
         else:
             tree.hold(handle, IDLE)
 
-    def leased_above_shares(self, unlocked: Mapping[tuple[Owner, int], int]) -> int:
+    def leased_above_shares(self, unlocked: Mapping[tuple[Account, int], int]) -> int:
         """Blocks that are leased by tenants above their share, as far as they would still be
         above it without what they have idle. They are anyone's, if there is anyone else.
 
@@ -138,11 +138,11 @@ class Retention:
         if len(active) < 2 or not (self._tree.class_blocks[LEASED] or unlocked):
             return 0
         blocks = 0
-        for owner in active:
-            leased = owner.class_blocks[LEASED] + unlocked.get((owner, LEASED), 0)
-            idle = owner.class_blocks[IDLE] + unlocked.get((owner, IDLE), 0)
+        for account in active:
+            leased = account.class_blocks[LEASED] + unlocked.get((account, LEASED), 0)
+            idle = account.class_blocks[IDLE] + unlocked.get((account, IDLE), 0)
             if leased:
-                blocks += max(0, min(leased, self.shares.excess(owner, Tier.DEVICE) - idle))
+                blocks += max(0, min(leased, self.shares.excess(account, Tier.DEVICE) - idle))
         return blocks
 
     def break_lease_above_share(self, demand: Demand) -> bool:
@@ -153,19 +153,19 @@ class Retention:
         if len(active) < 2 or not self._tree.class_blocks[LEASED]:
             return False
         levels = {
-            owner: self.shares.level(excess, Tier.DEVICE)
-            for owner in active
-            if owner.class_blocks[LEASED]
-            and (excess := self.shares.excess(owner, Tier.DEVICE, demand)) > 0
+            account: self.shares.level(excess, Tier.DEVICE)
+            for account in active
+            if account.class_blocks[LEASED]
+            and (excess := self.shares.excess(account, Tier.DEVICE, demand)) > 0
         }
-        leased = [handle for handle in self._leases.live() if handle.owner in levels]
+        leased = [handle for handle in self._leases.live() if handle.owner.account in levels]
         if leased:
             self._break_one(leased, levels)
         return bool(leased)
 
-    def _break_one(self, leased: list[BranchHandle], levels: dict[Owner, int]) -> None:
+    def _break_one(self, leased: list[BranchHandle], levels: dict[Account, int]) -> None:
         now = self.clock()
-        victim = max(leased, key=lambda h: (levels[h.owner], _away_s(h, now)))
+        victim = max(leased, key=lambda h: (levels[h.owner.account], _away_s(h, now)))
         self._broken.append((victim, victim.leased_until))
         self._end_lease(victim)
 
@@ -184,16 +184,16 @@ class Retention:
         leased = self._leases.live()
         if leased:
             shares, tier = self.shares, Tier.DEVICE
-            owners = {handle.owner for handle in leased}
+            accounts = {handle.owner.account for handle in leased}
             self._break_one(
-                leased, {o: shares.level(shares.excess(o, tier, demand), tier) for o in owners}
+                leased, {a: shares.level(shares.excess(a, tier, demand), tier) for a in accounts}
             )
             return
         assert rights >= QUEUED
         victim = min(
             (h for h in branches if h.klass == QUEUED),
             key=lambda h: (
-                h.owner is self._tree.published,
+                h.owner.is_published,
                 self._tree.last_use_below(h.node),
                 -h.length,
             ),

@@ -18,7 +18,7 @@ from radix_cache.handle import BranchHandle, CachedSequence
 from radix_cache.known_branches import KnownBranches
 from radix_cache.matching import Match, Matcher
 from radix_cache.misses import MissAccount
-from radix_cache.nodes import IDLE, RUNNING, Holder, Owner, path_blocks
+from radix_cache.nodes import IDLE, RUNNING, Account, Holder, path_blocks
 from radix_cache.publishing import Publisher
 from radix_cache.retention import Retention
 from radix_cache.slot_pool import OutOfSlots
@@ -68,7 +68,7 @@ class RunningSequences:
     ) -> CachedSequence:
         """Match ``tokens`` and lock what is there."""
         tree, size = self._tree, self._tree.block_size
-        self._retention.shares.used(handle.owner)
+        self._retention.shares.used(handle.owner.account)
         limit = (len(tokens) - 1) // size
         table = handle.table
         if len(table) <= limit:
@@ -141,7 +141,7 @@ class RunningSequences:
         handle = opened(sequence)
         if num_blocks < 0:
             raise ValueError(f"allocate {num_blocks} blocks")
-        self._retention.shares.used(handle.owner)
+        self._retention.shares.used(handle.owner.account)
         if self._slots is not None and not sequence.admitted:
             self._check_slot(sequence, num_blocks)
         if self._windows is not None and not sequence.admitted:
@@ -230,7 +230,7 @@ class RunningSequences:
     def _count_private(self, handle: BranchHandle, blocks: int) -> None:
         self._tree.meter.private(handle, blocks)
         self.num_private += blocks
-        handle.owner.private_blocks += blocks
+        handle.owner.account.private_blocks += blocks
 
     def _release_private(self, sequence: CachedSequence, handle: BranchHandle, keep: int) -> None:
         count = sequence.num_blocks - keep
@@ -278,7 +278,7 @@ class RunningSequences:
     ) -> None:
         """Free what is private, unlock the rest, and lease it or let it go."""
         handle = opened(sequence)
-        self._retention.shares.used(handle.owner)
+        self._retention.shares.used(handle.owner.account)
         if self._slots is not None and sequence.admitted:
             self._slots.end(sequence, state_of, kind)
         elif self._slots is not None:
@@ -306,19 +306,20 @@ class RunningSequences:
 
     def check(self) -> None:
         """AssertionError where a running sequence and its handle do not agree."""
-        private: Counter[Owner] = Counter()
+        private: Counter[Account] = Counter()
         for sequence in self._branches.running:
             handle = opened(sequence)
             assert handle.length == sequence.num_shared_blocks, "a handle behind its sequence"
             private_blocks = sequence.num_blocks - sequence.num_shared_blocks
             assert handle.private == private_blocks, "private blocks on nobody's account"
-            private[handle.owner] += private_blocks
+            private[handle.owner.account] += private_blocks
             assert not handle.node.tier, "a turn on blocks that are not on the device"
             check_table(handle)
         if self._slots is not None:
             self._slots.check(list(self._branches.running))
-        for owner in self._tree.owners():
-            assert owner.private_blocks == private[owner], f"private blocks of {owner.name!r}"
+        for account in self._tree.accounts():
+            blocks = account.private_blocks
+            assert blocks == private[account], f"private blocks of {account.name!r}"
 
 
 def opened(sequence: CachedSequence) -> BranchHandle:

@@ -12,7 +12,7 @@ from typing import Final
 
 from radix_cache.edge import TokenArray
 from radix_cache.handle import Snapshot
-from radix_cache.nodes import IDLE, LEASED, Node, Owner, Tier
+from radix_cache.nodes import IDLE, LEASED, Account, Node, Owner, Tier
 from radix_cache.resume_points import below, find
 from radix_cache.snapshots import SnapshotKind
 from radix_cache.tenant_shares import TenantShares
@@ -60,7 +60,8 @@ class SnapshotOrder:
         first: tuple[int, int, int] | None = None
         found: list[Snapshot] = []
         for snapshot in snapshots:
-            of, klass, copied = snapshot.owner, self.class_of(snapshot), not snapshot.only_in(tier)
+            of, copied = snapshot.owner.account, not snapshot.only_in(tier)
+            klass = self.class_of(snapshot)
             may_go = klass <= rights or (several and klass == LEASED and above[of] > 0) or copied
             if snapshot.pins or snapshot.pending is not None or not may_go:
                 continue
@@ -76,16 +77,16 @@ class SnapshotOrder:
 
     def _above_shares(
         self, snapshots: Collection[Snapshot], owner: Owner, tier: int
-    ) -> dict[Owner, int]:
+    ) -> dict[Account, int]:
         """Slots of ``tier`` that each of their owners has above its share, were ``owner`` to take
         one more; on the device those of running sequences are counted."""
-        held = Counter(snapshot.owner for snapshot in snapshots)
+        held = Counter(snapshot.owner.account for snapshot in snapshots)
         active, size = len(self._shares.active()), self._num_slots[tier]
         share = size // active if active > 1 else size
         above = {}
         for of, count in held.items():
             slots = of.state_slots if tier == Tier.DEVICE else count
-            above[of] = max(0, slots + (of is owner) - share) if of.name else 0
+            above[of] = max(0, slots + (of is owner.account) - share) if of.name else 0
         return above
 
     def _cheapest(self, snapshots: Iterable[Snapshot]) -> Snapshot | None:

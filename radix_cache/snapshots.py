@@ -73,7 +73,7 @@ class StateContent:
     """What a state on disk is of: enough to find it again after a restart."""
 
     tenant: str
-    """Whose it is; empty for published prefixes."""
+    """The key of its owner (``Owner.key``); empty for what is published under no adapter."""
     kind: SnapshotKind
     blocks: int
     """Whole blocks before it."""

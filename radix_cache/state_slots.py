@@ -106,7 +106,7 @@ class StateSlots:
             if handle not in resume.ends:
                 resume.forks.add(handle)
                 handle.forked.add(resume)
-        handle.owner.state_slots += 1
+        handle.owner.account.state_slots += 1
         sequence.state_slot = slot
         self.kept.give(
             BeginState(slot=slot, source=source, position=position, tail_block=tail_block)
@@ -200,7 +200,7 @@ class StateSlots:
         handle, slot = sequence.handle, sequence.state_slot
         assert handle is not None
         sequence.state_slot = NO_SLOT
-        handle.owner.state_slots -= 1
+        handle.owner.account.state_slots -= 1
         known = None if tokens is None else self.kept.known(handle, tokens, kind)
         if tokens is None or known is not None or not len(tokens):
             if known is None or known.slot >= 0:

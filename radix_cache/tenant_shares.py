@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
-from radix_cache.nodes import Owner, Tier
+from radix_cache.nodes import Account, Tier
 
 ACTIVE_S: Final = 600.0
 _LEVELS: Final = 64
@@ -26,7 +26,7 @@ class Demand(NamedTuple):
     """Blocks that somebody is about to have: they count as its own already, so that who wants
     more than its share makes room by itself."""
 
-    owner: Owner
+    account: Account
     blocks: int
 
 
@@ -46,30 +46,30 @@ class TenantShares:
         self._clock = clock
         self._slot_blocks = slot_blocks
         self._quanta = [max(1, size // _LEVELS) for size in sizes]
-        self._used_s: OrderedDict[Owner, float] = OrderedDict()
+        self._used_s: OrderedDict[Account, float] = OrderedDict()
 
-    def used(self, owner: Owner) -> None:
-        """Note that ``owner`` uses the cache now; the operator's own use is nobody's."""
-        if owner.name:
-            self._used_s[owner] = self._clock()
-            self._used_s.move_to_end(owner)
+    def used(self, account: Account) -> None:
+        """Note that a tenant uses the cache now; the operator's own use is nobody's."""
+        if account.name:
+            self._used_s[account] = self._clock()
+            self._used_s.move_to_end(account)
 
-    def active(self) -> Collection[Owner]:
+    def active(self) -> Collection[Account]:
         """The tenants that have used the cache lately."""
         self._forget_inactive()
         return self._used_s.keys()
 
-    def excess(self, owner: Owner, tier: int, demand: Demand | None = None) -> int:
-        """Blocks of ``tier`` that ``owner`` has above its share, negative below it."""
-        if not owner.name:
+    def excess(self, account: Account, tier: int, demand: Demand | None = None) -> int:
+        """Blocks of ``tier`` that a tenant has above its share, negative below it."""
+        if not account.name:
             return 0
-        held = sum(owner.tier_blocks[tier])
+        held = sum(account.tier_blocks[tier])
         if tier == Tier.DEVICE:
-            held += owner.private_blocks + owner.state_slots * self._slot_blocks
-        if demand is not None and demand.owner is owner:
+            held += account.private_blocks + account.state_slots * self._slot_blocks
+        if demand is not None and demand.account is account:
             held += demand.blocks
         self._forget_inactive()
-        if owner in self._used_s:
+        if account in self._used_s:
             held -= self._sizes[tier] // len(self._used_s)
         return held
 
@@ -85,7 +85,7 @@ class TenantShares:
     def _forget_inactive(self) -> None:
         since = self._clock() - ACTIVE_S
         while self._used_s:
-            owner, used_s = next(iter(self._used_s.items()))
+            account, used_s = next(iter(self._used_s.items()))
             if used_s > since:
                 return
-            del self._used_s[owner]
+            del self._used_s[account]

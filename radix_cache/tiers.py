@@ -171,7 +171,7 @@ class LowerTiers:
             if self._make_room(disk, node.size) < node.size:
                 return
             content = RunContent(
-                tenant=node.owner.name,
+                tenant=node.owner.key,
                 position=node.start,
                 parent_key=self._key_before(node),
                 tokens=node.edge.token_ids(),
@@ -320,11 +320,11 @@ class LowerTiers:
         with_rows = [NO_BLOCKS]
         for run in sorted(runs, key=lambda r: (r.content.position, _lacking(r))):
             content = run.content
-            owner = tree.owner(content.tenant) if content.tenant else tree.published
+            owner = tree.of_key(content.tenant)
             place: tuple[Node, int] | None = (owner.root, 0)
             if content.position:
                 place = places.get((content.tenant, content.parent_key))
-                place = place or places.get(("", content.parent_key))
+                place = place or places.get((owner.published.key, content.parent_key))
             if place is None:
                 continue
             node, position = tree.climb(*place), place[1]

@@ -21,7 +21,7 @@ class RunContent:
     """The content of a run of blocks on disk: enough to find it again after a restart."""
 
     tenant: str
-    """Owner of the run; empty for published prefixes."""
+    """The key of its owner (``Owner.key``); empty for what is published under no adapter."""
     position: int
     """Block position of the run in its transcript."""
     parent_key: bytes

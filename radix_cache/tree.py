@@ -18,7 +18,19 @@ import xxhash
 
 from radix_cache.block_pool import BlockArray
 from radix_cache.edge import Edge, PieceShop, TokenArray
-from radix_cache.nodes import IDLE, UNIT, BlockClass, Holder, Kept, Node, Owner, Tier, class_of
+from radix_cache.nodes import (
+    IDLE,
+    UNIT,
+    Account,
+    BlockClass,
+    Holder,
+    Kept,
+    Node,
+    Owner,
+    Tier,
+    class_of,
+    split_key,
+)
 from radix_cache.residency import ResidencyMeter
 
 
@@ -66,9 +78,9 @@ class RadixTree:
         """Called with each kept state that blocks before it take along."""
         self.on_place: Callable[[Node], None] = lambda node: None
         """Called with each node before whose end states are kept, once it is in another tier."""
-        self._owners: dict[str, Owner] = {}
-        self.published = Owner("", self._salt(""), self._shop)
-        """Owner of the prefixes that every tenant may find."""
+        self._owners: dict[tuple[str, str], Owner] = {}
+        self._accounts = {"": Account("")}
+        self.publisher("")
 
     @property
     def num_bytes(self) -> int:
@@ -80,31 +92,63 @@ class RadixTree:
         self.tick += 1
         return self.tick
 
-    def owner(self, name: str) -> Owner:
-        """The tenant of this name, made when first asked for.
+    def account(self, name: str) -> Account:
+        """The account of the tenant of this name, made when first asked for.
+
+        Raises:
+            ValueError: the name is empty; that one is the operator's.
+        """
+        if not name:
+            raise ValueError("a tenant's name is empty")
+        found = self._accounts.get(name)
+        if found is None:
+            found = self._accounts[name] = Account(name)
+        return found
+
+    def accounts(self) -> Iterator[Account]:
+        """Those of all tenants, and the operator's first."""
+        yield from self._accounts.values()
+
+    def owner(self, name: str, adapter: str = "") -> Owner:
+        """The tenant of this name under an adapter, made when first asked for.
 
         Raises:
             ValueError: the name is empty; that one belongs to the published owner.
         """
-        found = self._owners.get(name)
+        account = self.account(name)
+        found = self._owners.get((name, adapter))
         if found is None:
-            if not name:
-                raise ValueError("a tenant's name is empty")
-            found = self._owners[name] = Owner(name, self._salt(name), self._shop)
+            published = self.publisher(adapter)
+            found = self._owners[name, adapter] = Owner(
+                account, adapter, self._salt(name, adapter), self._shop, published=published
+            )
         return found
 
+    def publisher(self, adapter: str = "") -> Owner:
+        """The owner of the prefixes that every tenant may find under an adapter."""
+        found = self._owners.get(("", adapter))
+        if found is None:
+            account, salt = self._accounts[""], self._salt("", adapter)
+            found = self._owners["", adapter] = Owner(account, adapter, salt, self._shop)
+        return found
+
+    def of_key(self, key: str) -> Owner:
+        """The owner of that ``Owner.key``."""
+        tenant, adapter = split_key(key)
+        return self.owner(tenant, adapter) if tenant else self.publisher(adapter)
+
     def owners(self) -> Iterator[Owner]:
-        yield self.published
         yield from self._owners.values()
 
-    def _salt(self, name: str) -> int:
-        return xxhash.xxh3_64_intdigest(name.encode(), self._seed)
+    def _salt(self, name: str, adapter: str) -> int:
+        return xxhash.xxh3_64_intdigest(f"{adapter}\n{name}".encode(), self._seed)
 
     # Reading
 
     def start(self, owner: Owner) -> Node:
         """Where a walk for ``owner`` begins: published prefixes come before its own root."""
-        return self.published.root if self.published.root.children else owner.root
+        root = owner.published.root
+        return root if root.children else owner.root
 
     def walk(
         self,
@@ -136,7 +180,7 @@ class RadixTree:
                 return node, position
             child = self.child(node, owner, tokens, position)
             if child is None:
-                if node is not self.published.root or owner is self.published:
+                if node is not owner.published.root or owner.is_published:
                     return node, position
                 child = owner.root
             if child.tier > lowest:
@@ -149,8 +193,8 @@ class RadixTree:
         if not node.children:
             return None
         block = tokens[position * self.block_size : (position + 1) * self.block_size]
-        if node.owner is self.published and owner is not self.published:
-            found = self._child(node, self.published, block)
+        if node.owner is owner.published and not owner.is_published:
+            found = self._child(node, owner.published, block)
             if found is not None:
                 return found
         return self._child(node, owner, block)
@@ -244,13 +288,14 @@ class RadixTree:
     def _reclass(self, node: Node, klass: int) -> None:
         """Put ``node`` and its blocks into another class."""
         old, node.klass, size = node.klass, klass, node.size
-        for counts in (self.tier_blocks[node.tier], node.owner.tier_blocks[node.tier]):
+        account = node.owner.account
+        for counts in (self.tier_blocks[node.tier], account.tier_blocks[node.tier]):
             counts[old] -= size
             counts[klass] += size
 
     def _count(self, node: Node, klass: int, blocks: int) -> None:
         self.tier_blocks[node.tier][klass] += blocks
-        node.owner.tier_blocks[node.tier][klass] += blocks
+        node.owner.account.tier_blocks[node.tier][klass] += blocks
 
     # Growing
 

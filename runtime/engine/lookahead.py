@@ -343,4 +343,5 @@ def _next_input(sequence: Sequence, windows: WindowRows | None) -> SequenceInput
         block_table=cached.block_table,
         num_logits=1,
         state_slot=cached.state_slot,
+        adapter=sequence.adapter,
     )

@@ -8,8 +8,8 @@ emits between start and finish is ``emission``'s.
 Always true: every request is answered with exactly one finish.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from radix_cache.cache import CachedSequence, PrefixCache
@@ -32,7 +32,7 @@ from runtime.messages import (
 )
 from runtime.scheduling.costs import OutputLengths
 from runtime.scheduling.scheduler import Scheduler
-from runtime.scheduling.sequence import Sequence, SequenceState
+from runtime.scheduling.sequence import WITHOUT_ADAPTER, Sequence, SequenceState
 from runtime.tokenizer import Tokenizer
 from tools_api.limits import DEFAULT_LIMITS
 
@@ -51,6 +51,8 @@ class RequestLimits:
     """Longest predicted wait behind other prompts."""
     vocab_size: int
     """Size of the vocabulary: token ids are below it."""
+    adapters: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    """The model's number for each adapter by its name, and what it is called in the cache."""
 
 
 class OpenRequests:
@@ -106,6 +108,11 @@ class OpenRequests:
             message = "the turn names tokens that the model does not have"
             self.outputs.error(request.request_id, ErrorKind.INTERNAL, message)
             return
+        adapter = self._adapter(request)
+        if adapter is None:
+            message = f"the engine has no adapter {str(request.adapter)[:128]!r}"
+            self.outputs.error(request.request_id, ErrorKind.INTERNAL, message)
+            return
         if fault := _fault_of_resume_points(request):
             self.outputs.error(request.request_id, ErrorKind.INTERNAL, fault)
             return
@@ -116,6 +123,8 @@ class OpenRequests:
                 f"{len(self._queues.waiting)} turns are waiting; try again later",
             )
             return
+        if self._cache.branches.adapter_of(request.branch_id) not in (None, adapter[1]):
+            self._leave_cache(request.branch_id)
         kept = request.base_offset if request.base_branch_id == request.branch_id else 0
         if kept < self._branches.length(request.branch_id):
             self._rewinding(request.branch_id, kept)
@@ -124,7 +133,9 @@ class OpenRequests:
             self.outputs.of(request.request_id).finish = FinishReason.UNKNOWN_BASE
             return
         buffer, vouched = opened
-        sequence = Sequence(request, buffer, arrival_s=self._clock(), vouched=vouched)
+        sequence = Sequence(
+            request, buffer, arrival_s=self._clock(), vouched=vouched, adapter=adapter
+        )
         if stops := request.sampling.stop:
             sequence.stop_search = StopSearch(stops, self._tokenizer, request.grammar)
         refusal = self._refusal(sequence)
@@ -140,6 +151,12 @@ class OpenRequests:
             return
         sequence.state = SequenceState.COMPILING
         self.compilations.want(sequence, request.grammar)
+
+    def _adapter(self, request: GenerationRequest) -> tuple[int, str] | None:
+        """The request's adapter; None: there is no such."""
+        if request.adapter is None:
+            return WITHOUT_ADAPTER
+        return self._limits.adapters.get(request.adapter)
 
     def _knows_tokens(self, request: GenerationRequest) -> bool:
         """Whether all token ids are the model's: kernels index by them unchecked."""
@@ -200,14 +217,24 @@ class OpenRequests:
         self._forgotten(message.branch_id)
 
     def _forgotten(self, branch_id: str) -> None:
-        """A branch has lost its tokens: its cache handle goes as well, and its index. A later
-        branch of that name has another handle, which vouches for nothing of waiting forks."""
-        self._cache.release_branch(branch_id)
+        """A branch has lost its tokens: its cache handle goes as well, and its index."""
+        self._off_the_cache(branch_id)
         if self._drafter is not None:
             self._drafter.close(branch_id)
+
+    def _off_the_cache(self, branch_id: str) -> None:
+        """A branch's cache handle goes. A later branch of that name has another handle, which
+        vouches for nothing of waiting forks."""
+        self._cache.release_branch(branch_id)
         for sequence in self._open.values():
             if sequence.request.base_branch_id == branch_id:
                 sequence.vouched = 0
+
+    def _leave_cache(self, branch_id: str) -> None:
+        """A branch is gone on from under another adapter: its tokens stay, and its KV is of no use
+        to it any more."""
+        self._end_flush(branch_id)
+        self._off_the_cache(branch_id)
 
     def _rewinding(self, branch_id: str, kept: int) -> None:
         """A branch's tokens from ``kept`` on are about to be replaced: stop writing the tail
@@ -215,13 +242,17 @@ class OpenRequests:
         move."""
         if self._drafter is not None:
             self._drafter.close(branch_id)
+        self._end_flush(branch_id)
+        for sequence in self._open.values():
+            if sequence.request.base_branch_id == branch_id:
+                sequence.vouched = min(sequence.vouched, kept)
+
+    def _end_flush(self, branch_id: str) -> None:
+        """Stop writing the tail of a branch's last request."""
         for sequence in list(self._queues.running):
             flushing = sequence.state is SequenceState.FLUSHING
             if flushing and sequence.request.branch_id == branch_id:
                 self._queues.release(sequence, lease_s=0.0)
-        for sequence in self._open.values():
-            if sequence.request.base_branch_id == branch_id:
-                sequence.vouched = min(sequence.vouched, kept)
 
     def finish(
         self,

@@ -37,6 +37,7 @@ def step_input(chunk: Chunk, windows: WindowRows | None) -> SequenceInput:
         block_table=sequence.cached.block_table,
         num_logits=1 + len(draft) if chunk.samples else 0,
         state_slot=sequence.cached.state_slot,
+        adapter=sequence.adapter,
         certain=chunk.forced,
     )
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from kernels.dispatch import wants_triton
+from kernels.low_rank import RowGroups
 from kernels.paged_layout import (
     GRID_TOKENS,
     MAX_DECODE_QUERIES,
@@ -30,6 +31,7 @@ from runtime.messages import TokenArray
 
 IntArray = npt.NDArray[np.int64]
 NO_STATE: Final = -1
+NO_ADAPTER: Final = -1
 TRIAL_STATE: Final = -2
 """Stands in the place of a state that is not there, for steps that are only timed."""
 
@@ -54,6 +56,8 @@ class SequenceInput:
     window: tuple[int, TokenArray] | None = None
     """Where rows behind windows are given back: the first of its blocks that layers with a window
     still have, and int32 the window blocks from there on; they must cover what such layers see."""
+    adapter: int = NO_ADAPTER
+    """Number of the adapter that it is computed with."""
     certain: tuple[int, ...] = ()
     """The rows among these behind which the next token is known; no logits are computed for them.
     Counted from the first."""
@@ -97,6 +101,8 @@ class StepBatch:
     state_slots: IntArray
     """[S] see ``SequenceInput``."""
     block_size: int
+    adapters: IntArray | None = None
+    """[S] see ``SequenceInput``; None: no sequence has one."""
     window: "StepBatch | None" = None
     """The same step for layers with a window, where their rows are given back behind it: contexts
     begin where theirs do, and blocks are window blocks. What they compute does not depend on it,
@@ -114,6 +120,10 @@ class StepBatch:
         if inputs[0].window is not None:
             plain = cls.build([replace(entry, window=None) for entry in inputs], block_size)
             return replace(plain, window=plain.seen_by_windows(inputs))
+        adapters = [entry.adapter for entry in inputs]
+        if any(number != NO_ADAPTER for number in adapters):
+            plain = cls.build([replace(entry, adapter=NO_ADAPTER) for entry in inputs], block_size)
+            return replace(plain, adapters=np.array(adapters, dtype=np.int64))
         if all(len(entry.tokens) == 1 and not entry.certain for entry in inputs):
             return cls._of_single_tokens(inputs, block_size)
         counts = np.array([len(entry.tokens) for entry in inputs], dtype=np.int64)
@@ -140,6 +150,7 @@ class StepBatch:
         logit_rows: IntArray,
         state_slots: IntArray,
         block_size: int,
+        adapters: IntArray | None = None,
     ) -> "StepBatch":
         """A step whose positions and slots follow from its contexts: the tokens computed are each
         sequence's last. Block tables have to cover the contexts."""
@@ -158,6 +169,7 @@ class StepBatch:
             logit_rows=logit_rows,
             state_slots=state_slots,
             block_size=block_size,
+            adapters=adapters,
         )
 
     @classmethod
@@ -230,6 +242,20 @@ class StepBatch:
     @property
     def num_sequences(self) -> int:
         return len(self.context_lengths)
+
+    def adapter_rows(self, device: torch.device) -> RowGroups | None:
+        """The step's tokens by their adapter; None: none has one."""
+        if self.adapters is None:
+            return None
+        of_tokens = np.repeat(self.adapters, np.diff(self.query_starts))
+        numbers = np.unique(of_tokens).tolist()
+        if len(numbers) == 1:
+            return [(numbers[0], None)]
+        return [
+            (number, upload(np.flatnonzero(of_tokens == number), device))
+            for number in numbers
+            if number != NO_ADAPTER
+        ]
 
     def layout(self, device: torch.device) -> PagedLayout:
         """The step's contexts as the attention wants them."""

@@ -57,7 +57,8 @@ class CompressedMixer:
         self._indexer: _EntryIndexer | None = None
         if spec.indexer is not None:
             at = f"{name}.compressor.indexer"
-            self._indexer = _EntryIndexer(spec, spec.indexer, at, hidden, loader)
+            own = loader.without_adapters
+            self._indexer = _EntryIndexer(spec, spec.indexer, at, hidden, own)
 
     @property
     def step_bytes(self) -> int:

@@ -247,6 +247,10 @@ class Fields:
         if self.get(name, wanted) != wanted:
             raise self.error(name, self.get(name), why)
 
+    def unread(self) -> list[str]:
+        """Names of the fields that nobody has read."""
+        return [name for name in self._values if name not in self._read]
+
     def check_known(self) -> None:
         """Look at what nobody has read, of an object all of whose fields change the arithmetic.
 

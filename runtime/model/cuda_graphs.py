@@ -245,7 +245,7 @@ class StepGraphs:
         """
         given = self._given(batch)
         bucket = smallest(self._order, given.needed)
-        if bucket is None or not given.fits(bucket):
+        if bucket is None or batch.adapters is not None or not given.fits(bucket):
             self._count_eager(given.needed)
             return None
         try:
@@ -267,7 +267,7 @@ class StepGraphs:
         it as done."""
         given = self._given(batch)
         bucket = smallest(self._order, given.needed)
-        if bucket is None or not given.fits(bucket):
+        if bucket is None or batch.adapters is not None or not given.fits(bucket):
             self._count_eager(given.needed)
             return None
         self._count_replayed(given.needed)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from kernels.codes import Codes
 from kernels.quant_matmul import GROUP
+from runtime.model.adapters import MapPlace
 from runtime.model.compressed import Compressed
 from runtime.model.config import Attention, Experts, Layer, LoadError, ModelConfig
 from runtime.model.family_weights import Part
@@ -34,6 +36,10 @@ class WholeWeights(Protocol):
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """See ``WeightSource.matrix``."""
+        ...
+
+    def place(self, name: str, outputs: int, inputs: int) -> MapPlace:
+        """See ``PlacesMaps``."""
         ...
 
 
@@ -171,6 +177,20 @@ class CutWeights:
             part = _taken(found, cut.axis, spans)
             return part.clone(memory_format=torch.contiguous_format)
         return _part_of_codes(found, cut.axis, spans)
+
+    def place(self, name: str, outputs: int, inputs: int) -> MapPlace:
+        """See ``PlacesMaps``; what is added to a map is cut as its weight is."""
+        cut = cut_of(f"{name}.weight", self._config, self._partition)
+        if cut is None:
+            return self._whole.place(name, outputs, inputs)
+        shape = outputs, inputs
+        place = self._whole.place(name, *cut.whole(shape))
+        own, spans = cut.axis, cut.spans(shape)
+
+        def part(matrix: Tensor, axis: int) -> Tensor:
+            return _taken(matrix, axis, spans) if axis == own else matrix
+
+        return replace(place, part=part)
 
     def _check_groups(self, name: str, shape: tuple[int, ...], cut: TensorCut) -> None:
         if self._bits != 4 or not isinstance(cut, Cut) or cut.axis != 1 or not shape[1] % GROUP:

@@ -5,16 +5,18 @@ from the ``StepInputs`` handed down as an argument. Keys and values go straight 
 and are read from there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from kernels.chosen_attention import ChosenRows, part_rows
+from kernels.low_rank import RowGroups
 from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
+from runtime.model.adapters import AdapterRows
 from runtime.model.compressed import Compressed
 from runtime.model.compressed_mixer import CompressedMixer
 from runtime.model.config import Attention, Experts, KeepsKV, LogitShaping, ModelConfig
@@ -34,9 +36,8 @@ from runtime.model.kv_pool import KVPool
 from runtime.model.latent import Latent
 from runtime.model.latent_mixer import LatentMixer
 from runtime.model.layer_inputs import LayerInput, TokenRows
-from runtime.model.layers import MapLoader, Matrix, WeightBits, WeightSource, in_tiles
+from runtime.model.layers import MapLoader, Matrix, WeightSource, in_tiles
 from runtime.model.mixer import AttentionMixer
-from runtime.model.product_choice import ProductChoice
 from runtime.model.recurrent_mixers import RecurrentMixer, load_recurrent
 from runtime.model.rotary import RotaryTable, Rotation
 from runtime.model.state_step import StateStep
@@ -65,6 +66,8 @@ class StepInputs:
     near: tuple[Tensor, PagedLayout] | None = None
     """``slots`` and ``layout`` of layers with a window, where their rows are given back behind
     it."""
+    adapters: RowGroups | None = None
+    """Rows by their adapter; None: none has one."""
 
 
 _Mixer = AttentionMixer | LatentMixer | CompressedMixer | RecurrentMixer
@@ -309,27 +312,21 @@ class Decoder:
     def __init__(
         self,
         config: ModelConfig,
-        source: WeightSource,
-        dtype: torch.dtype,
+        loader: MapLoader,
         device: torch.device,
         *,
-        bits: WeightBits = 16,
-        choice: ProductChoice | None = None,
-        rank_sum: Callable[[Tensor], Tensor] | None = None,
         has_head: bool = True,
     ) -> None:
-        """Take the weights from ``source`` one by one; linear maps are kept in ``bits``, in the
-        layouts of ``choice`` (``make_linear``).
+        """Take the weights one by one, as ``loader`` does it.
 
         Args:
-            rank_sum: see ``MapLoader``.
             has_head: logits are computed here; else another rank's are looked at.
         """
         self.config = config
-        self.choice = choice
+        self.choice = loader.choice
+        source, dtype = loader.source, loader.dtype
         size = config.vocab_size, config.hidden_size
         self._embedding = Embedding(source.matrix("model.embed_tokens.weight", size), dtype)
-        loader = MapLoader(source=source, bits=bits, choice=choice, dtype=dtype, rank_sum=rank_sum)
         self._layers = [DecoderLayer(config, index, loader) for index in range(config.num_layers)]
         distinct = list(dict.fromkeys((mixer.rope, mixer.rotary_dim) for mixer in config.attention))
         self._table_of_layer = [
@@ -351,6 +348,7 @@ class Decoder:
             self._stream_head = StreamHead(spec, hidden, source, eps=config.norm_eps)
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
         self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
+        self._adapter_rows = AdapterRows() if loader.adapters is None else loader.adapters.rows
         self._head = loader.made([self._head_weight(source)], None) if has_head else None
         self._shaping = (
             _LogitShaper(config.shaping, config.vocab_size, device) if config.shaping else None
@@ -390,7 +388,8 @@ class Decoder:
         rows = None if self._rows is None else self._rows(inputs.token_ids, delta)
         if self.config.streams is not None:
             delta = delta[:, None].expand(-1, self.config.streams.count, -1)
-        delta, residual = self._run_layers(delta, residual, inputs, pool, rows)
+        with self._adapter_rows.of_step(inputs.adapters, len(inputs.token_ids)):
+            delta, residual = self._run_layers(delta, residual, inputs, pool, rows)
         logits = self._logits(delta, residual, inputs)
         if inputs.states is not None:
             inputs.states.done()  # behind all that may fail for want of memory
@@ -439,8 +438,8 @@ class Decoder:
     ) -> tuple[Tensor, Tensor]:
         rotations = [table.at(inputs.positions, inputs.highest_position) for table in self._tables]
         native, layout = self.native, inputs.layout
-        parted = inputs.near is not None
-        if native is None or parted or not native.takes(len(delta), pool.layers, layout):
+        apart = inputs.near is not None or inputs.adapters is not None
+        if native is None or apart or not native.takes(len(delta), pool.layers, layout):
             choice = self._shared_in_step(inputs, pool)
             for index, layer in enumerate(self._layers):
                 rotation = rotations[self._table_of_layer[index]]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.codes import Codes
+from runtime.model.adapters import MapPlace
 from runtime.model.config import Attention, Experts, LoadError, ModelConfig
 from runtime.model.family import TensorNames
 from runtime.model.quantised_tensors import (
@@ -143,6 +144,13 @@ class FamilyWeights:
         if self._quantised is None or self._of_plain_stack(name):
             return None
         return self._quantised.group(self._module(name.removesuffix(".weight"), *shape)[0])
+
+    def place(self, name: str, outputs: int, inputs: int) -> MapPlace:
+        """See ``PlacesMaps``."""
+        module, rows = self._module(name, outputs, inputs)
+        return MapPlace(
+            module=module.name, outputs=module.outputs, own=outputs, inputs=inputs, rows=rows
+        )
 
     def tensor(
         self, name: str, shape: tuple[int, ...], *, wide: bool = False, part: "Part | None" = None

@@ -56,7 +56,7 @@ def load_feed_forward(
     if multiplies_grouped(router.weight) and loader.bits in (16, "fp8"):
         experts = grouped_experts(spec, name, router, loader)
     if experts is None:
-        experts = ExpertMlp(spec, name, router, loader)
+        experts = ExpertMlp(spec, name, router, loader.without_adapters)
     if spec.shared is None:
         return experts
     shared = _load_mlp(spec.shared, f"{name}.shared_expert", hidden, loader)

@@ -17,6 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from kernels.codes import Codes, float_scales
+from runtime.model.adapters import MapPlace
 from runtime.model.config import LoadError
 from runtime.model.gguf_description import ROPE_FACTORS, name_in_gguf, pairs_rows
 from runtime.model.gguf_header import GgufHeader, GgufTensor
@@ -74,6 +75,11 @@ class GgufWeights:
     def group(self, name: str, shape: tuple[int, int]) -> int | None:
         """See ``cut_weights.StoredWeights``."""
         return _GROUP if self._found(name).kind in CODES else None
+
+    def place(self, name: str, outputs: int, inputs: int) -> MapPlace:
+        """See ``PlacesMaps``: an adapter is made of the model's folder, where each map is by itself
+        under the decoder's name and has its rows in their order."""
+        return MapPlace(module=name, outputs=outputs, own=outputs, inputs=inputs)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Tensor | Codes:
         """See ``WeightSource.matrix``."""

@@ -36,7 +36,10 @@ class LatentMixer:
         if spec.query_rank is not None:
             self._query_norm = source.tensor(f"{name}.q_a_layernorm.weight", (spec.query_rank,))
             (weight,) = matrices_of(source, [f"{name}.q_b_proj"], [_queries(spec)], spec.query_rank)
-            self._queries = loader.made([_in_halves(spec, weight)], None)
+            made = loader.made([_in_halves(spec, weight)], None)
+            names, orders = [f"{name}.q_b_proj"], [_order_of_queries(spec)]
+            sizes = [_queries(spec)]
+            self._queries = loader.adapted(made, names, sizes, spec.query_rank, orders)
         self._heads = _load_heads(spec, name, loader, self._latent_norm)
         self.output = loader.linear(
             [f"{name}.o_proj"], [hidden], spec.heads * spec.value_dim, bias=spec.bias
@@ -47,7 +50,7 @@ class LatentMixer:
         self._indexer: TokenIndexer | PoolIndexer | None = None
         if spec.indexer is not None and not spec.indexer.shared:
             kind = TokenIndexer if spec.indexer.pool == 1 else PoolIndexer
-            self._indexer = kind(spec, spec.indexer, name, hidden, loader)
+            self._indexer = kind(spec, spec.indexer, name, hidden, loader.without_adapters)
 
     @property
     def waits_for_the_host(self) -> bool:
@@ -163,7 +166,8 @@ def _load_first(spec: Latent, name: str, hidden: int, loader: MapLoader) -> Line
         of_queries_too = spec.query_rank is not None
         made = biases_of(source, names[:1], outputs[:1]) if of_queries_too else None
         bias = torch.cat((of_rows.new_zeros(outputs[0]) if made is None else made, of_rows))
-    return loader.made([queries, rows], bias)
+    orders = _order_of_queries(spec) if spec.query_rank is None else None, order
+    return loader.adapted(loader.made([queries, rows], bias), names, outputs, hidden, orders)
 
 
 def _load_heads(spec: Latent, name: str, loader: MapLoader, like: Tensor) -> LatentHeads:
@@ -190,9 +194,13 @@ def _halves(spec: Latent) -> Tensor:
 
 def _in_halves(spec: Latent, weight: Matrix) -> Matrix:
     """The same of each head's queries."""
+    return _rows(weight, _order_of_queries(spec))
+
+
+def _order_of_queries(spec: Latent) -> Tensor:
     each = torch.cat((torch.arange(spec.plain_dim), spec.plain_dim + _halves(spec)))
     starts = torch.arange(spec.heads) * spec.query_dim
-    return _rows(weight, (starts[:, None] + each).flatten())
+    return (starts[:, None] + each).flatten()
 
 
 def _rows(weight: Matrix, chosen: Tensor) -> Matrix:

@@ -18,6 +18,7 @@ from kernels.fp8_matmul import Fp8Matrix
 from kernels.native_layers import TiledProduct
 from kernels.quant_matmul import GROUP, quantised_matrix
 from kernels.tiled_matrix import NEVER, TiledMatrix, fits_tiles
+from runtime.model.adapters import AdaptedPart, AdapterSet, PlacesMaps
 from runtime.model.product_choice import RANK, Layout, ProductChoice
 
 WeightBits = Literal[4, 8, 16, "fp8"]
@@ -45,6 +46,10 @@ class WeightSource(Protocol):
         """The weight of a linear map, [outputs, inputs]: likewise, or as the checkpoint keeps it in
         few bits."""
         ...
+
+
+class PlacedWeights(WeightSource, PlacesMaps, Protocol):
+    """Weights whose places in a checkpoint are known."""
 
 
 class Linear(Protocol):
@@ -146,8 +151,25 @@ class LinearSideBySide:
         return product if self._bias is None else product.add_(self._bias)
 
 
+class AdaptedLinear:
+    """A map and what adapters add to it, in the rows of a step that have one."""
+
+    def __init__(self, plain: Linear, part: AdaptedPart) -> None:
+        self.plain = plain
+        self._part = part
+        self.num_bytes = plain.num_bytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        result = self.plain(x)
+        self._part.add(result, x)
+        return result
+
+
 def in_tiles(linear: Linear) -> TiledProduct | None:
-    """A map as ``kernels.native_layers`` takes it; None where it has no tiles."""
+    """A map as ``kernels.native_layers`` takes it, without what adapters add; None where it has no
+    tiles."""
+    if isinstance(linear, AdaptedLinear):
+        return in_tiles(linear.plain)
     if isinstance(linear, LinearByRows):
         few = in_tiles(linear.few)
         most = linear.from_rows - 1
@@ -226,13 +248,35 @@ class MapLoader:
     rank_sum: Callable[[Tensor], Tensor] | None = None
     """Of a model that several ranks compute: from what this one has computed of a layer's half,
     [tokens, hidden], to the sum of all ranks', the same on each."""
+    adapters: AdapterSet | None = None
+    """Take part in maps of all of a step's tokens."""
+
+    @property
+    def without_adapters(self) -> "MapLoader":
+        """For maps that have some of a step's tokens, or tokens in another order."""
+        return self if self.adapters is None else replace(self, adapters=None)
 
     def linear(
         self, names: Sequence[str], outputs: Sequence[int], inputs: int, *, bias: bool
     ) -> Linear:
         """One map in place of several with the same input; results lie side by side."""
         weights = matrices_of(self.source, names, outputs, inputs)
-        return self.made(weights, biases_of(self.source, names, outputs) if bias else None)
+        made = self.made(weights, biases_of(self.source, names, outputs) if bias else None)
+        return self.adapted(made, names, outputs, inputs)
+
+    def adapted(
+        self,
+        linear: Linear,
+        names: Sequence[str],
+        outputs: Sequence[int],
+        inputs: int,
+        orders: Sequence[Tensor | None] | None = None,
+    ) -> Linear:
+        """The map that was made of these with what adapters add; see ``AdapterSet.part``."""
+        if self.adapters is None:
+            return linear
+        part = self.adapters.part(names, outputs, inputs, orders)
+        return linear if part is None else AdaptedLinear(linear, part)
 
     def made(self, weights: Sequence[Matrix], bias: Tensor | None) -> Linear:
         """One map of several matrices, one below the other; see ``make_linear``."""

@@ -6,6 +6,8 @@ those of a whole head, so that every kernel rotates whole heads, the rest by not
 notice the order.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -58,7 +60,7 @@ class AttentionMixer:
         self._indexer: BlockIndexer | None = None
         if spec.choice is not None:
             sizes = spec.kv_heads, spec.rotated, hidden
-            self._indexer = BlockIndexer(spec.choice, name, sizes, loader, eps=eps)
+            self._indexer = BlockIndexer(spec.choice, name, sizes, loader.without_adapters, eps=eps)
         self.output = loader.linear(
             [f"{name}.o_proj"], [hidden], spec.result_size, bias=spec.output_bias
         )
@@ -270,7 +272,23 @@ def _load_qkv(
         if bias is not None:
             turned = spec.query_size + sum(spec.made_sizes[:1])
             bias[:turned] = _reordered(bias[:turned], order)
-    return loader.made(weights, bias)
+    made = loader.made(weights, bias)
+    return loader.adapted(made, names, outputs, hidden, _kept_rows(spec, outputs, order))
+
+
+def _kept_rows(
+    spec: Attention, outputs: Sequence[int], order: Tensor | None
+) -> list[Tensor | None]:
+    """Which rows of the maps to queries, keys and values are kept, where not all in their order."""
+    kept: list[Tensor | None] = [None] * len(outputs)
+    if spec.gated and not spec.gate_apart:
+        kept[0] = _rows_of(spec, 0)
+    if order is not None:
+        for place, size in enumerate(outputs[:2]):
+            rows = torch.arange(size) if kept[place] is None else kept[place]
+            assert rows is not None
+            kept[place] = _reordered(rows, order)
+    return kept
 
 
 def _load_gate(spec: Attention, name: str, hidden: int, loader: MapLoader) -> Linear:
@@ -281,7 +299,8 @@ def _load_gate(spec: Attention, name: str, hidden: int, loader: MapLoader) -> Li
     source, names, outputs = loader.source, [f"{name}.q_proj"], [_query_rows(spec)]
     (weight,), chosen = matrices_of(source, names, outputs, hidden), _rows_of(spec, 1)
     bias = biases_of(source, names, outputs)[chosen] if spec.bias else None
-    return loader.made([_rows(weight, chosen)], bias)
+    made = loader.made([_rows(weight, chosen)], bias)
+    return loader.adapted(made, names, outputs, hidden, [chosen])
 
 
 def _query_rows(spec: Attention) -> int:

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from runtime.model.adapters import MapPlace
+
 _NEAR_ONE = ("norm.weight", "norm.scale", "_scale")
 """How names of factors end."""
 
@@ -61,6 +63,10 @@ class RandomWeights:
     def matrix(self, name: str, shape: tuple[int, int]) -> Tensor:
         """See ``WeightSource.matrix``; in the model's dtype."""
         return self.tensor(name, shape)
+
+    def place(self, name: str, outputs: int, inputs: int) -> MapPlace:
+        """See ``PlacesMaps``: each map is by itself, under the decoder's name."""
+        return MapPlace(module=name, outputs=outputs, own=outputs, inputs=inputs)
 
 
 def _drawn_on_host(key: list[int], shape: tuple[int, ...], most: float) -> Tensor:

@@ -296,6 +296,7 @@ class ModelRunner:
             highest_position=int(batch.context_lengths.max()) - 1,
             layout=batch.layout(device),
             near=None if window is None else (upload(window.slots, device), window.layout(device)),
+            adapters=batch.adapter_rows(device),
         )
         with torch.inference_mode():
             return self.model.decoder.forward(inputs, self.pool)
@@ -352,6 +353,7 @@ def load_runner(
         machine_folder=config.startup_profile_folder,
         folder_read=folder_read,
         ranks=ranks,
+        adapters=config.adapters,
     )
     plan = plan_memory(
         config,

@@ -12,13 +12,16 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from runtime.config import AdapterSource
 from runtime.heap_free import give_back_heap
+from runtime.messages import AdapterInfo
+from runtime.model.adapters import AdapterSet
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.contents import Contents, counted, held_bytes, held_of_gguf, told
@@ -28,7 +31,7 @@ from runtime.model.family_weights import FamilyWeights
 from runtime.model.gguf_header import GgufHeader
 from runtime.model.gguf_weights import GgufWeights
 from runtime.model.hf_config import FAMILIES
-from runtime.model.layers import WeightBits, WeightSource
+from runtime.model.layers import MapLoader, PlacedWeights, WeightBits
 from runtime.model.memory_plan import WIDTHS, bytes_of_part, bytes_of_weights, weight_bytes
 from runtime.model.partition import Partition, part_of
 from runtime.model.product_choice import ProductChoice
@@ -57,6 +60,8 @@ class LoadedModel:
     """The whole model, where ``config`` and ``decoder`` are one rank's part of it."""
     ranks: RankLink | None = None
     """The other ranks, where several compute the model."""
+    adapters: tuple[AdapterInfo, ...] = ()
+    """By number, the first is 0."""
 
     @property
     def num_parameters(self) -> int:
@@ -81,6 +86,7 @@ def load_model(
     machine_folder: str | None = None,
     folder_read: Callable[[], None] = lambda: None,
     ranks: RankLink | None = None,
+    adapters: Sequence[AdapterSource] = (),
 ) -> LoadedModel:
     """Load a model.
 
@@ -94,9 +100,11 @@ def load_model(
         machine_folder: keeps what is found out about the machine; None: nothing is kept.
         folder_read: called when all but weights has been read and checked.
         ranks: of a model that several compute: one's part is loaded.
+        adapters: loaded with it.
 
     Raises:
-        LoadError: the model cannot be served; the message names file, field and remedy.
+        LoadError: the model or an adapter cannot be served; the message names file, field and
+            remedy.
     """
     started = time.perf_counter()
     name = str(source)
@@ -105,13 +113,22 @@ def load_model(
     config = found.config if ranks is None else part_of(name, found.config, ranks.partition)
     partition = None if ranks is None else ranks.partition
     check_memory(name, config, dtype, device, bits, sharing=sharing(device, partition))
+    adapted = AdapterSet(adapters, dtype, device) if adapters else None
     with _weights(
         found, dtype, device, bits=bits, seed=seed, progress=progress, ranks=ranks
     ) as weights:
         folder_read()
         decoder = _decoder(
-            config, weights, dtype, device, bits=bits, machine_folder=machine_folder, ranks=ranks
+            config,
+            weights,
+            dtype,
+            device,
+            bits=bits,
+            machine_folder=machine_folder,
+            ranks=ranks,
+            adapters=adapted,
         )
+    infos = () if adapted is None else adapted.finish()
     give_back_heap()
     load_s = time.perf_counter() - started
     _tell_loaded(name, found.config, dtype, load_s)
@@ -125,6 +142,7 @@ def load_model(
         load_s=load_s,
         whole=found.config,
         ranks=ranks,
+        adapters=infos,
     )
 
 
@@ -141,27 +159,29 @@ def _tell_loaded(name: str, config: ModelConfig, dtype: torch.dtype, load_s: flo
 
 def _decoder(
     config: ModelConfig,
-    weights: WeightSource,
+    weights: PlacedWeights,
     dtype: torch.dtype,
     device: torch.device,
     *,
     bits: WeightBits,
     machine_folder: str | None,
     ranks: RankLink | None,
+    adapters: AdapterSet | None,
 ) -> Decoder:
     """A decoder of these weights; what the machine is best at is the leading rank's to find out."""
     leads = ranks is None or ranks.partition.leads
     choice = _products(config, dtype, device, bits, machine_folder) if leads else None
-    return Decoder(
-        config,
-        weights,
-        dtype,
-        device,
+    if adapters is not None:
+        adapters.are_of(weights)
+    loader = MapLoader(
+        source=weights,
         bits=bits,
         choice=choice if ranks is None else ranks.products(choice),
+        dtype=dtype,
         rank_sum=None if ranks is None else ranks.rank_sum,
-        has_head=leads,
+        adapters=adapters,
     )
+    return Decoder(config, loader, device, has_head=leads)
 
 
 @contextlib.contextmanager
@@ -174,7 +194,7 @@ def _weights(
     seed: int,
     progress: bool,
     ranks: RankLink | None,
-) -> Iterator[WeightSource]:
+) -> Iterator[PlacedWeights]:
     """Where the decoder's weights come from, wherever the model is."""
     partition = None if ranks is None else ranks.partition
     if found.folder is None:

@@ -253,6 +253,9 @@ def _limits(config: EngineConfig, info: EngineInfo) -> RequestLimits:
         max_context_tokens=info.max_context_tokens,
         first_token_limit_s=config.first_token_limit_s,
         vocab_size=info.vocab_size,
+        adapters={
+            adapter.name: (number, adapter.digest) for number, adapter in enumerate(info.adapters)
+        },
     )
 
 
@@ -285,6 +288,7 @@ def _info(
         tokenizer_folder=str(model.tokenizer_folder),
         model_type=model.model_type,
         ranks=config.tensor_parallel,
+        adapters=model.adapters,
     )
 
 

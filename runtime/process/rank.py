@@ -246,6 +246,7 @@ def follow(
         max_context_tokens=config.max_context_tokens,
         state_slots=0 if runner.states is None else runner.states.num_slots,
         window_blocks=runner.window_blocks or 0,
+        adapters=len(runner.model.adapters),
     )
     while True:
         order = read_order(receive, limits, number)

@@ -2,10 +2,11 @@
 
 A message is a fixed head and the arrays of a ``StepBatch`` that the others do not follow from:
 tokens, where each sequence's begin, contexts, block tables, rows with logits, the slots of states
-where a model has any, and the window blocks where rows behind windows are given back. Positions
-and slots of KV are worked out anew where it arrives, so that they cannot name a place outside the
-pool. Between steps a message orders what the cache wants of one slot for states
-(``radix_cache.snapshots``), or of the tiers below the device (``runtime.process.move_messages``).
+where a model has any, the numbers of adapters where a sequence has one, and the window blocks where
+rows behind windows are given back. Positions and slots of KV are worked out anew where it arrives,
+so that they cannot name a place outside the pool. Between steps a message orders what the cache
+wants of one slot for states (``radix_cache.snapshots``), or of the tiers below the device
+(``runtime.process.move_messages``).
 
 Always true: what ``read_order`` returns writes blocks and slots of this pool alone, and looks up
 tokens of this vocabulary; anything else is refused before it is computed. No byte of a message is
@@ -22,7 +23,7 @@ import numpy.typing as npt
 
 from radix_cache.nodes import Tier
 from radix_cache.snapshots import BeginState, EndState, SaveBelow, SaveState, SlotOrder
-from runtime.model.batch import NO_STATE, TRIAL_STATE, StepBatch
+from runtime.model.batch import NO_ADAPTER, NO_STATE, TRIAL_STATE, StepBatch
 from runtime.model.rank_link import RoomBelow
 from runtime.model.step_buckets import Bucket
 from runtime.process.frames import FrameError
@@ -37,10 +38,10 @@ from runtime.process.move_messages import (
 
 MAGIC: Final = b"KWS1"
 _STEP, _REST, _END, _CHANGE, _BELOW, _MOVE = 1, 2, 3, 4, 5, 6
-_HEAD = struct.Struct("<4sBBBxQ5i6i")
-"""Magic, kind, whether tokens come over the device, whether slots of states follow, number of the
-step; tokens, sequences, blocks of a table, rows with logits, blocks of a table of window blocks;
-the bucket's sizes, all 0 where there is none."""
+_HEAD = struct.Struct("<4sBBBBQ5i6i")
+"""Magic, kind, whether tokens come over the device, whether slots of states and numbers of adapters
+follow, number of the step; tokens, sequences, blocks of a table, rows with logits, blocks of a
+table of window blocks; the bucket's sizes, all 0 where there is none."""
 _ONE_CHANGE = struct.Struct("<4iq")
 """Kind of change, the slot, another slot, the block of the tail, the position; of the last three -1
 is none."""
@@ -63,6 +64,8 @@ class ChannelLimits:
     """Slots of a model with recurrent layers; else there are none."""
     window_blocks: int = 0
     """Blocks of layers with a window, where they have such of their own."""
+    adapters: int = 0
+    """How many the model has."""
     below: RoomBelow | None = None
     """The room below the device; None: no such order has come."""
 
@@ -155,6 +158,7 @@ def encode_step(order: StepOrder) -> bytes:
         _STEP,
         order.tokens_follow,
         has_states,
+        batch.adapters is not None,
         order.number,
         batch.num_tokens,
         batch.num_sequences,
@@ -172,6 +176,8 @@ def encode_step(order: StepOrder) -> bytes:
     ]
     if has_states:
         arrays.append(batch.state_slots)
+    if batch.adapters is not None:
+        arrays.append(batch.adapters)
     if batch.window is not None:
         skipped = batch.context_lengths - batch.window.context_lengths
         arrays += [skipped // batch.block_size, batch.window.block_tables]
@@ -215,7 +221,7 @@ def encode_end() -> bytes:
 
 
 def _plain_head(kind: int) -> bytes:
-    return _HEAD.pack(MAGIC, kind, 0, 0, 0, *(0,) * 11)
+    return _HEAD.pack(MAGIC, kind, 0, 0, 0, 0, *(0,) * 11)
 
 
 def read_order(receive: Callable[[int], bytes], limits: ChannelLimits, number: int) -> Order:
@@ -229,19 +235,22 @@ def read_order(receive: Callable[[int], bytes], limits: ChannelLimits, number: i
     Raises:
         FrameError: it is none of ours, or not the next one, or names what is not there.
     """
-    magic, kind, follow, states, told, *sizes = _HEAD.unpack(receive(HEAD_BYTES))
+    magic, kind, follow, states, adapters, told, *sizes = _HEAD.unpack(receive(HEAD_BYTES))
     if magic != MAGIC:
         raise FrameError(f"a step's message starts with {magic!r}")
     if kind in (_REST, _END, _CHANGE, _BELOW, _MOVE):
-        if follow or states or told or any(sizes):
+        if follow or states or adapters or told or any(sizes):
             raise FrameError("a message without a step has sizes")
         return _without_a_step(kind, receive, limits)
-    if kind != _STEP or follow not in (0, 1) or states not in (0, 1):
-        raise FrameError(f"a message of kind {kind}, {follow}, {states}")
+    flags = {follow, states, adapters}
+    if kind != _STEP or not flags <= {0, 1}:
+        raise FrameError(f"a message of kind {kind}, {follow}, {states}, {adapters}")
     if told != number:
         raise FrameError(f"step {told} where step {number} comes next")
     tokens, sequences, blocks, logits, near = sizes[:5]
-    counts = _Counts(tokens, sequences, blocks, logits, near, has_states=bool(states))
+    counts = _Counts(
+        tokens, sequences, blocks, logits, near, bool(states), has_adapters=bool(adapters)
+    )
     bucket = _bucket(sizes[5:])
     counts.check(limits)
     return StepOrder(
@@ -308,6 +317,7 @@ class _Counts:
     logits: int
     window_blocks: int
     has_states: bool
+    has_adapters: bool
 
     def check(self, limits: ChannelLimits) -> None:
         if not 1 <= self.tokens <= MOST_TOKENS or not 1 <= self.sequences <= self.tokens:
@@ -322,7 +332,8 @@ class _Counts:
 
     @property
     def num_bytes(self) -> int:
-        numbers = self.tokens + (2 + self.has_states) * self.sequences + 1 + self.logits
+        of_sequences = 2 + self.has_states + self.has_adapters
+        numbers = self.tokens + of_sequences * self.sequences + 1 + self.logits
         if self.window_blocks:
             numbers += self.sequences * (1 + self.window_blocks)
         return 4 * (numbers + self.sequences * self.blocks)
@@ -351,6 +362,7 @@ class _Arrays(NamedTuple):
     tables: npt.NDArray[np.int32]
     rows: npt.NDArray[np.int32]
     states: npt.NDArray[np.int32] | None
+    adapters: npt.NDArray[np.int32] | None
     window: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None
     """Blocks that layers with a window do not have any more of each sequence, and the tables of
     those that they have."""
@@ -373,6 +385,7 @@ def _batch(body: bytes, counts: _Counts, limits: ChannelLimits) -> StepBatch:
         tables=take(sequences * blocks).reshape(sequences, blocks),
         rows=take(counts.logits),
         states=take(sequences) if counts.has_states else None,
+        adapters=take(sequences) if counts.has_adapters else None,
         window=(take(sequences), take(sequences * near).reshape(sequences, near)) if near else None,
     )
     _check(arrays, counts, limits)
@@ -388,12 +401,23 @@ def _batch(body: bytes, counts: _Counts, limits: ChannelLimits) -> StepBatch:
         logit_rows=arrays.rows.astype(np.int64),
         state_slots=states,
         block_size=limits.block_size,
+        adapters=_checked_adapters(arrays.adapters, limits),
     )
     if arrays.window is None:
         return batch
     skipped, near_tables = arrays.window
     tables = list(near_tables.astype(np.int32))
     return replace(batch, window=batch.behind(skipped.astype(np.int64) * limits.block_size, tables))
+
+
+def _checked_adapters(
+    numbers: npt.NDArray[np.int32] | None, limits: ChannelLimits
+) -> npt.NDArray[np.int64] | None:
+    if numbers is None:
+        return None
+    if int(numbers.min()) < NO_ADAPTER or int(numbers.max()) >= limits.adapters:
+        raise FrameError("an adapter that is not there")
+    return numbers.astype(np.int64)
 
 
 def _checked_states(slots: npt.NDArray[np.int32], limits: ChannelLimits) -> npt.NDArray[np.int64]:

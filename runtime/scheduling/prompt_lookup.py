@@ -56,6 +56,7 @@ class _Prompt(TypedDict):
     tokens: TokenArray
     base_branch_id: str | None
     base_offset: int | None
+    adapter: str
 
 
 def _prompt(sequence: Sequence) -> _Prompt:
@@ -66,6 +67,7 @@ def _prompt(sequence: Sequence) -> _Prompt:
         "tokens": sequence.buffer.view(),
         "base_branch_id": base_branch_id,
         "base_offset": base_offset,
+        "adapter": sequence.adapter_key,
     }
 
 

@@ -7,6 +7,7 @@ library; only the engine loop touches it.
 """
 
 import enum
+from typing import Final
 
 import numpy as np
 
@@ -99,6 +100,10 @@ class TokenBuffer:
         self._array = grown
 
 
+WITHOUT_ADAPTER: Final = (-1, "")
+"""The number and the name in the cache that stand for no adapter."""
+
+
 class SequenceState(enum.Enum):
     """Where a sequence stands. DONE is final."""
 
@@ -117,6 +122,8 @@ class Sequence:
     __slots__ = (
         "_block_limit",
         "_num_computed",
+        "adapter",
+        "adapter_key",
         "admitted_s",
         "arrival_s",
         "branch_start_s",
@@ -146,8 +153,11 @@ class Sequence:
         *,
         arrival_s: float,
         vouched: int = 0,
+        adapter: tuple[int, str] = WITHOUT_ADAPTER,
     ) -> None:
         self.request = request
+        self.adapter, self.adapter_key = adapter
+        """The model's number for its adapter, and the name of the adapter in the cache."""
         self.buffer = buffer
         self.vouched = vouched
         """Leading tokens that the base branch's cache handle is known to stand for."""

@@ -11,6 +11,7 @@ from benchmarks.gpu_moves import attention_operations, measure_tiers, parameters
 from benchmarks.gpu_plan import REHEARSAL
 from radix_cache.block_pool import BlockArray
 from runtime.model.decoder import Decoder
+from runtime.model.layers import MapLoader
 from runtime.model.random_weights import RandomWeights
 from runtime.offload.copies import Copy, ThreadCopies
 from runtime.offload.disk import ByteRows
@@ -21,7 +22,7 @@ CPU = torch.device("cpu")
 
 def test_parameters_are_those_of_the_layers_matrices() -> None:
     config = shrunk(3)
-    decoder = Decoder(config, RandomWeights(0, torch.float32, CPU), torch.float32, CPU)
+    decoder = Decoder(config, MapLoader(source=RandomWeights(0, torch.float32, CPU)), CPU)
     head = config.vocab_size * config.hidden_size * torch.float32.itemsize
     weights = decoder.step_weight_bytes - head
     norms = weights - parameters(config) * torch.float32.itemsize

@@ -8,6 +8,7 @@ from benchmarks.gpu_host import shrunk
 from benchmarks.gpu_peer import make_peer, measure_peer
 from benchmarks.gpu_plan import REHEARSAL
 from runtime.model.decoder import Decoder
+from runtime.model.layers import MapLoader
 from runtime.model.random_weights import RandomWeights
 
 CPU = torch.device("cpu")
@@ -18,7 +19,7 @@ def test_the_peer_reads_as_many_weights_as_our_step() -> None:
     peer = make_peer(config, torch.float32, CPU)
     embedding = peer.get_input_embeddings().weight.nbytes
     theirs = sum(part.nbytes for part in peer.parameters()) - embedding
-    ours = Decoder(config, RandomWeights(0, torch.float32, CPU), torch.float32, CPU)
+    ours = Decoder(config, MapLoader(source=RandomWeights(0, torch.float32, CPU)), CPU)
     assert abs(theirs - ours.step_weight_bytes) < 0.01 * theirs
 
 

@@ -15,6 +15,7 @@ from runtime.model.batch import NO_STATE, SequenceInput, StepBatch
 from runtime.model.cuda_graphs import CudaRecorder, Recorder
 from runtime.model.decoder import Decoder
 from runtime.model.latent import Indexer
+from runtime.model.layers import MapLoader
 from runtime.model.presets import PRESETS, random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.runner import ModelRunner, Recording
@@ -72,7 +73,7 @@ def logits_of(family: str, device: torch.device) -> list[torch.Tensor]:
     model = LoadedModel(
         name=family,
         config=config,
-        decoder=Decoder(config, Moved(device), torch.float32, device),
+        decoder=Decoder(config, MapLoader(source=Moved(device)), device),
         tokenizer_folder=BYTE_TOKENIZER,
         dtype=torch.float32,
         device=device,

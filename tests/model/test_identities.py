@@ -8,19 +8,23 @@ are evicted and preempted. Every token that came out is compared with the refere
 
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from runtime.config import AdapterSource
 from runtime.grammar.compiler import GrammarCompiler
 from runtime.grammar.state import GrammarState
 from runtime.messages import FinishReason, SamplingParams, TokenArray
 from runtime.model.batch import StepBatch
+from runtime.model.presets import random_model_config
 from runtime.scheduling import policy
 from runtime.scheduling.draft import Draft
 from runtime.scheduling.scheduler import Scheduler
 from runtime.scheduling.step_plan import Chunk, Schedule, StepPlan
+from tests.support.adapters import adaptable_maps, write_adapter
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.preset_kinds import (
     COMPRESSED,
@@ -216,6 +220,49 @@ def test_random_schedules_give_the_tokens_of_a_plain_run_on_several_ranks(
     play(ReferenceModel.random(kind), seed, None, 16, kind=kind, **settings)
 
 
+ADAPTED = (
+    ("qwen3-tiny", {}),
+    ("gpt-oss-tiny", {}),
+    ("deepseek-v3-tiny", {}),
+    ("qwen3.5-tiny", {}),
+    ("qwen3-tiny-4", {"tensor_parallel": 2}),
+    ("mimo-v2-tiny", {"tensor_parallel": 4}),
+    ("deepseek-v3-tiny", {"tensor_parallel": 2}),
+    ("qwen3.5-tiny", {"tensor_parallel": 4}),
+    ("granite-hybrid-tiny", {"tensor_parallel": 2}),
+    ("lfm2-tiny", {"tensor_parallel": 4}),
+)
+"""Attention of all kinds, states, windows; alone and on several ranks."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [ADAPTED[0], *(pytest.param(*each, marks=pytest.mark.tail) for each in ADAPTED[1:])],
+)
+@pytest.mark.samples(2)
+def test_random_schedules_with_adapters_give_the_tokens_of_merged_weights(
+    kind: str, settings: dict[str, object], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Two adapters and none, in one step and in one session, for two tenants; also where steps are
+    begun ahead, and where they fail."""
+    seed = request.config.getoption("--seed")
+    maps = adaptable_maps(random_model_config(kind))
+    folders = {
+        name: write_adapter(tmp_path / name, maps, seed=number, rank=2 + number)
+        for number, name in enumerate(("red", "blue"))
+    }
+    adapted = {name: ReferenceModel.with_adapter(kind, folder) for name, folder in folders.items()}
+    sources = tuple(
+        AdapterSource(name=name, folder=str(folder)) for name, folder in folders.items()
+    )
+    plain = ReferenceModel.random(kind)
+    more: dict[str, Any] = {"adapters": sources, **settings}
+    play(plain, seed, None, 16, kind=kind, adapted=adapted, tenants=2, **more)
+    if kind == "qwen3-tiny" and not settings:
+        play(plain, seed, None, 0, adapted=adapted, tenants=2, looks_ahead=True, **more)
+        play(plain, seed, None, 16, adapted=adapted, plant=plant_failures, **more)
+
+
 @pytest.mark.tail
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.samples(2)
@@ -292,10 +339,13 @@ def play(
     plant: Callable[[EngineDriver, int], None] = lambda driver, seed: None,
     tenants: int = 1,
     kind: str = "qwen3-tiny",
-    **more: object,
+    adapted: Mapping[str, ReferenceModel] | None = None,
+    **more: Any,
 ) -> list[list[int]]:
     """Play the schedule of ``seed``; returns the transcripts. ``plant`` spoils the engine;
-    ``more``: settings."""
+    ``adapted``: references by the adapter that turns may have; ``more``: settings."""
+    references: dict[str | None, ReferenceModel] = {None: reference}
+    references.update(adapted or {})
     rng = random.Random(seed)
     driver = EngineDriver.load(
         model=f"random:{kind}",
@@ -318,6 +368,8 @@ def play(
     open_turns: dict[str, str] = {}
     cancelled: set[str] = set()
     owners: dict[str, str] = {}
+    computed_with: dict[str, str | None] = {}
+    adapters: dict[str, str | None] = {}
     shared = [rng.randrange(32, 127) for _ in range(30)]
 
     def start() -> None:
@@ -343,6 +395,9 @@ def play(
         if len(prompt) + limit > capacity - 2 * 16:
             return
         params = _params(rng)
+        adapter = rng.choice(list(references)) if adapted else None
+        if base is not None and rng.random() < 0.3:
+            adapter = computed_with[base]
         name = driver.request(
             new,
             session=session,
@@ -352,8 +407,9 @@ def play(
             sampling=params,
             grammar=grammar,
             tenant=tenant,
+            adapter=adapter,
         )
-        owners[session] = tenant
+        owners[session], computed_with[session], adapters[name] = tenant, adapter, adapter
         cases[name] = _Case(prompt, params, limit, grammar)
         open_turns[name] = session
 
@@ -361,7 +417,7 @@ def play(
         for name in [n for n in open_turns if driver.results[n].finish is not None]:
             sessions[open_turns.pop(name)] = cases[name].prompt + driver.results[name].tokens
 
-    while len(cases) < 30:
+    while len(cases) < (60 if adapted else 30):
         for _ in range(rng.randint(0, 3)):
             start()
         if open_turns and rng.random() < 0.08:
@@ -384,7 +440,8 @@ def play(
         if name in cancelled:
             ended.add(FinishReason.CANCELLED)
         assert result.finish in ended, (name, result)
-        assert case.difference(driver, reference, result.tokens) == len(result.tokens), name
+        model = references[adapters[name]]
+        assert case.difference(driver, model, result.tokens) == len(result.tokens), name
     results = driver.results.values()
     if guesser is not None:
         assert 0 < sum(r.accepted for r in results) < sum(r.drafted for r in results)

@@ -19,7 +19,7 @@ from runtime.model.config import (
     Router,
 )
 from runtime.model.decoder import Decoder
-from runtime.model.layers import WeightBits
+from runtime.model.layers import MapLoader, WeightBits
 from runtime.model.product_choice import ProductChoice
 from runtime.model.random_weights import RandomWeights
 from runtime.model.rope_config import RopeConfig
@@ -95,7 +95,11 @@ def model_of(
     config: ModelConfig, *, bits: WeightBits = 16, choice: ProductChoice | None = None
 ) -> LoadedModel:
     source = RandomWeights(7, torch.bfloat16, CPU)
-    decoder = Decoder(config, source, torch.bfloat16, CPU, bits=bits, choice=choice)
+    decoder = Decoder(
+        config,
+        MapLoader(source=source, bits=bits, choice=choice, dtype=torch.bfloat16),
+        CPU,
+    )
     like = load_model("random:qwen3-tiny", dtype=torch.bfloat16, device=CPU)
     return replace(like, decoder=decoder, config=config)
 
@@ -206,5 +210,5 @@ def test_what_compiled_layers_do_not_know_goes_layer_by_layer(config: ModelConfi
 
 def test_other_number_types_go_layer_by_layer() -> None:
     for dtype in (torch.float32, torch.float64, torch.float16):
-        decoder = Decoder(PLAIN, RandomWeights(7, dtype, CPU), dtype, CPU)
+        decoder = Decoder(PLAIN, MapLoader(source=RandomWeights(7, dtype, CPU), dtype=dtype), CPU)
         assert decoder.native is None

@@ -23,6 +23,7 @@ from runtime.messages import SamplingParams
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.cuda_graphs import compile_kernels
 from runtime.model.decoder import Decoder
+from runtime.model.layers import MapLoader
 from runtime.model.random_weights import RandomWeights
 from runtime.model.runner import ModelRunner, Recording
 from runtime.model.sampler import SampleRow, sample
@@ -69,7 +70,7 @@ def main() -> None:
     model = LoadedModel(
         name="shrunk",
         config=config,
-        decoder=Decoder(config, RandomWeights(0, dtype, CPU), dtype, CPU),
+        decoder=Decoder(config, MapLoader(source=RandomWeights(0, dtype, CPU), dtype=dtype), CPU),
         tokenizer_folder=BYTE_TOKENIZER,
         dtype=dtype,
         device=CPU,

@@ -10,6 +10,7 @@ distribution at a uniform number keyed by (seed, position).
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from runtime.model.latent import Latent
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.recurrent import GatedDelta, KimiDelta, Mamba2, ShortConv
+from tests.support.adapters import added_weights
 from tests.support.reference_choice import chosen_pools, chosen_tokens, layer_norm, seen_blocks
 from tests.support.reference_compressed import compressed, into_half, last_mixture, out_of_half
 from tests.support.reference_rope import grow, rotate
@@ -56,6 +58,18 @@ class ReferenceModel:
         """The weights of ``random:preset``."""
         source = RandomWeights(seed, torch.float64, torch.device("cpu"))
         return cls(random_model_config(preset), source.tensor)
+
+    @classmethod
+    def with_adapter(cls, preset: str, folder: Path) -> "ReferenceModel":
+        """The same with what an adapter adds merged into the weights."""
+        source = RandomWeights(0, torch.float64, torch.device("cpu"))
+        added = added_weights(folder)
+
+        def weight(name: str, shape: tuple[int, ...]) -> Tensor:
+            plain, more = source.tensor(name, shape), added.get(name.removesuffix(".weight"))
+            return plain if more is None else plain + more
+
+        return cls(random_model_config(preset), weight)
 
     def logits(self, tokens: Sequence[int]) -> Tensor:
         """[tokens, vocab] float64: row i predicts the token after ``tokens[i]``."""

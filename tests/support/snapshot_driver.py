@@ -446,7 +446,7 @@ class SnapshotDriver:
             klass = self.cache.branches.by_id[name].klass
             assert klass == branch.klass, f"class {klass} of {name}, {branch.klass} expected"
         for owner in TENANTS:
-            charged = self.cache.tree.owner(owner).state_slots
+            charged = self.cache.tree.account(owner).state_slots
             assert charged == self.model.slots_of(owner), f"slots charged to {owner}"
 
     def check(self) -> None:

@@ -6,11 +6,11 @@ import pytest
 
 from radix_cache.edge import Edge, PieceShop
 from radix_cache.idle_leaves import IdleLeaves
-from radix_cache.nodes import IDLE, RUNNING, Node, Owner, Tier
+from radix_cache.nodes import IDLE, RUNNING, Account, Node, Owner, Tier
 from radix_cache.tenant_shares import TenantShares
 
 SHOP = PieceShop(1)
-OWNER = Owner("red", 0, SHOP)
+OWNER = Owner(Account("red"), "", 0, SHOP)
 SHARES = TenantShares((64, 64, 64), clock=lambda: 0.0)
 
 

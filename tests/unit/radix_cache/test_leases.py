@@ -5,9 +5,9 @@ import pytest
 from radix_cache.edge import PieceShop
 from radix_cache.handle import BranchHandle
 from radix_cache.leases import Leases
-from radix_cache.nodes import IDLE, LEASED, Owner
+from radix_cache.nodes import IDLE, LEASED, Account, Owner
 
-OWNER = Owner("red", 0, PieceShop(1))
+OWNER = Owner(Account("red"), "", 0, PieceShop(1))
 
 
 def make_leases() -> Leases:

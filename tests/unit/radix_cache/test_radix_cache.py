@@ -9,7 +9,7 @@ from radix_cache.block_pool import OutOfBlocks
 from radix_cache.edge import PieceShop
 from radix_cache.ghosts import Ghost, GhostRecords, MissCause
 from radix_cache.keys import chain_keys, root_key
-from radix_cache.nodes import UNIT, BlockClass, Owner, Tier, class_of
+from radix_cache.nodes import UNIT, Account, BlockClass, Owner, Tier, class_of
 from radix_cache.transfers import TierBlocks
 from tests.support.cache_turns import transcript
 
@@ -39,8 +39,13 @@ def test_chained_keys_name_all_tokens_before_them() -> None:
 
 def test_chains_of_different_owners_begin_differently() -> None:
     shop = PieceShop(BLOCK)
-    keys = {root_key(Owner(name, salt, shop)) for name in ("", "a", "b") for salt in (1, 2)}
-    assert len(keys) == 3
+    keys = {
+        root_key(Owner(Account(name), adapter, salt, shop))
+        for name in ("", "a", "b")
+        for adapter in ("", "a", "ab")
+        for salt in (1, 2)
+    }
+    assert len(keys) == 9
     assert {len(key) for key in keys} == {16}
 
 

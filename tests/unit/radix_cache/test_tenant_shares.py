@@ -6,7 +6,7 @@ import pytest
 
 from radix_cache.cache import PrefixCache
 from radix_cache.edge import PieceShop
-from radix_cache.nodes import Owner
+from radix_cache.nodes import Account
 from radix_cache.tenant_shares import ACTIVE_S, Demand, TenantShares
 from radix_cache.transfers import BlockMove
 from tests.support.cache_turns import open_turn, run_turn, transcript
@@ -25,8 +25,8 @@ class InstantMover:
 SHOP = PieceShop(BLOCK)
 
 
-def make_owner(name: str, blocks: int) -> Owner:
-    owner = Owner(name, 0, SHOP)
+def make_owner(name: str, blocks: int) -> Account:
+    owner = Account(name)
     owner.class_blocks[0] = blocks
     return owner
 
@@ -63,8 +63,8 @@ def test_what_is_wanted_and_what_runs_count_as_had_and_published_blocks_for_nobo
     shares.used(red)
     shares.used(operator)
     assert shares.excess(red, 0) == -85
-    assert shares.excess(red, 0, Demand(owner=red, blocks=20)) == -65
-    assert shares.excess(red, 0, Demand(owner=operator, blocks=20)) == -85
+    assert shares.excess(red, 0, Demand(account=red, blocks=20)) == -65
+    assert shares.excess(red, 0, Demand(account=operator, blocks=20)) == -85
     assert shares.excess(operator, 0) == 0
 
 

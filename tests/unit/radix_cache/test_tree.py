@@ -161,7 +161,7 @@ def test_append_is_allowed_to_the_only_holder_of_a_leaf() -> None:
 def test_published_prefixes_are_shared_and_what_hangs_below_is_not() -> None:
     t = Fixture()
     blue = t.tree.owner("blue")
-    t.insert("aabb", owner=t.tree.published)
+    t.insert("aabb", owner=t.tree.publisher())
     t.insert("aabbcc", owner=t.owner)
     assert t.match("aabbcc", owner=t.owner) == 3
     assert t.match("aabbcc", owner=blue) == 2
@@ -171,7 +171,7 @@ def test_published_prefixes_are_shared_and_what_hangs_below_is_not() -> None:
 def test_tenants_do_not_find_each_other_even_when_all_hashes_collide() -> None:
     t = Fixture(constant_hash=True)
     blue = t.tree.owner("blue")
-    t.insert("pp", owner=t.tree.published)
+    t.insert("pp", owner=t.tree.publisher())
     t.insert("ppaabb")
     assert t.match("ppaabb", owner=blue) == 1
     t.insert("ppaabb", owner=blue)

@@ -1,0 +1,199 @@
+"""The adapters of a model in memory, and which rows of a step each is for.
+
+The decoder's linear maps ask for their part while they are loaded. Which adapters a step has is
+noted before its layers run and is the same for all of them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kernels.low_rank import LowRank, RowGroups, add_low_rank, joined_low_rank
+from runtime.config import AdapterSource
+from runtime.messages import AdapterInfo
+from runtime.model.adapter_folder import AdapterFolder
+from runtime.model.config import LoadError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapPlace:
+    """Where a linear map of the decoder is in a checkpoint, whatever is kept together there."""
+
+    module: str
+    outputs: int
+    """Of the module, others' among them."""
+    own: int
+    """Of the map, on all ranks."""
+    inputs: int
+    """On all ranks."""
+    rows: slice | Tensor | None = None
+    """Which of the module's outputs are the map's; None: all."""
+    part: Callable[[Tensor, int], Tensor] | None = None
+    """From a matrix along an axis of the map's, outputs (0) or inputs (1), to what a rank has;
+    None: all of it."""
+
+
+class PlacesMaps(Protocol):
+    """Knows where linear maps are in a checkpoint."""
+
+    def place(self, name: str, outputs: int, inputs: int) -> MapPlace:
+        """The place of a map by the decoder's name, without ``.weight``; sizes are this rank's."""
+        ...
+
+
+class AdapterRows:
+    """The adapters of the step that is computed."""
+
+    def __init__(self) -> None:
+        self.groups: RowGroups = ()
+        self.num_rows = 0
+
+    @contextmanager
+    def of_step(self, groups: RowGroups | None, num_rows: int) -> Iterator[None]:
+        """For the length of a step: which rows have which adapter; None: none has one."""
+        self.groups, self.num_rows = groups or (), num_rows
+        try:
+            yield
+        finally:
+            self.groups = ()
+
+
+class AdaptedPart:
+    """What adapters add to one map of the decoder."""
+
+    def __init__(self, adapters: dict[int, LowRank], rows: AdapterRows) -> None:
+        self._adapters = adapters
+        self._rows = rows
+
+    def add(self, result: Tensor, x: Tensor) -> None:
+        """Add it to ``result`` [T, outputs] of ``x`` [T, inputs], both of all of a step's tokens.
+
+        Raises:
+            ValueError: they are of some of its tokens.
+        """
+        if not self._rows.groups:
+            return
+        if len(x) != self._rows.num_rows:
+            raise ValueError(f"{len(x)} rows of a step of {self._rows.num_rows} have adapters")
+        add_low_rank(result, x, self._adapters, self._rows.groups)
+
+
+class AdapterSet:
+    """All adapters of a model, by number in the order in which they were given."""
+
+    def __init__(
+        self, sources: Sequence[AdapterSource], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Open and check the folders.
+
+        Raises:
+            LoadError: one cannot be served.
+        """
+        self._folders = [AdapterFolder(Path(source.folder)) for source in sources]
+        self._names = [source.name for source in sources]
+        self._dtype = dtype
+        self._device = device
+        self._num_bytes = [0] * len(sources)
+        self._place: PlacesMaps | None = None
+        self.rows = AdapterRows()
+
+    def __len__(self) -> int:
+        return len(self._folders)
+
+    def are_of(self, places: PlacesMaps) -> None:
+        """Take parts by where the maps are in this checkpoint."""
+        self._place = places
+
+    def part(
+        self,
+        names: Sequence[str],
+        outputs: Sequence[int],
+        inputs: int,
+        orders: Sequence[Tensor | None] | None = None,
+    ) -> AdaptedPart | None:
+        """What adapters add to maps of the same input, whose results lie side by side; None:
+        nothing.
+
+        Args:
+            names: as the decoder calls them.
+            outputs: of each as the decoder loads it.
+            orders: which of a map's outputs are kept, int64, where not all in their order.
+
+        Raises:
+            LoadError: an adapter's matrices are of another shape.
+        """
+        assert self._place is not None
+        places = [
+            self._place.place(name, size, inputs) for name, size in zip(names, outputs, strict=True)
+        ]
+        orders = orders or [None] * len(names)
+        kept = [
+            size if order is None else len(order)
+            for size, order in zip(outputs, orders, strict=True)
+        ]
+        firsts = [sum(kept[:place]) for place in range(len(kept))]
+        found = {}
+        for number, folder in enumerate(self._folders):
+            maps = []
+            for name, first, place, order in zip(names, firsts, places, orders, strict=True):
+                if place.module in folder:
+                    maps.append((first, *self._own(folder, place, order)))
+                elif name in folder:  # the class of transformers has it so, not the checkpoint
+                    alone = replace(place, module=name, outputs=place.own, rows=None)
+                    maps.append((first, *self._own(folder, alone, order)))
+            if maps:
+                found[number] = joined_low_rank(maps)
+                self._num_bytes[number] += found[number].num_bytes
+        return AdaptedPart(found, self.rows) if found else None
+
+    def _own(
+        self, folder: AdapterFolder, place: MapPlace, order: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        down, up = folder.matrices(place.module, place.outputs, place.inputs)
+        up = up if place.rows is None else up[place.rows]
+        if place.part is not None:
+            down, up = place.part(down, 1), place.part(up, 0)
+        if order is not None:
+            up = up[order]
+        moved = (each.to(self._device, self._dtype).contiguous() for each in (down, up))
+        down, up = moved
+        return down, up
+
+    def finish(self) -> tuple[AdapterInfo, ...]:
+        """The adapters as they are in memory; nothing is loaded any more.
+
+        Raises:
+            LoadError: one changes what the model does not have.
+        """
+        infos = []
+        for name, folder, num_bytes in zip(
+            self._names, self._folders, self._num_bytes, strict=True
+        ):
+            folder.check_all_taken()
+            infos.append(
+                AdapterInfo(
+                    name=name,
+                    digest=folder.digest(),
+                    rank=folder.summary.rank,
+                    num_bytes=num_bytes,
+                )
+            )
+        self._folders = []
+        return tuple(infos)
+
+
+def look_at(source: AdapterSource) -> AdapterFolder:
+    """An adapter's folder, checked as far as its files tell.
+
+    Raises:
+        LoadError: it cannot be served.
+    """
+    folder = Path(source.folder)
+    if not folder.is_dir():
+        raise LoadError(f"adapter {source.name}: {folder} is no folder")
+    return AdapterFolder(folder)
