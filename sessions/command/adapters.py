@@ -5,11 +5,13 @@ No torch here; what is in the files is checked where they are loaded.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable
+import json
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from runtime.config import AdapterSource
 from runtime.model.hub_models import is_hub_name
+from sessions.command.finding import Finding
 from sessions.command.settings import OptionError
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
@@ -52,6 +54,36 @@ def fault_of_folder(folder: str) -> str | None:
     pickled = any(path.glob("adapter_model.bin"))
     advice = "; pickled weights are not read: save it with safe_serialization" * pickled
     return f"no adapter in PEFT's layout: {' and '.join(missing)} not there{advice}"
+
+
+def findings(adapters: Iterable[AdapterSource], names: Collection[str]) -> Iterator[Finding]:
+    """Of each adapter whether its files are there and what its configuration says of it.
+
+    Args:
+        adapters: as they were given.
+        names: of the model.
+    """
+    for each in adapters:
+        what = f"adapter {each.name}"
+        fault = fault_of_adapters([each], names)
+        if fault is None:
+            yield Finding(what=what, verdict="ok", found=f"{each.folder}: {_described(each)}")
+            continue
+        advice = "docs/models.md says what an adapter's folder holds"
+        yield Finding(what=what, verdict="fault", found=fault, advice=advice)
+
+
+def _described(adapter: AdapterSource) -> str:
+    """Rank, changed modules and size, as far as its files say so without being checked."""
+    config, weights = (Path(adapter.folder) / name for name in ADAPTER_FILES)
+    size = f"{weights.stat().st_size / (1 << 20):.3g} MiB of weights"
+    try:
+        fields = json.loads(config.read_bytes())
+        targets = fields["target_modules"]
+        named = targets if isinstance(targets, str) else ", ".join(sorted(map(str, targets)))
+        return f"rank {fields['r']} on {named}, {size}"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return size
 
 
 def told_apart(adapters: Iterable[AdapterSource]) -> str:

@@ -351,6 +351,8 @@ class TurnReport:
 
     model: str = ""
     """The model's name, as the client called it."""
+    adapter: str | None = None
+    """The adapter that it was computed with; None: none."""
     traceparent: str | None = None
     """The client's span above this turn, in W3C Trace Context's words."""
     context: dict[str, Any] | None = None

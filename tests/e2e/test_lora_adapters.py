@@ -2,7 +2,10 @@
 has computed to itself."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -287,3 +290,13 @@ def test_a_server_does_not_start_with_one_that_cannot_be_served(
         pass
     assert told in str(caught.value)
     assert "Traceback" not in str(caught.value)
+
+
+def test_the_doctor_looks_at_them_and_at_the_model(adapters: list[str]) -> None:
+    asked = [sys.executable, "-m", "keepwarm", "doctor", "--port", "0", *OPTIONS, *adapters]
+    environment = os.environ | {"KEEPWARM_CONFIG": "", "KEEPWARM_JOURNAL": ":memory:"}
+    found = subprocess.run(asked, capture_output=True, text=True, check=False, env=environment)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "ok: adapter sql: " in found.stdout
+    assert "rank 4 on down_proj, gate_proj" in found.stdout
+    assert "ok: memory: weights take" in found.stdout

@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 from runtime.config import AdapterSource, EngineConfig
-from sessions.command.adapters import fault_of_adapters, fault_of_folder, told_apart
+from sessions.command.adapters import (
+    fault_of_adapters,
+    fault_of_folder,
+    findings,
+    told_apart,
+)
 from sessions.command.beforehand import identity_of, place
 from sessions.command.settings import OptionError
 from tests.unit.sessions.command.test_beforehand import options as prepared_options
@@ -122,3 +127,18 @@ def test_an_adapter_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     gone = AdapterSource(name="a", folder=str(tmp_path))
     with pytest.raises(OptionError, match=r"--adapter a=.*adapter_config.json: No such file"):
         told_apart([gone])
+
+
+def test_the_doctor_tells_what_each_is_or_lacks(tmp_path: Path) -> None:
+    config = '{"r": 8, "target_modules": ["v_proj", "q_proj"]}'
+    whole = adapter(tmp_path / "a", config=config, weights=b"w" * (3 << 20))
+    odd = adapter(tmp_path / "odd", config="{")
+    given = [("a", whole), ("odd", odd), ("gone", str(tmp_path / "gone")), ("default", whole)]
+    sources = [AdapterSource(name=name, folder=folder) for name, folder in given]
+    told = list(findings(sources, {"default"}))
+    assert [each.what for each in told] == [f"adapter {name}" for name, _ in given]
+    assert [each.verdict for each in told] == ["ok", "ok", "fault", "fault"]
+    assert told[0].found == f"{whole}: rank 8 on q_proj, v_proj, 3 MiB of weights"
+    assert "there is no such folder" in told[2].found
+    assert "is a name of the model itself" in told[3].found
+    assert told[2].advice

@@ -40,7 +40,8 @@ def test_a_name_means_the_model_or_an_adapter(named: Any, adapter: str | None) -
     response = served.connect().turn(input="hi", **named)
     assert served.engine.last.adapter == adapter
     assert response["model"] == named.get("model", "default")
-    assert served.reports[-1].model == response["model"]
+    report = served.reports[-1]
+    assert (report.model, report.adapter) == (response["model"], adapter)
 
 
 @pytest.mark.parametrize(
