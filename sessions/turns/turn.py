@@ -76,6 +76,9 @@ class Turn:
 
     request_id = ""
     """The id of the engine request that is open; outputs of earlier ones are to be dropped."""
+    _paused = False
+    _other_adapter = False
+    """Whether the engine holds what it continues, computed with another adapter."""
 
     def __init__(
         self,
@@ -125,12 +128,9 @@ class Turn:
             needs, ledger, accounts=self.accounts, is_turn=plan.sums_up is None
         )
         self._claim: Claim | None = None
-        self._other_adapter = self._branches.other_adapter(plan.continued, plan.adapter)
-        """Whether the engine holds what it continues, computed with another adapter."""
         self._queue_reported = begun is not None
         self._noted = (NOTHING, NOTHING)
         """The amount held now, and that with what was consumed before."""
-        self._paused = False
         self.steered: Boundary | None = None
         """The boundary at which a steer is to end it; None: it is not steered."""
 
@@ -148,9 +148,9 @@ class Turn:
             step.events.append(self.events.in_progress(self._stats.begun()))
             self._complete(step)
             return step
-        held = 0
-        if not self.plan.rebuilt:
-            held = self._branches.held_tokens(self.plan.continued, self.plan.adapter)
+        before, adapter = self.plan.continued, self.plan.adapter
+        self._other_adapter = self._branches.other_adapter(before, adapter)
+        held = 0 if self.plan.rebuilt else self._branches.held_tokens(before, adapter)
         self._submit(step, cached=min(held, self.plan.prompt_tokens - 1))
         return step
 
