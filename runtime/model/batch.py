@@ -249,6 +249,8 @@ class StepBatch:
             return None
         of_tokens = np.repeat(self.adapters, np.diff(self.query_starts))
         numbers = np.unique(of_tokens).tolist()
+        if numbers == [NO_ADAPTER]:
+            return None
         if len(numbers) == 1:
             return StepRows([RowGroup(adapter=numbers[0], rows=None, count=self.num_tokens)])
         found = {each: np.flatnonzero(of_tokens == each) for each in numbers if each != NO_ADAPTER}

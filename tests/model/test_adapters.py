@@ -1,0 +1,101 @@
+"""Adapters in memory: which rows of a step they are for, and what of a folder the model takes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.low_rank import LowRankMaps, RowGroup, StepRows, joined_low_rank
+from runtime.config import AdapterSource
+from runtime.model.adapters import AdaptedPart, AdapterRows, look_at
+from runtime.model.batch import SequenceInput
+from runtime.model.config import LoadError
+from runtime.model.presets import random_model_config
+from runtime.model.runner import ModelRunner
+from runtime.model.weights import load_model
+from tests.support.adapters import adaptable_maps, write_adapter
+from tests.support.reference import ReferenceModel
+
+CPU = torch.device("cpu")
+
+
+def source(folder: Path, kind: str, *, seed: int = 0, scale: float = 1.0) -> AdapterSource:
+    maps = adaptable_maps(random_model_config(kind))
+    return AdapterSource(
+        name="red", folder=str(write_adapter(folder, maps, seed=seed, scale=scale))
+    )
+
+
+def runner(kind: str, adapter: AdapterSource, dtype: torch.dtype) -> ModelRunner:
+    model = load_model(f"random:{kind}", dtype=dtype, device=CPU, adapters=[adapter])
+    return ModelRunner(model, num_blocks=40, block_size=16)
+
+
+def entry(tokens: np.ndarray, first_block: int, adapter: int) -> SequenceInput:
+    return SequenceInput(
+        tokens=tokens,
+        start=0,
+        block_table=np.arange(first_block, first_block + 5, dtype=np.int32),
+        num_logits=len(tokens),
+        adapter=adapter,
+    )
+
+
+@pytest.mark.parametrize("kind", ["qwen3-tiny", "qwen3-moe-tiny-4"])
+def test_steps_of_compiled_layers_have_their_adapters_too(kind: str, tmp_path: Path) -> None:
+    """In bfloat16 layers are one compiled call, which knows no adapters."""
+    adapter = source(tmp_path / "red", kind, scale=2.0)
+    found = runner(kind, adapter, torch.bfloat16)
+    tokens = np.random.default_rng(0).integers(0, 256, 40, dtype=np.int32)
+    both = found.run([entry(tokens, 0, 0), entry(tokens, 5, -1)]).double()
+    adapted = ReferenceModel.with_adapter(kind, Path(adapter.folder)).logits(tokens.tolist())
+    plain = ReferenceModel.random(kind).logits(tokens.tolist())
+    apart = (adapted - plain).norm()
+    assert (both[:40] - adapted).norm() < 0.2 * apart
+    assert (both[40:] - plain).norm() < 0.2 * apart
+
+
+def test_what_an_adapter_takes_of_memory_is_told(tmp_path: Path) -> None:
+    adapter = source(tmp_path / "red", "qwen3-tiny")
+    (info,) = runner("qwen3-tiny", adapter, torch.bfloat16).model.adapters
+    numbers = look_at(adapter).summary.numbers
+    assert (info.name, info.rank, info.num_bytes) == ("red", 4, 2 * numbers)
+    assert info.digest == look_at(adapter).digest()
+
+
+def test_a_module_that_the_model_does_not_adapt_is_refused(tmp_path: Path) -> None:
+    maps = [("model.layers.0.mlp.gate", 4, 64)]
+    write_adapter(tmp_path / "red", maps, seed=0)
+    adapter = AdapterSource(name="red", folder=str(tmp_path / "red"))
+    with pytest.raises(LoadError, match=r"layers\.0\.mlp\.gate"):
+        runner("qwen3-tiny", adapter, torch.float32)
+
+
+def test_a_folder_that_is_not_there_is_refused_by_the_adapters_name(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=r"adapter red: .* is no folder"):
+        look_at(AdapterSource(name="red", folder=str(tmp_path / "none")))
+
+
+def test_rows_have_adapters_for_the_length_of_a_step() -> None:
+    rows, step = AdapterRows(), StepRows([RowGroup(adapter=0, rows=None, count=2)])
+
+    def fail() -> None:
+        with rows.of_step(step, 2):
+            assert rows.step is step
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert rows.step is None
+
+
+def test_a_map_of_some_rows_is_refused() -> None:
+    """It would give adapters to the wrong ones."""
+    rows, step = AdapterRows(), StepRows([RowGroup(adapter=0, rows=None, count=3)])
+    maps = LowRankMaps({0: joined_low_rank([(0, torch.ones(1, 4), torch.ones(5, 1))])})
+    part, result = AdaptedPart(maps, rows), torch.zeros(2, 5)
+    with rows.of_step(step, 3), pytest.raises(ValueError, match="2 rows of a step of 3"):
+        part.add(result, torch.ones(2, 4))
+    part.add(result, torch.ones(2, 4))
+    assert not result.any(), "no step has adapters now"
