@@ -1,5 +1,7 @@
 """Adapters in memory: which rows of a step they are for, and what of a folder the model takes."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,18 +44,26 @@ def entry(tokens: np.ndarray, first_block: int, adapter: int) -> SequenceInput:
     )
 
 
-@pytest.mark.parametrize("kind", ["qwen3-tiny", "qwen3-moe-tiny-4"])
-def test_steps_of_compiled_layers_have_their_adapters_too(kind: str, tmp_path: Path) -> None:
-    """In bfloat16 layers are one compiled call, which knows no adapters."""
-    adapter = source(tmp_path / "red", kind, scale=2.0)
-    found = runner(kind, adapter, torch.bfloat16)
+def test_steps_of_compiled_layers_have_their_adapters_too(tmp_path: Path) -> None:
+    """In bfloat16 the layers of few tokens are one compiled call, which knows no adapters."""
+    adapter = source(tmp_path / "red", "qwen3-tiny", scale=2.0)
+    found = runner("qwen3-tiny", adapter, torch.bfloat16)
+    if found.model.decoder.native is None:
+        pytest.skip("no compiled layers here")
     tokens = np.random.default_rng(0).integers(0, 256, 40, dtype=np.int32)
-    both = found.run([entry(tokens, 0, 0), entry(tokens, 5, -1)]).double()
-    adapted = ReferenceModel.with_adapter(kind, Path(adapter.folder)).logits(tokens.tolist())
-    plain = ReferenceModel.random(kind).logits(tokens.tolist())
-    apart = (adapted - plain).norm()
-    assert (both[:40] - adapted).norm() < 0.2 * apart
-    assert (both[40:] - plain).norm() < 0.2 * apart
+    first, last = tokens[:-1], tokens[-1:]
+    for number, block in ((0, 0), (-1, 5)):
+        found.run([entry(first, block, number)])
+    ends = [replace(entry(last, block, number), start=39) for number, block in ((0, 0), (-1, 5))]
+    logits = found.run(ends).double()
+    alone = torch.cat([found.run([end]).clone() for end in ends]).double()
+    adapted = ReferenceModel.with_adapter("qwen3-tiny", Path(adapter.folder))
+    references = adapted, ReferenceModel.random("qwen3-tiny")
+    expected = torch.stack([each.logits(tokens.tolist())[-1] for each in references])
+    apart = (expected[0] - expected[1]).norm()
+    for rows in (logits, alone):
+        for row, right in zip(rows, expected, strict=True):
+            assert (row - right).norm() < 0.2 * apart
 
 
 def test_what_an_adapter_takes_of_memory_is_told(tmp_path: Path) -> None:
@@ -64,12 +74,30 @@ def test_what_an_adapter_takes_of_memory_is_told(tmp_path: Path) -> None:
     assert info.digest == look_at(adapter).digest()
 
 
-def test_a_module_that_the_model_does_not_adapt_is_refused(tmp_path: Path) -> None:
-    maps = [("model.layers.0.mlp.gate", 4, 64)]
-    write_adapter(tmp_path / "red", maps, seed=0)
-    adapter = AdapterSource(name="red", folder=str(tmp_path / "red"))
-    with pytest.raises(LoadError, match=r"layers\.0\.mlp\.gate"):
-        runner("qwen3-tiny", adapter, torch.float32)
+@pytest.mark.parametrize(
+    ("kind", "module"),
+    [
+        ("qwen3-tiny", "mlp.gate"),
+        ("qwen3-moe-tiny-4", "mlp.experts.0.gate_proj"),
+        ("glm-dsa-tiny", "self_attn.indexer.wq_b"),
+        ("minimax-m3-tiny", "self_attn.indexer.q_proj"),
+        ("deepseek-v3-tiny", "self_attn.kv_b_proj"),
+        ("deepseek-v4-tiny", "self_attn.compressor.indexer.q_b_proj"),
+        ("glm5-next-tiny", "self_attn.indexer.wq_b"),
+    ],
+)
+def test_a_module_that_the_model_does_not_adapt_is_refused(
+    kind: str, module: str, tmp_path: Path
+) -> None:
+    """Maps that see some rows, or rows in another order, and what is no map by itself; in whatever
+    layer has them."""
+    for layer in range(random_model_config(kind).num_layers):
+        name = f"model.layers.{layer}.{module}"
+        write_adapter(tmp_path / "red", [(name, 4, 64)], seed=0)
+        adapter = AdapterSource(name="red", folder=str(tmp_path / "red"))
+        said = f"layers.{layer}.{module}' is no linear map of this model that can have"
+        with pytest.raises(LoadError, match=re.escape(said)):
+            runner(kind, adapter, torch.float32)
 
 
 def test_a_folder_that_is_not_there_is_refused_by_the_adapters_name(tmp_path: Path) -> None:

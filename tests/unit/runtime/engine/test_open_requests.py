@@ -306,7 +306,7 @@ def test_a_tail_that_is_still_written_is_given_up_under_another_adapter(rig: Rig
     sequence.buffer.extend(np.arange(7, dtype=np.int32))
     rig.turns.finish(sequence, FinishReason.LENGTH)
     assert sequence.state is SequenceState.FLUSHING
-    rig.open("b", length=1, session="s", base="s", offset=9, adapter="blue")
+    rig.open("b", length=1, session="s", base="s", offset=16, adapter="blue")
     assert sequence.state is SequenceState.DONE
     (second,) = rig.admit()
     assert second.adapter == 1
