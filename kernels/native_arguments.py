@@ -103,6 +103,34 @@ class ShortConvArgs(ctypes.Structure):
     )
 
 
+class LowRankLine(ctypes.Structure):
+    """``native/low_rank.h``: an adapter's part of a map."""
+
+    _fields_ = (
+        ("down", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("ranks", "first_up", "num_ups")),
+    )
+
+
+class LowRankUp(ctypes.Structure):
+    """The same: one of its matrices to outputs."""
+
+    _fields_ = (
+        ("matrix", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("rank", "outputs", "first_rank", "first_output")),
+    )
+
+
+class LowRankArgs(ctypes.Structure):
+    """The same: a call."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "result", "rows", "adapter_of")),
+        *((name, ctypes.c_void_p) for name in ("table", "ups")),
+        *((name, ctypes.c_int64) for name in ("count", "inputs", "outputs")),
+    )
+
+
 class IndexScoresArgs(ctypes.Structure):
     """``native/index_scores.cpp``."""
 

@@ -36,6 +36,7 @@ from kernels.native_arguments import (
     IndexScoresArgs,
     KimiShapingArgs,
     LinearArgs,
+    LowRankArgs,
     PackArgs,
     QkvArgs,
     RingWriteArgs,
@@ -89,6 +90,9 @@ class NativeLibrary:
         self.index_scores = getattr(library, f"keepwarm_index_scores_{suffix}")
         """See ``kernels.token_choice``; the dtype is that of keys."""
         self.index_scores.argtypes = (ctypes.POINTER(IndexScoresArgs),)
+        self.low_rank = getattr(library, f"keepwarm_low_rank_{suffix}")
+        """See ``kernels.low_rank``."""
+        self.low_rank.argtypes = (ctypes.POINTER(LowRankArgs),)
         self._bind_recurrent(library, suffix)
         self._slabs = Slabs()
         self._linear: dict[WeightKind, Any] = {}
@@ -135,6 +139,7 @@ class NativeLibrary:
             self._silu_mul,
             self._visible_softmax,
             self.index_scores,
+            self.low_rank,
         ):
             function.restype = None
 

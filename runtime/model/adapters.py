@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kernels.low_rank import LowRank, RowGroups, add_low_rank, joined_low_rank
+from kernels.low_rank import LowRankMaps, StepRows, joined_low_rank
 from runtime.config import AdapterSource
 from runtime.messages import AdapterInfo
 from runtime.model.adapter_folder import AdapterFolder
@@ -50,24 +50,25 @@ class AdapterRows:
     """The adapters of the step that is computed."""
 
     def __init__(self) -> None:
-        self.groups: RowGroups = ()
+        self.step: StepRows | None = None
+        """None: no row has one."""
         self.num_rows = 0
 
     @contextmanager
-    def of_step(self, groups: RowGroups | None, num_rows: int) -> Iterator[None]:
+    def of_step(self, step: StepRows | None, num_rows: int) -> Iterator[None]:
         """For the length of a step: which rows have which adapter; None: none has one."""
-        self.groups, self.num_rows = groups or (), num_rows
+        self.step, self.num_rows = step, num_rows
         try:
             yield
         finally:
-            self.groups = ()
+            self.step = None
 
 
 class AdaptedPart:
     """What adapters add to one map of the decoder."""
 
-    def __init__(self, adapters: dict[int, LowRank], rows: AdapterRows) -> None:
-        self._adapters = adapters
+    def __init__(self, maps: LowRankMaps, rows: AdapterRows) -> None:
+        self._maps = maps
         self._rows = rows
 
     def add(self, result: Tensor, x: Tensor) -> None:
@@ -76,11 +77,12 @@ class AdaptedPart:
         Raises:
             ValueError: they are of some of its tokens.
         """
-        if not self._rows.groups:
+        step = self._rows.step
+        if step is None:
             return
         if len(x) != self._rows.num_rows:
             raise ValueError(f"{len(x)} rows of a step of {self._rows.num_rows} have adapters")
-        add_low_rank(result, x, self._adapters, self._rows.groups)
+        self._maps.add(result, x, step)
 
 
 class AdapterSet:
@@ -149,7 +151,7 @@ class AdapterSet:
             if maps:
                 found[number] = joined_low_rank(maps)
                 self._num_bytes[number] += found[number].num_bytes
-        return AdaptedPart(found, self.rows) if found else None
+        return AdaptedPart(LowRankMaps(found), self.rows) if found else None
 
     def _own(
         self, folder: AdapterFolder, place: MapPlace, order: Tensor | None

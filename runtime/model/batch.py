@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from kernels.dispatch import wants_triton
-from kernels.low_rank import RowGroups
+from kernels.low_rank import RowGroup, StepRows
 from kernels.paged_layout import (
     GRID_TOKENS,
     MAX_DECODE_QUERIES,
@@ -243,19 +243,23 @@ class StepBatch:
     def num_sequences(self) -> int:
         return len(self.context_lengths)
 
-    def adapter_rows(self, device: torch.device) -> RowGroups | None:
+    def adapter_rows(self, device: torch.device) -> StepRows | None:
         """The step's tokens by their adapter; None: none has one."""
         if self.adapters is None:
             return None
         of_tokens = np.repeat(self.adapters, np.diff(self.query_starts))
         numbers = np.unique(of_tokens).tolist()
+        if numbers == [NO_ADAPTER]:
+            return None
         if len(numbers) == 1:
-            return [(numbers[0], None)]
-        return [
-            (number, upload(np.flatnonzero(of_tokens == number), device))
-            for number in numbers
-            if number != NO_ADAPTER
-        ]
+            return StepRows([RowGroup(adapter=numbers[0], rows=None, count=self.num_tokens)])
+        found = {each: np.flatnonzero(of_tokens == each) for each in numbers if each != NO_ADAPTER}
+        return StepRows(
+            [
+                RowGroup(adapter=number, rows=upload(rows, device), count=len(rows))
+                for number, rows in found.items()
+            ]
+        )
 
     def layout(self, device: torch.device) -> PagedLayout:
         """The step's contexts as the attention wants them."""

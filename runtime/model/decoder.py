@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels.chosen_attention import ChosenRows, part_rows
-from kernels.low_rank import RowGroups
+from kernels.low_rank import StepRows
 from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
@@ -66,7 +66,7 @@ class StepInputs:
     near: tuple[Tensor, PagedLayout] | None = None
     """``slots`` and ``layout`` of layers with a window, where their rows are given back behind
     it."""
-    adapters: RowGroups | None = None
+    adapters: StepRows | None = None
     """Rows by their adapter; None: none has one."""
 
 

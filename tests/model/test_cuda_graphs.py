@@ -7,16 +7,20 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from runtime.config import AdapterSource
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.cuda_graphs import CudaRecorder, GraphCounts
+from runtime.model.presets import random_model_config
 from runtime.model.runner import ModelRunner, Recording
 from runtime.model.weights import load_model
+from tests.support.adapters import adaptable_maps, write_adapter
 from tests.support.streams import MAIN, Timeline
 
 CPU = torch.device("cpu")
@@ -334,6 +338,25 @@ def test_a_recording_that_fails_costs_speed_and_no_turn(
     else:
         assert (made, len(traced)) == (0, 1)
         assert counts.failed > 1
+
+
+def test_steps_with_adapters_are_not_recorded(tmp_path: Path) -> None:
+    """Their logits are the adapter's; the next step without one is replayed again."""
+    maps = adaptable_maps(random_model_config("qwen3-tiny"))
+    folder = write_adapter(tmp_path / "red", maps, seed=0)
+    source = AdapterSource(name="red", folder=str(folder))
+    model = load_model("random:qwen3-tiny", dtype=torch.float64, device=CPU, adapters=[source])
+    sizes = {"num_blocks": NUM_BLOCKS, "block_size": 16}
+    recording = ModelRunner(
+        model, **sizes, recording=Recording(record=CallingRecorder(), max_sequences=8)
+    )
+    plain = ModelRunner(model, **sizes)
+    step = decode([0, 0], np.random.default_rng(0))
+    adapted = [replace(step[0], adapter=0), step[1]]
+    for batch in (step, adapted, step):
+        found, expected = recording.run(batch).clone(), plain.run(batch)
+        assert torch.allclose(found, expected, atol=1e-9)
+    assert (counted(recording).replayed, counted(recording).eager) == (2, 1)
 
 
 def test_chunks_of_prompts_are_counted_apart() -> None:

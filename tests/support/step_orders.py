@@ -8,13 +8,18 @@ from dataclasses import replace
 import numpy as np
 
 from radix_cache.snapshots import BeginState, EndState, SaveState, SlotOrder
-from runtime.model.batch import NO_STATE, TRIAL_STATE, SequenceInput, StepBatch
+from runtime.model.batch import NO_ADAPTER, NO_STATE, TRIAL_STATE, SequenceInput, StepBatch
 from runtime.model.step_buckets import Bucket
 from runtime.process.step_channel import HEAD_BYTES, ChannelLimits, StepOrder
 
 LIMITS = ChannelLimits(vocab_size=272, num_blocks=40, block_size=4, max_context_tokens=100)
 WITH_STATES = ChannelLimits(
     vocab_size=272, num_blocks=40, block_size=4, max_context_tokens=100, state_slots=9
+)
+
+
+WITH_ADAPTERS = ChannelLimits(
+    vocab_size=272, num_blocks=40, block_size=4, max_context_tokens=100, adapters=3
 )
 
 
@@ -66,6 +71,12 @@ def with_states(rng: random.Random, batch: StepBatch) -> StepBatch:
         if rng.random() < 0.2:
             slots[row] = rng.choice([NO_STATE, TRIAL_STATE])
     return replace(batch, state_slots=np.array(slots, dtype=np.int64))
+
+
+def with_adapters(rng: random.Random, batch: StepBatch) -> StepBatch:
+    """The same, each sequence with one of three adapters, or with none."""
+    numbers = [rng.randrange(NO_ADAPTER, 3) for _ in range(batch.num_sequences)]
+    return replace(batch, adapters=np.array(numbers, dtype=np.int64))
 
 
 def random_change(rng: random.Random) -> SlotOrder:

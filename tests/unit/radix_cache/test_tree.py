@@ -179,6 +179,30 @@ def test_tenants_do_not_find_each_other_even_when_all_hashes_collide() -> None:
     assert t.tree.num_nodes == 3
 
 
+@pytest.mark.parametrize("constant_hash", [False, True])
+def test_blocks_of_one_adapter_are_not_found_under_another(constant_hash: bool) -> None:
+    """Nor published ones; a tenant's account is one for all of them."""
+    t = Fixture(constant_hash=constant_hash)
+    red, plain = t.tree.owner("red", "lora"), t.tree.owner("red")
+    t.insert("pp", owner=t.tree.publisher("lora"))
+    t.insert("ppaabb", owner=red)
+    assert t.match("ppaabb", owner=red) == 3
+    assert t.match("ppaabb", owner=t.tree.owner("blue", "lora")) == 1
+    assert t.match("ppaabb", owner=plain) == 0
+    assert t.match("ppaabb", owner=t.tree.owner("red", "other")) == 0
+    t.insert("ppaabb", owner=plain)
+    assert sum(t.tree.account("red").class_blocks) == 2 + 3
+    assert red.account is plain.account
+    check_tree(t.tree)
+
+
+def test_the_key_of_an_owner_leads_to_it() -> None:
+    tree = Fixture().tree
+    owners = [tree.owner("red", "lora"), tree.owner("red"), tree.publisher(), tree.publisher("x")]
+    assert len({owner.key for owner in owners}) == 4
+    assert [tree.of_key(owner.key) for owner in owners] == owners
+
+
 def test_placing_moves_blocks_to_another_tier_and_its_parent_becomes_a_leaf() -> None:
     t = Fixture()
     t.insert("aabbccdd")

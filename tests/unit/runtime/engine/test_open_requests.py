@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from runtime.config import EngineConfig
@@ -18,7 +19,7 @@ from runtime.messages import (
 )
 from runtime.scheduling.costs import StepCosts
 from runtime.scheduling.scheduler import Scheduler
-from runtime.scheduling.sequence import Sequence
+from runtime.scheduling.sequence import Sequence, SequenceState
 from tests.support.caches import make_cache
 from tests.support.executors import AtOnce
 from tests.support.grammars import small_tokenizer
@@ -45,6 +46,7 @@ class Rig:
                 max_waiting=config.max_waiting,
                 max_context_tokens=100,
                 first_token_limit_s=config.first_token_limit_s,
+                adapters={"red": (0, "d1"), "blue": (1, "d2")},
             ),
             scheduler=self.scheduler,
             cache=self.cache,
@@ -257,3 +259,55 @@ def test_a_tenant_that_fills_the_queue_keeps_no_other_out(tmp_path: Path) -> Non
     admitted = len(rig.scheduler.queues.running)
     assert admitted
     assert refused("other", admitted + 1) == [False] * admitted + [True], "only what waits counts"
+
+
+def test_an_adapter_that_the_engine_has_not_is_an_error(rig: Rig) -> None:
+    rig.open("a", adapter="green")
+    told = rig.told()["a"]
+    assert (told.finish, told.error) == (FinishReason.ERROR, ErrorKind.INTERNAL)
+    assert "no adapter 'green'" in told.error_message
+    assert not rig.scheduler.queues.has_work
+
+
+def test_a_branch_goes_on_under_another_adapter_without_its_kv(rig: Rig) -> None:
+    """Its tokens are known, its old KV is found again when it comes back, and a fork that waits
+    finds what is of its own adapter."""
+    for name, adapter, cached in (
+        ("a", "red", 0),
+        ("b", "blue", 0),
+        ("c", "red", 8),
+        ("d", None, 0),
+    ):
+        base = {"base": "s", "offset": 9} if name != "a" else {}
+        rig.open(name, length=1 if base else 9, session="s", adapter=adapter, **base)
+        (sequence,) = rig.admit()
+        assert (sequence.adapter, sequence.adapter_key) == {
+            "red": (0, "d1"),
+            "blue": (1, "d2"),
+            None: (-1, ""),
+        }[adapter]
+        start = rig.told()[name].start
+        assert start is not None
+        assert start.cached_tokens == cached
+        rig.turns.finish(sequence, FinishReason.LENGTH)
+        while rig.scheduler.queues.has_work:
+            rig.admit()
+        rig.cache.check()
+    rig.open("f", length=1, session="fork", base="s", offset=9, adapter="blue")
+    rig.admit()
+    start = rig.told()["f"].start
+    assert start is not None
+    assert start.cached_tokens == 8
+
+
+def test_a_tail_that_is_still_written_is_given_up_under_another_adapter(rig: Rig) -> None:
+    rig.open("a", length=9, session="s", adapter="red")
+    (sequence,) = rig.admit()
+    sequence.buffer.extend(np.arange(7, dtype=np.int32))
+    rig.turns.finish(sequence, FinishReason.LENGTH)
+    assert sequence.state is SequenceState.FLUSHING
+    rig.open("b", length=1, session="s", base="s", offset=16, adapter="blue")
+    assert sequence.state is SequenceState.DONE
+    (second,) = rig.admit()
+    assert second.adapter == 1
+    rig.cache.check()

@@ -34,6 +34,7 @@ from runtime.process.step_channel import (
 )
 from tests.support.step_orders import (
     LIMITS,
+    WITH_ADAPTERS,
     WITH_STATES,
     WITH_WINDOWS,
     order_of,
@@ -41,6 +42,7 @@ from tests.support.step_orders import (
     random_change,
     reader,
     spoil,
+    with_adapters,
     with_states,
 )
 
@@ -76,6 +78,26 @@ def assert_same(batch: StepBatch, other_batch: StepBatch) -> None:
             continue
         assert np.array_equal(one, other), field.name
         assert getattr(one, "dtype", None) == getattr(other, "dtype", None), field.name
+
+
+def test_adapters_arrive_and_such_as_are_not_there_are_refused(
+    request: pytest.FixtureRequest,
+) -> None:
+    rng = random.Random(request.config.getoption("--seed"))
+    for number in range(300):
+        batch = with_adapters(rng, random_batch(rng))
+        data = encode_step(order_of(batch, number))
+        told = read_order(reader(data), WITH_ADAPTERS, number)
+        assert isinstance(told, StepOrder)
+        assert_same(batch, told.batch)
+        assert batch.adapters is not None
+        fewer = replace(WITH_ADAPTERS, adapters=max(0, int(batch.adapters.max())))
+        if batch.adapters.max() >= 0:
+            with pytest.raises(FrameError, match="adapter that is not there"):
+                read_order(reader(data), fewer, number)
+    wrong = replace(batch, adapters=np.full(batch.num_sequences, -2))
+    with pytest.raises(FrameError, match="adapter that is not there"):
+        read_order(reader(encode_step(order_of(wrong))), WITH_ADAPTERS, 0)
 
 
 def test_a_step_with_window_blocks_arrives_as_it_was_sent(
@@ -344,6 +366,8 @@ def test_messages_spoilt_at_random_are_refused_or_stay_within_the_pool() -> None
         kind = rng.random()
         if kind < 0.4:
             batch, limits = with_states(rng, batch), WITH_STATES
+        elif kind < 0.5:
+            batch, limits = with_adapters(rng, batch), WITH_ADAPTERS
         elif kind < 0.7:
             batch, limits = random_batch(rng, windows=True), WITH_WINDOWS
         change = rng.random() < 0.25
@@ -359,6 +383,9 @@ def test_messages_spoilt_at_random_are_refused_or_stay_within_the_pool() -> None
             _check_harmless(order.batch)
             _check_slots(order.batch, limits.state_slots)
             _check_window(order.batch, limits.window_blocks)
+            adapters = order.batch.adapters
+            if adapters is not None:
+                assert -1 <= adapters.min() <= adapters.max() < limits.adapters
         elif isinstance(order, ChangeOrder):
             _check_change(order.change, limits.state_slots)
     assert refused > HOSTILE_STEPS // 3, f"seed {HOSTILE_SEED}"
