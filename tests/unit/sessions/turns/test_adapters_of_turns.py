@@ -12,6 +12,7 @@ from tests.support.journal_rig import JournalRig
 from tests.support.memory_journal import MemoryJournal
 from tests.support.recast_loops import G, result, sums_up, threshold
 from tests.support.sessions_rig import END, Rig, call, tool
+from tests.unit.sessions.turns.test_ahead import Loop, compute_ahead
 
 ADAPTERS = frozenset({"law", "sql"})
 LONG = "You are a careful agent of a shop. " * 8
@@ -170,6 +171,20 @@ def test_a_context_is_summed_up_and_truncated_under_the_turns_adapter() -> None:
     assert any(report.status == "compaction" for report in served.reports)
     assert {report.model for report in served.reports} == {"sql"}
     assert seen == {"sql"}
+
+
+def test_what_is_computed_ahead_of_a_turn_has_the_adapter_of_the_one_before() -> None:
+    loop = Loop()
+    loop.rig.model.adapters = ADAPTERS
+    while not loop.begun:
+        assert len(loop.turns) < 40
+        loop.go_on(model="sql")
+    assert compute_ahead(loop.rig) == 2
+    while loop.context is None:
+        assert len(loop.turns) < 40
+        loop.go_on(model="sql")
+    assert loop.context["ahead"]
+    assert {each.adapter for each in loop.rig.engine.requests[1:]} == {"sql"}
 
 
 def test_a_compaction_that_was_made_under_one_adapter_is_read_under_another() -> None:
