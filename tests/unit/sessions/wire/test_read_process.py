@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -36,9 +37,11 @@ def frame(**fields: Any) -> bytes:
     return orjson.dumps({"type": "response.create", **fields})
 
 
-def play(scenario: Callable[[ReadProcess], Coroutine[Any, Any, None]]) -> None:
+def play(
+    scenario: Callable[[ReadProcess], Coroutine[Any, Any, None]], config: ReadConfig = CONFIG
+) -> None:
     async def main() -> None:
-        reader = ReadProcess(CONFIG)
+        reader = ReadProcess(config)
         await reader.start()
         try:
             async with asyncio.timeout(30):
@@ -80,6 +83,16 @@ def test_frames_and_bodies_are_read_as_here() -> None:
         assert refused.code == "model_not_found"
 
     play(scenario)
+
+
+def test_where_names_are_looked_at_later_any_is_read() -> None:
+    async def scenario(reader: ReadProcess) -> None:
+        items = [{"role": "user", "content": "x" * 50}] * 500
+        found = (await reader.read(frame(input=items, model="x"))).body.read.content
+        assert isinstance(found, CreateRequest)
+        assert found.model == "x"
+
+    play(scenario, replace(CONFIG, models=None))
 
 
 def test_it_stands_behind_the_server_where_cores_are_few() -> None:
