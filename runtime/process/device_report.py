@@ -14,6 +14,7 @@ import torch
 
 from kernels.native_library import build_name
 from runtime.config import EngineConfig
+from runtime.process.field_types import build
 from runtime.process.model_report import model_report
 
 
@@ -62,5 +63,6 @@ def _triton() -> str | None:
 if __name__ == "__main__":
     told: dict[str, object] = asdict(device_report())
     if len(sys.argv) > 1:
-        told["model"] = asdict(model_report(EngineConfig(**json.loads(sys.argv[1]))))
+        config = build(EngineConfig, json.loads(sys.argv[1]))
+        told["model"] = asdict(model_report(config))
     json.dump(told, sys.stdout)

@@ -12,8 +12,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.config import EngineConfig
 from runtime.model.hub_models import PREFIX, HubName, is_hub_name
+from sessions.command.adapters import fault_of_adapters, told_apart
 from sessions.command.compaction_key import seal_for
 from sessions.command.journal_options import fingerprint, open_journal
 from sessions.command.options import ServeOptions
@@ -102,16 +102,36 @@ def names_of(options: ServeOptions) -> tuple[str, frozenset[str]]:
     return options.model_name or repository, frozenset(names)
 
 
-def prices_of(options: ServeOptions) -> PriceTable:
-    """Prices of the served model.
+def all_names_of(options: ServeOptions) -> frozenset[str]:
+    """All names of the served model, that in answers among them; no adapter's."""
+    name, aliases = names_of(options)
+    return aliases | {name}
+
+
+def identity_of(options: ServeOptions, made_of: bytes) -> str:
+    """Of a cluster's servers the same for all, in words: the model, what makes token ids of items,
+    and the adapters with their contents.
 
     Raises:
-        PriceError: as ``check_budgets`` and ``PriceFile.of``.
+        OptionError: an adapter cannot be read.
+    """
+    identity = f"{names_of(options)[0]} ({made_of.hex()[:12]})"
+    adapters = told_apart(options.engine.adapters)
+    return f"{identity} with the adapters {adapters}" if adapters else identity
+
+
+def prices_of(options: ServeOptions) -> PriceTable:
+    """Prices of the served model, and of its adapters that have some of their own.
+
+    Raises:
+        PriceError: as ``check_budgets``, ``PriceFile.of`` and ``PriceFile.with_adapters``.
     """
     prices = options.prices
     if options.price_file is not None:
         name, aliases = names_of(options)
         prices = options.price_file.of((name, *sorted(aliases - {name, "default"})))
+        adapters = (each.name for each in options.engine.adapters)
+        prices = options.price_file.with_adapters(prices, adapters)
     check_budgets(options.tenants.policies, prices)
     return prices
 
@@ -121,22 +141,26 @@ def place(options: ServeOptions) -> socket.socket:
 
     Raises:
         OptionError: the address is not ours, the port is taken, the model is not there or not for
-            such long transcripts, the disk's folder cannot be made.
+            such long transcripts, an adapter is not there or has a name of the model, the disk's
+            folder cannot be made.
     """
     bound = _bind(options.host, options.port)
-    fault = _fault(options.engine)
+    fault = _fault(options)
     if fault is not None:
         bound.close()
         raise OptionError(fault)
     return bound
 
 
-def _fault(engine: EngineConfig) -> str | None:
+def _fault(options: ServeOptions) -> str | None:
+    engine = options.engine
     fault = fault_of_model(engine.model)
     if fault is not None:
         return f"--model {fault}"
-    return fault_of_context(engine.model, engine.max_context_tokens) or _fault_of_disk(
-        engine.disk_kv_folder
+    return (
+        fault_of_context(engine.model, engine.max_context_tokens)
+        or fault_of_adapters(engine.adapters, all_names_of(options))
+        or _fault_of_disk(engine.disk_kv_folder)
     )
 
 

@@ -22,6 +22,8 @@ from typing import Any
 from runtime.config import EngineConfig
 from runtime.machine_files import cache_folder
 from runtime.model.config import LoadError
+from sessions.command import adapters
+from sessions.command.beforehand import all_names_of
 from sessions.command.compaction_key import seal_for
 from sessions.command.finding import Finding
 from sessions.command.journal_options import (
@@ -56,6 +58,7 @@ def findings(options: ServeOptions, environment: Mapping[str, str]) -> Iterator[
     yield versions()
     yield foreign_kernels()
     yield from spoken_to(options)
+    yield from adapters.findings(options.engine.adapters, all_names_of(options))
     yield port(options.host, options.port)
     yield open_files()
     yield folder("cache", cache_folder(environment), _LEAST_FREE_MIB)

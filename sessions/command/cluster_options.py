@@ -104,7 +104,7 @@ async def join(
     """Become a member of the cluster; None: there is none.
 
     Args:
-        identity: model, tokenizer and chat format.
+        identity: model, tokenizer, chat format and adapters.
         bound: where the server will listen.
 
     Raises:

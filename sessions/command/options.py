@@ -129,7 +129,7 @@ def in_the_users_words(message: str, values: Values) -> str:
     were given: the flag, the variable or the line of the file."""
     for option in ENGINE_OPTIONS:
         # A name of one word is an English word as well, unless the message begins with it.
-        name = option.field if "_" in option.field else rf"\A{option.field}(?= is )"
+        name = option.field if "_" in option.field else rf"\A{option.field}(?= (?:is|are) |: )"
         flag = option.setting.flag
         message = re.sub(rf"(?<![\w-])({name}|{flag})(?![\w-])", flag, message)
     for name in values:

@@ -15,7 +15,7 @@ Always true: a file is taken whole or not at all, and a message names the file a
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -67,6 +67,21 @@ class PriceFile:
         raise PriceError(
             f"{self.path} has no prices of the model {' or '.join(names)}; it has those of {there}"
         )
+
+    def with_adapters(self, prices: PriceTable, names: Iterable[str]) -> PriceTable:
+        """The model's prices with those of its adapters that the file has by name.
+
+        Raises:
+            PriceError: an adapter has a price of KV, which is the model's.
+        """
+        own = tuple((name, self.tables[name]) for name in names if name in self.tables)
+        for name, table in own:
+            if table.residency not in (0, prices.residency):
+                raise PriceError(
+                    f"{self.path}: models.{name}.residency: KV has the model's price under every "
+                    "adapter: leave it out"
+                )
+        return replace(prices, adapters=own)
 
 
 def read_price_file(path: Path) -> PriceFile:
@@ -146,7 +161,7 @@ def _table(name: str, entry: object) -> PriceTable:
     for field in _NEEDED:
         if field not in entry:
             raise PriceError(f"models.{name}.{field} is missing")
-    prices = {}
+    prices = dict[str, Any]()
     for field, number in entry.items():
         try:
             prices[_FIELDS[field]] = nano_per_million(number)

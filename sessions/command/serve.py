@@ -26,7 +26,14 @@ from runtime.logs import log_to_stderr
 from runtime.messages import EngineInfo
 from runtime.process.engine_process import EngineProcess, EngineStartError, engine_command
 from runtime.tokenizer import TokenizerError
-from sessions.command.beforehand import Beforehand, at_once, loaded_first, names_of, place
+from sessions.command.beforehand import (
+    Beforehand,
+    at_once,
+    identity_of,
+    loaded_first,
+    names_of,
+    place,
+)
 from sessions.command.cluster_options import join
 from sessions.command.journal_options import with_journal
 from sessions.command.options import ServeOptions
@@ -198,7 +205,7 @@ async def _standing(
     there is none."""
     if before is None:
         return None
-    identity = f"{names_of(options)[0]} ({before.fingerprint.hex()[:12]})"
+    identity = "" if options.cluster is None else identity_of(options, before.fingerprint)
     standing = await join(options.cluster, before.journal, identity=identity, bound=bound)
     if standing is not None:
         cleanup.push_async_callback(standing.close)
@@ -302,7 +309,7 @@ async def _start_reader(
 ) -> ReadProcess:
     config = ReadConfig(
         limits=service.limits,
-        models=service.model.aliases,
+        models=service.model.told_to_all,
         model_type=info.model_type,
         specials=frozenset(service.model.tokenizer.specials),
         chat_format=chat_format,
@@ -453,6 +460,7 @@ def _served_model(options: ServeOptions, info: EngineInfo, before: Beforehand) -
         chat_format=speech.chat_format,
         max_context_tokens=info.max_context_tokens,
         seal=before.seal,
+        adapters=frozenset(each.name for each in options.engine.adapters),
     )
 
 

@@ -6,13 +6,14 @@ they mean together is said by ``options``. Needs nothing of what a server needs 
 other commands can check a configuration file whole.
 """
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from runtime.child_environment import KEY_VARIABLE
-from runtime.config import BOUNDS, EngineConfig
+from runtime.config import BOUNDS, MOST_ADAPTERS, AdapterSource, EngineConfig
 from runtime.log_lines import LogFormat
 from sessions.command.settings import Kind, Setting, Values
 from tools_api.docstrings import field_docstrings
@@ -224,6 +225,8 @@ TUNING = frozenset(
     | {"hung_after_s", "step_limit_s", "load_hung_after_s", "load_limit_s"}
 )
 """Fields that nobody needs to set who does not measure the engine."""
+_ADAPTERS = "adapters"
+"""The field that is no number, switch or text."""
 _UNITS = {"tokens": "TOKENS", "ms": "MS", "s": "SECONDS", "percent": "PERCENT"}
 """Last words of fields that count something."""
 
@@ -238,8 +241,14 @@ class EngineOption:
     setting: Setting
 
     def value(self, values: Values) -> Any:
-        """The value of the configuration's field."""
+        """The value of the configuration's field.
+
+        Raises:
+            ConfigError: an adapter has no name or no folder.
+        """
         given = values[self.setting.name]
+        if self.field == _ADAPTERS:
+            return read_adapters(given)
         return given * self.unit if self.unit != 1 and given is not None else given
 
 
@@ -260,6 +269,34 @@ def _engine_option(name: str, kind: Any, default: Any, text: str) -> EngineOptio
             tuning=name in TUNING,
             **said,
         ),
+    )
+
+
+_ADAPTER = EngineOption(
+    field=_ADAPTERS,
+    unit=1,
+    setting=Setting(
+        name="adapter",
+        kind="list",
+        default=(),
+        metavar="NAME=FOLDER",
+        group="engine",
+        help="LoRA adapter, a folder in PEFT's layout, and the model name by which requests are "
+        f"answered with it; repeatable, up to {MOST_ADAPTERS} times",
+    ),
+)
+
+
+def read_adapters(given: Sequence[str]) -> tuple[AdapterSource, ...]:
+    """Adapters as they are given, each ``NAME=FOLDER``; a folder may begin with ``~``.
+
+    Raises:
+        ConfigError: one has no name or no folder.
+    """
+    pairs = (text.partition("=") for text in given)
+    return tuple(
+        AdapterSource(name=name.strip(), folder=os.path.expanduser(folder.strip()))
+        for name, _, folder in pairs
     )
 
 
@@ -293,7 +330,9 @@ def _kind(hint: Any) -> dict[str, Any]:
 def _engine_options() -> tuple[EngineOption, ...]:
     kinds, texts = get_type_hints(EngineConfig), field_docstrings(EngineConfig)
     return tuple(
-        _engine_option(field.name, kinds[field.name], field.default, texts[field.name])
+        _ADAPTER
+        if field.name == _ADAPTERS
+        else _engine_option(field.name, kinds[field.name], field.default, texts[field.name])
         for field in fields(EngineConfig)
     )
 

@@ -25,6 +25,8 @@ class _Branch:
     num_entries: int = 0
     running: bool = False
     lost: bool = False
+    adapter: str | None = None
+    """The adapter that its newest turn was computed with; None: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,13 +71,24 @@ class Branches:
         """The branch that holds the tokens up to each entry's end."""
         return {entry: branch.branch_id for entry, (branch, _) in self._places.items()}
 
-    def held_tokens(self, parent: Hashable | None) -> int:
-        """How many tokens ending at ``parent`` the engine holds as a session; 0 if none."""
+    def held_tokens(self, parent: Hashable | None, adapter: str | None = None) -> int:
+        """How many tokens ending at ``parent`` the engine holds as a session, computed with that
+        adapter; 0 if none."""
         place = None if parent is None else self._places.get(parent)
-        return 0 if place is None else place[1]
+        return 0 if place is None or place[0].adapter != adapter else place[1]
+
+    def other_adapter(self, parent: Hashable | None, adapter: str | None) -> bool:
+        """Whether the engine holds ``parent``, computed with another adapter than that."""
+        place = None if parent is None else self._places.get(parent)
+        return place is not None and place[0].adapter != adapter
 
     def claim(
-        self, parent: Hashable | None, *, rebuilt: bool = False, forks: bool = False
+        self,
+        parent: Hashable | None,
+        *,
+        rebuilt: bool = False,
+        forks: bool = False,
+        adapter: str | None = None,
     ) -> Claim:
         """Choose the branch for a turn behind ``parent`` (None: a whole transcript).
 
@@ -84,18 +97,19 @@ class Branches:
                 names the parent's branch with offset 0, so that the engine knows whose
                 tokens these replace.
             forks: the branch is left to whoever else goes on from ``parent``.
+            adapter: that the turn is computed with; the tokens before may be another one's.
         """
         place = None if parent is None else self._places.get(parent)
         if place is None:
-            branch = self._new_branch()
+            branch = self._new_branch(adapter)
             return Claim(
                 branch_id=branch.branch_id, base_branch_id=None, base_offset=0, branch=branch
             )
         base, offset = (place[0], 0) if rebuilt else place
         branch = base
         if rebuilt or forks or base.running or base.num_tokens != offset:
-            branch = self._new_branch()
-        branch.running = True
+            branch = self._new_branch(adapter)
+        branch.running, branch.adapter = True, adapter
         return Claim(
             branch_id=branch.branch_id,
             base_branch_id=base.branch_id,
@@ -164,8 +178,9 @@ class Branches:
         releases, self._releases = tuple(self._releases), []
         return releases
 
-    def _new_branch(self) -> _Branch:
-        branch = _Branch(branch_id=f"branch_{next(self._numbers)}", running=True)
+    def _new_branch(self, adapter: str | None) -> _Branch:
+        name = f"branch_{next(self._numbers)}"
+        branch = _Branch(branch_id=name, running=True, adapter=adapter)
         self._branches[branch.branch_id] = branch
         return branch
 

@@ -140,10 +140,10 @@ class TenantTerms:
 
     @property
     def prices(self) -> PriceTable:
-        """The tenant's prices: its own prices of tokens, or else the server's, which KV has
-        anyway."""
+        """The tenant's prices: its own prices of tokens, whatever the adapter, or else the
+        server's, which KV has anyway."""
         own = self._policy().prices
-        return self._prices if own is None else replace(self._prices, **asdict(own))
+        return self._prices if own is None else replace(self._prices, **asdict(own), adapters=())
 
     def policies(self, key: str) -> tuple[PolicyBudget, ...]:
         """The budgets of the tenant by day and month, and those of one of its keys."""

@@ -137,6 +137,8 @@ class PriceTable:
     """The output tokens that are thinking; None: as other output."""
     residency: int = 0
     """Price of a million block-seconds of KV on the device."""
+    adapters: tuple[tuple[str, "PriceTable"], ...] = ()
+    """Prices of tokens under adapters that have their own, by name."""
 
     def __post_init__(self) -> None:
         for name in ("input_uncached", "input_cached", "output", "reasoning", "residency"):
@@ -148,7 +150,11 @@ class PriceTable:
     def free(self) -> bool:
         """Whether nothing costs anything: a budget of money would bound nothing."""
         tokens = self.input_uncached or self.input_cached or self.output or self.reasoning
-        return not (tokens or self.residency)
+        return not (tokens or self.residency) and all(each.free for _, each in self.adapters)
+
+    def of(self, adapter: str | None) -> "PriceTable":
+        """The prices of a turn under that adapter, None: under none."""
+        return next((prices for name, prices in self.adapters if name == adapter), self)
 
     @classmethod
     def per_million(
@@ -223,6 +229,7 @@ class Ledger:
     """One session's account and those above it, with the totals of its settled turns."""
 
     prices: PriceTable
+    """Those of the model and of its adapters."""
     account: Account = field(default_factory=partial(Account, scope="session"))
     tree: Account = field(default_factory=partial(Account, scope="tree"))
     """The account of the session and all that draw on it."""
@@ -287,11 +294,13 @@ class Ledger:
         unsettled, self.unsettled = self.unsettled, NOTHING_UNSETTLED
         return unsettled
 
-    def settled(self, usage: TurnUsage, cost: int, *, is_turn: bool = True) -> None:
+    def settled(
+        self, usage: TurnUsage, cost: int, *, adapter: str | None = None, is_turn: bool = True
+    ) -> None:
         """A turn has ended and its reservation was settled; or what was computed for one."""
         self.usage = self.usage + usage
         self.cost += cost
-        self.saved += self.prices.saved(usage)
+        self.saved += self.prices.of(adapter).saved(usage)
         self.turns += is_turn
 
 
@@ -342,6 +351,8 @@ class TurnReport:
 
     model: str = ""
     """The model's name, as the client called it."""
+    adapter: str | None = None
+    """The adapter that it was computed with; None: none."""
     traceparent: str | None = None
     """The client's span above this turn, in W3C Trace Context's words."""
     context: dict[str, Any] | None = None

@@ -33,7 +33,7 @@ class MissReason(enum.StrEnum):
     RESTARTED = "restarted"
     """The engine was replaced and its memory with it."""
     MODEL_CHANGED = "model_changed"
-    """The text before was tokenised for another model."""
+    """The text before was tokenised for another model, or computed with another adapter."""
     PARTIAL_BLOCK = "partial_block"
     """The last block of what went before was not full, and only whole blocks are kept."""
     NOT_KEPT = "not_kept"

@@ -52,6 +52,8 @@ class TurnNeeds:
     """Output tokens of the turn may be reasoning."""
     own: tuple[Account, ...] = ()
     """Accounts of this turn alone."""
+    adapter: str | None = None
+    """The adapter whose prices it has; None: the model's."""
 
 
 class WrittenTokens(Protocol):
@@ -87,7 +89,7 @@ class Reservation:
         self._accounts = (*needs.own, *(ledger.accounts if accounts is None else accounts))
         self._needs = needs
         self._ledger = ledger
-        self._prices = ledger.prices
+        self._prices = ledger.prices.of(needs.adapter)
         self._is_turn = is_turn
         self._cut = False
         """Whether output was kept from the client for a budget."""
@@ -215,7 +217,8 @@ class Reservation:
             unsettled = ledger.pop_unsettled()
             usage = replace(usage, residency=unsettled.block_us)
             cost += unsettled.cost
-        ledger.settled(usage, cost, is_turn=self._is_turn and not goes_on)
+        is_turn = self._is_turn and not goes_on
+        ledger.settled(usage, cost, adapter=self._needs.adapter, is_turn=is_turn)
         return usage, cost
 
     def release(self) -> None:

@@ -89,6 +89,8 @@ class TurnStats:
     """The client wants the object at all."""
     ledger: Ledger
     clock: TurnClock
+    adapter: str | None = None
+    """The adapter whose prices the turn has; None: the model's."""
     accounts: tuple[Account, ...] = ()
     """The accounts that the turn draws on: of this turn alone, of its session, above that."""
     start: SequenceStart | None = None
@@ -213,7 +215,7 @@ class TurnStats:
             "cost": {
                 "turn": dollars(self.cost),
                 "session": dollars(self.ledger.cost),
-                "saved": dollars(self.ledger.prices.saved(usage)),
+                "saved": dollars(self.ledger.prices.of(self.adapter).saved(usage)),
             },
             "budget": self._budget(soft),
             "warnings": [

@@ -119,7 +119,7 @@ class Commits:
     ) -> TurnRecord:
         """The record of the failed turn that this one becomes if the server dies: it has
         consumed what it holds. A summary becomes none: it is charged."""
-        prices = session.ledger.prices
+        prices = session.ledger.prices.of(plan.adapter)
         usage = TurnUsage(
             input_tokens=held.input_uncached + held.input_cached,
             cached_tokens=held.input_cached,
@@ -193,7 +193,7 @@ def _whose(plan: TurnPlan, session: Session, *, created_s: float, repeatable: bo
         "parent_id": plan.previous_response_id,
         "request_id": request_id,
         "request_digest": plan.request.body_digest if named else b"",
-        "price": session.ledger.prices,
+        "price": session.ledger.prices.of(plan.adapter),
         "accounts": plan.accounts or account_names(session),
         "created_s": created_s,
         "epoch": session.epoch,

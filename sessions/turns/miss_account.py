@@ -42,7 +42,7 @@ class PromptFacts:
     lost_with_engine: bool
     """The engine that had computed ``continued`` is gone."""
     foreign: bool = False
-    """The continued response was said to another model."""
+    """The continued response was said to another model, or with another adapter."""
     idle_s: float | None
     """Since the session's last turn ended; None: it is the first."""
     cut: bool = False
@@ -53,8 +53,12 @@ class PromptFacts:
         return chain_ids(self.header, self.parent, self.input_ids)
 
 
-def prompt_of(plan: TurnPlan, branches: Branches) -> PromptFacts:
-    """The facts of ``plan`` that the account needs."""
+def prompt_of(plan: TurnPlan, branches: Branches, *, other_adapter: bool) -> PromptFacts:
+    """The facts of ``plan`` that the account needs.
+
+    Args:
+        other_adapter: what it continues was computed with another adapter.
+    """
     return PromptFacts(
         continued=plan.continued,
         parent=plan.parent,
@@ -62,7 +66,7 @@ def prompt_of(plan: TurnPlan, branches: Branches) -> PromptFacts:
         header=plan.header,
         input_ids=plan.input_ids,
         lost_with_engine=branches.lost_with_engine(plan.continued),
-        foreign=branches.is_foreign(plan.continued),
+        foreign=other_adapter or branches.is_foreign(plan.continued),
         idle_s=plan.last_turn.idle_s,
         cut=plan.cut,
     )

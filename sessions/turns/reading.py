@@ -40,8 +40,8 @@ class ReadContext:
     """The facts of the server that reading needs."""
 
     limits: Limits
-    models: frozenset[str]
-    """Names that a request may use."""
+    models: frozenset[str] | None
+    """Names that a request may use; None: that is looked at later."""
     chat_format: ChatFormat
 
 

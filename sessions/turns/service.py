@@ -38,16 +38,19 @@ class ServedModel:
         chat_format: ChatFormat,
         max_context_tokens: int,
         seal: Seal | None = None,
+        adapters: frozenset[str] = frozenset(),
     ) -> None:
         """
         Args:
             name: echoed in ``response.model`` when the request names none.
-            aliases: all ids a request may use.
+            aliases: all ids a request may use for the model without an adapter.
             max_context_tokens: the smaller of the model's context and the KV capacity.
             seal: of compaction items; None: one that ends with this object.
+            adapters: their names, by which a request asks for them.
         """
         self.name = name
         self.aliases = aliases | {name}
+        self.adapters = adapters
         self.tokenizer = tokenizer
         self.chat_format = chat_format
         self.max_context_tokens = max_context_tokens
@@ -55,6 +58,17 @@ class ServedModel:
         """Bytes of the longest token: no text has fewer tokens than its bytes divided by this."""
         self.seal = seal or Seal(secrets.token_bytes(KEY_BYTES), name.encode())
         self.renderer = Renderer(tokenizer, chat_format, max_tokens=max_context_tokens)
+
+    @property
+    def told_to_all(self) -> frozenset[str] | None:
+        """The names that requests may use, where that is the same for everybody whom the model is
+        not kept from; None: it is not, so that a faulty request is not to tell whether there is an
+        adapter."""
+        return None if self.adapters else self.aliases
+
+    def adapter_of(self, asked: str | None) -> str | None:
+        """The adapter that a request means by a name, None where it has none; None: none."""
+        return asked if asked in self.adapters else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +97,21 @@ class Service:
         Raises:
             ApiError: there is no such model, or not for this tenant, which it is not told.
         """
+        if not self.may_use(tenant, asked):
+            raise errors.model_not_found(asked or self.model.name)
+
+    def may_use(self, tenant: Tenant, asked: str | None) -> bool:
+        """Whether a tenant's requests may name that model, or none. Who is limited to some models
+        may use the adapters among them alone."""
         model = self.model
+        if asked is not None and asked in model.adapters:
+            return tenant.quota.allows_model((asked,))
         known = asked is None or asked in model.aliases
-        if not known or not tenant.quota.allows_model(model.aliases):
-            raise errors.model_not_found(asked or model.name)
+        return known and tenant.quota.allows_model(model.aliases)
 
     @property
     def read_context(self) -> ReadContext:
         """The facts of the server that reading a frame needs."""
         return ReadContext(
-            limits=self.limits, models=self.model.aliases, chat_format=self.model.chat_format
+            limits=self.limits, models=self.model.told_to_all, chat_format=self.model.chat_format
         )

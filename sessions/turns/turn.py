@@ -76,6 +76,9 @@ class Turn:
 
     request_id = ""
     """The id of the engine request that is open; outputs of earlier ones are to be dropped."""
+    _paused = False
+    _other_adapter = False
+    """Whether the engine holds what it continues, computed with another adapter."""
 
     def __init__(
         self,
@@ -108,6 +111,7 @@ class Turn:
             number=plan.number,
             shown=request.keepwarm.stats,
             ledger=ledger,
+            adapter=plan.adapter,
             clock=self._clock,
             accounts=(*needs.own, *self.accounts),
             cut=plan.cut,
@@ -127,7 +131,6 @@ class Turn:
         self._queue_reported = begun is not None
         self._noted = (NOTHING, NOTHING)
         """The amount held now, and that with what was consumed before."""
-        self._paused = False
         self.steered: Boundary | None = None
         """The boundary at which a steer is to end it; None: it is not steered."""
 
@@ -145,7 +148,9 @@ class Turn:
             step.events.append(self.events.in_progress(self._stats.begun()))
             self._complete(step)
             return step
-        held = 0 if self.plan.rebuilt else self._branches.held_tokens(self.plan.continued)
+        before, adapter = self.plan.continued, self.plan.adapter
+        self._other_adapter = self._branches.other_adapter(before, adapter)
+        held = 0 if self.plan.rebuilt else self._branches.held_tokens(before, adapter)
         self._submit(step, cached=min(held, self.plan.prompt_tokens - 1))
         return step
 
@@ -297,7 +302,9 @@ class Turn:
         plan = self.plan
         part = "" if plan.begun is None else f"{plan.begun.part}."
         self.request_id = f"{plan.response_id}.{part}{self._attempts}"
-        self._claim = self._branches.claim(plan.continued, rebuilt=plan.rebuilt, forks=plan.forks)
+        self._claim = self._branches.claim(
+            plan.continued, rebuilt=plan.rebuilt, forks=plan.forks, adapter=plan.adapter
+        )
         self._branch_id = self._claim.branch_id
         now = self._service.clock()
         if plan.begun is None:
@@ -355,7 +362,8 @@ class Turn:
         self._stats.admitted(start)
         begun = self.plan.begun
         before = () if begun is None else begun.misses
-        self._stats.misses = before + account(prompt_of(self.plan, self._branches), start)
+        prompt = prompt_of(self.plan, self._branches, other_adapter=self._other_adapter)
+        self._stats.misses = before + account(prompt, start)
         self._stats.resumed = () if begun is None else begun.resumed
         self._stats.resumed += () if start.resumed is None else (start.resumed,)
         if begun is None:
@@ -581,7 +589,7 @@ class Turn:
             status=status,
             reason=reason,
             usage=usage,
-            saved=self._ledger.prices.saved(usage),
+            saved=self._ledger.prices.of(self.plan.adapter).saved(usage),
             entry=entry,
             branch_id=self._branch_id,
         )

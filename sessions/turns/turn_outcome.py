@@ -57,6 +57,7 @@ def report_of(plan: TurnPlan, ended: Ended, stats: TurnStats, clock: TurnClock) 
         ttft_s=clock.ttft_s,
         total_s=clock.total_s,
         model=plan.model,
+        adapter=plan.adapter,
         traceparent=plan.request.keepwarm.traceparent,
         misses=stats.misses,
         resumed=stats.resumed,

@@ -165,6 +165,8 @@ class TurnPlan:
     """The turn's number, 1 for the session's first."""
     model: str
     """The model's name, as the client called it."""
+    adapter: str | None
+    """The adapter that it is computed with, and all that is computed for it; None: none."""
     previous_response_id: str | None
     continued: Entry | None
     """The stored entry this turn comes behind: that of the response it names, or an older one
@@ -288,6 +290,7 @@ class TurnPlan:
             new_tokens=ids,
             max_new_tokens=limit,
             sampling=self.sampling(),
+            adapter=self.adapter,
             grammar=self.grammar,
             banned_tokens=self.banned_tokens,
             expects_tool_call=self.request.tool_choice.mode == "required",
@@ -313,6 +316,7 @@ class TurnPlan:
             bound=self.grammar is not None,
             thinks=self.options.thinking and self.max_output > 0,
             own=own,
+            adapter=self.adapter,
         )
 
     def _resume_points(self, claim: Claim) -> tuple[int, ...]:

@@ -73,7 +73,8 @@ class Index:
 
 
 class Models:
-    """``/v1/models``: every name that a request of the tenant may use."""
+    """``/v1/models``: every name that a request of the tenant may use. An adapter's ``parent`` is
+    the model that it is of."""
 
     def __init__(self, service: Service, *, created: int) -> None:
         """``created``: seconds since the epoch."""
@@ -81,10 +82,14 @@ class Models:
         model = service.model
         names = [model.name, *sorted(model.aliases - {model.name})]
         self._models = {name: _model(name, model, created) for name in names}
+        self._models |= {
+            name: _model(name, model, created) | {"parent": model.name}
+            for name in sorted(model.adapters)
+        }
 
     def show_all(self, call: Call) -> HttpResponse:
-        """Handler of ``/v1/models``: the server's own name first; in pages for who speaks
-        Anthropic's API."""
+        """Handler of ``/v1/models``: the server's own name first, adapters last; in pages for who
+        speaks Anthropic's API."""
         models = self._of(call)
         if _is_for_anthropic(call):
             return json_response(_page(models, call))
@@ -99,13 +104,14 @@ class Models:
         return json_response(found)
 
     def _of(self, call: Call) -> dict[str, dict[str, Any]]:
-        names = self._service.model.aliases
-        allowed = self._service.store.tenant(call.principal.tenant).quota.allows_model(names)
-        if not allowed:
-            return {}
+        service = self._service
+        tenant = service.store.tenant(call.principal.tenant)
+        found = {
+            name: model for name, model in self._models.items() if service.may_use(tenant, name)
+        }
         if _is_for_anthropic(call):
-            return {name: _anthropic_model(model) for name, model in self._models.items()}
-        return self._models
+            return {name: _anthropic_model(model) for name, model in found.items()}
+        return found
 
 
 def _model(name: str, model: ServedModel, created: int) -> dict[str, Any]:

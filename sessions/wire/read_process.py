@@ -72,7 +72,8 @@ class ReadConfig:
     """The server's settings that the child has to know; crosses to it as JSON."""
 
     limits: Limits
-    models: frozenset[str]
+    models: frozenset[str] | None
+    """Names that a request may use; None: that is looked at later."""
     model_type: str
     specials: frozenset[str]
     """Texts of the tokenizer's special tokens."""
@@ -150,8 +151,9 @@ class ReadProcess:
                 raise
         stand_behind(self._process.pid, NICENESS)
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
-        config = asdict(self._config)
-        config |= {"models": list(self._config.models), "specials": list(self._config.specials)}
+        config, models = asdict(self._config), self._config.models
+        config["models"] = None if models is None else list(models)
+        config["specials"] = list(self._config.specials)
         self._writer.write(_frame(_CONFIG, orjson.dumps(config)))
 
     async def stop(self) -> None:
@@ -300,7 +302,7 @@ def serve(connection: socket.socket) -> None:
     config = orjson.loads(receive(_CONFIG)[1])
     context = ReadConfig(
         limits=Limits(**config["limits"]),
-        models=frozenset(config["models"]),
+        models=None if config["models"] is None else frozenset(config["models"]),
         model_type=config["model_type"],
         specials=frozenset(config["specials"]),
         chat_format=config["chat_format"],

@@ -2,7 +2,8 @@
 
 It takes the real messages and is as strict as the real one: a base must be known and long
 enough, a session runs one turn at a time. What it has once been given counts as cached in
-whole blocks, per tenant. A release is answered; no time passes here, so KV costs nothing.
+whole blocks, per tenant and adapter. A release is answered; no time passes here, so KV costs
+nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -51,7 +52,8 @@ class ScriptedEngine:
         """Further causes of misses that the next turns report."""
         self.recurrent = False
         """Whether the model has recurrent layers: turns begin at ends of others."""
-        self.cached: dict[str, list[list[int]]] = {}
+        self.cached: dict[tuple[str, str | None], list[list[int]]] = {}
+        """By tenant and adapter."""
         self._gone: list[Residency] = []
 
     @property
@@ -139,7 +141,8 @@ class ScriptedEngine:
         assert len(turn.emitted) <= request.max_new_tokens, "beyond the limit"
         if finish is not None:
             del self.open[request.request_id]
-            self.cached.setdefault(request.tenant, []).append(list(turn.tokens))
+            owner = (turn.request.tenant, turn.request.adapter)
+            self.cached.setdefault(owner, []).append(list(turn.tokens))
         return SequenceOutput(
             request_id=request.request_id,
             new_tokens=_array(tokens),
@@ -193,14 +196,14 @@ class ScriptedEngine:
         self.open[request.request_id] = OpenTurn(
             request=request,
             tokens=tokens,
-            cached=self._match(request.tenant, tokens),
+            cached=self._match((request.tenant, request.adapter), tokens),
             rebuilt=rebuilt,
         )
 
-    def _match(self, tenant: str, tokens: list[int]) -> int:
+    def _match(self, owner: tuple[str, str | None], tokens: list[int]) -> int:
         size, most = self.block_size, len(tokens) - 1
         best = 0
-        for known in self.cached.get(tenant, []):  # only one that has a block more than the best
+        for known in self.cached.get(owner, []):  # only one that has a block more than the best
             while best + size <= most and tokens[: best + size] == known[: best + size]:
                 best += size
         return best

@@ -120,6 +120,7 @@ const resumed = (point) => el("p", { class: "sub resumed", "data-kind": point.ki
 
 function extras(turn) {
   const parts = [];
+  if (turn.adapter) parts.push(`adapter ${turn.adapter}`);
   if (turn.reasoning_tokens) parts.push(`${exact(turn.reasoning_tokens)} thinking`);
   if (turn.forced_tokens) parts.push(`${exact(turn.forced_tokens)} forced`);
   if (turn.drafted_tokens) parts.push(`${exact(turn.accepted_tokens)} of ${exact(turn.drafted_tokens)} drafted kept`);

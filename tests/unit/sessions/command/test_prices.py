@@ -55,6 +55,25 @@ def test_a_model_without_prices_is_named(tmp_path: Path) -> None:
     assert both.of(["a", "b"]) == both.tables["default"]
 
 
+def test_adapters_have_prices_of_their_own_but_for_kv(tmp_path: Path) -> None:
+    text = GOOD + "residency = 3\n" + GOOD.replace("models.m", "models.sql")
+    prices = read_price_file(write(tmp_path, text))
+    model = prices.of(["m"])
+    found = prices.with_adapters(model, ["sql", "law"])
+    assert [name for name, _ in found.adapters] == ["sql"]
+    assert found.of("sql") == prices.tables["sql"]
+    assert found.of("law") == found.of(None) == found
+    assert replace(found, adapters=()) == model
+    priced = read_price_file(write(tmp_path, text + "residency = 4\n"))
+    with pytest.raises(PriceError, match=r"prices.toml: models.sql.residency: KV has the model's"):
+        priced.with_adapters(model, ["sql"])
+
+
+def test_a_server_that_prices_an_adapter_alone_is_not_free() -> None:
+    assert not PriceTable(adapters=(("sql", PriceTable(output=1)),)).free
+    assert PriceTable(adapters=(("sql", PriceTable()),)).free
+
+
 def test_a_tenants_budget_of_money_needs_prices() -> None:
     policies = {"acme": TenantPolicy(budget=Bounds(cost=1.0)), "b": TenantPolicy()}
     with pytest.raises(PriceError, match=r"^tenants acme: a budget of money needs prices"):

@@ -22,6 +22,7 @@ def test_engine_settings_that_are_not_for_tuning_stand_in_the_help_with_their_do
     shown = " ".join(capsys.readouterr().out.split())
     for field in fields(EngineConfig):
         name = field.name.replace("_bytes", "_mib").replace("_", "-")
+        name = "adapter" if name == "adapters" else name
         assert (f"--{name} " in shown) == (field.name not in TUNING)
     assert {field.name for field in fields(EngineConfig)} > TUNING
     assert "Turns that may decode at the same time. Default: 256." in shown

@@ -51,6 +51,14 @@ def test_a_logged_turn_has_its_times_tokens_and_reasons() -> None:
     ]
 
 
+def test_a_turn_says_by_which_name_it_was_asked_for_and_whether_that_is_an_adapter() -> None:
+    under = replace(REPORT, model="sql", adapter="sql")
+    row = logged_row(logged(under), 0.0)
+    assert (row["model"], row["adapter"]) == ("sql", "sql")
+    assert turn_row(under, 0.0)["model"] == "sql"
+    assert logged_row(logged(REPORT), 0.0)["adapter"] is None
+
+
 def test_a_turn_says_where_each_of_its_requests_began() -> None:
     """With a model that has recurrent layers; every kind of state has its words."""
     assert logged_row(logged(REPORT), 0.0)["resumed"] == []

@@ -6,7 +6,7 @@ from websockets.datastructures import Headers
 
 from sessions.http.exchange import Call
 from sessions.http.message import HttpRequest
-from sessions.tenants import Principal
+from sessions.tenants import Principal, TenantPolicy, Tenants
 from sessions.wire.http_pages import Index, Models
 from tests.support.exchange import KeptExchange
 from tests.support.sessions_rig import Rig
@@ -54,6 +54,26 @@ def test_every_name_is_a_model_the_servers_own_first() -> None:
         "max_model_len": 4096,
     }
     assert orjson.loads(models.show(call("m")).body) == listed["data"][1]
+
+
+def test_adapters_stand_beside_the_model_as_far_as_the_tenant_may_use_them() -> None:
+    limited = TenantPolicy(models=frozenset({"sql"}))
+    tenants = Tenants([], {"t": limited})
+    rig = Rig(tenants=tenants)
+    rig.model.adapters = frozenset({"sql", "law"})
+    models = Models(rig.service, created=5)
+    listed = orjson.loads(models.show_all(call()).body)["data"]
+    assert [(model["id"], model["parent"]) for model in listed] == [("sql", "default")]
+    assert orjson.loads(models.show(call("sql")).body) == listed[0]
+    for name in ("law", "default", "other"):
+        with pytest.raises(ApiError, match=f"The model '{name}' does not exist here"):
+            models.show(call(name))
+    page = orjson.loads(models.show_all(anthropic("/v1/models")).body)
+    assert [model["display_name"] for model in page["data"]] == ["sql"]
+    tenants.replace([], {})
+    every = orjson.loads(models.show_all(call()).body)["data"]
+    assert [model["id"] for model in every] == ["default", "m", "law", "sql"]
+    assert ["parent" in model for model in every] == [False, False, True, True]
 
 
 def anthropic(target: str, argument: str = "") -> Call:
