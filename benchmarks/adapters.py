@@ -36,8 +36,8 @@ from torch import Tensor
 from benchmarks.engine_loops import benchmark_config, random_tensors, write_folder
 from benchmarks.hybrid import say, text
 from benchmarks.report import Bar, parser, report
-from benchmarks.servers import child_server
 from keepwarm import Client
+from keepwarm.demo.child_server import child_server
 
 SIZE = "100m"
 ADAPTERS, RANK, SCALE = 4, 16, 0.5
@@ -101,7 +101,9 @@ def _merged(
 
 
 @contextmanager
-def served(way: str, models: Models) -> Iterator[tuple[Sequence[Client], Sequence[str | None], int]]:
+def served(
+    way: str, models: Models
+) -> Iterator[tuple[Sequence[Client], Sequence[str | None], int]]:
     """A client and a model's name for each fine-tune, and the servers' process ids' memory."""
     options = ["--kv-cache-mib", str(KV_MIB), "--max-running", str(SESSIONS)]
     folders = models.merged if way == "merged" else [models.plain]
