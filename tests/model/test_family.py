@@ -109,7 +109,12 @@ def test_a_router_with_a_correction_is_read_and_has_the_family_s_defaults() -> N
     assert read_corrected_router(Fields(path, {}), experts=64, scale=2.5) == Router(
         num_experts=64, per_token=8, scores="sigmoid", normalise=True, correction=True, scale=2.5
     )
-    said = {"num": 12, "n_routed_experts": 96, "num_experts_per_tok": 3, "norm_topk_prob": False}
+    said: dict[str, Any] = {
+        "num": 12,
+        "n_routed_experts": 96,
+        "num_experts_per_tok": 3,
+        "norm_topk_prob": False,
+    }
     said |= {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5}
     read = read_corrected_router(
         Fields(path, said), "num", experts=64, per_token=2, scale=2.5, least_sum=1e-20
