@@ -6,7 +6,7 @@ What a family's checkpoints leave out gets the default that ``transformers`` has
 
 from dataclasses import replace
 
-from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig, Router
+from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig
 from runtime.model.config_fields import Fields
 from runtime.model.expert_families import SHARED_EXPERTS
 from runtime.model.family import (
@@ -14,6 +14,7 @@ from runtime.model.family import (
     TensorNames,
     read_activation,
     read_attention,
+    read_corrected_router,
     read_decoder,
     read_layer_types,
     read_listed,
@@ -57,16 +58,7 @@ def _read_exaone_moe(fields: Fields, _: int | None) -> ModelConfig:
     mixers, context = _read_mixers(fields, count)
     size, activation = fields.size("moe_intermediate_size", 1024), read_activation(fields)
     experts = Experts(
-        router=Router(
-            num_experts=fields.size("num_experts", 64),
-            per_token=fields.size("num_experts_per_tok", 8),
-            scores="sigmoid",
-            normalise=fields.flag("norm_topk_prob", True),
-            correction=True,
-            groups=fields.size("n_group", 1),
-            chosen_groups=fields.size("topk_group", 1),
-            scale=fields.number("routed_scaling_factor", 2.5),
-        ),
+        router=read_corrected_router(fields, "num_experts", experts=64, scale=2.5),
         each=Gated(size=size, activation=activation),
         shared=Gated(size=size * fields.size("num_shared_experts", 1), activation=activation),
     )

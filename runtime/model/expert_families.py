@@ -13,6 +13,7 @@ from runtime.model.family import (
     TensorNames,
     read_activation,
     read_attention,
+    read_corrected_router,
     read_decoder,
     read_layer_types,
     read_listed,
@@ -164,16 +165,7 @@ def _read_glm4_moe(fields: Fields, _: int | None) -> ModelConfig:
     size, activation = fields.size("moe_intermediate_size", 1408), read_activation(fields)
     fields.whole("scoring_func", "sigmoid", "sigmoid")
     experts = Experts(
-        router=Router(
-            num_experts=fields.size("n_routed_experts", 128),
-            per_token=fields.size("num_experts_per_tok", 8),
-            scores="sigmoid",
-            normalise=fields.flag("norm_topk_prob", True),
-            correction=True,
-            groups=fields.size("n_group", 1),
-            chosen_groups=fields.size("topk_group", 1),
-            scale=fields.number("routed_scaling_factor", 1.0),
-        ),
+        router=read_corrected_router(fields, experts=128),
         each=Gated(size=size, activation=activation),
         shared=Gated(size=size * fields.size("n_shared_experts", 1), activation=activation),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from runtime.model.config import Activation, Attention, Gated, Layer, ModelConfig
+from runtime.model.config import Activation, Attention, Gated, Layer, ModelConfig, Router
 from runtime.model.config_fields import Fields
 from runtime.model.schemes import Quantisation
 
@@ -85,6 +85,34 @@ def read_attention(fields: Fields, head_dim: int | None = None, **own: Any) -> A
 def read_mlp(fields: Fields, **own: Any) -> Gated:
     """The configuration of the one MLP of a layer."""
     return Gated(size=fields.size("intermediate_size"), **own)
+
+
+def read_corrected_router(
+    fields: Fields,
+    name: str = "n_routed_experts",
+    *,
+    experts: int,
+    per_token: int = 8,
+    scale: float = 1.0,
+    least_sum: float = 0.0,
+) -> Router:
+    """Sigmoids with a correction, in groups; ``name`` says how many experts there are, and the
+    numbers are defaults, but ``least_sum``, which is the family's.
+
+    Raises:
+        LoadError: a field has another type or size.
+    """
+    return Router(
+        num_experts=fields.size(name, experts),
+        per_token=fields.size("num_experts_per_tok", per_token),
+        scores="sigmoid",
+        normalise=fields.flag("norm_topk_prob", True),
+        correction=True,
+        groups=fields.size("n_group", 1),
+        chosen_groups=fields.size("topk_group", 1),
+        scale=fields.number("routed_scaling_factor", scale),
+        least_sum=least_sum,
+    )
 
 
 def read_decoder(

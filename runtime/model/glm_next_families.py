@@ -5,12 +5,13 @@ What is left out gets the default that ``transformers`` has for it. No layer kno
 fields of rope say nothing.
 """
 
-from runtime.model.config import Experts, Gated, Layer, ModelConfig, Router
+from runtime.model.config import Experts, Gated, Layer, ModelConfig
 from runtime.model.config_fields import Fields
 from runtime.model.family import (
     Family,
     TensorNames,
     read_activation,
+    read_corrected_router,
     read_decoder,
     read_listed_if_there,
 )
@@ -114,17 +115,7 @@ def _experts(fields: Fields, limit: float) -> Experts:
     fields.whole("topk_method", "noaux_tc", "noaux_tc: experts are chosen with a correction")
     fields.whole("moe_layer_freq", 1, "1")
     each = fields.size("moe_intermediate_size", 2048)
-    router = Router(
-        num_experts=fields.size("n_routed_experts", 288),
-        per_token=fields.size("num_experts_per_tok", 8),
-        scores="sigmoid",
-        normalise=fields.flag("norm_topk_prob", True),
-        correction=True,
-        groups=fields.size("n_group", 1),
-        chosen_groups=fields.size("topk_group", 1),
-        scale=fields.number("routed_scaling_factor", 2.5),
-        least_sum=1e-20,
-    )
+    router = read_corrected_router(fields, experts=288, scale=2.5, least_sum=1e-20)
     wide = each * fields.size("n_shared_experts", 1)
     return Experts(
         router=router,

@@ -12,6 +12,7 @@ from runtime.model.family import (
     TensorNames,
     read_activation,
     read_attention,
+    read_corrected_router,
     read_decoder,
 )
 from runtime.model.recurrent import Mamba2
@@ -197,17 +198,7 @@ def _nemotron_experts(fields: Fields) -> Experts:
     fields.whole("n_shared_experts", 1, "1: this model type has one that every token takes")
     bias = fields.flag("mlp_bias", False)
     return Experts(
-        router=Router(
-            num_experts=fields.size("n_routed_experts", 8),
-            per_token=fields.size("num_experts_per_tok", 2),
-            scores="sigmoid",
-            normalise=fields.flag("norm_topk_prob", True),
-            correction=True,
-            groups=fields.size("n_group", 1),
-            chosen_groups=fields.size("topk_group", 1),
-            scale=fields.number("routed_scaling_factor", 1.0),
-            least_sum=1e-20,
-        ),
+        router=read_corrected_router(fields, experts=8, per_token=2, least_sum=1e-20),
         each=Plain(size=fields.size("moe_intermediate_size", 7688)),
         shared=Plain(size=fields.size("moe_shared_expert_intermediate_size", 7688), bias=bias),
     )

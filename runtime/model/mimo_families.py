@@ -5,13 +5,14 @@ What a checkpoint leaves out gets the default that ``transformers`` has for it.
 
 from dataclasses import replace
 
-from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig, Router
+from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig
 from runtime.model.config_fields import Fields
 from runtime.model.family import (
     SWITCHED,
     Family,
     TensorNames,
     read_activation,
+    read_corrected_router,
     read_decoder,
     read_listed,
     rotated_dimensions,
@@ -30,16 +31,7 @@ def _read_mimo_v2_flash(fields: Fields, _: int | None) -> ModelConfig:
     full, sliding, context = _read_mixers(fields)
     activation = read_activation(fields)
     experts = Experts(
-        router=Router(
-            num_experts=fields.size("n_routed_experts", 256),
-            per_token=fields.size("num_experts_per_tok", 8),
-            scores="sigmoid",
-            normalise=fields.flag("norm_topk_prob", True),
-            correction=True,
-            groups=fields.size("n_group", 1),
-            chosen_groups=fields.size("topk_group", 1),
-            scale=fields.number("routed_scaling_factor", 1.0),
-        ),
+        router=read_corrected_router(fields, experts=256),
         each=Gated(size=fields.size("moe_intermediate_size", 2048), activation=activation),
     )
     mlp = Gated(size=fields.size("intermediate_size", 16384), activation=activation)

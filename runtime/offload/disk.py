@@ -1,9 +1,10 @@
-"""KV on disk: one file of slots that survives a restart, and orders carried out beside steps.
+"""KV on disk: a folder with one file of slots, which survives a restart.
 
 A slot holds one block: a header with everything that says whose and which tokens' KV it is,
 and the bytes. Both are checksummed, so that a torn or flipped slot is noticed when it is
 read; nothing is synced, for what is lost is computed again. Which block goes where is
-``radix_cache.tiers``'s decision; which bytes it has in memory, ``runtime.offload.transfer``'s.
+``radix_cache.tiers``'s decision; which bytes it has in memory, ``runtime.offload.transfer``'s;
+what carries that out beside steps, ``runtime.offload.disk_orders``'.
 
 Always true: one process has the folder at a time, and what it holds is of the model that
 its mark names.
@@ -12,16 +13,12 @@ its mark names.
 import contextlib
 import fcntl
 import json
-import logging
 import os
 import stat
 import struct
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +27,10 @@ import xxhash
 from radix_cache.block_pool import BlockArray
 from radix_cache.edge import TokenArray
 from radix_cache.keys import chain_keys
-from radix_cache.transfers import BlockMove, Content, RunContent, StoredRun
-
-log = logging.getLogger(__name__)
+from radix_cache.transfers import Content, RunContent, StoredRun
 
 MARK_BYTES: Final = 17
-"""The length of what is said of a slot's content (``SlotStore.mark``)."""
+"""The length of what is said of a slot's content (``disk_orders.SlotStore.mark``)."""
 ByteRows = npt.NDArray[np.uint8]
 """[rows, block_bytes]"""
 NearRows = tuple[ByteRows, BlockArray]
@@ -167,7 +162,7 @@ class SlotFile:
         keys = [content.parent_key, *chain_keys(content.parent_key, content.tokens, size)]
         total = 0
         for index, (block, row) in enumerate(zip(blocks.tolist(), rows.tolist(), strict=True)):
-            payload = _payload(memory[row], near, index)
+            payload = slot_payload(memory[row], near, index)
             header = self._header(
                 content.tenant,
                 content.position + index,
@@ -221,13 +216,13 @@ class SlotFile:
         return size
 
     def mark(self, block: int) -> bytes:
-        """See ``SlotStore.mark``: the chained key of the tokens, and whether rows of layers with a
-        window are missing."""
+        """See ``disk_orders.SlotStore.mark``: the chained key of the tokens, and whether rows of
+        layers with a window are missing."""
         key = self._keys.get(block)
         return b"" if key is None else key + bytes([block in self._bare])
 
     def expect(self, block: int, mark: bytes) -> None:
-        """See ``SlotStore.expect``."""
+        """See ``disk_orders.SlotStore.expect``."""
         self._note(block, mark[:-1], bare=bool(mark[-1]))
 
     def _header(
@@ -278,10 +273,14 @@ class SlotFile:
         return content, key, checksum
 
 
-def _payload(
+def slot_payload(
     row: npt.NDArray[np.uint8], near: NearRows | None, index: int
 ) -> list[npt.NDArray[np.uint8]]:
-    """The content of a slot: that of the block with number ``index`` of a run."""
+    """The content of a slot: that of the block with number ``index`` of a run.
+
+    ``row``, uint8 [bytes], and behind it, where the block has one, its row of ``near``, uint8
+    [bytes]; both are views.
+    """
     if near is None or near[1][index] < 0:
         return [row]
     memory, places = near
@@ -358,173 +357,3 @@ def _json(text: bytes) -> Any:
         return json.loads(text)
     except ValueError:
         return None
-
-
-class SlotStore(Protocol):
-    """A file of slots; its methods block, one thread calls them at a time."""
-
-    block_bytes: int
-
-    def write(
-        self,
-        content: Content,
-        blocks: BlockArray,
-        memory: ByteRows,
-        rows: BlockArray,
-        near: NearRows | None = None,
-    ) -> int:
-        """Write ``memory[rows[i]]`` to slot ``blocks[i]``, and what ``near`` has of it; returns how
-        many bytes that are. Raises OSError."""
-        ...
-
-    def read(
-        self,
-        block: int,
-        row: npt.NDArray[np.uint8],
-        near: npt.NDArray[np.uint8] | None = None,
-    ) -> int:
-        """Read a slot into ``row`` and ``near``; returns how many bytes that are. Raises
-        DamagedSlot, OSError."""
-        ...
-
-    def mark(self, block: int) -> bytes:
-        """``MARK_BYTES`` bytes that say of what a slot holds something, the same on each rank of a
-        model; none where it is not known."""
-        ...
-
-    def expect(self, block: int, mark: bytes) -> None:
-        """Have ``read`` refuse a slot that holds something of anything else."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class KVStore:
-    """Carries out orders from and to a file of slots on a thread of its own, one by one.
-
-    Args:
-        file: the slots.
-        worker: runs one task at a time, in order.
-        ended: is told each order that is over, as ``take_over`` tells it, by the thread that
-            carried it out.
-    """
-
-    def __init__(
-        self,
-        file: SlotStore,
-        worker: Executor,
-        *,
-        ended: Callable[[int, bool], None] = lambda number, ok: None,
-    ) -> None:
-        self.file = file
-        self._worker = worker
-        self._ended = ended
-        self._over: deque[tuple[int, bool]] = deque()
-        self.damaged_blocks = 0
-        """Blocks that were read and were not what had been written."""
-        self.bytes_read = self.bytes_written = 0
-        self.read_s = self.write_s = 0.0
-
-    def write(
-        self,
-        move: BlockMove,
-        memory: ByteRows,
-        rows: BlockArray,
-        arrived: Callable[[], None],
-        *,
-        near: NearRows | None = None,
-    ) -> None:
-        """Take the order to write ``memory[rows]`` and ``near``, once ``arrived`` returns."""
-        self._worker.submit(self._write, move, memory, rows, arrived, near)
-
-    def read(
-        self,
-        move: BlockMove,
-        memory: ByteRows,
-        rows: BlockArray,
-        arrived: Callable[[], None],
-        done: Callable[[], object],
-        *,
-        near: NearRows | None = None,
-    ) -> None:
-        """Take the order to read into ``memory[rows]`` and ``near``, once ``arrived`` returns;
-        ``done`` is called when all of them hold what was written."""
-        self._worker.submit(self._read, move, memory, rows, (arrived, done), near)
-
-    def marks(self, blocks: BlockArray) -> list[bytes]:
-        """The marks of slots (``SlotStore.mark``); no order to write to them is under way."""
-        return [self.file.mark(block) for block in blocks.tolist()]
-
-    def expect(self, blocks: BlockArray, marks: Sequence[bytes]) -> None:
-        """Have orders to read these slots refuse those that hold something else."""
-        for block, mark in zip(blocks.tolist(), marks, strict=True):
-            self.file.expect(block, mark)
-
-    def take_over(self) -> Iterator[tuple[int, bool]]:
-        """Orders that are over since the last call: their numbers, and whether all is well."""
-        while self._over:
-            yield self._over.popleft()
-
-    def close(self) -> None:
-        """End the thread and give the folder back. Orders not begun are dropped."""
-        self._worker.shutdown(cancel_futures=True)
-        self.file.close()
-
-    def _write(
-        self,
-        move: BlockMove,
-        memory: ByteRows,
-        rows: BlockArray,
-        arrived: Callable[[], None],
-        near: NearRows | None,
-    ) -> None:
-        started, ok = time.perf_counter(), False
-        try:
-            arrived()
-            assert move.content is not None
-            written = self.file.write(move.content, move.target_blocks, memory, rows, near)
-            ok = True
-            self.bytes_written += written
-        except OSError as error:
-            log.warning("disk cache is not written any more: %s", error)
-        except Exception:
-            log.exception("an order to the disk cache failed")
-        self.write_s += time.perf_counter() - started
-        self._end(move.number, ok)
-
-    def _read(
-        self,
-        move: BlockMove,
-        memory: ByteRows,
-        rows: BlockArray,
-        around: tuple[Callable[[], None], Callable[[], object]],
-        near: NearRows | None,
-    ) -> None:
-        started, damaged = time.perf_counter(), len(rows)
-        arrived, done = around
-        try:
-            arrived()
-            blocks = move.source_blocks.tolist()
-            damaged = sum(
-                not self._read_block(block, _payload(memory[row], near, index))
-                for index, (block, row) in enumerate(zip(blocks, rows.tolist(), strict=True))
-            )
-            if not damaged:
-                done()
-        except Exception:
-            log.exception("an order from the disk cache failed")
-        self.damaged_blocks += damaged
-        self.read_s += time.perf_counter() - started
-        self._end(move.number, not damaged)
-
-    def _end(self, number: int, ok: bool) -> None:
-        self._over.append((number, ok))
-        self._ended(number, ok)
-
-    def _read_block(self, block: int, parts: list[npt.NDArray[np.uint8]]) -> bool:
-        try:
-            self.bytes_read += self.file.read(block, *parts)
-        except (DamagedSlot, OSError) as error:
-            log.warning("a block of the disk cache is computed again: %s", error)
-            return False
-        return True

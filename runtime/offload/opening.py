@@ -26,7 +26,8 @@ from runtime.model.sources import folder_of, gguf_file_in
 from runtime.model.state_plan import StatePlan
 from runtime.model.weights import LoadedModel, free_memory_bytes
 from runtime.offload.below_plan import WindowParts, plan_below
-from runtime.offload.disk import KVStore, SlotFile, StoreError
+from runtime.offload.disk import SlotFile, StoreError
+from runtime.offload.disk_orders import KVStore
 from runtime.offload.rank_moves import RankMoves
 from runtime.offload.state_copies import StateCopies
 from runtime.offload.state_file import StateFile

@@ -148,11 +148,11 @@ class StateFile:
         return self.block_bytes
 
     def mark(self, block: int) -> bytes:
-        """See ``SlotStore.mark``."""
+        """See ``disk_orders.SlotStore.mark``."""
         return self._marks.get(block, b"")
 
     def expect(self, block: int, mark: bytes) -> None:
-        """See ``SlotStore.expect``."""
+        """See ``disk_orders.SlotStore.expect``."""
         self._marks[block] = mark
 
     def _header(self, content: StateContent, checksum: bytes) -> bytes:

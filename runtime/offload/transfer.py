@@ -21,7 +21,8 @@ from radix_cache.transfers import NO_ROWS, BlockMove
 from runtime.model.kv_pool import KVPool
 from runtime.offload.checksums import HostMemoryDamaged
 from runtime.offload.copies import Copies, copies_of
-from runtime.offload.disk import KVStore, NearRows
+from runtime.offload.disk import NearRows
+from runtime.offload.disk_orders import KVStore
 from runtime.offload.flights import Flight, KindOfRows, Leg
 from runtime.offload.rank_moves import RankMoves
 

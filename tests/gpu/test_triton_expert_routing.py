@@ -39,6 +39,7 @@ def test_the_experts_of_torch_are_chosen(name: str, corrected: bool, device: tor
     assert torch.allclose(found[0].cpu(), wanted[0], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.filterwarnings("ignore:(All-NaN|invalid value):RuntimeWarning")  # the interpreter's
 @pytest.mark.parametrize("name", ROUTINGS)
 def test_numbers_that_are_none_stay_with_their_token(name: str, device: torch.device) -> None:
     experts, routing = ROUTINGS[name]

@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
-from runtime.model.config import Experts, LoadError
+from runtime.model.config import Experts, LoadError, Router
 from runtime.model.config_fields import Fields
 from runtime.model.dense_families import DENSE_FAMILIES
 from runtime.model.expert_families import EXPERT_FAMILIES
-from runtime.model.family import SWITCHED, read_layer_types, read_listed, rotated_dimensions
+from runtime.model.family import (
+    SWITCHED,
+    read_corrected_router,
+    read_layer_types,
+    read_listed,
+    rotated_dimensions,
+)
 from runtime.model.hf_config import read_model_config
 from runtime.model.mimo_families import MIMO_FAMILIES
 from runtime.model.minimax_families import MINIMAX_FAMILIES
@@ -96,6 +102,36 @@ def test_a_part_of_a_head_is_stated_in_either_place() -> None:
         ({"partial_rotary_factor": 0.25}, {"partial_rotary_factor": 1}, 16),
     ):
         assert rotated_dimensions(Fields(path, whole), Fields(path, rope), 16, 0.5) == rotated
+
+
+def test_a_router_with_a_correction_is_read_and_has_the_family_s_defaults() -> None:
+    path = Path("c")
+    assert read_corrected_router(Fields(path, {}), experts=64, scale=2.5) == Router(
+        num_experts=64, per_token=8, scores="sigmoid", normalise=True, correction=True, scale=2.5
+    )
+    said: dict[str, Any] = {
+        "num": 12,
+        "n_routed_experts": 96,
+        "num_experts_per_tok": 3,
+        "norm_topk_prob": False,
+    }
+    said |= {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5}
+    read = read_corrected_router(
+        Fields(path, said), "num", experts=64, per_token=2, scale=2.5, least_sum=1e-20
+    )
+    assert read == Router(
+        num_experts=12,
+        per_token=3,
+        scores="sigmoid",
+        normalise=False,
+        correction=True,
+        groups=4,
+        chosen_groups=2,
+        scale=1.5,
+        least_sum=1e-20,
+    )
+    assert read_corrected_router(Fields(path, {}), experts=9, per_token=2).per_token == 2
+    assert read_corrected_router(Fields(path, said), experts=9).num_experts == 96
 
 
 @pytest.mark.parametrize("wrapper", ["mistral3", "gemma3", "llava"])

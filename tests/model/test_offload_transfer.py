@@ -18,7 +18,8 @@ from runtime.model.kv_pool import KVPool, PoolPart
 from runtime.model.presets import random_model_config
 from runtime.offload.checksums import HostChecksums, HostMemoryDamaged
 from runtime.offload.copies import Copy, StreamCopies, ThreadCopies
-from runtime.offload.disk import ByteRows, KVStore, SlotFile
+from runtime.offload.disk import ByteRows, SlotFile
+from runtime.offload.disk_orders import KVStore
 from runtime.offload.transfer import KVTransfer
 from tests.support.executors import AtOnce, Later
 from tests.support.streams import Timeline

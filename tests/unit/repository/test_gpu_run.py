@@ -1,12 +1,14 @@
 """Measurements one by one: what dies, hangs or gets no time costs no other its result."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.architecture import ROOT, imported_at_load
 from tools import gpu_run
 from tools.gpu_run import PARTS, Measurement, environment, last_json, run
 from tools.gpu_server import steps
@@ -79,6 +81,44 @@ def test_the_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_the_value_is_the_last_line_of_json(said: str, value: object) -> None:
     assert last_json(said) == value
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_a_part_imports_is_named_for_the_machine_that_runs_it(part: str) -> None:
+    named = {"pytest"}
+    for file in ("gpu-wheels.txt", "kernels-constraints.txt"):
+        lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+        named |= {line.partition("==")[0] for line in lines if not line.startswith("#")}
+    installs = re.search(r"-r gpu-wheels.txt (.*)", (ROOT / "Makefile").read_text("utf-8"))
+    assert installs is not None
+    named |= set(installs[1].split())
+    commands = [each for measurement in PARTS[part] for each in each_command(measurement)]
+    for command in commands:
+        imported = loaded_by(command[command.index("-m") + 1])
+        assert {name.replace("_", "-") for name in imported} <= named, command
+
+
+def each_command(measurement: Measurement) -> tuple[tuple[str, ...], ...]:
+    return (measurement.command, measurement.rehearsed or measurement.command)
+
+
+def loaded_by(program: str) -> set[str]:
+    """Packages of others that are imported when ``python -m program`` begins."""
+    waiting, seen, others = [program, f"{program}.__main__"], set(), set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        path = ROOT.joinpath(*name.split("."))
+        if (ROOT / name.partition(".")[0]).is_dir():
+            for file in (path.with_suffix(".py"), path / "__init__.py"):
+                if file.is_file():
+                    waiting += imported_at_load(file.read_text(encoding="utf-8"))
+            waiting.append(name.rpartition(".")[0] or name)
+        elif name.partition(".")[0] not in sys.stdlib_module_names:
+            others.add(name.partition(".")[0])
+    return others
 
 
 @pytest.mark.parametrize("part", PARTS)

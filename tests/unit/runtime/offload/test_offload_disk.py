@@ -1,6 +1,5 @@
 """KV on disk: what was written comes back after a restart, or is known to be lost."""
 
-import errno
 import os
 import struct
 from pathlib import Path
@@ -10,64 +9,30 @@ import pytest
 import xxhash
 
 from radix_cache.keys import chain_keys
-from radix_cache.nodes import Tier
-from radix_cache.transfers import BlockMove, RunContent
 from runtime.offload.disk import (
     BLOCKS,
     MARK,
     MARK_BYTES,
     DamagedSlot,
-    KVStore,
     SlotFile,
     StoreError,
-    slot_bytes,
 )
-from tests.support.executors import AtOnce
-
-BLOCK_SIZE, BLOCK_BYTES, SLOTS = 4, 1000, 6
-SLOT = slot_bytes(BLOCK_BYTES)
-ROOT = bytes(16)
-
-
-def open_file(folder: Path, **changes: object) -> SlotFile:
-    settings: dict = {
-        "num_blocks": SLOTS,
-        "block_size": BLOCK_SIZE,
-        "block_bytes": BLOCK_BYTES,
-        "identity": "a model",
-    }
-    return SlotFile(folder, **(settings | changes))
-
-
-def content(
-    count: int, *, tenant: str = "t", position: int = 0, parent: bytes = ROOT
-) -> RunContent:
-    tokens = np.arange(count * BLOCK_SIZE, dtype=np.int32) + 100 * position
-    return RunContent(tenant=tenant, position=position, parent_key=parent, tokens=tokens)
-
-
-def ids(*numbers: int) -> np.ndarray:
-    return np.array(numbers, dtype=np.int32)
-
-
-def memory(rows: int, seed: int = 0) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return rng.integers(0, 256, (rows, BLOCK_BYTES), dtype=np.uint8)
-
-
-def filled(folder: Path) -> tuple[SlotFile, np.ndarray]:
-    """A file with two blocks of a transcript in slots 4 and 1."""
-    file, rows = open_file(folder), memory(3)
-    file.write(content(2), ids(4, 1), rows, ids(0, 2))
-    return file, rows
-
-
-def flip(folder: Path, offset: int) -> None:
-    with open(folder / BLOCKS, "r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 16]))
+from tests.support.slot_files import (
+    BLOCK_BYTES,
+    BLOCK_SIZE,
+    MAIN_BYTES,
+    NEAR_BYTES,
+    ROOT,
+    SLOT,
+    content,
+    filled,
+    flip,
+    ids,
+    memory,
+    open_file,
+    parted,
+    parts,
+)
 
 
 def test_what_was_written_is_read_again(tmp_path: Path) -> None:
@@ -221,85 +186,7 @@ def test_the_file_is_nobody_elses_to_read(tmp_path: Path) -> None:
         assert os.stat(tmp_path / "new" / "folder" / name).st_mode & 0o077 == 0
 
 
-# Orders
-
-
-def nothing() -> None: ...
-
-
-def order(source: Tier, target: Tier, sources: np.ndarray, targets: np.ndarray) -> BlockMove:
-    return BlockMove(
-        number=7,
-        source=source,
-        target=target,
-        source_blocks=sources,
-        target_blocks=targets,
-        content=content(len(sources)) if target == Tier.DISK else None,
-    )
-
-
-def test_orders_end_with_their_number_and_count_bytes(tmp_path: Path) -> None:
-    store, rows = KVStore(open_file(tmp_path), AtOnce()), memory(3)
-    waited: list[int] = []
-    down = order(Tier.HOST, Tier.DISK, ids(2, 0), ids(5, 3))
-    store.write(down, rows, ids(2, 0), lambda: waited.append(1))
-    assert waited == [1]
-    assert list(store.take_over()) == [(7, True)]
-    kept = rows.copy()
-    rows[:] = 0
-    read = order(Tier.DISK, Tier.HOST, ids(5, 3), ids(0, 1))
-    store.read(read, rows, ids(0, 1), nothing, lambda: waited.append(2))
-    assert waited == [1, 2]
-    assert list(store.take_over()) == [(7, True)]
-    assert np.array_equal(rows[:2], kept[[2, 0]])
-    assert store.bytes_written == store.bytes_read == 2 * BLOCK_BYTES
-
-
-def test_a_damaged_block_fails_its_order_and_is_counted(tmp_path: Path) -> None:
-    store, rows = KVStore(open_file(tmp_path), AtOnce()), memory(2)
-    store.write(order(Tier.HOST, Tier.DISK, ids(0, 1), ids(0, 1)), rows, ids(0, 1), nothing)
-    flip(tmp_path, SLOT + 2500)
-    list(store.take_over())
-    sealed: list[int] = []
-    read = order(Tier.DISK, Tier.HOST, ids(0, 1), ids(0, 1))
-    store.read(read, rows, ids(0, 1), nothing, lambda: sealed.append(1))
-    assert sealed == []
-    assert list(store.take_over()) == [(7, False)]
-    assert store.damaged_blocks == 1
-
-
-def test_a_full_disk_fails_the_order_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, rows = filled(tmp_path)
-    store = KVStore(file, AtOnce())
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pwritev", full)
-        down = order(Tier.HOST, Tier.DISK, ids(0), ids(2))
-        store.write(down, rows, ids(0), nothing)
-    assert list(store.take_over()) == [(7, False)]
-    back = np.zeros(BLOCK_BYTES, dtype=np.uint8)
-    file.read(4, back)
-    assert np.array_equal(back, rows[0])
-
-
 # Rows of layers with a window
-
-NEAR_BYTES = 600
-MAIN_BYTES = BLOCK_BYTES - NEAR_BYTES
-
-
-def parted(folder: Path) -> SlotFile:
-    return open_file(folder, near_bytes=NEAR_BYTES)
-
-
-def parts(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    both = memory(rows)
-    return both[:, :MAIN_BYTES].copy(), both[:, MAIN_BYTES:].copy()
 
 
 def test_a_slot_holds_rows_of_windows_where_its_block_has_them(tmp_path: Path) -> None:
@@ -379,20 +266,3 @@ def test_a_folder_where_rows_lie_otherwise_is_refused(tmp_path: Path, first: int
     with pytest.raises(StoreError, match="another model or another layout"):
         open_file(tmp_path, near_bytes=NEAR_BYTES - first)
     open_file(tmp_path, near_bytes=first).close()
-
-
-def test_orders_carry_rows_of_windows_where_there_are_such(tmp_path: Path) -> None:
-    store, (main, near) = KVStore(parted(tmp_path), AtOnce()), parts(3)
-    went = order(Tier.HOST, Tier.DISK, ids(0, 2), ids(5, 3))
-    store.write(went, main, ids(0, 2), lambda: None, near=(near, ids(2, -1)))
-    back, beside = np.zeros_like(main), np.zeros_like(near)
-    done: list[bool] = []
-    came = order(Tier.DISK, Tier.HOST, ids(5, 3), ids(1, 0))
-    store.read(
-        came, back, ids(1, 0), lambda: None, lambda: done.append(True), near=(beside, ids(0, -1))
-    )
-    assert [ok for _, ok in store.take_over()] == [True, True]
-    assert done == [True]
-    assert np.array_equal(back[[1, 0]], main[[0, 2]])
-    assert np.array_equal(beside[0], near[2])
-    assert store.bytes_read == store.bytes_written == 2 * MAIN_BYTES + NEAR_BYTES
