@@ -23,6 +23,7 @@ from runtime.model.gemma4_families import GEMMA4_FAMILIES
 from runtime.model.glm_next_families import GLM_NEXT_FAMILIES
 from runtime.model.hybrid_families import HYBRID_FAMILIES
 from runtime.model.kimi_families import KIMI_FAMILIES
+from runtime.model.laguna_families import LAGUNA_FAMILIES
 from runtime.model.latent_families import LATENT_FAMILIES
 from runtime.model.ling_families import LING_FAMILIES
 from runtime.model.mamba_families import MAMBA_FAMILIES
@@ -36,6 +37,7 @@ FAMILIES: dict[str, Family] = {
     **MORE_DENSE_FAMILIES,
     **EXAONE_FAMILIES,
     **EXPERT_FAMILIES,
+    **LAGUNA_FAMILIES,
     **GEMMA4_FAMILIES,
     **LATENT_FAMILIES,
     **MINIMAX_FAMILIES,

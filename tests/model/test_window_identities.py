@@ -25,6 +25,7 @@ WINDOWED = (
     "gemma3-tiny",
     "gpt-oss-tiny",
     "mimo-v2-tiny",
+    "laguna-tiny",
     "afmoe-tiny",
     "exaone4-tiny",
     "gemma4-tiny",

@@ -122,6 +122,41 @@ def _gemma4(shape: Shape) -> dict[str, Any]:
     }
 
 
+def _rope_by_kind(shape: Shape, share: float = 1.0) -> dict[str, Any]:
+    """Layers that see all are stretched, those with a window are not."""
+    return {
+        "full_attention": {**shape.rope, "partial_rotary_factor": share},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
+    }
+
+
+def _every_second(shape: Shape, first: str, second: str) -> list[str]:
+    return [(first, second)[each % 2] for each in range(shape.layers)]
+
+
+def _laguna(shape: Shape) -> dict[str, Any]:
+    """Gates of heads and of numbers, layers of more heads than others."""
+    heads = [shape.heads + (each % 2) * shape.kv_heads for each in range(shape.layers)]
+    return {
+        "rope_parameters": _rope_by_kind(shape, 1.0 if shape.heads == 5 else 0.5),
+        "head_dim": 12,
+        "num_attention_heads_per_layer": None if shape.heads == 5 else heads,
+        "attention_bias": shape.tied,
+        "gating": {16: True, 8: "per-head", 12: "per-element"}[shape.head_dim],
+        "sliding_window": shape.window,
+        "layer_types": _every_second(shape, "full_attention", "sliding_attention"),
+        "num_experts": 7,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 20,
+        "moe_routed_scaling_factor": 1.7,
+        "moe_router_logit_softcapping": 1.3 if shape.tied else 0.0,
+        "mlp_layer_types": None
+        if shape.tied
+        else ["sparse", "dense", *["sparse"] * (shape.layers - 2)],
+    }
+
+
 def _part(shape: Shape, share: float) -> dict[str, Any]:
     return {"rope_parameters": {**shape.rope, "partial_rotary_factor": share}}
 
@@ -585,6 +620,21 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "route_scale": 1.7,
             "num_dense_layers": 1 + shape.tied,
             "mup_enabled": not shape.tied,
+        },
+    ),
+    "laguna": ("Laguna", _laguna),
+    "mellum": (
+        "Mellum",
+        lambda shape: {
+            **_experts(shape),
+            "rope_parameters": _rope_by_kind(shape),
+            "head_dim": 14,
+            "attention_bias": shape.tied,
+            "sliding_window": shape.window,
+            "layer_types": _every_second(shape, "sliding_attention", "full_attention"),
+            "num_experts": 7,
+            "moe_intermediate_size": 24,
+            "mlp_layer_types": ["sparse", "dense", *["sparse"] * (shape.layers - 2)],
         },
     ),
     "hy_v3": (
