@@ -31,6 +31,7 @@ from runtime.model.mimo_families import MIMO_FAMILIES
 from runtime.model.minimax_families import MINIMAX_FAMILIES
 from runtime.model.more_dense_families import MORE_DENSE_FAMILIES
 from runtime.model.quantisation import read_quantisation
+from runtime.model.step_families import STEP_FAMILIES
 
 FAMILIES: dict[str, Family] = {
     **DENSE_FAMILIES,
@@ -42,6 +43,7 @@ FAMILIES: dict[str, Family] = {
     **LATENT_FAMILIES,
     **MINIMAX_FAMILIES,
     **MIMO_FAMILIES,
+    **STEP_FAMILIES,
     **COMPRESSED_FAMILIES,
     **HYBRID_FAMILIES,
     **DELTA_FAMILIES,
@@ -62,6 +64,7 @@ _TEXT_PART = {
     "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "step3p7": "step3p5",
 }
 """``model_type`` of a wrapper's text part where that does not say."""
 

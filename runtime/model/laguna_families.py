@@ -26,13 +26,14 @@ from runtime.model.rope_fields import rope_of
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _SPARSE = {"dense": False, "sparse": True}
 
-_Ropes = Mapping[str, Mapping[str, Any]]
+KindRopes = Mapping[str, Mapping[str, Any]]
+"""Of each kind of layers the object of its positions."""
 
-_LAGUNA_ROPES: _Ropes = {
+_LAGUNA_ROPES: KindRopes = {
     _FULL: {"rope_theta": 500000.0, "partial_rotary_factor": 0.5},
     _SLIDING: {"rope_theta": 10000.0},
 }
-_MELLUM_ROPES: _Ropes = {_FULL: {"rope_theta": 500000.0}, _SLIDING: {"rope_theta": 10000.0}}
+_MELLUM_ROPES: KindRopes = {_FULL: {"rope_theta": 500000.0}, _SLIDING: {"rope_theta": 10000.0}}
 
 
 def _read_laguna(fields: Fields, _: int | None) -> ModelConfig:
@@ -108,20 +109,22 @@ def _read_heads(fields: Fields, usual: int, count: int) -> list[int]:
 
 
 def _read_mixers(
-    fields: Fields, count: int, mixer: Attention, ropes: _Ropes, *, window: int
+    fields: Fields, count: int, mixer: Attention, ropes: KindRopes, *, window: int
 ) -> tuple[list[Attention], int]:
     """Attention of each layer, and the context; ``ropes``: of each kind, where none is given,
     ``window``: likewise."""
     windowed = read_layer_types(fields, (False,) * count)
     found, context = {}, 0
     for has in sorted(set(windowed), reverse=True):  # the last say how long: those that see all
-        rope, context = _read_rope(fields, _SLIDING if has else _FULL, ropes, mixer.head_dim)
+        rope, context = read_rope_by_kind(fields, _SLIDING if has else _FULL, ropes, mixer.head_dim)
         seen = fields.size("sliding_window", window) if has else None
         found[has] = replace(mixer, rope=rope, window=seen)
     return [found[has] for has in windowed], context
 
 
-def _read_rope(fields: Fields, kind: str, ropes: _Ropes, head_dim: int) -> tuple[RopeConfig, int]:
+def read_rope_by_kind(
+    fields: Fields, kind: str, ropes: KindRopes, head_dim: int
+) -> tuple[RopeConfig, int]:
     """Positions of layers of one kind, and the context. Each kind has an object within
     ``rope_parameters``; earlier folders have that of layers with a window beside it."""
     given, beside = fields.within("rope_parameters"), fields.within("swa_rope_parameters")

@@ -26,6 +26,7 @@ WINDOWED = (
     "gpt-oss-tiny",
     "mimo-v2-tiny",
     "laguna-tiny",
+    "step3.5-tiny",
     "afmoe-tiny",
     "exaone4-tiny",
     "gemma4-tiny",

@@ -7,10 +7,11 @@ original rope lengths below and above the longest prompt.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import transformers
+from transformers.modeling_outputs import CausalLMOutput
 
 from tests.support.byte_tokenizer import files
 
@@ -154,6 +155,31 @@ def _laguna(shape: Shape) -> dict[str, Any]:
         "mlp_layer_types": None
         if shape.tied
         else ["sparse", "dense", *["sparse"] * (shape.layers - 2)],
+    }
+
+
+def _step3p5(shape: Shape) -> dict[str, Any]:
+    """Layers with a window have more heads; inner values are held in some layers, within as much as
+    half of them reach."""
+    held = [0.0, 0.4, None] if shape.tied else [0.05, None, 0.0]
+    return {
+        "pad_token_id": 0,
+        "rope_parameters": _rope_by_kind(shape, 1.0 if shape.heads == 5 else 0.5),
+        "head_dim": 12,
+        "num_sliding_attention_heads": None if shape.heads == 5 else shape.heads + shape.kv_heads,
+        "query_pre_attn_scalar": 20 if shape.tied else None,
+        "sliding_window": shape.window,
+        "layer_types": _every_second(shape, "full_attention", "sliding_attention"),
+        "n_routed_experts": 7,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 24,
+        "share_expert_dim": 20,
+        "moe_router_scaling_factor": 1.7,
+        "swiglu_limits": None
+        if shape.heads == 5
+        else [held[each % 3] for each in range(shape.layers)],
+        "swiglu_limits_shared": [held[(each + 1) % 3] for each in range(shape.layers)],
+        "mlp_layer_types": ["dense", *["sparse"] * (shape.layers - 1)],
     }
 
 
@@ -637,6 +663,7 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "mlp_layer_types": ["sparse", "dense", *["sparse"] * (shape.layers - 2)],
         },
     ),
+    "step3p5": ("Step3p7", _step3p5),
     "hy_v3": (
         "HYV3",
         lambda shape: {
@@ -673,13 +700,15 @@ def make(family: str, shape: Shape, *, seed: int) -> transformers.PreTrainedMode
     if "gemma4" in family:
         config._attn_implementation = "sdpa"  # the other's softmax is in float32
         config.output_hidden_states = True  # else shared layers need layers' inputs there
+    if family == "step3p5":
+        return disturbed(_Step3p5(config).eval(), seed)
     model = getattr(transformers, f"{FAMILIES[family][0]}ForCausalLM")(config).eval()
     return disturbed(model, seed)
 
 
 def _config(family: str, shape: Shape) -> Any:
     name, own = FAMILIES[family]
-    suffix = "TextConfig" if name.startswith(("Gemma", "MiniMaxM3")) else "Config"
+    suffix = "TextConfig" if name.startswith(("Gemma", "MiniMaxM3", "Step3p7")) else "Config"
     return getattr(transformers, f"{name}{suffix}")(**{**shape.fields, **own(shape)})
 
 
@@ -691,6 +720,7 @@ WRAPPERS = {
     "mistral3 around mistral4": ("mistral4", "Mistral3"),
     "gemma3": ("gemma3_text", "Gemma3"),
     "minimax_m3_vl": ("minimax_m3_vl_text", "MiniMaxM3VL"),
+    "step3p7": ("step3p5", "Step3p7"),
 }
 """The text part of each, and what its classes are called."""
 
@@ -725,6 +755,8 @@ def make_wrapper(wrapper: str, shape: Shape, *, seed: int) -> transformers.PreTr
         return disturbed(model, seed)
     if name == "MiniMaxM3VL":
         return _minimax_m3(text, shape, seed)
+    if name == "Step3p7":
+        return _step3p7(text, shape, seed)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "image_size": 16}
     kind = "pixtral" if name == "Mistral3" else "siglip_vision_model"
     vision = {"model_type": kind, **sizes, "num_attention_heads": 1, "patch_size": 4}
@@ -753,6 +785,34 @@ def _minimax_m3(text: str, shape: Shape, seed: int) -> transformers.PreTrainedMo
     config._attn_implementation = "eager"
     model = transformers.MiniMaxM3SparseForConditionalGeneration(config).eval()
     return disturbed(model, seed)
+
+
+def _step3p7(text: str, shape: Shape, seed: int) -> transformers.PreTrainedModel:
+    vision = {**_SMALL_PART, "hidden_size": 16, "image_size": 28, "patch_size": 14}
+    config = transformers.Step3p7Config(
+        text_config=_config(text, shape).to_dict(),
+        vision_config=vision,
+        tie_word_embeddings=shape.tied,
+    )
+    config.text_config._experts_implementation = "eager"
+    config._attn_implementation = "eager"
+    return disturbed(transformers.Step3p7ForConditionalGeneration(config).eval(), seed)
+
+
+class _Step3p5(transformers.Step3p7PreTrainedModel):  # type: ignore[misc]
+    """The text part alone, which ``transformers`` has no head for."""
+
+    config_class = transformers.Step3p7TextConfig
+    _tied_weights_keys: ClassVar = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model = transformers.Step3p7TextModel(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def forward(self, ids: torch.Tensor) -> CausalLMOutput:
+        return CausalLMOutput(logits=self.lm_head(self.model(ids).last_hidden_state))
 
 
 def disturbed(model: transformers.PreTrainedModel, seed: int) -> transformers.PreTrainedModel:

@@ -10,6 +10,7 @@ EXPERTS = (
     "minimax-m3-tiny",
     "mimo-v2-tiny",
     "laguna-tiny",
+    "step3.5-tiny",
     "hy-v3-tiny",
     "afmoe-tiny",
     "ernie4.5-moe-tiny",
