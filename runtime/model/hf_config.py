@@ -31,6 +31,7 @@ from runtime.model.mimo_families import MIMO_FAMILIES
 from runtime.model.minimax_families import MINIMAX_FAMILIES
 from runtime.model.more_dense_families import MORE_DENSE_FAMILIES
 from runtime.model.quantisation import read_quantisation
+from runtime.model.solar_families import SOLAR_FAMILIES
 from runtime.model.step_families import STEP_FAMILIES
 
 FAMILIES: dict[str, Family] = {
@@ -44,6 +45,7 @@ FAMILIES: dict[str, Family] = {
     **MINIMAX_FAMILIES,
     **MIMO_FAMILIES,
     **STEP_FAMILIES,
+    **SOLAR_FAMILIES,
     **COMPRESSED_FAMILIES,
     **HYBRID_FAMILIES,
     **DELTA_FAMILIES,

@@ -664,6 +664,30 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
         },
     ),
     "step3p5": ("Step3p7", _step3p5),
+    "solar_open": (
+        "SolarOpen",
+        lambda shape: {
+            **_experts(shape),
+            "rope_parameters": shape.rope,
+            "head_dim": 14,
+            "attention_bias": shape.tied,
+            "n_routed_experts": 8,
+            "n_group": 4 if shape.tied else 1,
+            "topk_group": 2 if shape.tied else 1,
+            "n_shared_experts": 1 + shape.tied,
+            "moe_intermediate_size": 24,
+            "routed_scaling_factor": 1.7,
+        },
+    ),
+    "iquestcoder": (
+        "IQuestCoder",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "head_dim": None if shape.heads == 5 else 14,
+            "attention_bias": shape.tied,
+            "mlp_bias": not shape.tied,
+        },
+    ),
     "hy_v3": (
         "HYV3",
         lambda shape: {
@@ -702,7 +726,8 @@ def make(family: str, shape: Shape, *, seed: int) -> transformers.PreTrainedMode
         config.output_hidden_states = True  # else shared layers need layers' inputs there
     if family == "step3p5":
         return disturbed(_Step3p5(config).eval(), seed)
-    model = getattr(transformers, f"{FAMILIES[family][0]}ForCausalLM")(config).eval()
+    name = FAMILIES[family][0].replace("IQuestCoder", "Llama")
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
     return disturbed(model, seed)
 
 
