@@ -133,6 +133,9 @@ def read_rope_by_kind(
         rope = given.within(kind)
         if rope is None and _FULL not in given and _SLIDING not in given:
             rope = given if kind == _FULL else beside
+    if given is None:
+        for name in ("rope_scaling", "rope_theta", "swa_rope_parameters"):
+            fields.whole(name, None, "absent: rope_parameters has an object for each kind of layer")
     if rope is None:
         shown = fields.get("rope_parameters")
         raise fields.error("rope_parameters", shown, f"one with an object {kind}")
@@ -140,19 +143,18 @@ def read_rope_by_kind(
         why = f"within rope_parameters.{kind}: programs read it in two ways here"
         fields.whole("partial_rotary_factor", 1.0, why)
     rotated = rotated_dimensions(fields, rope, head_dim, 1.0)
-    theta = ropes[kind]["rope_theta"]
+    theta = rope.number("rope_theta")
     return rope_of(fields, rope, theta=theta, rotated=None if rotated == head_dim else rotated)
 
 
 def _read_sparse(fields: Fields, count: int) -> list[bool]:
     """Which layers have experts; where two lists say it, they say the same."""
     listed = read_listed_if_there(fields, "mlp_layer_types", _SPARSE, count)
-    told = None
-    if fields.get("mlp_only_layers") is not None:
+    told, plain = None, fields.get("mlp_only_layers")
+    if plain is not None or fields.get("decoder_sparse_step", 1) != 1:
         told = sparse_layers(fields, count)
     if listed is not None and told not in (None, listed):
-        shown = fields.get("mlp_only_layers")
-        raise fields.error("mlp_only_layers", shown, "the layers that mlp_layer_types calls dense")
+        raise fields.error("mlp_only_layers", plain, "the layers that mlp_layer_types calls dense")
     return listed or told or [False, *[True] * (count - 1)]
 
 

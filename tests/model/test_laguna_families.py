@@ -124,10 +124,17 @@ def test_layers_with_one_mlp_are_listed_in_either_way(tmp_path: Path) -> None:
     for changes in (
         {"mlp_layer_types": None, "mlp_only_layers": [1, 4], "decoder_sparse_step": 1},
         {"mlp_layer_types": ["sparse", "dense", "sparse"] * 2, "mlp_only_layers": None},
+        {"mlp_layer_types": ["sparse", "dense", "sparse"] * 2, "mlp_only_layers": [1, 4]},
     ):
         layers = read(tmp_path, **changes).layers
         kinds = [isinstance(layer.feed_forward, Experts) for layer in layers]
         assert kinds == [True, False, True] * 2
+
+
+def test_every_so_many_layers_may_have_experts(tmp_path: Path) -> None:
+    changes = {"mlp_layer_types": None, "mlp_only_layers": None, "decoder_sparse_step": 2}
+    layers = read(tmp_path, **changes).layers
+    assert [isinstance(layer.feed_forward, Experts) for layer in layers] == [False, True] * 3
 
 
 @pytest.mark.parametrize(
@@ -146,6 +153,12 @@ def test_layers_with_one_mlp_are_listed_in_either_way(tmp_path: Path) -> None:
         ({"num_attention_heads_per_layer": [8, 6] * 3}, "num_heads 6 is not a multiple"),
         ({"mlp_only_layers": [0, 1]}, r"mlp_only_layers is \[0, 1\], not the layers that"),
         ({"rope_parameters": YARN}, "rope_parameters is .* not one with an object sliding"),
+        ({"rope_parameters": None, "rope_scaling": YARN}, "rope_scaling is .* not absent"),
+        ({"rope_parameters": None, "rope_theta": 7.0}, "rope_theta is 7.0, not absent"),
+        (
+            {"rope_parameters": {**ROPES, "sliding_attention": {}}},
+            "sliding_attention.rope_theta is None, not a number",
+        ),
         ({"partial_rotary_factor": 0.5}, r"is 0.5, not within rope_parameters.sliding_attention"),
         ({"rope_parameters": {"full_attention": YARN}}, "one with an object sliding_attention"),
     ],
