@@ -145,7 +145,9 @@ def _read_ropes(
 ) -> tuple[list[RopeConfig], int]:
     """Positions of each layer, and the context that those say who see all."""
     _checked(fields, "use_rope_layers", len(windowed), bool, "true: all layers know positions")
-    nested = fields.within("rope_parameters")
+    nested, beside = fields.within("rope_parameters"), fields.get("rope_scaling")
+    if nested is not None and beside not in (None, fields.get("rope_parameters")):
+        raise fields.error("rope_scaling", beside, "absent, or what rope_parameters says")
     if nested is not None and (_FULL in nested or _SLIDING in nested):
         by_kind = {
             has: read_rope_by_kind(fields, _SLIDING if has else _FULL, _ROPES, head_dim)

@@ -142,6 +142,12 @@ def test_the_spelling_of_transformers_is_read(tmp_path: Path) -> None:
     assert (experts.router.num_experts, experts.router.scale) == (8, 1.0)
 
 
+def test_the_stretching_may_be_in_either_object_or_in_both(tmp_path: Path) -> None:
+    published = read(tmp_path).layers
+    assert read(tmp_path, rope_parameters=LLAMA3).layers == published
+    assert read(tmp_path, rope_parameters=LLAMA3, rope_scaling=None).layers == published
+
+
 def test_layers_that_all_see_everything_need_no_window(tmp_path: Path) -> None:
     changes = {"layer_types": None, "sliding_window": None, "attention_other_setting": None}
     config = read(tmp_path, **changes, rope_theta=7.0, partial_rotary_factors=None)
@@ -173,6 +179,7 @@ def test_layers_that_all_see_everything_need_no_window(tmp_path: Path) -> None:
         ({"use_rope_layers": [1, 1, 1, 1, 1, 0]}, "use_rope_layers is .* not a list of true"),
         ({"yarn_only_types": None}, r"yarn_only_types is None, not \['full_attention'\]"),
         ({"rope_scaling": {"factor": 2.0}}, "rope_scaling.rope_type is None, not llama3"),
+        ({"rope_parameters": {"rope_theta": 7.0}}, "rope_scaling is .* not absent, or what"),
         ({"rope_theta": [5e6, 1e4]}, "rope_theta is .* not a list for 6 layers"),
         ({"rope_theta": ["1e4"] * 6}, "rope_theta is .* not a list of numbers"),
         ({"partial_rotary_factors": [2.0] * 6}, r"\(layer 0\).partial_rotary_factor is 2.0"),
