@@ -87,6 +87,12 @@ def clamped_silu(gate_up: Tensor, limit: float) -> Tensor:
     return functional.silu(gate.clamp(max=limit)).mul_(up.clamp(-limit, limit))
 
 
+def clamped_after_silu(gate_up: Tensor, limit: float) -> Tensor:
+    """Likewise, of gates that are held below ``limit`` behind SiLU (Step 3.5)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return functional.silu(gate).clamp_(max=limit).mul_(up.clamp(-limit, limit))
+
+
 def squared_relu_reference(x: Tensor) -> Tensor:
     """max(x, 0) ** 2, a new tensor in x's dtype."""
     return functional.relu(x).square()

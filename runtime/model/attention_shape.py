@@ -8,6 +8,7 @@ from runtime.model.kv_shape import KVShape
 from runtime.model.rope_config import PLAIN_ROPE, RopeConfig
 
 NormOfHeads = Literal["each", "all"]
+GateFunction = Literal["sigmoid", "softplus"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,8 @@ class Attention:
     head's queries."""
     gated_heads: bool = False
     """Each head's result is weighed by one sigmoid (LFM3)."""
+    gate_function: GateFunction = "sigmoid"
+    """In the place of the sigmoid of either gate: softplus (Laguna)."""
     value_dim: int | None = None
     """Numbers of a head's values, where they are fewer than those of its keys (MiMo V2); the pool
     has room for as many as a key has."""
@@ -77,6 +80,8 @@ class Attention:
             raise ValueError(f"rope over {rope.rotated} of {self.head_dim} dimensions")
         if self.gate_apart and not self.gated:
             raise ValueError("a matrix for a gate, and nothing is gated")
+        if self.gate_function != "sigmoid" and not (self.gated or self.gated_heads):
+            raise ValueError(f"gates by {self.gate_function}, and nothing is gated")
         if self.value_dim is not None:
             self._check_values(self.value_dim)
         if self.norm == "all" and (self.keys_are_values or self.shares is not None):

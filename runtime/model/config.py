@@ -44,7 +44,7 @@ KeepsKV = Attention | Latent | Compressed
 """Mixers that keep something of every token, in the pool's blocks."""
 Mixer = KeepsKV | Recurrent
 
-Activation = Literal["silu", "gelu_tanh", "clamped_swiglu", "clamped_silu"]
+Activation = Literal["silu", "gelu_tanh", "clamped_swiglu", "clamped_silu", "clamped_after_silu"]
 """The function of the gate (``kernels.activation``)."""
 
 
@@ -55,7 +55,7 @@ class Gated:
     size: int
     activation: Activation = "silu"
     limit: float = 0.0
-    """clamped_swiglu, clamped_silu: gates and values are held within this."""
+    """Of the clamped ones: gates and values are held within this."""
     bias: bool = False
 
     def __post_init__(self) -> None:
@@ -108,6 +108,8 @@ class Router:
     """Factor of the experts' weights."""
     least_sum: float = 0.0
     """Added to the sum that normalised weights are divided by."""
+    logit_cap: float | None = None
+    """Logits x become cap * tanh(x / cap) (Laguna)."""
     table_rows: int | None = None
     """A table of so many rows says of each token id which experts it takes; logits weigh them
     (DeepSeek-V4). None: logits choose them."""
@@ -125,6 +127,8 @@ class Router:
         each = self.num_experts // self.groups
         if self.groups > 1 and each < self.best_of_group:
             raise ValueError(f"groups of {each} experts, at least {self.best_of_group} are needed")
+        if self.logit_cap is not None and self.logit_cap <= 0:
+            raise ValueError(f"experts' logits capped at {self.logit_cap}")
         if self.per_token > self.chosen_groups * each:
             raise ValueError(f"{self.per_token} experts per token of {self.chosen_groups * each}")
         if self.table_rows is not None and (self.correction or self.groups > 1 or self.scaled):

@@ -43,6 +43,10 @@ _MOST = {
     "swa_num_key_value_heads": 65_536,
     "dense_intermediate_size": 1 << 24,
     "shared_intermediate_size": 1 << 24,
+    "share_expert_dim": 1 << 24,
+    "moe_num_experts": 65_536,
+    "num_attention_groups": 65_536,
+    "num_sliding_attention_heads": 65_536,
 }
 """Beyond these no model is: one that says so would be built for minutes before it fails."""
 
@@ -120,6 +124,17 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "compress_rates": (),
     "hc_mult": (1,),
     "num_hash_layers": (0,),
+    "gating": (False,),
+    "use_head_wise_attn_gate": (False,),
+    "num_attention_heads_per_layer": (),
+    "attention_other_setting": (),
+    "swa_rope_parameters": (),
+    "swa_attention_sink_enabled": (False,),
+    "moe_apply_router_weight_on_input": (False,),
+    "moe_router_logit_softcapping": (0,),
+    "swiglu_limits": (),
+    "swiglu_limits_shared": (),
+    "partial_rotary_factors": (),
     "o_groups": (1,),
 }
 """Fields that change the arithmetic of some family, and the values with which they change nothing;

@@ -25,6 +25,11 @@ _MIMO_FULL = Attention(
     value_scale=0.7,
 )
 _MIMO_SLIDING = replace(_MIMO_FULL, kv_heads=4, window=19, sinks=True)
+_LAGUNA_FULL = replace(
+    QWEN3_TINY, rope=RopeConfig(rotated=8), gated_heads=True, gate_function="softplus"
+)
+_STEP_FULL = replace(QWEN3_TINY, rope=RopeConfig(theta=500.0, rotated=8), gated_heads=True)
+_HELD = Gated(size=32, activation="clamped_after_silu", limit=0.3)
 
 EXPERT_PRESETS: dict[str, ModelConfig] = {
     "minimax-m3-tiny": ModelConfig(
@@ -97,6 +102,52 @@ EXPERT_PRESETS: dict[str, ModelConfig] = {
         ),
         max_context_tokens=8192,
         embedding_scale=8.0,
+        shaping=SHAPING,
+    ),
+    "laguna-tiny": ModelConfig(
+        model_type="laguna",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(mixer=mixer, feed_forward=feed_forward)
+            for mixer, feed_forward in (
+                (_LAGUNA_FULL, Gated(size=96)),
+                (
+                    replace(_LAGUNA_FULL, heads=8, rope=RopeConfig(theta=700.0), window=21),
+                    Experts(
+                        router=replace(_CORRECTED, logit_cap=3.0),
+                        each=Gated(size=32),
+                        shared=Gated(size=32),
+                    ),
+                ),
+                (
+                    replace(_LAGUNA_FULL, gated_heads=False, gated=True, gate_apart=True),
+                    Experts(router=_CORRECTED, each=Gated(size=32), shared=Gated(size=32)),
+                ),
+            )
+        ),
+        max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
+    "step3.5-tiny": ModelConfig(
+        model_type="step3p5",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(mixer=mixer, feed_forward=feed_forward)
+            for mixer, feed_forward in (
+                (_STEP_FULL, replace(_HELD, size=96)),
+                (
+                    replace(_STEP_FULL, heads=8, rope=RopeConfig(), window=18),
+                    Experts(router=_CORRECTED, each=_HELD, shared=replace(_HELD, limit=0.7)),
+                ),
+                (
+                    _STEP_FULL,
+                    Experts(router=_CORRECTED, each=Gated(size=32), shared=Gated(size=32)),
+                ),
+            )
+        ),
+        max_context_tokens=8192,
         shaping=SHAPING,
     ),
     "mimo-v2-tiny": ModelConfig(

@@ -32,9 +32,10 @@ class TensorNames:
     """Likewise, name by name: parts, and others for which they stand where they are not there."""
     piled: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Tensors that a checkpoint has in several, one below the other, of whatever sizes."""
-    stacked_experts: Literal["inputs first", "outputs first"] | None = None
+    stacked_experts: Literal["inputs first", "outputs first", "by map"] | None = None
     """Experts are in one tensor of each kind: inputs first, gates and ups taking turns (gpt-oss);
-    or, unless a checkpoint keeps them one by one, outputs first, gates before ups (Qwen3.5)."""
+    or, unless a checkpoint keeps them one by one, outputs first, gates before ups (Qwen3.5), or
+    gates and ups in tensors of their own, outputs first (Step 3.5)."""
     of_one_row: tuple[str, ...] = ()
     """Ends of the names of vectors that a checkpoint has as a matrix of one row."""
     norms_from_zero: bool = False

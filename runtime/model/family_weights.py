@@ -47,6 +47,7 @@ _UNREAD = (
     "*multi_modal_projector.*",
     "*patch_merge_mlp.*",
     "*mm_projector.*",
+    "*vit_large_projector.*",
     "*vision_adapter.*",
     "*connector.*",
     "*embed_vision.*",
@@ -175,6 +176,9 @@ class FamilyWeights:
             return self._of_stack(layer, expert, wanted)
         if expert is not None and self._of_plain_stack(name):
             return self._of_outputs_first(layer, expert, wanted)
+        stack = None if expert is None else self._stack_of_map(layer, expert)
+        if expert is not None and stack is not None:
+            return self._of_one_map(layer, expert, stack, wanted)
         module, _, kind = rest.rpartition(".")
         parts = dict(self._names.piled).get(rest)
         if parts is not None:
@@ -198,6 +202,12 @@ class FamilyWeights:
         expert = _OF_EXPERT.fullmatch(f"{rest}.weight")
         if expert is not None and self._names.stacked_experts == "inputs first":
             return self._module_of_stack(layer, expert, outputs, inputs)
+        stack = None if expert is None else self._stack_of_map(layer, expert)
+        if expert is not None and stack is not None:
+            of = int(expert[1]), self._experts(layer).router.num_experts
+            name = self._named(stack)
+            whole = Module(name=name, outputs=outputs, inputs=inputs, of=of, spelled_apart=True)
+            return whole, slice(None)
         if rest not in self._fused:
             own = self._named(self._in_layer(layer, rest))
             return Module(name=own, outputs=outputs, inputs=inputs), slice(None)
@@ -224,8 +234,7 @@ class FamilyWeights:
     def _module_of_stack(
         self, layer: int, expert: re.Match[str], outputs: int, inputs: int
     ) -> tuple[Module, slice]:
-        experts = self._config.layers[layer].feed_forward
-        assert isinstance(experts, Experts)
+        experts = self._experts(layer)
         down = expert[2] == "down"
         stack = "down_proj" if down else "gate_up_proj"
         module = Module(
@@ -316,8 +325,7 @@ class FamilyWeights:
     def _of_outputs_first(self, layer: int, expert: re.Match[str], wanted: "_Wanted") -> Tensor:
         """One expert's matrix; gates lie before ups."""
         index, which = int(expert[1]), expert[2]
-        experts = self._config.layers[layer].feed_forward
-        assert isinstance(experts, Experts)
+        experts = self._experts(layer)
         halves = 1 if which == "down" else 2
         low = wanted.shape[0] if which == "up" else 0
         stack = "down_proj" if which == "down" else "gate_up_proj"
@@ -328,12 +336,37 @@ class FamilyWeights:
             part=wanted.within(lambda whole: whole[index, low : low + wanted.shape[0]]),
         )
 
+    def _experts(self, layer: int) -> Experts:
+        experts = self._config.layers[layer].feed_forward
+        assert isinstance(experts, Experts)
+        return experts
+
+    def _stack_of_map(self, layer: int, expert: re.Match[str]) -> str | None:
+        """The module that has one map of all experts; None: a checkpoint has them otherwise."""
+        if self._names.stacked_experts != "by map":
+            return None
+        name = self._in_layer(layer, f"mlp.experts.{expert[2]}_proj")
+        parts = "weight", "weight_packed"
+        there = any(f"{self._named(name)}.{part}" in self._checkpoint for part in parts)
+        return name if there else None
+
+    def _of_one_map(
+        self, layer: int, expert: re.Match[str], stack: str, wanted: "_Wanted"
+    ) -> Tensor:
+        """One expert's matrix, of a stack of one map of all."""
+        index = int(expert[1])
+        return self._checkpoint.tensor(
+            self._noted(f"{stack}.{expert[3]}"),
+            (self._experts(layer).router.num_experts, *wanted.shape),
+            wide=wanted.wide,
+            part=wanted.within(lambda whole: whole[index]),
+        )
+
     def _of_stack(self, layer: int, expert: re.Match[str], wanted: "_Wanted") -> Tensor:
         """One expert's matrix or bias. Gates and ups take turns in theirs; matrices have their
         inputs first."""
         index, which, kind = int(expert[1]), expert[2], expert[3]
-        experts = self._config.layers[layer].feed_forward
-        assert isinstance(experts, Experts)
+        experts = self._experts(layer)
         stack = "down_proj" if which == "down" else "gate_up_proj"
         columns = slice(None) if which == "down" else slice(int(which == "up"), None, 2)
         outputs = wanted.shape[0] if which == "down" else 2 * wanted.shape[0]

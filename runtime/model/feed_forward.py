@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.activation import clamped_silu, clamped_swiglu, gelu_tanh_mul, silu_mul, squared_relu
+from kernels.activation import (
+    clamped_after_silu,
+    clamped_silu,
+    clamped_swiglu,
+    gelu_tanh_mul,
+    silu_mul,
+    squared_relu,
+)
 from kernels.expert_routing import combined, sorted_picks
 from kernels.grouped_matmul import multiplies_grouped
 from kernels.norm import rms_norm
@@ -94,6 +101,8 @@ def _gate(spec: Gated, gate_up: Tensor) -> Tensor:
         return gelu_tanh_mul(gate_up)
     if spec.activation == "clamped_silu":
         return clamped_silu(gate_up, spec.limit)
+    if spec.activation == "clamped_after_silu":
+        return clamped_after_silu(gate_up, spec.limit)
     return clamped_swiglu(gate_up, spec.limit)
 
 

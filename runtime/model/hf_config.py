@@ -23,6 +23,7 @@ from runtime.model.gemma4_families import GEMMA4_FAMILIES
 from runtime.model.glm_next_families import GLM_NEXT_FAMILIES
 from runtime.model.hybrid_families import HYBRID_FAMILIES
 from runtime.model.kimi_families import KIMI_FAMILIES
+from runtime.model.laguna_families import LAGUNA_FAMILIES
 from runtime.model.latent_families import LATENT_FAMILIES
 from runtime.model.ling_families import LING_FAMILIES
 from runtime.model.mamba_families import MAMBA_FAMILIES
@@ -30,16 +31,21 @@ from runtime.model.mimo_families import MIMO_FAMILIES
 from runtime.model.minimax_families import MINIMAX_FAMILIES
 from runtime.model.more_dense_families import MORE_DENSE_FAMILIES
 from runtime.model.quantisation import read_quantisation
+from runtime.model.solar_families import SOLAR_FAMILIES
+from runtime.model.step_families import STEP_FAMILIES
 
 FAMILIES: dict[str, Family] = {
     **DENSE_FAMILIES,
     **MORE_DENSE_FAMILIES,
     **EXAONE_FAMILIES,
     **EXPERT_FAMILIES,
+    **LAGUNA_FAMILIES,
     **GEMMA4_FAMILIES,
     **LATENT_FAMILIES,
     **MINIMAX_FAMILIES,
     **MIMO_FAMILIES,
+    **STEP_FAMILIES,
+    **SOLAR_FAMILIES,
     **COMPRESSED_FAMILIES,
     **HYBRID_FAMILIES,
     **DELTA_FAMILIES,
@@ -60,6 +66,7 @@ _TEXT_PART = {
     "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "step3p7": "step3p5",
 }
 """``model_type`` of a wrapper's text part where that does not say."""
 

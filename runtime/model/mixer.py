@@ -147,11 +147,16 @@ class AttentionMixer:
         if spec.value_scale != 1:
             mixed = mixed * spec.value_scale
         if self._head_gate is not None:
-            mixed = mixed * torch.sigmoid(self._head_gate(x))[..., None]
+            mixed = mixed * self._opened(self._head_gate(x))[..., None]
         mixed = mixed.flatten(1)
         if self._gate is not None:
-            mixed = mixed * torch.sigmoid(self._gate(x))
+            mixed = mixed * self._opened(self._gate(x))
         return self.output(mixed)
+
+    def _opened(self, gate: Tensor) -> Tensor:
+        """How far gates are open, of what was projected for them; in its shape and dtype."""
+        softplus = self.spec.gate_function == "softplus"
+        return functional.softplus(gate) if softplus else torch.sigmoid(gate)
 
     def _by_head(self, qkv: Tensor) -> Tensor:
         """[T, heads, head_dim]: queries, keys and values of what was projected; values that are

@@ -1,5 +1,5 @@
-"""Seed-OSS, GLM-4, Arcee and ERNIE 4.5, which have one MLP in each layer: from ``config.json`` to
-layers.
+"""Seed-OSS, GLM-4, Arcee, ERNIE 4.5 and IQuest-Coder, of one MLP in each layer: from
+``config.json`` to layers.
 
 What a family's checkpoints leave out gets the default that ``transformers`` has for it.
 """
@@ -83,6 +83,23 @@ def _read_ernie4_5(fields: Fields, _: int | None) -> ModelConfig:
     return read_decoder(fields, layers, context, norm_eps=1e-5, tied=True)
 
 
+def _read_iquestcoder(fields: Fields, _: int | None) -> ModelConfig:
+    """Llama of other defaults, whose folders speak of windows that no checkpoint has."""
+    fields.whole("use_sliding_window", False, "false: this model type has no windows")
+    fields.whole("loop_num", 1, "1: this model type goes through its layers once")
+    fields = fields.with_defaults({"num_key_value_heads": 8, "head_dim": 128})
+    biased = fields.flag("attention_bias", False)
+    rope, context = read_rope(fields)
+    layer = Layer(
+        mixer=read_attention(fields, rope=rope, bias=biased, output_bias=biased),
+        feed_forward=read_mlp(
+            fields, activation=read_activation(fields), bias=fields.flag("mlp_bias", False)
+        ),
+    )
+    layers = (layer,) * fields.size("num_hidden_layers")
+    return read_decoder(fields, layers, context, norm_eps=1e-5)
+
+
 _GLM4 = TensorNames(
     replaced=(
         ("after_mixer_norm", "post_self_attn_layernorm"),
@@ -95,4 +112,5 @@ MORE_DENSE_FAMILIES = {
     "glm4": Family(read=_read_glm4, names=_GLM4),
     "arcee": Family(read=_read_arcee),
     "ernie4_5": Family(read=_read_ernie4_5),
+    "iquestcoder": Family(read=_read_iquestcoder),
 }

@@ -66,10 +66,13 @@ class Module:
     inputs: int
     of: tuple[int, int] | None = None
     """Which of how many in a stack."""
+    spelled_apart: bool = False
+    """A stack's tensors are called as those of a linear map alone are."""
 
     def tensor(self, part: str) -> str:
         """The full name of one of the module's tensors."""
-        return f"{self.name}{'_' if self.of is not None else '.'}{part}"
+        joined = self.of is not None and not self.spelled_apart
+        return f"{self.name}{'_' if joined else '.'}{part}"
 
 
 class QuantisedTensors:
@@ -371,7 +374,7 @@ def _zeros(taken: _Taken) -> bool:
 
 def _mxfp4(taken: _Taken) -> Codes:
     outputs, inputs, groups = taken.module.outputs, taken.module.inputs, taken.groups
-    if taken.module.of is not None:
+    if taken.module.of is not None and not taken.module.spelled_apart:
         blocks = taken.tensor("blocks", (torch.uint8,), (outputs, groups, 16)).flatten(1)
         return code_layouts.mxfp4_codes(blocks, taken.exponents("scales", (outputs, groups)))
     part = taken.there("weight_packed", "weight") or "weight_packed"

@@ -42,6 +42,7 @@ class ExpertRouter:
         if spec.correction:
             correction = f"{name}.gate.e_score_correction_bias"
             self.correction = source.tensor(correction, (count,), wide=True)
+        self._logit_cap = spec.logit_cap
         self._table: Tensor | None = None
         """[ids, per_token] int64: the experts of each token id."""
         if spec.table_rows is not None:
@@ -61,6 +62,8 @@ class ExpertRouter:
         if self._input_scale is not None:
             x = rms_norm(x, self._input_scale, self._eps)
         logits = functional.linear(x.to(self.weight.dtype), self.weight, self._bias)
+        if self._logit_cap is not None:
+            logits = torch.tanh(logits / self._logit_cap) * self._logit_cap
         if self._table is not None:
             assert tokens is not None
             chosen = self._table[tokens]

@@ -18,12 +18,20 @@ from runtime.model.family import (
     rotated_dimensions,
 )
 from runtime.model.hf_config import read_model_config
+from runtime.model.laguna_families import LAGUNA_FAMILIES
 from runtime.model.mimo_families import MIMO_FAMILIES
 from runtime.model.minimax_families import MINIMAX_FAMILIES
 from runtime.model.more_dense_families import MORE_DENSE_FAMILIES
+from runtime.model.solar_families import SOLAR_FAMILIES
 from tests.support.config_folders import BASE, read_folder
 
-WITH_EXPERTS = (*EXPERT_FAMILIES, *MIMO_FAMILIES, *MINIMAX_FAMILIES)
+WITH_EXPERTS = (
+    *EXPERT_FAMILIES,
+    *LAGUNA_FAMILIES,
+    *MIMO_FAMILIES,
+    *MINIMAX_FAMILIES,
+    *SOLAR_FAMILIES,
+)
 
 
 @pytest.mark.parametrize("model_type", [*DENSE_FAMILIES, *MORE_DENSE_FAMILIES, *WITH_EXPERTS])

@@ -119,6 +119,29 @@ def test_stacked_experts_are_taken_apart() -> None:
     source.check_all_read()
 
 
+def test_stacks_of_one_map_are_taken_apart_and_experts_may_lie_one_by_one() -> None:
+    """As Step 3.5 is published, and as programs write it that quantise."""
+    experts = Experts(router=Router(num_experts=2, per_token=1, normalise=True), each=Gated(size=4))
+    kinds = {"gate": torch.randn(2, 4, HIDDEN), "up": torch.randn(2, 4, HIDDEN)}
+    kinds["down"] = torch.randn(2, HIDDEN, 4)
+    names, layer = FAMILIES["step3p5"].names, "model__layers__0__moe"
+    stacked = {f"{layer}__{kind}_proj__weight": stack for kind, stack in kinds.items()}
+    alone = {
+        f"{layer}__experts__{index}__{kind}_proj__weight": stack[index]
+        for kind, stack in kinds.items()
+        for index in range(2)
+    }
+    for tensors in (stacked, alone):
+        source = weights(names, config_of(experts), **tensors)
+        for kind, stack in kinds.items():
+            for index in range(2):
+                full = f"model.layers.0.mlp.experts.{index}.{kind}_proj.weight"
+                shape = tuple(stack.shape[1:])
+                assert torch.equal(source.tensor(full, shape), stack[index]), full
+                assert torch.equal(source.matrix(full, shape), stack[index]), full
+        source.check_all_read()
+
+
 def test_a_tensor_may_lie_in_several_of_any_sizes_and_a_norm_under_another_name() -> None:
     """As OLMo Hybrid is published, and as ``transformers`` saves it."""
     names, name = FAMILIES["olmo_hybrid"].names, "model.layers.0.linear_attn.conv1d.weight"

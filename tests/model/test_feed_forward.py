@@ -134,6 +134,7 @@ KINDS = [
     Gated(size=24, activation="gelu_tanh", bias=True),
     Gated(size=24, activation="clamped_swiglu", limit=0.5, bias=True),
     Gated(size=24, activation="clamped_silu", limit=0.5),
+    Gated(size=24, activation="clamped_after_silu", limit=0.3),
     Plain(size=24),
     Plain(size=24, bias=True),
 ]

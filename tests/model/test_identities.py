@@ -194,6 +194,7 @@ RANKS = (
     ("glm-dsa-tiny", {"tensor_parallel": 2}),
     ("minimax-m3-tiny", {"tensor_parallel": 2}),
     ("mimo-v2-tiny", {"tensor_parallel": 4}),
+    ("laguna-tiny", {"tensor_parallel": 2}),
     ("deepseek-v4-tiny", {"tensor_parallel": 2}),
     ("qwen3-tiny", {"tensor_parallel": 4}),
     ("olmo2-tiny", {"tensor_parallel": 4}),

@@ -54,6 +54,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "values that are keys, normed": {"keys_are_values": True, "value_norm": True, "rope": None},
     "gates": {"gated": True, "norm": "each"},
     "gates, a part turned, biases": {"gated": True, "rope": RopeConfig(rotated=6), "bias": True},
+    "gates of heads by softplus": {"gated_heads": True, "gate_function": "softplus"},
+    "gates apart by softplus": {"gated": True, "gate_apart": True, "gate_function": "softplus"},
 }
 
 

@@ -1,11 +1,12 @@
-"""What folders of Seed-OSS, GLM-4, EXAONE 4 and Arcee say; their arithmetic is
+"""What folders of Seed-OSS, GLM-4, Arcee and IQuest-Coder say; their arithmetic is
 ``test_family_parity``'s."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from runtime.model.config import Attention, Gated, LoadError, Plain
+from runtime.model.config import Attention, Gated, Layer, LoadError, Plain
 from runtime.model.rope_config import RopeConfig
 from tests.support.config_folders import read_folder
 
@@ -45,3 +46,29 @@ def test_arcee_has_no_gate_in_its_mlp(tmp_path: Path) -> None:
     assert config.attention[0].head_dim == 8
     with pytest.raises(LoadError, match="hidden_act is 'silu', not relu2"):
         read_folder(tmp_path, "arcee", hidden_act="silu")
+
+
+def test_iquest_coder_is_llama_of_other_defaults(tmp_path: Path) -> None:
+    mixer = read_folder(tmp_path, "iquestcoder", num_key_value_heads=2).layers[0].mixer
+    assert mixer == Attention(heads=8, kv_heads=2, head_dim=128)
+    own = read_folder(tmp_path, "iquestcoder", head_dim=None, attention_bias=True, mlp_bias=True)
+    assert own.layers[0] == Layer(
+        mixer=Attention(heads=8, kv_heads=4, head_dim=8, bias=True, output_bias=True),
+        feed_forward=Gated(size=32, bias=True),
+    )
+    assert own.norm_eps == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"use_sliding_window": True}, "use_sliding_window is True, not false"),
+        ({"loop_num": 2}, "loop_num is 2, not 1"),
+        ({"clip_qkv": 8.0}, "clip_qkv is 8.0, not null"),
+    ],
+)
+def test_what_no_checkpoint_of_iquest_coder_has_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(LoadError, match=message):
+        read_folder(tmp_path, "iquestcoder", **changes)

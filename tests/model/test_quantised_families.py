@@ -54,6 +54,38 @@ def minimax_m3(seed: int) -> transformers.PreTrainedModel:
     return transformers.MiniMaxM3SparseForConditionalGeneration(config).eval()
 
 
+def laguna(seed: int) -> transformers.PreTrainedModel:
+    torch.manual_seed(seed)
+    own = {"head_dim": 32, "num_experts": 4, "moe_intermediate_size": 64, "gating": "per-element"}
+    config = transformers.LagunaConfig(
+        **SIZES,
+        **EXPERTS,
+        **own,
+        shared_expert_intermediate_size=64,
+        num_attention_heads_per_layer=[4, 6],
+        layer_types=["full_attention", "sliding_attention"],
+    )
+    return transformers.LagunaForCausalLM(config).eval()
+
+
+def step(seed: int) -> transformers.PreTrainedModel:
+    torch.manual_seed(seed)
+    text = {
+        **SIZES,
+        **EXPERTS,
+        "head_dim": 32,
+        "n_routed_experts": 4,
+        "moe_intermediate_size": 64,
+        "share_expert_dim": 64,
+        "mlp_layer_types": ["dense", "sparse"],
+        "swiglu_limits": [None, 0.3],
+    }
+    vision = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1}
+    vision |= {"image_size": 28, "patch_size": 14, "mlp_ratio": 2.0}
+    config = transformers.Step3p7Config(text_config=text, vision_config=vision)
+    return transformers.Step3p7ForConditionalGeneration(config).eval()
+
+
 def lfm3(seed: int) -> transformers.PreTrainedModel:
     torch.manual_seed(seed)
     ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
@@ -77,6 +109,7 @@ def logits(folder: Path) -> Tensor:
     return runner.run([step]).clone()
 
 
+GATES = ("model.layers.0.self_attn.g_proj", "model.layers.1.self_attn.g_proj")
 M3 = "language_model.model.layers"
 
 
@@ -85,6 +118,11 @@ M3 = "language_model.model.layers"
     [
         (mimo, "fp8 blocks", ("lm_head", "model.layers.0.self_attn.o_proj"), 2 * 4 - 1 + 3 + 4 * 3),
         (mimo, "awq 32", ("lm_head", "model.layers.1.self_attn.v_proj"), 2 * 4 - 1 + 3 + 4 * 3),
+        (laguna, "fp8 blocks", ("lm_head",), 2 * 5 + 3 + 5 * 3),
+        (laguna, "packed 4 group 32", ("model.layers.1.self_attn.g_proj",), 2 * 5 - 1 + 3 + 5 * 3),
+        (step, "fp8 blocks", (*GATES, "model.layers.1.moe.gate"), 2 * 4 + 3 * 3),
+        (step, "fp8 tensor", (*GATES, "model.layers.1.moe.up_proj"), 2 * 4 + 3 * 3 - 1),
+        (step, "nvfp4", GATES, 2 * 4 + 3 * 3),
         (minimax_m3, "fp8 blocks", (f"{M3}.1.self_attn.index_k_proj",), 2 * 4 + 1 + 3 * 6),
         (minimax_m3, "mxfp8", (f"{M3}.1.self_attn.index_k_proj",), 2 * 4 + 1 + 3 * 6),
         (minimax_m3, "packed 4 group 32", (f"{M3}.0.mlp.up_proj",), 2 * 4 + 2 + 3 * 6 - 1),

@@ -21,6 +21,8 @@ from runtime.model.runner import load_runner
 from runtime.model.sources import find_source
 from runtime.model.weights import contents_of
 from runtime.process.model_report import model_report
+from tests.model.test_quantised_families import GATES
+from tests.model.test_quantised_families import step as step_model
 from tests.model.test_ranks import FINE, loaded, step
 from tests.support.engine_driver import EngineDriver
 from tests.support.gguf_files import write_gguf
@@ -86,6 +88,14 @@ def test_products_in_tiles_are_those_of_one_rank(tmp_path: Path) -> None:
 def test_experts_in_few_bits_are_cut_or_dealt_out(dealt: bool, tmp_path: Path) -> None:
     form = FORMATS["awq 32" if dealt else "fp8 blocks"]
     write_folder(tmp_path, form, seed=3, kept=("lm_head",), make=experts_model)
+    compared(tmp_path, 2, expert_parallel=dealt)
+
+
+@pytest.mark.parametrize("dealt", [False, True])
+def test_stacks_of_one_map_are_cut_or_dealt_out(dealt: bool, tmp_path: Path) -> None:
+    """Of Step 3.7, beside gates of heads in 16 bits, which are cut with the heads."""
+    form = FORMATS["fp8 tensor" if dealt else "fp8 blocks"]
+    write_folder(tmp_path, form, seed=3, kept=("lm_head", *GATES), make=step_model)
     compared(tmp_path, 2, expert_parallel=dealt)
 
 

@@ -88,6 +88,8 @@ CUTS: tuple[tuple[str, int, dict[str, object]], ...] = (
     ("random:glm-dsa-tiny", 4, {}),
     ("random:minimax-m3-tiny", 2, {"expert_parallel": True}),
     ("random:mimo-v2-tiny", 4, {}),
+    ("random:laguna-tiny", 4, {}),
+    ("random:step3.5-tiny", 2, {"expert_parallel": True}),
     ("random:hy-v3-tiny", 2, {"expert_parallel": True}),
     ("random:glm4-tiny", 2, {}),
     ("random:arcee-tiny", 2, {}),

@@ -22,6 +22,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "groups": {"scores": "sigmoid", "correction": True, "groups": 4, "chosen_groups": 2},
     "scaled": {"scores": "sigmoid", "groups": 2, "chosen_groups": 1, "scale": 2.5},
     "roots of softplus, corrected": {"scores": "sqrt_softplus", "correction": True},
+    "capped": {"scores": "sigmoid", "correction": True, "logit_cap": 0.4},
     "normed input, learnt scales": {"scaled": True},
 }
 

@@ -25,6 +25,8 @@ WINDOWED = (
     "gemma3-tiny",
     "gpt-oss-tiny",
     "mimo-v2-tiny",
+    "laguna-tiny",
+    "step3.5-tiny",
     "afmoe-tiny",
     "exaone4-tiny",
     "gemma4-tiny",

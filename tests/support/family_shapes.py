@@ -7,10 +7,11 @@ original rope lengths below and above the longest prompt.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import transformers
+from transformers.modeling_outputs import CausalLMOutput
 
 from tests.support.byte_tokenizer import files
 
@@ -119,6 +120,66 @@ def _gemma4(shape: Shape) -> dict[str, Any]:
                 "partial_rotary_factor": 0.25 if shape.tied else 0.6,
             },
         },
+    }
+
+
+def _rope_by_kind(shape: Shape, share: float = 1.0) -> dict[str, Any]:
+    """Layers that see all are stretched, those with a window are not."""
+    return {
+        "full_attention": {**shape.rope, "partial_rotary_factor": share},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
+    }
+
+
+def _every_second(shape: Shape, first: str, second: str) -> list[str]:
+    return [(first, second)[each % 2] for each in range(shape.layers)]
+
+
+def _laguna(shape: Shape) -> dict[str, Any]:
+    """Gates of heads and of numbers, layers of more heads than others."""
+    heads = [shape.heads + (each % 2) * shape.kv_heads for each in range(shape.layers)]
+    return {
+        "rope_parameters": _rope_by_kind(shape, 1.0 if shape.heads == 5 else 0.5),
+        "head_dim": 12,
+        "num_attention_heads_per_layer": None if shape.heads == 5 else heads,
+        "attention_bias": shape.tied,
+        "gating": {16: True, 8: "per-head", 12: "per-element"}[shape.head_dim],
+        "sliding_window": shape.window,
+        "layer_types": _every_second(shape, "full_attention", "sliding_attention"),
+        "num_experts": 7,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 20,
+        "moe_routed_scaling_factor": 1.7,
+        "moe_router_logit_softcapping": 1.3 if shape.tied else 0.0,
+        "mlp_layer_types": None
+        if shape.tied
+        else ["sparse", "dense", *["sparse"] * (shape.layers - 2)],
+    }
+
+
+def _step3p5(shape: Shape) -> dict[str, Any]:
+    """Layers with a window have more heads; inner values are held in some layers, within as much as
+    half of them reach."""
+    held = [0.0, 0.4, None] if shape.tied else [0.05, None, 0.0]
+    return {
+        "pad_token_id": 0,
+        "rope_parameters": _rope_by_kind(shape, 1.0 if shape.heads == 5 else 0.5),
+        "head_dim": 12,
+        "num_sliding_attention_heads": None if shape.heads == 5 else shape.heads + shape.kv_heads,
+        "query_pre_attn_scalar": 20 if shape.tied else None,
+        "sliding_window": shape.window,
+        "layer_types": _every_second(shape, "full_attention", "sliding_attention"),
+        "n_routed_experts": 7,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 24,
+        "share_expert_dim": 20,
+        "moe_router_scaling_factor": 1.7,
+        "swiglu_limits": None
+        if shape.heads == 5
+        else [held[each % 3] for each in range(shape.layers)],
+        "swiglu_limits_shared": [held[(each + 1) % 3] for each in range(shape.layers)],
+        "mlp_layer_types": ["dense", *["sparse"] * (shape.layers - 1)],
     }
 
 
@@ -587,6 +648,46 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "mup_enabled": not shape.tied,
         },
     ),
+    "laguna": ("Laguna", _laguna),
+    "mellum": (
+        "Mellum",
+        lambda shape: {
+            **_experts(shape),
+            "rope_parameters": _rope_by_kind(shape),
+            "head_dim": 14,
+            "attention_bias": shape.tied,
+            "sliding_window": shape.window,
+            "layer_types": _every_second(shape, "sliding_attention", "full_attention"),
+            "num_experts": 7,
+            "moe_intermediate_size": 24,
+            "mlp_layer_types": ["sparse", "dense", *["sparse"] * (shape.layers - 2)],
+        },
+    ),
+    "step3p5": ("Step3p7", _step3p5),
+    "solar_open": (
+        "SolarOpen",
+        lambda shape: {
+            **_experts(shape),
+            "rope_parameters": shape.rope,
+            "head_dim": 14,
+            "attention_bias": shape.tied,
+            "n_routed_experts": 8,
+            "n_group": 4 if shape.tied else 1,
+            "topk_group": 2 if shape.tied else 1,
+            "n_shared_experts": 1 + shape.tied,
+            "moe_intermediate_size": 24,
+            "routed_scaling_factor": 1.7,
+        },
+    ),
+    "iquestcoder": (
+        "IQuestCoder",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "head_dim": None if shape.heads == 5 else 14,
+            "attention_bias": shape.tied,
+            "mlp_bias": not shape.tied,
+        },
+    ),
     "hy_v3": (
         "HYV3",
         lambda shape: {
@@ -623,13 +724,16 @@ def make(family: str, shape: Shape, *, seed: int) -> transformers.PreTrainedMode
     if "gemma4" in family:
         config._attn_implementation = "sdpa"  # the other's softmax is in float32
         config.output_hidden_states = True  # else shared layers need layers' inputs there
-    model = getattr(transformers, f"{FAMILIES[family][0]}ForCausalLM")(config).eval()
+    if family == "step3p5":
+        return disturbed(_Step3p5(config).eval(), seed)
+    name = FAMILIES[family][0].replace("IQuestCoder", "Llama")
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
     return disturbed(model, seed)
 
 
 def _config(family: str, shape: Shape) -> Any:
     name, own = FAMILIES[family]
-    suffix = "TextConfig" if name.startswith(("Gemma", "MiniMaxM3")) else "Config"
+    suffix = "TextConfig" if name.startswith(("Gemma", "MiniMaxM3", "Step3p7")) else "Config"
     return getattr(transformers, f"{name}{suffix}")(**{**shape.fields, **own(shape)})
 
 
@@ -641,6 +745,7 @@ WRAPPERS = {
     "mistral3 around mistral4": ("mistral4", "Mistral3"),
     "gemma3": ("gemma3_text", "Gemma3"),
     "minimax_m3_vl": ("minimax_m3_vl_text", "MiniMaxM3VL"),
+    "step3p7": ("step3p5", "Step3p7"),
 }
 """The text part of each, and what its classes are called."""
 
@@ -675,6 +780,8 @@ def make_wrapper(wrapper: str, shape: Shape, *, seed: int) -> transformers.PreTr
         return disturbed(model, seed)
     if name == "MiniMaxM3VL":
         return _minimax_m3(text, shape, seed)
+    if name == "Step3p7":
+        return _step3p7(text, shape, seed)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "image_size": 16}
     kind = "pixtral" if name == "Mistral3" else "siglip_vision_model"
     vision = {"model_type": kind, **sizes, "num_attention_heads": 1, "patch_size": 4}
@@ -703,6 +810,34 @@ def _minimax_m3(text: str, shape: Shape, seed: int) -> transformers.PreTrainedMo
     config._attn_implementation = "eager"
     model = transformers.MiniMaxM3SparseForConditionalGeneration(config).eval()
     return disturbed(model, seed)
+
+
+def _step3p7(text: str, shape: Shape, seed: int) -> transformers.PreTrainedModel:
+    vision = {**_SMALL_PART, "hidden_size": 16, "image_size": 28, "patch_size": 14}
+    config = transformers.Step3p7Config(
+        text_config=_config(text, shape).to_dict(),
+        vision_config=vision,
+        tie_word_embeddings=shape.tied,
+    )
+    config.text_config._experts_implementation = "eager"
+    config._attn_implementation = "eager"
+    return disturbed(transformers.Step3p7ForConditionalGeneration(config).eval(), seed)
+
+
+class _Step3p5(transformers.Step3p7PreTrainedModel):  # type: ignore[misc]
+    """The text part alone, which ``transformers`` has no head for."""
+
+    config_class = transformers.Step3p7TextConfig
+    _tied_weights_keys: ClassVar = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model = transformers.Step3p7TextModel(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def forward(self, ids: torch.Tensor) -> CausalLMOutput:
+        return CausalLMOutput(logits=self.lm_head(self.model(ids).last_hidden_state))
 
 
 def disturbed(model: transformers.PreTrainedModel, seed: int) -> transformers.PreTrainedModel:

@@ -294,8 +294,13 @@ def write_folder(
         if not _MATRIX.fullmatch(name) or module in kept:
             kept_tensors[name] = tensor
             continue
-        parts = form.write(*tensor.shape, draw)
-        found[module] = form.read(parts)
+        if tensor.dim() == 3:  # a map of all experts
+            of_each = [form.write(*each.shape, draw) for each in tensor]
+            found[module] = torch.stack([form.read(parts) for parts in of_each])
+            parts = {part: torch.stack([one[part] for one in of_each]) for part in of_each[0]}
+        else:
+            parts = form.write(*tensor.shape, draw)
+            found[module] = form.read(parts)
         kept_tensors |= {f"{module}.{part}": values for part, values in parts.items()}
     save_file(kept_tensors, folder / "model.safetensors")
     edit_config(folder, {**form.settings, form.excluded_field: list(kept)})

@@ -370,10 +370,10 @@ class ReferenceModel:
             outputs.append(weights / total @ values[:, shared] * spec.value_scale)
             if spec.gated_heads:
                 gate = self._linear(f"{name}.g_proj", x, spec.heads, False)[:, head, None]
-                outputs[-1] = outputs[-1] / (1 + (-gate).exp())
+                outputs[-1] = outputs[-1] * _opened(spec, gate)
         output = torch.cat(outputs, -1)
         if gates is not None:
-            output = output / (1 + (-gates).exp())
+            output = output * _opened(spec, gates)
         return self._linear(f"{name}.o_proj", output, self.config.hidden_size, spec.output_bias)
 
     def _choice_of_blocks(self, spec: Attention, name: str, x: Tensor) -> Tensor:
@@ -487,6 +487,8 @@ class ReferenceModel:
             x = x / (x.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt()
             x = x * self._get(f"{name}.input_scale", x.shape[1]) / math.sqrt(x.shape[1])
         scores = self._linear(name, x, router.num_experts, router.bias)
+        if router.logit_cap is not None:
+            scores = router.logit_cap * (scores / router.logit_cap).tanh()
         scores = {
             "sigmoid": lambda: 1 / (1 + (-scores).exp()),
             "sqrt_softplus": lambda: (1 + scores.exp()).log().sqrt(),
@@ -529,11 +531,21 @@ class ReferenceModel:
         elif spec.activation == "clamped_silu":
             gate, up = gate.clamp(max=spec.limit), up.clamp(-spec.limit, spec.limit)
             gated = gate / (1 + (-gate).exp()) * up
+        elif spec.activation == "clamped_after_silu":
+            inner = gate / (1 + (-gate).exp())
+            gated = inner.clamp(max=spec.limit) * up.clamp(-spec.limit, spec.limit)
         elif spec.activation == "gelu_tanh":
             gated = _gelu(gate) * up
         else:
             gated = gate / (1 + (-gate).exp()) * up
         return self._linear(f"{name}.down_proj", gated, self.config.hidden_size, spec.bias)
+
+
+def _opened(spec: Attention, gate: Tensor) -> Tensor:
+    """What a gate multiplies with."""
+    if spec.gate_function == "softplus":
+        return (1 + gate.exp()).log()
+    return 1 / (1 + (-gate).exp())
 
 
 def _gelu(x: Tensor) -> Tensor:

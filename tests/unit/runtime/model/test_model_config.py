@@ -44,7 +44,9 @@ LONGROPE = RopeConfig(kind="longrope", factors=(1.0, 2.0))
         ({"mlp": {"size": 0}}, "intermediate_size is 0"),
         ({"mlp": {"activation": "clamped_swiglu"}}, "clamped_swiglu within 0"),
         ({"mlp": {"activation": "clamped_silu"}}, "clamped_silu within 0"),
+        ({"mlp": {"activation": "clamped_after_silu"}}, "clamped_after_silu within 0"),
         ({"mlp": {"limit": 1.0}}, r"silu within 1\.0"),
+        ({"mixer": {"gate_function": "softplus"}}, "gates by softplus, and nothing is gated"),
     ],
 )
 def test_what_cannot_be_built_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -89,6 +91,7 @@ def test_experts_count_all_though_a_token_takes_few() -> None:
         ({"groups": 3}, "4 experts are not in 3 equal groups"),
         ({"groups": 4}, "groups of 1 experts"),
         ({"groups": 2, "chosen_groups": 3}, "3 of 2 groups"),
+        ({"logit_cap": 0.0}, "experts' logits capped at 0"),
         ({"groups": 2, "per_token": 3}, "3 experts per token of 2"),
     ],
 )
