@@ -21,6 +21,7 @@ from runtime.model.expert_families import EXPERT_FAMILIES
 from runtime.model.family import Family
 from runtime.model.gemma4_families import GEMMA4_FAMILIES
 from runtime.model.glm_next_families import GLM_NEXT_FAMILIES
+from runtime.model.hy4_families import HY4_FAMILIES
 from runtime.model.hybrid_families import HYBRID_FAMILIES
 from runtime.model.kimi_families import KIMI_FAMILIES
 from runtime.model.latent_families import LATENT_FAMILIES
@@ -38,6 +39,7 @@ FAMILIES: dict[str, Family] = {
     **EXPERT_FAMILIES,
     **GEMMA4_FAMILIES,
     **LATENT_FAMILIES,
+    **HY4_FAMILIES,
     **MINIMAX_FAMILIES,
     **MIMO_FAMILIES,
     **COMPRESSED_FAMILIES,

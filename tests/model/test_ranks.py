@@ -86,6 +86,7 @@ CUTS: tuple[tuple[str, int, dict[str, object]], ...] = (
     ("random:deepseek-v4-tiny", 2, {}),
     ("random:deepseek-v32-tiny", 2, {"expert_parallel": True}),
     ("random:glm-dsa-tiny", 4, {}),
+    ("random:hy4-tiny", 2, {"expert_parallel": True}),
     ("random:minimax-m3-tiny", 2, {"expert_parallel": True}),
     ("random:mimo-v2-tiny", 4, {}),
     ("random:hy-v3-tiny", 2, {"expert_parallel": True}),

@@ -421,6 +421,20 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "rope_parameters": {"rope_type": "default", "rope_theta": 7000.0},
         },
     ),
+    "hy_v4": (
+        "HYV4",
+        lambda shape: {
+            **_sparse(shape),
+            "indexer_types": None
+            if shape.tied
+            else ["full", "shared", "full", "shared", "full"][: shape.layers],
+            "mlp_layer_types": ["sparse", "dense", *["sparse"] * (shape.layers - 2)],
+            "hc_mult": 1 if shape.heads == 5 else 3,
+            "hc_magnitude": 1.6,
+            "swiglu_limit": 0.7,
+            "norm_topk_prob": shape.heads != 5,
+        },
+    ),
     "glm4_moe_lite": (
         "Glm4MoeLite",
         lambda shape: {
