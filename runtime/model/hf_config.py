@@ -16,6 +16,7 @@ from runtime.model.config import LoadError, ModelConfig
 from runtime.model.config_fields import Fields, read_json_object
 from runtime.model.delta_families import DELTA_FAMILIES
 from runtime.model.dense_families import DENSE_FAMILIES
+from runtime.model.dots_families import DOTS_FAMILIES
 from runtime.model.exaone_families import EXAONE_FAMILIES
 from runtime.model.expert_families import EXPERT_FAMILIES
 from runtime.model.family import Family
@@ -36,6 +37,7 @@ FAMILIES: dict[str, Family] = {
     **DENSE_FAMILIES,
     **MORE_DENSE_FAMILIES,
     **EXAONE_FAMILIES,
+    **DOTS_FAMILIES,
     **EXPERT_FAMILIES,
     **GEMMA4_FAMILIES,
     **LATENT_FAMILIES,

@@ -85,6 +85,17 @@ LATENT_PRESETS: dict[str, ModelConfig] = {
         max_context_tokens=8192,
         shaping=SHAPING,
     ),
+    "axk1-tiny": ModelConfig(
+        model_type="axk1",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            *alike(1, LATENT_TINY, Gated(size=96)),
+            *(replace(each, norms="around_mlp") for each in alike(2, LATENT_TINY, GROUPED_EXPERTS)),
+        ),
+        max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
     "deepseek-v32-tiny": ModelConfig(
         model_type="deepseek_v32",
         vocab_size=TINY_VOCAB,

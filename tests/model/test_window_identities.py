@@ -26,6 +26,7 @@ WINDOWED = (
     "gpt-oss-tiny",
     "mimo-v2-tiny",
     "afmoe-tiny",
+    "dots1-tiny",
     "exaone4-tiny",
     "gemma4-tiny",
     "gemma4-moe-tiny",

@@ -399,6 +399,17 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "rope_interleave": shape.heads != 9,
         },
     ),
+    "axk1": (
+        "AXK1",
+        lambda shape: {
+            **_latent(shape),
+            "q_lora_rank": 20,
+            "n_group": 4 if shape.tied else 2,
+            "topk_group": 2,
+            "first_k_dense_replace": 1 + shape.tied,
+            "rope_interleave": shape.heads != 9,
+        },
+    ),
     "deepseek_v32": (
         "DeepseekV32",
         lambda shape: {
@@ -561,6 +572,23 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "n_group": 2 if shape.tied else 1,
             "first_k_dense_replace": 1 + shape.tied,
             "norm_topk_prob": shape.heads != 5,
+        },
+    ),
+    "dots1": (
+        "Dots1",
+        lambda shape: {
+            **_experts(shape),
+            "rope_parameters": shape.rope,
+            "sliding_window": shape.window,
+            "max_window_layers": 1 + shape.tied,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1 + shape.tied,
+            "n_group": 4 if shape.tied else 2,
+            "topk_group": 2,
+            "moe_intermediate_size": 24,
+            "routed_scaling_factor": 1.7,
+            "first_k_dense_replace": int(shape.tied),
+            "attention_bias": shape.tied,
         },
     ),
     "ernie4_5": (

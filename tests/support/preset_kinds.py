@@ -5,8 +5,15 @@ MIXERS = ("smollm3-tiny", "granite-tiny", "ministral3-tiny", "gemma3-tiny", "olm
 ROUTERS = ("qwen2-moe-tiny", "glm4-moe-tiny", "minimax-m2-tiny", "gpt-oss-tiny")
 SPARSE = ("deepseek-v32-tiny", "glm-dsa-tiny", "hy4-tiny")
 COMPRESSED = ("deepseek-v4-tiny",)
-LATENT = ("deepseek-v3-tiny", "deepseek-v2-tiny", "mistral4-tiny", *SPARSE)
-EXPERTS = ("minimax-m3-tiny", "mimo-v2-tiny", "hy-v3-tiny", "afmoe-tiny", "ernie4.5-moe-tiny")
+LATENT = ("deepseek-v3-tiny", "deepseek-v2-tiny", "mistral4-tiny", "axk1-tiny", *SPARSE)
+EXPERTS = (
+    "minimax-m3-tiny",
+    "mimo-v2-tiny",
+    "hy-v3-tiny",
+    "dots1-tiny",
+    "afmoe-tiny",
+    "ernie4.5-moe-tiny",
+)
 DENSE = ("seed-oss-tiny", "glm4-tiny", "exaone4-tiny", "arcee-tiny")
 GEMMA4 = ("gemma4-tiny", "gemma4-moe-tiny")
 DELTA = ("qwen3.5-tiny", "kimi-linear-tiny")

@@ -88,7 +88,8 @@ class ReferenceModel:
                     bare = layer.norms == "after" or (apart and half == self.feed_forward)
                     y = x if bare else self._norm(f"{name}.{before}", x)
                     y = half(layer, name, y)
-                    y = y if layer.norms == "before" else self._norm(f"{name}.{after}", y)
+                    plain = ("before", "around_mlp") if half == self._mixer else ("before",)
+                    y = y if layer.norms in plain else self._norm(f"{name}.{after}", y)
                     x = x + layer.residual_scale * y
                 if inputs is not None:
                     gate = self._linear(f"{name}.per_layer_input_gate", x, inputs.shape[2], False)
