@@ -1,4 +1,4 @@
-"""Fine-tunes of one model for several agents: LoRA adapters of one server, beside a server for each.
+"""Fine-tunes of one model for several agents: adapters of one server, beside a server for each.
 
     python -m benchmarks.adapters --json
 

@@ -83,6 +83,7 @@ def chosen_attention_reference(
     *,
     scale: float,
     counts: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention of each query over the tokens that it has chosen.
 
@@ -95,6 +96,7 @@ def chosen_attention_reference(
         scale: multiplies the scores.
         counts: [rows] int64, how many of a row's slots are meant, its first ones; the others are
             any of the pool. None: all.
+        sinks: [heads] float32 (float64 for float64 queries): see ``kernels.attention``.
 
     Returns:
         New tensor [rows, heads, value_dim], like ``queries``.
@@ -109,7 +111,10 @@ def chosen_attention_reference(
         latents, shared = seen[:, :rank], seen[:, rank:]
         asked = torch.einsum("hp,hpr->hr", plain.to(wide), into_keys)
         scores = (asked @ latents.T + turned.to(wide) @ shared.T) * scale
-        rows.append(torch.einsum("ht,tr,hrv->hv", scores.softmax(-1), latents, into_values))
+        if sinks is not None:
+            scores = torch.cat((scores, sinks.to(wide)[:, None]), dim=1)
+        weights = scores.softmax(-1)[:, : len(seen)]
+        rows.append(torch.einsum("ht,tr,hrv->hv", weights, latents, into_values))
     return torch.stack(rows).to(queries[0].dtype)
 
 
@@ -121,6 +126,7 @@ def chosen_attention(
     *,
     scale: float,
     counts: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See ``chosen_attention_reference``."""
     (rows, top_k), width = slots.shape, blocks.shape[3]
@@ -142,6 +148,7 @@ def chosen_attention(
                 gathered[:some].view(-1, 1, _BLOCK, width),
                 _contexts(meant[low:high], count, blocks.device),
                 scale=scale,
+                sinks=sinks,
             )
         )
     return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -52,6 +52,7 @@ def latent_attention_reference(
     layout: PagedLayout,
     *,
     scale: float,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention of each query over its sequence's context.
 
@@ -63,6 +64,7 @@ def latent_attention_reference(
             ``kernels.quantised_kv``. May be the first numbers of longer rows.
         layout: the step's sequences, in the order of the query rows.
         scale: multiplies the scores.
+        sinks: [heads] float32 (float64 for float64 queries): see ``kernels.attention``.
 
     Returns:
         New tensor [tokens, heads, value_dim], like ``queries``.
@@ -70,7 +72,7 @@ def latent_attention_reference(
     shape = *queries[0].shape[:2], heads.values.weights.shape[2]
     output = queries[0].new_zeros(shape)
     for span in layout.spans():
-        _attend_made(queries, heads, blocks, span, output, scale=scale)
+        _attend_made(queries, heads, blocks, span, output, scale=scale, sinks=sinks)
     return output
 
 
@@ -81,22 +83,25 @@ def latent_attention(
     layout: PagedLayout,
     *,
     scale: float,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See ``latent_attention_reference``."""
     on_triton = triton_kernels("attention", queries[0]) is not None
     fits = blocks.is_contiguous() and fits_triton(blocks.shape[3], heads.keys.weights.shape[2])
     if on_triton and fits:
-        return _absorbed(queries, heads, blocks, layout, scale)
+        return _absorbed(queries, heads, blocks, layout, scale=scale, sinks=sinks)
     most = heads.made_from()
     if layout.max_query_tokens < most:
-        return _absorbed(queries, heads, blocks, layout, scale)
+        return _absorbed(queries, heads, blocks, layout, scale=scale, sinks=sinks)
     spans = layout.spans()
     if all(span.num_queries >= most for span in spans):
-        return latent_attention_reference(queries, heads, blocks, layout, scale=scale)
-    output = _absorbed(queries, heads, blocks, layout, scale, most_queries=most - 1).contiguous()
+        return latent_attention_reference(queries, heads, blocks, layout, scale=scale, sinks=sinks)
+    output = _absorbed(
+        queries, heads, blocks, layout, scale=scale, sinks=sinks, most_queries=most - 1
+    ).contiguous()
     for span in spans:
         if span.num_queries >= most:
-            _attend_made(queries, heads, blocks, span, output, scale=scale)
+            _attend_made(queries, heads, blocks, span, output, scale=scale, sinks=sinks)
     return output
 
 
@@ -105,8 +110,9 @@ def _absorbed(
     heads: LatentHeads,
     blocks: Tensor,
     layout: PagedLayout,
-    scale: float,
     *,
+    scale: float,
+    sinks: Tensor | None,
     most_queries: int | None = None,
 ) -> Tensor:
     rank = heads.keys.weights.shape[2]
@@ -122,6 +128,7 @@ def _absorbed(
         layout,
         scale=scale,
         window=None,
+        sinks=sinks,
         most_queries=most_queries,
         value_dim=rank,
     )
@@ -136,6 +143,7 @@ def _attend_made(
     output: Tensor,
     *,
     scale: float,
+    sinks: Tensor | None,
 ) -> None:
     """One sequence, with keys and values as they are defined; into its rows of ``output``."""
     own = slice(span.first_row, span.first_row + span.num_queries)
@@ -162,6 +170,7 @@ def _attend_made(
                 scores.view(len(made), 1, last - first, end),
                 first_end=length - span.num_queries + first + 1,
                 window=None,
+                sinks=None if sinks is None else sinks[some],
             )
             mixed = torch.bmm(weights.view(scores.shape), values[:, :end])
             output[first:last, some] = mixed.transpose(0, 1).to(output.dtype)

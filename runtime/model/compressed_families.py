@@ -63,13 +63,14 @@ def _read_deepseek_v4(fields: Fields, _: int | None) -> ModelConfig:
         Layer(mixer=mixers[kind], feed_forward=by_table if hashed else by_router)
         for kind, hashed in zip(_kinds(fields, count), _hashed(fields, count), strict=True)
     ]
+    rounds = fields.size("hc_sinkhorn_iters", 20)
+    if rounds > MOST_ROUNDS:
+        raise fields.error("hc_sinkhorn_iters", rounds, f"at most {MOST_ROUNDS}")
     streams = Streams(
         count=fields.size("hc_mult", 4),
-        iterations=fields.size("hc_sinkhorn_iters", 20),
+        iterations=rounds,
         eps=fields.number("hc_eps", 1e-6),
     )
-    if streams.iterations > MOST_ROUNDS:
-        raise fields.error("hc_sinkhorn_iters", streams.iterations, f"at most {MOST_ROUNDS}")
     return read_decoder(fields, layers, context, streams=streams)
 
 

@@ -173,9 +173,9 @@ class Experts:
         return total
 
 
-Norms = Literal["before", "after", "both"]
+Norms = Literal["before", "after", "both", "around_mlp"]
 """Where a layer's RMSNorms are: on what goes into mixer and feed-forward, on what comes out, or
-both."""
+both; or on what goes into both and what comes out of the feed-forward (A.X-K1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +198,13 @@ class Layer:
             raise ValueError(f"experts that are normed apart in a layer with norms {self.norms}")
 
     def num_parameters(self, hidden: int) -> int:
-        halves = [half for half in (self.mixer, self.feed_forward) if half is not None]
-        norms = (2 if self.norms == "both" else 1) * hidden
-        return self.learnt_scale + sum(norms + half.num_parameters(hidden) for half in halves)
+        norms = {"both": (2, 2), "around_mlp": (1, 2)}.get(self.norms, (1, 1))
+        halves = zip((self.mixer, self.feed_forward), norms, strict=True)
+        return self.learnt_scale + sum(
+            count * hidden + half.num_parameters(hidden)
+            for half, count in halves
+            if half is not None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ class DecoderLayer:
         def norm(name: str, *, there: bool) -> Tensor | None:
             return loader.source.tensor(f"{prefix}.{name}.weight", (hidden,)) if there else None
 
-        before, after = spec.norms in ("before", "both"), spec.norms in ("after", "both")
+        before, after = spec.norms != "after", spec.norms in ("after", "both")
         mixes, feeds = spec.mixer is not None, spec.feed_forward is not None
         apart = isinstance(spec.feed_forward, Experts) and spec.feed_forward.apart
         self._mixer_norms = (
@@ -105,7 +105,7 @@ class DecoderLayer:
             self._mixer = load_recurrent(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
         self._mlp_norms = (
             norm("post_attention_layernorm", there=before and feeds and not apart),
-            norm("after_mlp_norm", there=after and feeds),
+            norm("after_mlp_norm", there=spec.norms != "before" and feeds),
         )
         self._feed_forward: FeedForward | None = None
         if spec.feed_forward is not None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from runtime.model.chosen_blocks import BlockChoice
 from runtime.model.config import Attention, Experts, Gated, Layer, ModelConfig, Router
-from runtime.model.preset_parts import QWEN3_TINY, SHAPING, TINY_VOCAB, alike
+from runtime.model.preset_parts import GROUPED_EXPERTS, QWEN3_TINY, SHAPING, TINY_VOCAB, alike
 from runtime.model.rope_config import RopeConfig
 
 _CORRECTED = Router(
@@ -62,6 +62,18 @@ EXPERT_PRESETS: dict[str, ModelConfig] = {
                 QWEN3_TINY,
                 Experts(router=_CORRECTED, each=Gated(size=32), shared=Gated(size=32)),
             ),
+        ),
+        max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
+    "dots1-tiny": ModelConfig(
+        model_type="dots1",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            *alike(1, QWEN3_TINY, Gated(size=96)),
+            *alike(1, QWEN3_TINY, GROUPED_EXPERTS),
+            *alike(1, replace(QWEN3_TINY, window=21), GROUPED_EXPERTS),
         ),
         max_context_tokens=8192,
         shaping=SHAPING,

@@ -47,6 +47,10 @@ class TensorNames:
     embedding: str = "model.embed_tokens"
     last_norm: str = "model.norm"
     """The norm before the output projection."""
+    may_lack: tuple[str, ...] = ()
+    """Ends of names of tensors for which zeros stand where a checkpoint has none."""
+    unused: tuple[str, ...] = ()
+    """Ends of names of tensors that a checkpoint may have for layers that compute without."""
     predicts_more: bool = False
     """Layers behind the last one predict more tokens at once; they are knowingly not read."""
     others: tuple[tuple[str, "TensorNames"], ...] = ()

@@ -246,6 +246,8 @@ class FamilyWeights:
         return module, slice(None) if down else slice(int(expert[2] == "up"), None, 2)
 
     def _whole(self, name: str, wanted: "_Wanted") -> Tensor:
+        if name.endswith(self._names.may_lack) and self._named(name) not in self._checkpoint:
+            return self._zeros(wanted)
         if name.endswith(self._names.of_one_row):
             row = _Wanted((1, *wanted.shape), wanted.wide, wanted.within(lambda one: one[0]))
             return self._checkpoint.tensor(
@@ -254,6 +256,13 @@ class FamilyWeights:
         return self._checkpoint.tensor(
             self._noted(name), wanted.shape, wide=wanted.wide, part=wanted.part
         )
+
+    def _zeros(self, wanted: "_Wanted") -> Tensor:
+        """In the place of a tensor that a checkpoint may leave out."""
+        like = self._checkpoint.as_own(torch.zeros(wanted.shape))
+        assert isinstance(like, Tensor)
+        own = like if wanted.part is None else wanted.part(like)
+        return own.to(torch.promote_types(own.dtype, torch.float32)) if wanted.wide else own
 
     def _noted(self, name: str) -> str:
         """The same of a tensor that is read now."""
@@ -426,6 +435,8 @@ class FamilyWeights:
         pattern = next((each for each in _UNREAD if fnmatchcase(name, each)), None)
         if pattern is not None:
             return pattern
+        if name.endswith(self._names.unused):
+            return f"*.{'.'.join(name.split('.')[-2:])}"
         if self._is_of_shared_keys(name):
             return f"*.{name.partition('.self_attn.')[2].partition('.')[0]}.*"
         if self._quantised is not None and self._quantised.is_knowingly_left(name):

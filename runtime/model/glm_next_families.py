@@ -49,14 +49,15 @@ def _read_glm5_next(fields: Fields, _: int | None) -> ModelConfig:
         Layer(mixer=latent if attends else delta, feed_forward=mlp if one else experts)
         for attends, one in zip(attending, dense, strict=True)
     ]
+    rounds = fields.size("hc_sinkhorn_iters", 20)
+    if rounds > MOST_ROUNDS:
+        raise fields.error("hc_sinkhorn_iters", rounds, f"at most {MOST_ROUNDS}")
     streams = Streams(
         count=fields.size("hc_mult", 4),
-        iterations=fields.size("hc_sinkhorn_iters", 20),
+        iterations=rounds,
         eps=fields.number("hc_eps", 1e-6),
         learnt_end=False,
     )
-    if streams.iterations > MOST_ROUNDS:
-        raise fields.error("hc_sinkhorn_iters", streams.iterations, f"at most {MOST_ROUNDS}")
     context = fields.size("max_position_embeddings", 1 << 20)
     return read_decoder(fields, layers, context, norm_eps=1e-5, streams=streams)
 

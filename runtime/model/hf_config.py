@@ -16,11 +16,13 @@ from runtime.model.config import LoadError, ModelConfig
 from runtime.model.config_fields import Fields, read_json_object
 from runtime.model.delta_families import DELTA_FAMILIES
 from runtime.model.dense_families import DENSE_FAMILIES
+from runtime.model.dots_families import DOTS_FAMILIES
 from runtime.model.exaone_families import EXAONE_FAMILIES
 from runtime.model.expert_families import EXPERT_FAMILIES
 from runtime.model.family import Family
 from runtime.model.gemma4_families import GEMMA4_FAMILIES
 from runtime.model.glm_next_families import GLM_NEXT_FAMILIES
+from runtime.model.hy4_families import HY4_FAMILIES
 from runtime.model.hybrid_families import HYBRID_FAMILIES
 from runtime.model.kimi_families import KIMI_FAMILIES
 from runtime.model.laguna_families import LAGUNA_FAMILIES
@@ -38,10 +40,12 @@ FAMILIES: dict[str, Family] = {
     **DENSE_FAMILIES,
     **MORE_DENSE_FAMILIES,
     **EXAONE_FAMILIES,
+    **DOTS_FAMILIES,
     **EXPERT_FAMILIES,
     **LAGUNA_FAMILIES,
     **GEMMA4_FAMILIES,
     **LATENT_FAMILIES,
+    **HY4_FAMILIES,
     **MINIMAX_FAMILIES,
     **MIMO_FAMILIES,
     **STEP_FAMILIES,

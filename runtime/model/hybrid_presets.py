@@ -158,7 +158,7 @@ HYBRID_PRESETS: dict[str, ModelConfig] = {
         hidden_size=64,
         layers=tuple(
             Layer(
-                mixer=replace(LATENT_TINY, query_rank=None, gated=True)
+                mixer=replace(LATENT_TINY, query_rank=None, gated="heads")
                 if attends
                 else KimiDelta(heads=4, head_dim=12, taps=4, two_steps=False, lowest=-5.0),
                 feed_forward=GROUPED_EXPERTS if number > 0 else Gated(size=96),

@@ -3,8 +3,8 @@ arXiv:2512.24880; DeepSeek-V4).
 
 A half of a layer sees a mixture of the streams; what comes out of it is added to each of them, by
 weights of its own, and the streams are mixed with each other by a matrix whose rows and columns add
-up to 1, about. All these weights follow from the token's own streams. They are computed in float32
-at least.
+up to 1, about; or they are not mixed (Hy4). All these weights follow from the token's own streams.
+They are computed in float32 at least.
 """
 
 import torch
@@ -23,16 +23,16 @@ class HyperConnection:
         self, spec: Streams, name: str, hidden: int, source: WeightSource, *, eps: float
     ) -> None:
         self._spec, self._eps = spec, eps
-        count = spec.count
-        outputs = (2 + count) * count
-        self._weight = source.tensor(f"{name}.fn", (outputs, count * hidden), wide=True)
+        parts = spec.parts
+        outputs = sum(parts)
+        self._weight = source.tensor(f"{name}.fn", (outputs, spec.count * hidden), wide=True)
         self._bias = source.tensor(f"{name}.base", (outputs,), wide=True)
-        scale = source.tensor(f"{name}.scale", (3,), wide=True)
-        sizes = torch.tensor([count, count, count * count], device=scale.device)
+        scale = source.tensor(f"{name}.scale", (len(parts),), wide=True)
+        sizes = torch.tensor(parts, device=scale.device)
         self._scale = scale.repeat_interleave(sizes)
         self.step_bytes = self._weight.nbytes
 
-    def __call__(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """The mixture that the half sees, and the weights of what comes of it.
 
         Args:
@@ -40,21 +40,25 @@ class HyperConnection:
 
         Returns:
             The mixture [T, hidden] in the streams' dtype; the weights of the result [T, count], and
-            of the streams [T, count, count], from each of the first axis to each of the second.
+            of the streams [T, count, count], from each of the first axis to each of the second;
+            None: they are kept as they are.
         """
-        count, eps = self._spec.count, self._spec.eps
+        spec, count, eps = self._spec, self._spec.count, self._spec.eps
         made = _made(streams, self._weight, self._eps) * self._scale + self._bias
-        before, behind, mixing = torch.split(made, [count, count, count * count], dim=1)
-        mixing = mixing.view(-1, count, count).softmax(-1) + eps
+        before, behind, *rest = torch.split(made, spec.parts, dim=1)
+        mixed = _weighed(streams, before.sigmoid() + eps)
+        behind = spec.largest * behind.sigmoid() + spec.behind_eps
+        if spec.iterations is None:
+            return mixed, behind, None
+        mixing = rest[0].view(-1, count, count).softmax(-1) + eps
         mixing = mixing / (mixing.sum(1, keepdim=True) + eps)
-        for _ in range(self._spec.iterations - 1):
+        for _ in range(spec.iterations - 1):
             mixing = mixing / (mixing.sum(2, keepdim=True) + eps)
             mixing = mixing / (mixing.sum(1, keepdim=True) + eps)
-        mixed = _weighed(streams, before.sigmoid() + eps)
-        return mixed, 2 * behind.sigmoid(), mixing
+        return mixed, behind, mixing
 
 
-def joined(streams: Tensor, result: Tensor, behind: Tensor, mixing: Tensor) -> Tensor:
+def joined(streams: Tensor, result: Tensor, behind: Tensor, mixing: Tensor | None) -> Tensor:
     """The streams behind a half of a layer: [T, count, hidden], like ``streams``.
 
     Args:
@@ -63,6 +67,8 @@ def joined(streams: Tensor, result: Tensor, behind: Tensor, mixing: Tensor) -> T
         behind: see ``HyperConnection``, likewise ``mixing``.
     """
     wide, own = streams.to(behind.dtype), result.to(behind.dtype)
+    if mixing is None:
+        return (wide + behind[:, :, None] * own[:, None]).to(streams.dtype)
     parts = [
         (mixing[:, :, to, None] * wide).sum(1) + behind[:, to, None] * own
         for to in range(streams.shape[1])

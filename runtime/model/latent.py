@@ -10,7 +10,7 @@ of its row.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from runtime.model.kv_shape import KVShape
 from runtime.model.rope_config import PLAIN_ROPE, RopeConfig
@@ -33,7 +33,12 @@ class Indexer:
     """Numbers of a head's index query, and of an index key."""
     top_k: int
     interleaved: bool = False
-    """As ``Latent.interleaved``, of the numbers that are rotated: the first ``rotary_dim``."""
+    """As ``Latent.interleaved``, of the numbers that are rotated: the first ``rotary_dim``, or the
+    last."""
+    turns_last: bool = False
+    """The last ``rotary_dim`` numbers are rotated (Hy4)."""
+    eps: float = INDEX_NORM_EPS
+    """Of the norm of index keys."""
     pool: int = 1
     """So many neighbouring tokens are chosen together, by one index key that is a mixture of
     theirs, and those behind the last full pool always (GLM-5.3-Flash). Of more than 1, gates for
@@ -85,8 +90,11 @@ class Latent:
     """Multiplies the scores; None: (plain_dim + rotary_dim) ** -0.5."""
     bias: bool = False
     """On the projections to latents and on the output's."""
-    gated: bool = False
-    """The heads' results are weighed by a sigmoid, head by head (Ling 3)."""
+    gated: Literal["heads", "numbers"] | None = None
+    """Results are weighed by sigmoids: one for each head (Ling 3), or one for each number of its
+    (Hy4)."""
+    sinks: bool = False
+    """Each head has a logit that counts in the softmax's sum and has no value."""
     eps: float = NORM_EPS
     """Of the norms of latents."""
     indexer: Indexer | None = None
@@ -142,6 +150,12 @@ class Latent:
         return None if self.indexer is None else self.indexer.top_k
 
     @property
+    def num_gates(self) -> int:
+        """Gates of a token's results."""
+        each = {None: 0, "heads": 1, "numbers": self.value_dim}
+        return self.heads * each[self.gated]
+
+    @property
     def values_dim(self) -> int:
         """Numbers of a row that are values, its first ones."""
         return self.rank
@@ -178,9 +192,9 @@ class Latent:
     def num_parameters(self, hidden: int) -> int:
         maps = sum(outputs * inputs for outputs, inputs in self.map_shapes(hidden))
         maps += self.heads * (self.plain_dim + self.value_dim) * self.rank
-        maps += self.heads * hidden * self.gated
+        maps += self.num_gates * hidden
         biases = ((self.query_rank or 0) + self.row_dim + hidden) * self.bias
-        beside = self.rank + (self.query_rank or 0)
+        beside = self.rank + (self.query_rank or 0) + self.heads * self.sinks
         if self.indexer is not None and not self.indexer.shared:
             beside += self.indexer.heads * hidden + 2 * self.indexer.dim
             if self.indexer.pool > 1:

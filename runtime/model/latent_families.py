@@ -15,6 +15,7 @@ from runtime.model.family import (
     TensorNames,
     read_activation,
     read_decoder,
+    read_listed_if_there,
     rotated_dimensions,
 )
 from runtime.model.latent import Indexer, Latent
@@ -25,7 +26,7 @@ from runtime.model.rope_fields import read_growing_rope, read_rope, rope_object
 def _read_deepseek_v3(fields: Fields, _: int | None) -> ModelConfig:
     """Sigmoids with a correction, groups and a shared expert; the first layers have one MLP."""
     count = fields.size("num_hidden_layers")
-    router = _corrected(fields, groups=8, chosen=4, per_token=8, experts=256, scale=2.5)
+    router = corrected_router(fields, groups=8, chosen=4, per_token=8, experts=256, scale=2.5)
     experts = _experts(fields, router, size=2048)
     mixer, context = read_latent(fields, ranks=(512, 1536), dims=(128, 64, 128))
     layers = _layers(fields, mixer, experts, [each < _dense(fields, 3) for each in range(count)])
@@ -35,35 +36,35 @@ def _read_deepseek_v3(fields: Fields, _: int | None) -> ModelConfig:
 def _read_glm4_moe_lite(fields: Fields, _: int | None) -> ModelConfig:
     """The same, of other sizes; which layers have one MLP is a list."""
     count = fields.size("num_hidden_layers")
-    router = _corrected(fields, groups=1, chosen=1, per_token=4, experts=64, scale=1.8)
+    router = corrected_router(fields, groups=1, chosen=1, per_token=4, experts=64, scale=1.8)
     experts = _experts(fields, router, size=1536)
     mixer, context = read_latent(fields, ranks=(512, 768), dims=(192, 64, 256))
-    dense = _listed_dense(fields, count, 1)
+    dense = read_dense(fields, count, 1)
     return read_decoder(fields, _layers(fields, mixer, experts, dense), context, norm_eps=1e-5)
 
 
 def _read_deepseek_v32(fields: Fields, _: int | None) -> ModelConfig:
     """DeepSeek V3 with sparse attention; every layer has scores of its own."""
     count = fields.size("num_hidden_layers")
-    router = _corrected(fields, groups=8, chosen=4, per_token=8, experts=256, scale=2.5)
+    router = corrected_router(fields, groups=8, chosen=4, per_token=8, experts=256, scale=2.5)
     experts = _experts(fields, router, size=2048)
     mixer, context = read_latent(fields, ranks=(512, 1536), dims=(128, 64, 128))
     mixer = replace(mixer, indexer=_read_indexer(fields, heads=64, interleaved=False))
-    layers = _layers(fields, mixer, experts, _listed_dense(fields, count, 3))
+    layers = _layers(fields, mixer, experts, read_dense(fields, count, 3))
     return read_decoder(fields, layers, context)
 
 
 def _read_glm_moe_dsa(fields: Fields, _: int | None) -> ModelConfig:
     """The same, of other sizes; some layers take the choice of one before them."""
     count = fields.size("num_hidden_layers")
-    router = _corrected(fields, groups=1, chosen=1, per_token=8, experts=256, scale=2.5)
+    router = corrected_router(fields, groups=1, chosen=1, per_token=8, experts=256, scale=2.5)
     experts = _experts(fields, router, size=2048)
     mixer, context = read_latent(fields, ranks=(512, 2048), dims=(192, 64, 256))
     indexer = _read_indexer(fields, heads=32, interleaved=True)
     layers = [
         replace(layer, mixer=replace(mixer, indexer=replace(indexer, shared=shared)))
         for layer, shared in zip(
-            _layers(fields, mixer, experts, _listed_dense(fields, count, 3)),
+            _layers(fields, mixer, experts, read_dense(fields, count, 3)),
             _read_shared(fields, count),
             strict=True,
         )
@@ -98,6 +99,25 @@ def _read_shared(fields: Fields, count: int) -> list[bool]:
     if not right or not all(kind in (full, shared) for kind in kinds):
         raise fields.error(name, kinds, f"{count} of {full}, {shared}")
     return [kind == shared for kind in kinds]
+
+
+def _read_axk1(fields: Fields, _: int | None) -> ModelConfig:
+    """DeepSeek V3, of other sizes; what comes of experts is normed once more."""
+    count = fields.size("num_hidden_layers")
+    router = corrected_router(fields, groups=8, chosen=4, per_token=8, experts=192, scale=2.5)
+    experts = _experts(fields, replace(router, least_sum=1e-20), size=2048)
+    if "q_lora_rank" in fields and fields.get("q_lora_rank") is None:
+        raise fields.error("q_lora_rank", None, "a number: queries come from a latent")
+    mixer, context = read_latent(fields, ranks=(512, 1536), dims=(128, 64, 128))
+    first, every = fields.number("first_k_dense_replace", 1), fields.size("moe_layer_freq", 1)
+    dense = read_listed_if_there(fields, "mlp_layer_types", {"dense": True, "sparse": False}, count)
+    if dense is None:
+        dense = [each < first or each % every != 0 for each in range(count)]
+    layers = [
+        replace(layer, norms="before" if one else "around_mlp")
+        for layer, one in zip(_layers(fields, mixer, experts, dense), dense, strict=True)
+    ]
+    return read_decoder(fields, layers, context)
 
 
 def _read_deepseek_v2(fields: Fields, _: int | None) -> ModelConfig:
@@ -146,7 +166,7 @@ def _read_mistral4(fields: Fields, _: int | None) -> ModelConfig:
     return read_decoder(fields, layers, context)
 
 
-def _corrected(
+def corrected_router(
     fields: Fields, *, groups: int, chosen: int, per_token: int, experts: int, scale: float
 ) -> Router:
     """Sigmoids with a correction; the numbers are defaults."""
@@ -181,7 +201,7 @@ def _dense(fields: Fields, default: int) -> float:
     return fields.number("first_k_dense_replace", default)
 
 
-def _listed_dense(fields: Fields, count: int, default: int) -> list[bool]:
+def read_dense(fields: Fields, count: int, default: int) -> list[bool]:
     """Which layers have one MLP, where that may be a list."""
     dense = [each < _dense(fields, default) for each in range(count)]
     kinds = fields.get("mlp_layer_types")
@@ -266,6 +286,14 @@ _MISTRAL4_ROPE = {
 }
 _MOST_SHARE = 100.0
 _NAMES = TensorNames(replaced=SHARED_EXPERTS, predicts_more=True)
+_AXK1 = replace(
+    _NAMES,
+    replaced=(*SHARED_EXPERTS, ("after_mlp_norm", "post_mlp_layernorm")),
+    either=(("post_mlp_layernorm", "mlp.post_mlp_layernorm"),),
+    may_lack=(".mlp.gate.e_score_correction_bias",),
+    unused=(".post_mlp_layernorm.weight",),
+)
+"""Published without corrections, and with norms that layers of one MLP do not use."""
 
 LATENT_FAMILIES = {
     "deepseek_v3": Family(read=_read_deepseek_v3, names=_NAMES),
@@ -273,6 +301,7 @@ LATENT_FAMILIES = {
     "deepseek_v32": Family(read=_read_deepseek_v32, names=_NAMES),
     "glm_moe_dsa": Family(read=_read_glm_moe_dsa, names=_NAMES),
     "glm4_moe_lite": Family(read=_read_glm4_moe_lite, names=_NAMES),
+    "axk1": Family(read=_read_axk1, names=_AXK1),
     "deepseek_v2": Family(read=_read_deepseek_v2, names=_NAMES),
     "mistral4": Family(read=_read_mistral4, names=replace(_NAMES, stacked_experts="outputs first")),
 }

@@ -45,8 +45,12 @@ class LatentMixer:
             [f"{name}.o_proj"], [hidden], spec.heads * spec.value_dim, bias=spec.bias
         )
         self._gate: Linear | None = None
-        if spec.gated:
-            self._gate = loader.linear([f"{name}.g_proj"], [spec.heads], hidden, bias=False)
+        if spec.gated is not None:
+            gates = "g_proj" if spec.gated == "heads" else "gate_proj"
+            self._gate = loader.linear([f"{name}.{gates}"], [spec.num_gates], hidden, bias=False)
+        self._sinks: Tensor | None = None
+        if spec.sinks:
+            self._sinks = source.tensor(f"{name}.sinks", (spec.heads,), wide=True)
         self._indexer: TokenIndexer | PoolIndexer | None = None
         if spec.indexer is not None and not spec.indexer.shared:
             kind = TokenIndexer if spec.indexer.pool == 1 else PoolIndexer
@@ -112,11 +116,13 @@ class LatentMixer:
         )
         queries = by_head[:, :, : spec.plain_dim], turned
         if choice is None or choice.rows is None:
-            mixed = latent_attention(queries, self._heads, latents, layout, scale=self._scale)
+            mixed = latent_attention(
+                queries, self._heads, latents, layout, scale=self._scale, sinks=self._sinks
+            )
         else:
             mixed = self._chosen(queries, latents, choice, choice.rows)
         if self._gate is not None:
-            mixed = mixed * self._gate(x).sigmoid()[:, :, None]
+            mixed = mixed * self._gate(x).sigmoid().view(len(x), spec.heads, -1)
         return self.output(mixed.flatten(1))
 
     def _chosen(
@@ -137,6 +143,7 @@ class LatentMixer:
             choice.slots,
             scale=self._scale,
             counts=choice.counts,
+            sinks=self._sinks,
         )
         if rows.seen is not None:
             own = rows.all_seen
@@ -146,6 +153,7 @@ class LatentMixer:
                 latents,
                 rows.seen,
                 scale=self._scale,
+                sinks=self._sinks,
             )
         return mixed
 

@@ -13,6 +13,7 @@ from runtime.model.preset_parts import (
     YARN,
     alike,
 )
+from runtime.model.streams import Streams
 
 LATENT_REAL = Latent(heads=8, rank=512, plain_dim=128, rotary_dim=64, value_dim=128)
 """DeepSeek's and Kimi's, but for the number of heads."""
@@ -23,6 +24,16 @@ _SPARSE_TINY = replace(
 _CHOOSING = Indexer(heads=5, dim=10, top_k=24, interleaved=True)
 _CHOOSING_TINY = replace(LATENT_TINY, indexer=_CHOOSING)
 _SHARING_TINY = replace(LATENT_TINY, indexer=replace(_CHOOSING, shared=True))
+_SINKING_TINY = replace(
+    LATENT_TINY,
+    interleaved=False,
+    gated="numbers",
+    sinks=True,
+    indexer=Indexer(heads=5, dim=10, top_k=24, turns_last=True, eps=1e-5),
+)
+_SINKING_SHARING_TINY = replace(
+    _SINKING_TINY, indexer=replace(_CHOOSING, turns_last=True, eps=1e-5, shared=True)
+)
 
 
 LATENT_PRESETS: dict[str, ModelConfig] = {
@@ -74,6 +85,17 @@ LATENT_PRESETS: dict[str, ModelConfig] = {
         max_context_tokens=8192,
         shaping=SHAPING,
     ),
+    "axk1-tiny": ModelConfig(
+        model_type="axk1",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            *alike(1, LATENT_TINY, Gated(size=96)),
+            *(replace(each, norms="around_mlp") for each in alike(2, LATENT_TINY, GROUPED_EXPERTS)),
+        ),
+        max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
     "deepseek-v32-tiny": ModelConfig(
         model_type="deepseek_v32",
         vocab_size=TINY_VOCAB,
@@ -95,6 +117,23 @@ LATENT_PRESETS: dict[str, ModelConfig] = {
             *alike(1, _CHOOSING_TINY, GROUPED_EXPERTS),
         ),
         max_context_tokens=8192,
+        shaping=SHAPING,
+    ),
+    "hy4-tiny": ModelConfig(
+        model_type="hy_v4",
+        vocab_size=TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            *alike(1, _SINKING_TINY, Gated(size=96)),
+            *alike(
+                1,
+                _SINKING_SHARING_TINY,
+                replace(GROUPED_EXPERTS, each=Gated(size=32, activation="clamped_silu", limit=0.7)),
+            ),
+            *alike(1, _SINKING_TINY, GROUPED_EXPERTS),
+        ),
+        max_context_tokens=8192,
+        streams=Streams(count=3, iterations=None, eps=1e-6, largest=1.6, behind_eps=1e-6),
         shaping=SHAPING,
     ),
 }

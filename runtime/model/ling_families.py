@@ -35,7 +35,7 @@ def _read_bailing_hybrid(fields: Fields, _: int | None) -> ModelConfig:
     }
     fuller = fields.without("max_position_embeddings").with_defaults(defaults)
     latent, context = read_latent(fuller, ranks=(512, 1536), dims=(128, 64, 128))
-    latent = replace(latent, gated=True)
+    latent = replace(latent, gated="heads")
     delta, experts = _recurrent(fields, latent.heads), _experts(fields)
     mlp = Gated(size=fields.size("intermediate_size", 6144), activation=activation)
     layers = [

@@ -14,7 +14,7 @@ from kernels.entry_choice import chosen_numbers
 from kernels.kv_write import write_rows
 from kernels.token_choice import IndexQueries
 from kernels.window_entries import window_entries
-from runtime.model.latent import INDEX_NORM_EPS, Indexer, Latent
+from runtime.model.latent import Indexer, Latent
 from runtime.model.layers import MapLoader, matrices_of
 from runtime.model.rotary import Rotation
 from runtime.model.token_indexer import StepChoice
@@ -60,7 +60,7 @@ class PoolIndexer:
         assert choice.windows is not None
         dim, pool = self._indexer.dim, self._indexer.pool
         made, gates = torch.split(self._keys(x), [dim, dim], dim=1)
-        made = functional.layer_norm(made, (dim,), self._norm, self._norm_bias, INDEX_NORM_EPS)
+        made = functional.layer_norm(made, (dim,), self._norm, self._norm_bias, self._indexer.eps)
         write_rows(torch.cat((made, gates), dim=1)[:, None], keys, slots)
         windows = choice.windows.windows(pool)
         if windows is None:

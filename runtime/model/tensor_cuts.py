@@ -157,8 +157,8 @@ def _of_mixer(rest: str, layer: Layer, cutter: _Cutter) -> TensorCut | None:
     if isinstance(mixer, Attention):
         return _of_attention(rest, module, mixer, cutter)
     if isinstance(mixer, Latent):
-        cut = "q_proj", "q_b_proj", "kv_b_proj", "g_proj"
-        return cutter.outputs if module in cut else None
+        cut = "q_proj", "q_b_proj", "kv_b_proj", "g_proj", "gate_proj"
+        return cutter.outputs if rest == "sinks" or module in cut else None
     if isinstance(mixer, Compressed):
         return cutter.outputs if rest == "sinks" or module in ("q_b_proj", "o_a_proj") else None
     if isinstance(mixer, GatedDelta):

@@ -14,7 +14,7 @@ from kernels.kv_write import write_rows
 from kernels.paged_layout import PagedLayout
 from kernels.rope import apply_rope
 from kernels.token_choice import IndexQueries, chosen_slots
-from runtime.model.latent import INDEX_NORM_EPS, Indexer, Latent
+from runtime.model.latent import Indexer, Latent
 from runtime.model.layers import MapLoader, Matrix, matrices_of
 from runtime.model.rotary import Rotation
 from runtime.model.windowed_step import WindowedStep
@@ -56,7 +56,9 @@ class TokenIndexer:
         assert spec.query_rank is not None
         source, prefix = loader.source, f"{name}.indexer"
         self._spec, self._heads = indexer, indexer.heads
-        self._rotary_dim = spec.rotary_dim
+        first = indexer.dim - spec.rotary_dim if indexer.turns_last else 0
+        self._parts = [first, spec.rotary_dim, indexer.dim - first - spec.rotary_dim]
+        """Numbers before those that are rotated, these, and those behind them."""
         order = _order(indexer, spec.rotary_dim)
         size = indexer.heads * indexer.dim
         (queries,) = matrices_of(source, [f"{prefix}.wq_b"], [size], spec.query_rank)
@@ -94,7 +96,7 @@ class TokenIndexer:
         """
         made = self._keys(x)
         made = functional.layer_norm(
-            made, (self._spec.dim,), self._norm, self._norm_bias, INDEX_NORM_EPS
+            made, (self._spec.dim,), self._norm, self._norm_bias, self._spec.eps
         )
         write_rows(self._turned(made[:, None], rotation.cos, rotation.sin), keys, slots)
 
@@ -122,9 +124,9 @@ class TokenIndexer:
         choice.slots = chosen_slots(asked, keys, rows.spans, choice.top_k)
 
     def _turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """[T, heads, dim] with the first numbers rotated."""
-        turning = x[..., : self._rotary_dim]
-        return torch.cat((apply_rope(turning, cos, sin), x[..., self._rotary_dim :]), dim=-1)
+        """[T, heads, dim] with its own numbers rotated."""
+        before, turning, behind = torch.split(x, self._parts, dim=-1)
+        return torch.cat((before, apply_rope(turning, cos, sin), behind), dim=-1)
 
 
 def _order(indexer: Indexer, rotary_dim: int) -> Tensor:
@@ -132,7 +134,9 @@ def _order(indexer: Indexer, rotary_dim: int) -> Tensor:
     pair are half of the rotated ones apart."""
     places = torch.arange(indexer.dim)
     if indexer.interleaved:
-        places[:rotary_dim] = places[:rotary_dim].view(-1, 2).T.flatten()
+        first = indexer.dim - rotary_dim if indexer.turns_last else 0
+        turned = slice(first, first + rotary_dim)
+        places[turned] = places[turned].view(-1, 2).T.flatten()
     return places
 
 

@@ -27,19 +27,21 @@ def test_every_kind_of_step_agrees_with_the_reference(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("heads", "rank", "rest"), [(20, 256, 16), (3, 512, 64)])
+@pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("shapes", [DECODE, MIXED], ids=["decode", "mixed"])
 def test_rows_of_latents_are_keys_and_their_first_numbers_values(
     dtype: torch.dtype,
     heads: int,
     rank: int,
     rest: int,
+    sinks: bool,
     shapes: list[tuple[int, int]],
     device: torch.device,
 ) -> None:
     assert fits_triton(rank + rest, rank)
     contexts = make_contexts(shapes, seed=5, dtype=dtype, kv_heads=1, head_dim=rank + rest)
     scaled = replace(contexts, blocks=(contexts.blocks[0] / 4, contexts.blocks[1]))
-    compare(scaled, device, heads=heads, value_dim=rank)
+    compare(scaled, device, heads=heads, value_dim=rank, sinks=sinks)
 
 
 def test_heads_that_tiles_have_no_room_for_are_not_asked_of_triton() -> None:

@@ -101,6 +101,7 @@ def test_logits_are_those_of_torch(
     [
         ("deepseek-v3-tiny", {}),
         ("deepseek-v32-tiny", {"indexer": Indexer(heads=4, dim=20, top_k=30)}),
+        ("hy4-tiny", {"indexer": Indexer(heads=4, dim=20, top_k=30, turns_last=True)}),
     ],
 )
 def test_latents_longer_than_a_tile_give_the_logits_of_torch(

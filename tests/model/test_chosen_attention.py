@@ -79,6 +79,19 @@ def test_queries_may_see_fewer_than_others(
     assert torch.allclose(in_pieces.double(), expected.double(), rtol=limit, atol=limit)
 
 
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_sinks_count_beside_the_chosen(dtype: torch.dtype) -> None:
+    arguments, limit = given(dtype, 100), TOLERANCE[dtype]
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    sinks = torch.randn(HEADS, generator=torch.Generator().manual_seed(5)).to(wide)
+    plain = chosen_attention(*arguments, scale=SCALE)
+    expected = chosen_attention_reference(*arguments, scale=SCALE, sinks=sinks)
+    found = chosen_attention(*arguments, scale=SCALE, sinks=sinks)
+    assert torch.allclose(found.double(), expected.double(), rtol=limit, atol=limit)
+    assert found.double().norm() < plain.double().norm()
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_who_chooses_all_attends_as_those_do_that_see_all(dtype: torch.dtype) -> None:
     queries, heads, _, _ = given(dtype, 64)

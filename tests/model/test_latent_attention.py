@@ -42,8 +42,13 @@ def queries(dtype: torch.dtype, shapes: list[tuple[int, int]]) -> tuple[Tensor, 
     return both[..., :PLAIN], both[..., PLAIN:]
 
 
-def as_defined(dtype: torch.dtype, given: Contexts) -> Tensor:
-    """Of each sequence, head and query, from all keys and values."""
+def sinks(dtype: torch.dtype) -> Tensor:
+    drawn = torch.randn(HEADS, generator=torch.Generator().manual_seed(5))
+    return drawn.to(torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+def as_defined(dtype: torch.dtype, given: Contexts, beside: Tensor | None = None) -> Tensor:
+    """Of each sequence, head and query, from all keys and values; ``beside``: the heads' sinks."""
     plain, turned = (part.double() for part in queries(dtype, given.shapes))
     maps, at, rows = heads(dtype), 0, []
     into_keys, into_values = maps.keys.weights.double(), maps.values.weights.double()
@@ -55,7 +60,10 @@ def as_defined(dtype: torch.dtype, given: Contexts) -> Tensor:
             for head in range(HEADS):
                 keys = torch.cat((latents @ into_keys[head].T, shared), 1)[seen]
                 asked = torch.cat((plain[at, head], turned[at, head]))
-                weights = (keys @ asked * SCALE).softmax(0)
+                scores = keys @ asked * SCALE
+                if beside is not None:
+                    scores = torch.cat((scores, beside[head : head + 1].double()))
+                weights = scores.softmax(0)[: len(keys)]
                 row.append(weights @ (latents[seen] @ into_values[head]))
             rows.append(torch.stack(row))
             at += 1
@@ -78,6 +86,18 @@ def test_every_way_gives_what_keys_and_values_say(dtype: torch.dtype, some: slic
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("some", [slice(None), slice(0, 4), slice(4, None)])
+def test_sinks_count_in_every_way(dtype: torch.dtype, some: slice) -> None:
+    given, limit = contexts(dtype, SHAPES[some]), TOLERANCE[dtype]
+    arguments = queries(dtype, SHAPES[some]), heads(dtype), given.blocks[0], given.layout
+    expected = as_defined(dtype, given, sinks(dtype))
+    for way in (latent_attention, latent_attention_reference):
+        found = way(*arguments, scale=SCALE, sinks=sinks(dtype))
+        assert torch.allclose(found.double(), expected, rtol=limit, atol=limit)
+
+
+@pytest.mark.usefixtures("way")
 def test_rows_in_8_bits_are_read_as_the_numbers_they_stand_for() -> None:
     given = contexts(torch.float32, SHAPES)
     blocks = quantise_rows(given.blocks[0].nan_to_num(7.0))
@@ -92,11 +112,12 @@ def test_heads_and_queries_come_in_pieces_where_contexts_are_long(
 ) -> None:
     given = contexts(torch.float64, SHAPES)
     arguments = queries(torch.float64, SHAPES), heads(torch.float64), given.blocks[0], given.layout
-    whole = latent_attention(*arguments, scale=SCALE)
+    own = sinks(torch.float64)
+    whole = latent_attention(*arguments, scale=SCALE, sinks=own)
     monkeypatch.setattr(module, "_PIECE", 33)
     for numbers in (1, 620 * 100 * 4):
         monkeypatch.setattr(module, "_NUMBERS", numbers)
-        found = latent_attention(*arguments, scale=SCALE)
+        found = latent_attention(*arguments, scale=SCALE, sinks=own)
         assert torch.allclose(found, whole, rtol=1e-12, atol=1e-12)
 
 

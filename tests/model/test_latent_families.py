@@ -4,13 +4,20 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from runtime.model.batch import SequenceInput
 from runtime.model.config import Experts, Gated, LoadError, ModelConfig
 from runtime.model.kv_shape import KVShape
 from runtime.model.latent import Indexer, Latent
 from runtime.model.latent_families import LATENT_FAMILIES
+from runtime.model.runner import ModelRunner
+from runtime.model.weights import load_model
 from tests.support.config_folders import BASE, read_folder
+from tests.support.family_shapes import SHAPES, make, save
 
 HEADS = {"num_key_value_heads": BASE["num_attention_heads"], "num_experts_per_tok": 4}
 YARN = {
@@ -92,6 +99,48 @@ def test_layers_with_one_mlp_are_listed_or_counted(tmp_path: Path) -> None:
         assert dense == [kind == "dense" for kind in found]
 
 
+def test_what_comes_of_axk1s_experts_is_normed(tmp_path: Path) -> None:
+    config = read(tmp_path, "axk1")
+    assert [layer.norms for layer in config.layers] == ["before", *["around_mlp"] * 5]
+    experts = config.layers[1].feed_forward
+    assert isinstance(experts, Experts)
+    assert (experts.router.num_experts, experts.router.groups) == (192, 8)
+    every = read(tmp_path, "axk1", moe_layer_freq=2, first_k_dense_replace=2)
+    kinds = [isinstance(layer.feed_forward, Gated) for layer in every.layers]
+    assert kinds == [True, True, False, True, False, True]
+    listed = read(tmp_path, "axk1", mlp_layer_types=["sparse", "dense"] * 3)
+    assert [layer.norms for layer in listed.layers] == ["around_mlp", "before"] * 3
+
+
+def test_axk1_is_read_as_it_is_published(tmp_path: Path) -> None:
+    """Without corrections, and with a norm in layers of one MLP too, which nothing is done with;
+    or with the norm where ``transformers`` has it."""
+    save(make("axk1", SHAPES["above"], seed=0), tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    norm = "model.layers.0.post_mlp_layernorm.weight"
+    assert norm not in tensors
+    ends = ".gate.e_score_correction_bias"
+    assert any(name.endswith(ends) for name in tensors)
+    zero = {name: each * (not name.endswith(ends)) for name, each in tensors.items()}
+    published = {name: each for name, each in zero.items() if not name.endswith(ends)}
+    published[norm] = torch.full_like(tensors["model.norm.weight"], 7)
+    moved = {name.replace("post_mlp", "mlp.post_mlp"): each for name, each in zero.items()}
+    step = SequenceInput(
+        tokens=np.arange(20, dtype=np.int32),
+        start=0,
+        block_table=np.arange(2, dtype=np.int32),
+        num_logits=20,
+    )
+    found = []
+    for own in (zero, published, moved):
+        save_file(own, file, metadata={"format": "pt"})
+        model = load_model(tmp_path, dtype=torch.float64, device=torch.device("cpu"))
+        found.append(ModelRunner(model, num_blocks=4, block_size=16).run([step]).clone())
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
 def shared_of(config: ModelConfig) -> str:
     """A letter for each layer: S takes another's choice."""
     indexers = [layer.mixer.indexer for layer in config.layers]
@@ -169,6 +218,9 @@ def test_a_wrapper_of_kimis_and_its_old_name_are_read(tmp_path: Path) -> None:
         ("glm_moe_dsa", {"indexer_rope_interleave": 1}, "indexer_rope_interleave is 1, not true"),
         ("glm_moe_dsa", {"index_kpool": 4}, "index_kpool is 4, not null: this model type"),
         ("glm_moe_dsa", {"mla_use_nope": True}, "mla_use_nope is True, not false or null"),
+        ("axk1", {"q_lora_rank": None}, "q_lora_rank is None, not a number: queries come from"),
+        ("axk1", {"mlp_layer_types": ["moe"] * 6}, "mlp_layer_types is .*, not 6 of dense"),
+        ("axk1", {"topk_method": "greedy"}, "topk_method is 'greedy', not noaux_tc"),
         ("glm4_moe_lite", {"partial_rotary_factor": 0.5}, "whole heads to be rotated"),
         ("mistral4", {"partial_rotary_factor": 0.25}, "factor is 0.25, not 64 of 128 dimensions"),
         ("mistral4", {"rope_scaling": YARN | {"partial_rotary_factor": 1.0}}, "not 64 of 128"),

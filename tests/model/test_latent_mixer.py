@@ -37,10 +37,19 @@ KINDS: dict[str, dict[str, Any]] = {
     "pairs that are halves apart": {"interleaved": False},
     "stretched, a scale": {"rope": YARN, "scale": 0.4},
     "one head": {"heads": 1},
-    "gates behind heads": {"gated": True},
+    "gates behind heads": {"gated": "heads"},
     "gates behind heads that choose": {
-        "gated": True,
+        "gated": "heads",
         "indexer": Indexer(heads=6, dim=10, top_k=20),
+    },
+    "gates of numbers, sinks": {"gated": "numbers", "sinks": True, "interleaved": False},
+    "gates of numbers, sinks, what turns is last": {
+        "gated": "numbers",
+        "sinks": True,
+        "indexer": Indexer(heads=6, dim=11, top_k=7, turns_last=True, eps=1e-2),
+    },
+    "neighbours that turn are last": {
+        "indexer": Indexer(heads=6, dim=11, top_k=7, turns_last=True, interleaved=True),
     },
     "queries that grow": {"rope": replace(YARN, query_beta=0.4)},
     "queries that grow, without a latent": {

@@ -61,7 +61,7 @@ def test_the_least_that_a_folder_says_is_read(tmp_path: Path) -> None:
     config = read(tmp_path)
     assert attending(config) == [5]
     mixer = config.attention[0]
-    assert (mixer.query_rank, mixer.gated, mixer.rope.theta) == (None, True, 6e6)
+    assert (mixer.query_rank, mixer.gated, mixer.rope.theta) == (None, "heads", 6e6)
     delta = KimiDelta(heads=8, head_dim=128, taps=4, two_steps=False, lowest=-5.0)
     assert config.recurrent == (delta,) * 5
     kinds = [isinstance(layer.feed_forward, Experts) for layer in config.layers]

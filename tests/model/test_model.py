@@ -101,6 +101,7 @@ def test_models_with_latents_are_among_the_others_and_choose_and_share() -> None
     assert sorted(name for name, each in indexers.items() if each is not None) == [
         "deepseek-v32-tiny",
         "glm-dsa-tiny",
+        "hy4-tiny",
     ]
     shared = [mixer.indexer.shared for mixer in LATENT_PRESETS["glm-dsa-tiny"].attention]
     assert shared == [False, True, True, False]
@@ -132,5 +133,5 @@ def test_a_hybrid_chooses_pools_between_streams_that_end_in_their_mean() -> None
 
 def test_a_hybrid_of_ling_makes_decays_in_one_step_and_gates_heads() -> None:
     config = PRESETS["ling3-tiny"]
-    assert {mixer.gated for mixer in config.attention} == {True}
+    assert {mixer.gated for mixer in config.attention} == {"heads"}
     assert {mixer.two_steps for mixer in config.recurrent} == {False}

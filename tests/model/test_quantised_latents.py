@@ -95,6 +95,40 @@ def test_an_indexer_in_few_bits_chooses_by_its_numbers(form: str, tmp_path: Path
     assert off(logits(folder), plain) < 1e-5
 
 
+def hy_v4(seed: int) -> transformers.PreTrainedModel:
+    torch.manual_seed(seed)
+    own = {"index_topk": 20, "index_n_heads": 8, "index_head_dim": 64, "hc_mult": 2}
+    own |= {"pad_token_id": 0}
+    text = {name: value for name, value in LATENT.items() if "first_k" not in name}
+    model = transformers.HYV4ForCausalLM(transformers.HYV4Config(**text, **own))
+    return model.eval()
+
+
+def axk1(seed: int) -> transformers.PreTrainedModel:
+    torch.manual_seed(seed)
+    return transformers.AXK1ForCausalLM(transformers.AXK1Config(**LATENT)).eval()
+
+
+@pytest.mark.parametrize("form", ["fp8 blocks", "packed 4 group 32"])
+def test_gates_of_latents_in_few_bits_weigh_by_their_numbers(form: str, tmp_path: Path) -> None:
+    """Of Hy4's streams and indexers' weights nothing is in few bits."""
+    inner = [f"model.layers.{layer}.self_attn.indexer.weights_proj" for layer in range(2)]
+    folder = tmp_path / "kept"
+    kept = ("lm_head", *inner)
+    numbers = write_folder(folder, FORMATS[form], seed=2, kept=kept, make=hy_v4)
+    assert sum("self_attn.linear_gate" in name for name in numbers) == 2
+    plain = logits(widened_folder(folder, numbers, tmp_path / "wide", hy_v4))
+    assert off(logits(folder), plain) < 1e-5
+
+
+@pytest.mark.parametrize("form", ["fp8 blocks", "packed 4 group 32"])
+def test_what_comes_of_experts_in_few_bits_is_normed(form: str, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    numbers = write_folder(folder, FORMATS[form], seed=2, kept=("lm_head",), make=axk1)
+    plain = logits(widened_folder(folder, numbers, tmp_path / "wide", axk1))
+    assert off(logits(folder), plain) < 1e-5
+
+
 def glm5_next(seed: int) -> transformers.PreTrainedModel:
     torch.manual_seed(seed)
     own = {"index_topk": 16, "index_kpool": 4, "index_n_heads": 8, "index_head_dim": 64}

@@ -28,6 +28,7 @@ WINDOWED = (
     "laguna-tiny",
     "step3.5-tiny",
     "afmoe-tiny",
+    "dots1-tiny",
     "exaone4-tiny",
     "gemma4-tiny",
     "gemma4-moe-tiny",

@@ -460,6 +460,17 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "rope_interleave": shape.heads != 9,
         },
     ),
+    "axk1": (
+        "AXK1",
+        lambda shape: {
+            **_latent(shape),
+            "q_lora_rank": 20,
+            "n_group": 4 if shape.tied else 2,
+            "topk_group": 2,
+            "first_k_dense_replace": 1 + shape.tied,
+            "rope_interleave": shape.heads != 9,
+        },
+    ),
     "deepseek_v32": (
         "DeepseekV32",
         lambda shape: {
@@ -480,6 +491,20 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "index_topk_pattern": "FSSFS" if shape.layers == 5 else None,
             "mlp_layer_types": ["sparse", "dense", *["sparse"] * (shape.layers - 2)],
             "rope_parameters": {"rope_type": "default", "rope_theta": 7000.0},
+        },
+    ),
+    "hy_v4": (
+        "HYV4",
+        lambda shape: {
+            **_sparse(shape),
+            "indexer_types": None
+            if shape.tied
+            else ["full", "shared", "full", "shared", "full"][: shape.layers],
+            "mlp_layer_types": ["sparse", "dense", *["sparse"] * (shape.layers - 2)],
+            "hc_mult": 1 if shape.heads == 5 else 3,
+            "hc_magnitude": 1.6,
+            "swiglu_limit": 0.7,
+            "norm_topk_prob": shape.heads != 5,
         },
     ),
     "glm4_moe_lite": (
@@ -608,6 +633,23 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
             "n_group": 2 if shape.tied else 1,
             "first_k_dense_replace": 1 + shape.tied,
             "norm_topk_prob": shape.heads != 5,
+        },
+    ),
+    "dots1": (
+        "Dots1",
+        lambda shape: {
+            **_experts(shape),
+            "rope_parameters": shape.rope,
+            "sliding_window": shape.window,
+            "max_window_layers": 1 + shape.tied,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1 + shape.tied,
+            "n_group": 4 if shape.tied else 2,
+            "topk_group": 2,
+            "moe_intermediate_size": 24,
+            "routed_scaling_factor": 1.7,
+            "first_k_dense_replace": int(shape.tied),
+            "attention_bias": shape.tied,
         },
     ),
     "ernie4_5": (

@@ -3,15 +3,16 @@
 OF_OLD = ("qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny", "qwen3-moe-tiny")
 MIXERS = ("smollm3-tiny", "granite-tiny", "ministral3-tiny", "gemma3-tiny", "olmo2-tiny")
 ROUTERS = ("qwen2-moe-tiny", "glm4-moe-tiny", "minimax-m2-tiny", "gpt-oss-tiny")
-SPARSE = ("deepseek-v32-tiny", "glm-dsa-tiny")
+SPARSE = ("deepseek-v32-tiny", "glm-dsa-tiny", "hy4-tiny")
 COMPRESSED = ("deepseek-v4-tiny",)
-LATENT = ("deepseek-v3-tiny", "deepseek-v2-tiny", "mistral4-tiny", *SPARSE)
+LATENT = ("deepseek-v3-tiny", "deepseek-v2-tiny", "mistral4-tiny", "axk1-tiny", *SPARSE)
 EXPERTS = (
     "minimax-m3-tiny",
     "mimo-v2-tiny",
     "laguna-tiny",
     "step3.5-tiny",
     "hy-v3-tiny",
+    "dots1-tiny",
     "afmoe-tiny",
     "ernie4.5-moe-tiny",
 )

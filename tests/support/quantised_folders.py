@@ -271,7 +271,7 @@ def plain_model(seed: int) -> transformers.PreTrainedModel:
 
 
 _MATRIX = re.compile(
-    r".+(_proj(_qkvz?|_z|_with_mqa)?|indexer\.w(q_b|k)|(experts\.\d+|feed_forward)\.w[123])\.weight"
+    r".+(_proj(_qkvz?|_z|_with_mqa)?|linear_gate|indexer\.w(q_b|k)|(experts\.\d+|feed_forward)\.w[123])\.weight"
 )
 
 

@@ -102,7 +102,8 @@ class ReferenceModel:
                     bare = layer.norms == "after" or (apart and half == self.feed_forward)
                     y = x if bare else self._norm(f"{name}.{before}", x)
                     y = half(layer, name, y)
-                    y = y if layer.norms == "before" else self._norm(f"{name}.{after}", y)
+                    plain = ("before", "around_mlp") if half == self._mixer else ("before",)
+                    y = y if layer.norms in plain else self._norm(f"{name}.{after}", y)
                     x = x + layer.residual_scale * y
                 if inputs is not None:
                     gate = self._linear(f"{name}.per_layer_input_gate", x, inputs.shape[2], False)
@@ -426,10 +427,16 @@ class ReferenceModel:
             keys, values = made[:, head].split([spec.plain_dim, spec.value_dim], 1)
             scores = queries[:, head, : spec.plain_dim] @ keys.T + turned[:, head] @ shared.T
             scores = scores * (scale if spec.scale is None else spec.scale)
-            outputs.append(torch.where(visible, scores, -torch.inf).softmax(-1) @ values)
+            scores = torch.where(visible, scores, -torch.inf)
+            if spec.sinks:
+                sink = self._get(f"{name}.sinks", spec.heads)[head].expand(tokens, 1)
+                scores = torch.cat((scores, sink), 1)
+            outputs.append(scores.softmax(-1)[:, :tokens] @ values)
         if spec.gated:
-            gates = self._linear(f"{name}.g_proj", x, spec.heads, False)
-            weights = (1 / (1 + (-gates).exp())).split(1, 1)
+            kind = {"heads": ("g_proj", 1), "numbers": ("gate_proj", spec.value_dim)}
+            projection, size = kind[spec.gated]
+            gates = self._linear(f"{name}.{projection}", x, spec.heads * size, False)
+            weights = (1 / (1 + (-gates).exp())).split(size, 1)
             outputs = [one * weight for one, weight in zip(outputs, weights, strict=True)]
         output = torch.cat(outputs, -1)
         return self._linear(f"{name}.o_proj", output, self.config.hidden_size, spec.bias)
@@ -440,15 +447,19 @@ class ReferenceModel:
         queries = self._linear(f"{name}.wq_b", query_latents, indexer.heads * indexer.dim, False)
         keys = self._linear(f"{name}.wk", x, indexer.dim, False)
         norm = [self._get(f"{name}.k_norm.{each}", indexer.dim) for each in ("weight", "bias")]
-        turned = [*range(spec.rotary_dim)]
+        low = indexer.dim - spec.rotary_dim if indexer.turns_last else 0
+        turned = [*range(low, low + spec.rotary_dim)]
+        rest = [each for each in range(indexer.dim) if each not in turned]
         if indexer.interleaved:
             turned = [*turned[::2], *turned[1::2]]
-        rest = [*range(spec.rotary_dim, indexer.dim)]
         queries, keys = (
             y
             if spec.rope is None
             else torch.cat((rotate(y[..., turned], spec.rope), y[..., rest]), -1)
-            for y in (queries.view(tokens, -1, indexer.dim), layer_norm(keys, *norm)[:, None])
+            for y in (
+                queries.view(tokens, -1, indexer.dim),
+                layer_norm(keys, *norm, indexer.eps)[:, None],
+            )
         )
         weights = self._linear(f"{name}.weights_proj", x, indexer.heads, False)
         if indexer.pool > 1:

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight + bias
+    return centred / (centred.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight + bias
 
 
 def chosen_tokens(queries: Tensor, keys: Tensor, weights: Tensor, top_k: int) -> Tensor:

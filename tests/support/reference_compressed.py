@@ -117,32 +117,35 @@ def compressed(weights: Weights, spec: Compressed, name: str, x: Tensor) -> Tens
     return inner @ weights.get(f"{name}.o_b_proj.weight", hidden, shape[0]).T
 
 
-def into_half(weights: Weights, name: str, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def into_half(weights: Weights, name: str, streams: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """What a half of a layer sees of [tokens, streams, hidden], and the weights behind it."""
     config = weights.config
     spec, count = config.streams, config.streams.count
-    outputs = (2 + count) * count
+    parts = [count, count] + [count * count] * (spec.iterations is not None)
+    outputs = sum(parts)
     flat = _normed(streams.flatten(1), config.norm_eps)
     made = flat @ weights.get(f"{name}.fn", outputs, flat.shape[1]).T
-    base, scale = weights.get(f"{name}.base", outputs), weights.get(f"{name}.scale", 3)
-    parts = [count, count, count * count]
-    before, behind, mixing = (
+    base, scale = weights.get(f"{name}.base", outputs), weights.get(f"{name}.scale", len(parts))
+    before, behind, *mixing = (
         part * factor + own
         for part, factor, own in zip(made.split(parts, 1), scale, base.split(parts), strict=True)
     )
+    weight = 1 / (1 + (-before).exp()) + spec.eps
+    seen = torch.einsum("tc,tch->th", weight, streams)
+    behind = spec.largest / (1 + (-behind).exp()) + spec.behind_eps
+    if spec.iterations is None:
+        return seen, behind, None
     matrices = []
-    for row in mixing.view(-1, count, count):
+    for row in mixing[0].view(-1, count, count):
         matrix = row.softmax(1) + spec.eps
         for turn in range(2 * spec.iterations - 1):
             matrix = matrix / (matrix.sum(turn % 2, keepdim=True) + spec.eps)
         matrices.append(matrix)
-    weight = 1 / (1 + (-before).exp()) + spec.eps
-    seen = torch.einsum("tc,tch->th", weight, streams)
-    return seen, 2 / (1 + (-behind).exp()), torch.stack(matrices)
+    return seen, behind, torch.stack(matrices)
 
 
-def out_of_half(streams: Tensor, made: Tensor, behind: Tensor, mixing: Tensor) -> Tensor:
-    mixed = torch.einsum("tfo,tfh->toh", mixing, streams)
+def out_of_half(streams: Tensor, made: Tensor, behind: Tensor, mixing: Tensor | None) -> Tensor:
+    mixed = streams if mixing is None else torch.einsum("tfo,tfh->toh", mixing, streams)
     return mixed + torch.einsum("tc,th->tch", behind, made)
 
 

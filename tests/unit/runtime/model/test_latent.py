@@ -136,4 +136,10 @@ def test_pools_are_chosen_whole_and_by_each_layer_itself() -> None:
 
 
 def test_gates_behind_heads_are_a_matrix_more() -> None:
-    assert replace(SMALL, gated=True).num_parameters(10) == SMALL.num_parameters(10) + 2 * 10
+    assert replace(SMALL, gated="heads").num_parameters(10) == SMALL.num_parameters(10) + 2 * 10
+    own = 2 * SMALL.value_dim * 10
+    assert replace(SMALL, gated="numbers").num_parameters(10) == SMALL.num_parameters(10) + own
+
+
+def test_sinks_are_a_number_more_for_each_head() -> None:
+    assert replace(SMALL, sinks=True).num_parameters(10) == SMALL.num_parameters(10) + 2

@@ -69,6 +69,10 @@ def test_parameters_add_up() -> None:
     others = changed(SMALL, mixer={"norm": "all", "sinks": True})
     both = replace(others, layers=tuple(replace(each, norms="both") for each in others.layers))
     assert both.num_parameters == SMALL.num_parameters + 2 * (24 + 12 + 4 + 2 * 12)
+    around = replace(
+        SMALL, layers=tuple(replace(each, norms="around_mlp") for each in SMALL.layers)
+    )
+    assert around.num_parameters == SMALL.num_parameters + 2 * 12
 
 
 def test_experts_count_all_though_a_token_takes_few() -> None:

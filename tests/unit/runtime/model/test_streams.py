@@ -25,11 +25,18 @@ def test_streams_of_nothing_are_refused(name: str) -> None:
         replace(STREAMS, **{name: 0})
 
 
+def test_results_that_are_added_by_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="added to streams by 0 of a sigmoid"):
+        replace(STREAMS, largest=0)
+
+
 def test_parameters_are_those_of_every_half_and_of_the_last_mixture() -> None:
     of_half = 15 * 30 + 15 + 3
     last = 3 * 30 + 3 + 1
     assert STREAMS.num_parameters(10, 3) == 3 * of_half + last
     assert replace(STREAMS, learnt_end=False).num_parameters(10, 3) == 3 * of_half
+    kept = replace(STREAMS, iterations=None)
+    assert kept.num_parameters(10, 3) == 3 * (6 * 30 + 6 + 2) + last
     beside = replace(MODEL, streams=STREAMS).num_parameters - MODEL.num_parameters
     assert beside == 3 * of_half + last
 
