@@ -1,4 +1,4 @@
-"""What adapters of low rank add to a linear map (LoRA, Hu et al. 2021, arXiv:2106.09685).
+"""Parts of low rank beside a linear map (LoRA, Hu et al. 2021, arXiv:2106.09685).
 
 A map of several side by side, as queries, keys and values are, has one product into the ranks of
 all and one out of each. Rows of a step that no adapter is for are not touched. Where an adapter has
@@ -68,7 +68,7 @@ class Upwards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowRank:
-    """What one adapter adds to a map."""
+    """One adapter's part in a map."""
 
     down: Tensor
     """[ranks of all maps, inputs], contiguous."""
@@ -95,7 +95,7 @@ def joined_low_rank(maps: Sequence[tuple[int, Tensor, Tensor]]) -> LowRank:
 
 
 class LowRankMaps:
-    """What each of several adapters adds to one map."""
+    """The parts of several adapters in one map."""
 
     def __init__(self, adapters: Mapping[int, LowRank]) -> None:
         """``adapters``: by number; one that is not among them adds nothing."""

@@ -26,9 +26,9 @@ class MapPlace:
 
     module: str
     outputs: int
-    """Of the module, others' among them."""
+    """All of the module's, others' among them."""
     own: int
-    """Of the map, on all ranks."""
+    """The map's alone, on all ranks."""
     inputs: int
     """On all ranks."""
     rows: slice | Tensor | None = None
@@ -65,7 +65,7 @@ class AdapterRows:
 
 
 class AdaptedPart:
-    """What adapters add to one map of the decoder."""
+    """The part of all adapters in one map of the decoder."""
 
     def __init__(self, maps: LowRankMaps, rows: AdapterRows) -> None:
         self._maps = maps
@@ -98,8 +98,8 @@ class AdapterSet:
         """
         self._folders = [AdapterFolder(Path(source.folder)) for source in sources]
         self._names = [source.name for source in sources]
-        self._dtype = dtype
-        self._device = device
+        self.dtype = dtype
+        self.device = device
         self._num_bytes = [0] * len(sources)
         self._place: PlacesMaps | None = None
         self.rows = AdapterRows()
@@ -129,6 +129,8 @@ class AdapterSet:
         Raises:
             LoadError: an adapter's matrices are of another shape.
         """
+        if not self._folders:
+            return None
         assert self._place is not None
         places = [
             self._place.place(name, size, inputs) for name, size in zip(names, outputs, strict=True)
@@ -162,7 +164,7 @@ class AdapterSet:
             down, up = place.part(down, 1), place.part(up, 0)
         if order is not None:
             up = up[order]
-        moved = (each.to(self._device, self._dtype).contiguous() for each in (down, up))
+        moved = (each.to(self.device, self.dtype).contiguous() for each in (down, up))
         down, up = moved
         return down, up
 

@@ -103,8 +103,7 @@ def load_model(
         adapters: loaded with it.
 
     Raises:
-        LoadError: the model or an adapter cannot be served; the message names file, field and
-            remedy.
+        LoadError: one of them cannot be served; the message names file, field and remedy.
     """
     started = time.perf_counter()
     name = str(source)
@@ -113,25 +112,17 @@ def load_model(
     config = found.config if ranks is None else part_of(name, found.config, ranks.partition)
     partition = None if ranks is None else ranks.partition
     check_memory(name, config, dtype, device, bits, sharing=sharing(device, partition))
-    adapted = AdapterSet(adapters, dtype, device) if adapters else None
+    adapted = AdapterSet(adapters, dtype, device)
     with _weights(
         found, dtype, device, bits=bits, seed=seed, progress=progress, ranks=ranks
     ) as weights:
         folder_read()
+        adapted.are_of(weights)
         decoder = _decoder(
-            config,
-            weights,
-            dtype,
-            device,
-            bits=bits,
-            machine_folder=machine_folder,
-            ranks=ranks,
-            adapters=adapted,
+            config, weights, adapted, bits=bits, machine_folder=machine_folder, ranks=ranks
         )
-    infos = () if adapted is None else adapted.finish()
     give_back_heap()
-    load_s = time.perf_counter() - started
-    _tell_loaded(name, found.config, dtype, load_s)
+    load_s = _tell_loaded(name, found.config, dtype, started)
     return LoadedModel(
         name=name,
         config=config,
@@ -142,11 +133,13 @@ def load_model(
         load_s=load_s,
         whole=found.config,
         ranks=ranks,
-        adapters=infos,
+        adapters=adapted.finish(),
     )
 
 
-def _tell_loaded(name: str, config: ModelConfig, dtype: torch.dtype, load_s: float) -> None:
+def _tell_loaded(name: str, config: ModelConfig, dtype: torch.dtype, started: float) -> float:
+    """Seconds since ``started``, which the log is told."""
+    load_s = time.perf_counter() - started
     _LOG.info(
         "model loaded name=%s parameters=%d dtype=%s load_s=%.2f peak_rss_bytes=%d",
         name,
@@ -155,24 +148,23 @@ def _tell_loaded(name: str, config: ModelConfig, dtype: torch.dtype, load_s: flo
         load_s,
         peak_rss_bytes(),
     )
+    return load_s
 
 
 def _decoder(
     config: ModelConfig,
     weights: PlacedWeights,
-    dtype: torch.dtype,
-    device: torch.device,
+    adapters: AdapterSet,
     *,
     bits: WeightBits,
     machine_folder: str | None,
     ranks: RankLink | None,
-    adapters: AdapterSet | None,
 ) -> Decoder:
-    """A decoder of these weights; what the machine is best at is the leading rank's to find out."""
+    """A decoder of these weights, of the dtype and on the device of its adapters; what the machine
+    is best at is the leading rank's to find out."""
+    dtype, device = adapters.dtype, adapters.device
     leads = ranks is None or ranks.partition.leads
     choice = _products(config, dtype, device, bits, machine_folder) if leads else None
-    if adapters is not None:
-        adapters.are_of(weights)
     loader = MapLoader(
         source=weights,
         bits=bits,

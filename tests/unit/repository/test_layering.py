@@ -90,6 +90,8 @@ USES_TORCH = {
     "model.kv_pool",
     "model.kimi_mixer",
     "model.latent_mixer",
+    "model.adapter_folder",
+    "model.adapters",
     "model.block_indexer",
     "model.layer_inputs",
     "model.layers",
