@@ -145,11 +145,9 @@ class AdapterSet:
         for number, folder in enumerate(self._folders):
             maps = []
             for name, first, place, order in zip(names, firsts, places, orders, strict=True):
-                if place.module in folder:
-                    maps.append((first, *self._own(folder, place, order)))
-                elif name in folder:  # the class of transformers has it so, not the checkpoint
-                    alone = replace(place, module=name, outputs=place.own, rows=None)
-                    maps.append((first, *self._own(folder, alone, order)))
+                found_place = _found(folder, name, place)
+                if found_place is not None:
+                    maps.append((first, *self._own(folder, found_place, order)))
             if maps:
                 found[number] = joined_low_rank(maps)
                 self._num_bytes[number] += found[number].num_bytes
@@ -189,6 +187,17 @@ class AdapterSet:
             )
         self._folders = []
         return tuple(infos)
+
+
+def _found(folder: AdapterFolder, name: str, place: MapPlace) -> MapPlace | None:
+    """Where an adapter has a map's part: under the checkpoint's name, or as the class of
+    ``transformers`` calls it, by itself; None: nowhere."""
+    if place.module in folder:
+        return place
+    for other in (name, name.replace(".linear_attn.", ".self_attn.")):
+        if other in folder:
+            return replace(place, module=other, outputs=place.own, rows=None)
+    return None
 
 
 def look_at(source: AdapterSource) -> AdapterFolder:
