@@ -38,6 +38,7 @@ def adapted_modules(model: transformers.PreTrainedModel) -> list[str]:
         and not (converted and ".mlp." in name and "shared" not in name)
         and not (converted and name.endswith("self_attn.gate_proj"))
         and not (model.config.model_type == "nemotron_h" and name.endswith("out_proj"))
+        and not (model.config.model_type == "qwen3_next" and ".mlp." in name)
     ]
 
 
