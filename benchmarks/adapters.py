@@ -8,7 +8,8 @@ sessions, two of each fine-tune, play six turns of 300 new tokens at once, 24 to
 - ``adapters``: one server with the model and the four adapters;
 - ``merged``: four servers at the same time, each with weights that one adapter is merged into, as
   who has no adapters does it;
-- ``alone``: one server and the model without adapters, for all sessions.
+- ``alone``: one server of weights that one of the adapters is merged into, for all sessions: as
+  much work, and no adapter.
 
 ``seconds`` is the wall clock of all turns, behind one turn of each fine-tune; ``memory_mib`` what
 all processes of the servers hold then, without KV that nothing was written to. Servers are started
@@ -101,12 +102,10 @@ def _merged(
 
 
 @contextmanager
-def served(
-    way: str, models: Models
-) -> Iterator[tuple[Sequence[Client], Sequence[str | None], int]]:
-    """A client and a model's name for each fine-tune, and the servers' process ids' memory."""
+def served(way: str, models: Models) -> Iterator[tuple[Sequence[Client], Sequence[str | None]]]:
+    """A client and a model's name for each fine-tune."""
     options = ["--kv-cache-mib", str(KV_MIB), "--max-running", str(SESSIONS)]
-    folders = models.merged if way == "merged" else [models.plain]
+    folders = {"adapters": [models.plain], "merged": models.merged, "alone": models.merged[:1]}[way]
     if way == "adapters":
         for number, folder in enumerate(models.adapters):
             options += ["--adapter", f"tune{number}={folder}"]
@@ -118,7 +117,7 @@ def served(
             clients.append(stack.enter_context(Client(server.url)))
         each = [clients[number % len(clients)] for number in range(ADAPTERS)]
         names = [f"tune{number}" if way == "adapters" else None for number in range(ADAPTERS)]
-        yield each, names, len(clients)
+        yield each, names
 
 
 def played(way: str, models: Models, seed: int) -> dict[str, float]:
@@ -132,7 +131,7 @@ def played(way: str, models: Models, seed: int) -> dict[str, float]:
             say(session, text(rng, NEW_TOKENS), OUTPUT_TOKENS)
 
     before = _children()
-    with served(way, models) as (clients, names, _), ThreadPoolExecutor(SESSIONS) as threads:
+    with served(way, models) as (clients, names), ThreadPoolExecutor(SESSIONS) as threads:
         for client, name in zip(clients, names, strict=True):
             options = {} if name is None else {"model": name}
             say(client.session(**options), text(np.random.default_rng(seed), 100))

@@ -1,14 +1,15 @@
 """Parts of low rank beside a linear map (LoRA, Hu et al. 2021, arXiv:2106.09685).
 
 A map of several side by side, as queries, keys and values are, has one product into the ranks of
-all and one out of each. Rows of a step that no adapter is for are not touched. Where an adapter has
-few rows they are multiplied one by one by compiled code, in one call for all adapters: a row's
-result is then the same bits whatever else is in the step.
+all and one out of each. Rows of a step that no adapter is for are not touched. On a CPU one
+compiled call takes the rows of all adapters, and a row's result is the same bits whatever else is
+in the step; else each adapter's rows have products of their own.
 """
 
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -16,9 +17,6 @@ from torch.nn import functional
 
 from kernels.native_arguments import LowRankArgs, LowRankLine, LowRankUp
 from kernels.native_library import native_library
-
-_MOST_SINGLE_ROWS = 16
-"""Of more rows of one adapter one product is faster, which reads its matrices once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,24 +34,16 @@ class StepRows:
 
     def __init__(self, groups: Sequence[RowGroup]) -> None:
         self.groups = groups
-        few = [group for group in groups if group.count <= _MOST_SINGLE_ROWS]
-        self.many = [group for group in groups if group.count > _MOST_SINGLE_ROWS]
-        """Groups with a product each, where rows can be multiplied one by one."""
-        self._few = few
-        self._single: tuple[Tensor, Tensor] | None = None
 
-    @property
-    def single(self) -> tuple[Tensor, Tensor]:
-        """int64 [rows] each, on the CPU: the rows of all other groups, and their adapters."""
-        if self._single is None:
-            rows = [
-                torch.arange(group.count) if group.rows is None else group.rows
-                for group in self._few
-            ]
-            of_rows = [torch.full((group.count,), group.adapter) for group in self._few]
-            none = torch.empty(0, dtype=torch.int64)
-            self._single = torch.cat([none, *rows]), torch.cat([none, *of_rows])
-        return self._single
+    @cached_property
+    def listed(self) -> tuple[Tensor, Tensor]:
+        """int64 [rows] each, on the CPU: all rows that have an adapter, those of one together, and
+        their adapters."""
+        rows = [
+            torch.arange(group.count) if group.rows is None else group.rows for group in self.groups
+        ]
+        of_rows = [torch.full((group.count,), group.adapter) for group in self.groups]
+        return torch.cat(rows), torch.cat(of_rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +87,8 @@ def joined_low_rank(maps: Sequence[tuple[int, Tensor, Tensor]]) -> LowRank:
 class LowRankMaps:
     """The parts of several adapters in one map."""
 
-    def __init__(self, adapters: Mapping[int, LowRank]) -> None:
-        """``adapters``: by number; one that is not among them adds nothing."""
+    def __init__(self, adapters: Mapping[int, LowRank], count: int) -> None:
+        """``adapters``: by number, of ``count``; one that is not among them adds nothing."""
         self._adapters = adapters
         some = next(iter(adapters.values())).down
         self._inputs = some.shape[1]
@@ -106,7 +96,7 @@ class LowRankMaps:
         self._compiled = None if library is None else library.low_rank
         ups = [up for adapter in adapters.values() for up in adapter.ups]
         self._ups = (LowRankUp * len(ups))(*(_as_argument(up) for up in ups))
-        self._lines = (LowRankLine * (max(adapters) + 1))()
+        self._lines = (LowRankLine * count)()
         first = 0
         for number, adapter in adapters.items():
             self._lines[number] = LowRankLine(
@@ -118,24 +108,14 @@ class LowRankMaps:
             first += len(adapter.ups)
 
     def add(self, result: Tensor, x: Tensor, step: StepRows) -> None:
-        """Add to ``result`` [T, outputs] what adapters make of ``x`` [T, inputs], in place; both
-        are contiguous where this is compiled."""
-        apart = step.groups
-        if self._compiled is not None and result.is_contiguous():
-            self._add_single(result, x.contiguous(), step)
-            apart = step.many
-        for group in apart:
-            adapter = self._adapters.get(group.adapter)
-            if adapter is not None:
-                _add_group(result, x, adapter, group.rows)
-
-    def _add_single(self, result: Tensor, x: Tensor, step: StepRows) -> None:
-        rows, adapters = step.single
-        known = adapters < len(self._lines)
-        if not bool(known.all()):
-            rows, adapters = rows[known], adapters[known]
-        if not len(rows) or self._compiled is None:
+        """Add to ``result`` [T, outputs] what adapters make of ``x`` [T, inputs], in place."""
+        if self._compiled is None or not result.is_contiguous():
+            for group in step.groups:
+                adapter = self._adapters.get(group.adapter)
+                if adapter is not None:
+                    _add_group(result, x, adapter, group.rows)
             return
+        (rows, adapters), x = step.listed, x.contiguous()
         self._compiled(
             LowRankArgs(
                 x=x.data_ptr(),

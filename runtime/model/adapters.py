@@ -151,7 +151,7 @@ class AdapterSet:
             if maps:
                 found[number] = joined_low_rank(maps)
                 self._num_bytes[number] += found[number].num_bytes
-        return AdaptedPart(LowRankMaps(found), self.rows) if found else None
+        return AdaptedPart(LowRankMaps(found, len(self._folders)), self.rows) if found else None
 
     def _own(
         self, folder: AdapterFolder, place: MapPlace, order: Tensor | None

@@ -121,7 +121,7 @@ def test_rows_have_adapters_for_the_length_of_a_step() -> None:
 def test_a_map_of_some_rows_is_refused() -> None:
     """It would give adapters to the wrong ones."""
     rows, step = AdapterRows(), StepRows([RowGroup(adapter=0, rows=None, count=3)])
-    maps = LowRankMaps({0: joined_low_rank([(0, torch.ones(1, 4), torch.ones(5, 1))])})
+    maps = LowRankMaps({0: joined_low_rank([(0, torch.ones(1, 4), torch.ones(5, 1))])}, 1)
     part, result = AdaptedPart(maps, rows), torch.zeros(2, 5)
     with rows.of_step(step, 3), pytest.raises(ValueError, match="2 rows of a step of 3"):
         part.add(result, torch.ones(2, 4))

@@ -27,7 +27,8 @@ class Case:
         ]
         second = [(OUTPUTS[0], drawn(1, INPUTS), drawn(OUTPUTS[1], 1))]
         self._parts = {0: first, 2: second}
-        self.maps = LowRankMaps({n: joined_low_rank(parts) for n, parts in self._parts.items()})
+        found = {n: joined_low_rank(parts) for n, parts in self._parts.items()}
+        self.maps = LowRankMaps(found, 4)
         self.x, self.before = drawn(45, INPUTS), drawn(45, sum(OUTPUTS))
 
     def expected(self, of_rows: np.ndarray) -> Tensor:
@@ -82,6 +83,7 @@ def test_a_row_is_the_same_bits_whatever_is_beside_it(dtype: torch.dtype) -> Non
     case = Case(dtype, 1)
     alone = np.full(45, -1)
     alone[7] = 0
-    beside = np.array([2, 0, -1] * 15)
-    beside[7] = 0
-    assert torch.equal(case.found(alone)[7], case.found(beside)[7])
+    for others in ([2, 0, -1], [0, 0, 0], [0, 2, 2]):
+        beside = np.array(others * 15)
+        beside[7] = 0
+        assert torch.equal(case.found(alone)[7], case.found(beside)[7])
