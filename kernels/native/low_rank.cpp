@@ -1,7 +1,7 @@
 // What adapters of low rank add to a linear map: y += up (down x), row by row.
 //
 // A row's result is the same bits whatever other rows and adapters are in the step: its sums are in
-// single precision, in sixteen lanes of fixed order, also where several rows of one adapter are taken
+// single precision, in lanes of fixed order, also where several rows of one adapter are taken
 // together, so that its matrices are read once for them.
 
 #include "low_rank.h"
@@ -11,8 +11,12 @@
 
 namespace {
 
+#ifdef __AVX512F__
 constexpr int64_t kLanes = 16;
-constexpr int64_t kTogether = 8;  // rows
+#else
+constexpr int64_t kLanes = 8;
+#endif
+constexpr int64_t kTogether = 8;  // rows: their sums stay in registers
 constexpr int64_t kWorthNumbers = 1 << 14;
 
 typedef float Floats __attribute__((vector_size(kLanes * sizeof(float))));

@@ -96,7 +96,7 @@ class AdapterSet:
         Raises:
             LoadError: one cannot be served.
         """
-        self._folders = [AdapterFolder(Path(source.folder)) for source in sources]
+        self._folders = [look_at(source) for source in sources]
         self._names = [source.name for source in sources]
         self.dtype = dtype
         self.device = device

@@ -57,6 +57,7 @@ def test_steps_of_compiled_layers_have_their_adapters_too(tmp_path: Path) -> Non
     ends = [replace(entry(last, block, number), start=39) for number, block in ((0, 0), (-1, 5))]
     logits = found.run(ends).double()
     alone = torch.cat([found.run([end]).clone() for end in ends]).double()
+    assert torch.equal(logits, alone), "what is beside a row changes its bits"
     adapted = ReferenceModel.with_adapter("qwen3-tiny", Path(adapter.folder))
     references = adapted, ReferenceModel.random("qwen3-tiny")
     expected = torch.stack([each.logits(tokens.tolist())[-1] for each in references])

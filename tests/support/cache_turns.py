@@ -20,6 +20,7 @@ def open_turn(
     tenant: str | None = "t",
     base: str | None = None,
     base_offset: int | None = None,
+    adapter: str = "",
 ) -> CachedSequence:
     """Begin a turn, allocate for all ``tokens`` and commit them; it still runs."""
     sequence = cache.begin(
@@ -28,6 +29,7 @@ def open_turn(
         tokens=tokens,
         base_branch_id=base,
         base_offset=base_offset,
+        adapter=adapter,
     )
     cache.allocate(sequence, cache.blocks_for(len(tokens)) - sequence.num_blocks)
     cache.commit(sequence, tokens)

@@ -183,6 +183,19 @@ def test_a_restart_finds_what_the_disk_holds_and_nothing_else() -> None:
         assert again.content[Tier.DEVICE][block] == expected
 
 
+def test_a_restart_finds_blocks_under_their_own_adapter_alone() -> None:
+    cache, mover = cache_with_a_run_on_disk(adapter="lora")
+    again = ContentMover(BLOCK)
+    again.content[Tier.DISK] = mover.content[Tier.DISK]
+    restarted = tiered_cache(again, host_blocks=16, disk_blocks=64)
+    assert restarted.load(mover.stored.values())[0] > 0
+    prompt: dict[str, Any] = {"branch_id": "x", "tenant": "t", "tokens": transcript(33, seed=1)}
+    assert cache.match_length(**prompt) == 0
+    for adapter in ("", "other"):
+        assert restarted.prefetch(**prompt, adapter=adapter) == 0
+    assert restarted.prefetch(**prompt, adapter="lora") > 0
+
+
 @pytest.mark.parametrize("cut", [1, 3, 7])
 def test_runs_are_found_again_however_the_tree_was_cut(cut: int) -> None:
     mover = ContentMover(BLOCK)
@@ -275,10 +288,16 @@ def test_two_hundred_sessions_recompute_what_an_ideal_tier_would(seed: int) -> N
 
 
 def run_noted_turn(
-    cache: PrefixCache, mover: ContentMover, tokens: np.ndarray, name: str, *, lease_s: float = 0.0
+    cache: PrefixCache,
+    mover: ContentMover,
+    tokens: np.ndarray,
+    name: str,
+    *,
+    lease_s: float = 0.0,
+    adapter: str = "",
 ) -> None:
     """A turn whose blocks are noted as its tokens."""
-    sequence = open_turn(cache, tokens, name)
+    sequence = open_turn(cache, tokens, name, adapter=adapter)
     for index, block in enumerate(sequence.block_table.tolist()):
         mover.content[Tier.DEVICE][block] = tuple(tokens[: (index + 1) * BLOCK].tolist())
     cache.finish(sequence, lease_s=lease_s)
@@ -292,11 +311,11 @@ def finish_orders(cache: PrefixCache, mover: ContentMover, *, ok: bool = True) -
     mover.pending.clear()
 
 
-def cache_with_a_run_on_disk() -> tuple[PrefixCache, ContentMover]:
+def cache_with_a_run_on_disk(adapter: str = "") -> tuple[PrefixCache, ContentMover]:
     mover = ContentMover(BLOCK)
     cache = tiered_cache(mover, host_blocks=16, disk_blocks=64)
     for seed in range(1, 6):
-        run_noted_turn(cache, mover, transcript(32, seed=seed), f"s{seed}")
+        run_noted_turn(cache, mover, transcript(32, seed=seed), f"s{seed}", adapter=adapter)
         cache.tend()
         finish_orders(cache, mover)
     return cache, mover
