@@ -33,6 +33,7 @@ def begin(
     *,
     tenant: str = "t",
     base: str | None = None,
+    adapter: str = "",
 ) -> CachedSequence:
     sequence = cache.begin(
         branch_id=name,
@@ -40,6 +41,7 @@ def begin(
         tokens=ids(tokens),
         base_branch_id=base,
         base_offset=None,
+        adapter=adapter,
     )
     cache.allocate(sequence, cache.blocks_for(len(tokens) + 1) - sequence.num_blocks)
     return sequence
@@ -55,9 +57,10 @@ def turn(
     kind: SnapshotKind = SnapshotKind.END,
     lease_s: float = 0.0,
     keep: Sequence[int] = (),
+    adapter: str = "",
 ) -> int:
     """A whole turn that computes all of ``tokens``; returns what it found."""
-    sequence = begin(cache, name, tokens, tenant=tenant, base=base)
+    sequence = begin(cache, name, tokens, tenant=tenant, base=base, adapter=adapter)
     for position in keep:
         cache.commit(sequence, ids(tokens[:position]))
         cache.keep_state(sequence, ids(tokens[:position]), SnapshotKind.HEADER)

@@ -15,9 +15,11 @@ def copying_cache(mover: ContentMover, **sizes: int) -> PrefixCache:
     return make_cache(mover=mover, **sizes)
 
 
-def noted(cache: PrefixCache, mover: ContentMover, tokens, name: str) -> None:  # type: ignore[no-untyped-def]
+def noted(  # type: ignore[no-untyped-def]
+    cache: PrefixCache, mover: ContentMover, tokens, name: str, adapter: str = ""
+) -> None:
     """A turn whose blocks are noted as its tokens."""
-    sequence = open_turn(cache, tokens, name)
+    sequence = open_turn(cache, tokens, name, adapter=adapter)
     for index, block in enumerate(sequence.block_table.tolist()):
         mover.content[Tier.DEVICE][block] = tuple(tokens[: (index + 1) * BLOCK].tolist())
     cache.finish(sequence, lease_s=0.0)
@@ -65,6 +67,20 @@ def test_an_orderly_end_leaves_every_session_on_disk() -> None:
     after, again = restarted(mover)
     for seed in range(1, 5):
         assert found_after_restart(after, again, transcript(61, seed=seed)[:61]) == 60
+
+
+def test_copies_are_found_under_their_own_adapter_alone() -> None:
+    mover = ContentMover(BLOCK)
+    cache = copying_cache(mover)
+    noted(cache, mover, transcript(60), "s", "lora")
+    cache.copy_down()
+    finish_orders(cache, mover)
+    after, _ = restarted(mover)
+    for adapter, blocks in (("", 0), ("other", 0), ("lora", 15)):
+        wanted = after.prefetch(
+            branch_id="x", tenant="t", tokens=transcript(61)[:61], adapter=adapter
+        )
+        assert wanted == blocks, adapter
 
 
 def test_device_blocks_are_copied_as_they_were_when_it_was_ordered() -> None:

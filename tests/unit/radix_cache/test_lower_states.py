@@ -1,5 +1,9 @@
 """States below the device, rule by rule; ``tests/campaigns`` plays them at random."""
 
+from typing import Any
+
+import pytest
+
 from radix_cache.cache import PrefixCache
 from radix_cache.lower_states import LowerStates
 from radix_cache.nodes import Tier
@@ -117,10 +121,12 @@ def test_a_prompt_that_is_not_restored_begins_above_and_says_so() -> None:
     cache.finish(sequence)
 
 
-def test_a_state_goes_to_the_disk_with_its_blocks_and_a_restart_finds_both() -> None:
+@pytest.mark.parametrize("adapter", ["", "lora"])
+def test_a_state_goes_to_the_disk_with_its_blocks_and_a_restart_finds_both(adapter: str) -> None:
+    """Under the adapter that both were computed with."""
     book, text = Book(), list(range(100))
     cache = tiered(disk=8, book=book)
-    turn(cache, "a", text[:22])
+    turn(cache, "a", text[:22], adapter=adapter)
     cache.copy_down()
     states = [
         StoredState(content=order.content, slot=order.target_slot)
@@ -134,16 +140,18 @@ def test_a_state_goes_to_the_disk_with_its_blocks_and_a_restart_finds_both() -> 
     ]
     again = tiered(disk=8, book=Book())
     assert again.load(runs, states) == (5, 1)
-    prompt = {"branch_id": "n", "tenant": "t", "tokens": ids([*text[:22], 7])}
-    assert again.match_length(**prompt) == 0  # type: ignore[arg-type]
-    assert again.prefetch(**prompt) == 6  # type: ignore[arg-type]
+    prompt: dict[str, Any] = {"branch_id": "n", "tenant": "t", "tokens": ids([*text[:22], 7])}
+    assert again.prefetch(**prompt, adapter="other") == 0
+    prompt["adapter"] = adapter
+    assert again.match_length(**prompt) == 0
+    assert again.prefetch(**prompt) == 6
     last = again.last_order
     for order in moves(again):
         again.moved(order.number, ok=True)
     assert again.is_reading(last), "the keys and values before it"
-    assert again.match_length(**prompt) == 0  # type: ignore[arg-type]
+    assert again.match_length(**prompt) == 0
     again.moved(last, ok=True)
-    assert again.match_length(**prompt) == 22  # type: ignore[arg-type]
+    assert again.match_length(**prompt) == 22
     assert tiered(disk=8).load([], states) == (0, 0)
 
 
