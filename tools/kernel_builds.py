@@ -7,6 +7,7 @@ from typing import Any
 
 import triton
 
+from kernels.low_rank import OUTPUTS_EACH as OUTPUTS_OF_ADAPTERS
 from kernels.paged_layout import MAX_DECODE_QUERIES
 from kernels.triton_attention import extend_kernel, extend_tiling
 from kernels.triton_coded import INPUTS_EACH as INPUTS_OF_CODES
@@ -47,6 +48,15 @@ from kernels.triton_grouped_coded import grouped_coded_kernel
 from kernels.triton_kv import HEADS_EACH, norm_rope_write_kernel
 from kernels.triton_latent_rows import HEADS_EACH as HEADS_OF_LATENTS
 from kernels.triton_latent_rows import latent_rows_kernel
+from kernels.triton_low_rank import INPUTS_EACH as INPUTS_OF_ADAPTERS
+from kernels.triton_low_rank import (
+    RANKS_EACH,
+    low_rank_down_kernel,
+    low_rank_up_kernel,
+)
+from kernels.triton_low_rank import (
+    TOKENS_EACH as TOKENS_OF_ADAPTERS,
+)
 from kernels.triton_prefix import SPLITS as PREFIX_SPLITS
 from kernels.triton_prefix import shared_prefix_kernel
 from kernels.triton_sampling import (
@@ -164,6 +174,7 @@ def builds() -> Iterator[Build]:
         constants={"BLOCK": COLUMNS_EACH},
         num_warps=4,
     )
+    yield from _adapters()
     yield from _sampling(151936)
     yield from _coded()
     yield from recurrent_builds()
@@ -232,6 +243,46 @@ def _coded() -> Iterator[Build]:
                 num_warps=4,
                 needs=needs,
             )
+
+
+def _adapters() -> Iterator[Build]:
+    """Queries, keys and values of an 8B model, ranks of 16."""
+    ranks, rank, outputs = 48, 16, 6144
+    sizes = {"BLOCK_T": TOKENS_OF_ADAPTERS, "BLOCK_R": RANKS_EACH}
+    yield Build(
+        name="low_rank_down 4096 inputs",
+        kernel=low_rank_down_kernel,
+        types=pointers("bf16", "x", "down")
+        | pointers("i32", "adapters")
+        | pointers("fp32", "inner")
+        | {"tokens": "i32", "x_stride": "i32"},
+        constants={
+            "INPUTS": 4096,
+            "RANKS": ranks,
+            "PRECISION": "ieee",
+            "BLOCK_I": INPUTS_OF_ADAPTERS,
+            **sizes,
+        },
+        num_warps=4,
+    )
+    yield Build(
+        name="low_rank_up 6144 outputs",
+        kernel=low_rank_up_kernel,
+        types=pointers("fp32", "inner")
+        | pointers("bf16", "up")
+        | pointers("i32", "tiles", "adapters")
+        | pointers("bf16", "result")
+        | {"tokens": "i32", "result_stride": "i32"},
+        constants={
+            "OUTPUTS": outputs,
+            "RANKS": ranks,
+            "RANK": rank,
+            "PRECISION": "tf32",
+            "BLOCK_O": OUTPUTS_OF_ADAPTERS,
+            **sizes,
+        },
+        num_warps=4,
+    )
 
 
 def _experts() -> Iterator[Build]:

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kernels.low_rank import LowRankMaps, StepRows, joined_low_rank
+from kernels.low_rank import LowRankMaps, RowAdapters, joined_low_rank
 from runtime.config import AdapterSource
 from runtime.messages import AdapterInfo
 from runtime.model.adapter_folder import AdapterFolder
@@ -50,12 +50,12 @@ class AdapterRows:
     """The adapters of the step that is computed."""
 
     def __init__(self) -> None:
-        self.step: StepRows | None = None
+        self.step: RowAdapters | None = None
         """None: no row has one."""
         self.num_rows = 0
 
     @contextmanager
-    def of_step(self, step: StepRows | None, num_rows: int) -> Iterator[None]:
+    def of_step(self, step: RowAdapters | None, num_rows: int) -> Iterator[None]:
         """For the length of a step: which rows have which adapter; None: none has one."""
         self.step, self.num_rows = step, num_rows
         try:

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import torch
 
 from kernels.dispatch import wants_triton
-from kernels.low_rank import RowGroup, StepRows
+from kernels.low_rank import NO_ADAPTER as NO_ADAPTER  # noqa: PLC0414
+from kernels.low_rank import RowAdapters
 from kernels.paged_layout import (
     GRID_TOKENS,
     MAX_DECODE_QUERIES,
@@ -31,7 +32,6 @@ from runtime.messages import TokenArray
 
 IntArray = npt.NDArray[np.int64]
 NO_STATE: Final = -1
-NO_ADAPTER: Final = -1
 TRIAL_STATE: Final = -2
 """Stands in the place of a state that is not there, for steps that are only timed."""
 
@@ -243,23 +243,19 @@ class StepBatch:
     def num_sequences(self) -> int:
         return len(self.context_lengths)
 
-    def adapter_rows(self, device: torch.device) -> StepRows | None:
+    def adapter_rows(self, device: torch.device) -> RowAdapters | None:
         """The step's tokens by their adapter; None: none has one."""
         if self.adapters is None:
             return None
-        of_tokens = np.repeat(self.adapters, np.diff(self.query_starts))
-        numbers = np.unique(of_tokens).tolist()
-        if numbers == [NO_ADAPTER]:
-            return None
-        if len(numbers) == 1:
-            return StepRows([RowGroup(adapter=numbers[0], rows=None, count=self.num_tokens)])
-        found = {each: np.flatnonzero(of_tokens == each) for each in numbers if each != NO_ADAPTER}
-        return StepRows(
-            [
-                RowGroup(adapter=number, rows=upload(rows, device), count=len(rows))
-                for number, rows in found.items()
-            ]
-        )
+        of_tokens = self.adapter_of_tokens(self.num_tokens)
+        return RowAdapters(upload(of_tokens.astype(np.int32), device), of_tokens)
+
+    def adapter_of_tokens(self, count: int) -> IntArray:
+        """[count] the adapter of each token, ``NO_ADAPTER`` for those behind the step's last."""
+        of_tokens = np.full(count, NO_ADAPTER, dtype=np.int64)
+        if self.adapters is not None:
+            of_tokens[: self.num_tokens] = np.repeat(self.adapters, np.diff(self.query_starts))
+        return of_tokens
 
     def layout(self, device: torch.device) -> PagedLayout:
         """The step's contexts as the attention wants them."""

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from kernels.dispatch import wants_triton
 from kernels.launching import compiling_ahead
+from kernels.low_rank import NO_ADAPTER, RowAdapters
 from kernels.paged_layout import PagedLayout, SequenceSpan, SharedPrefixes
 from kernels.upload import FixedPlaces
 from runtime.model.batch import StepBatch
@@ -245,7 +246,7 @@ class StepGraphs:
         """
         given = self._given(batch)
         bucket = smallest(self._order, given.needed)
-        if bucket is None or batch.adapters is not None or not given.fits(bucket):
+        if bucket is None or not given.fits(bucket):
             self._count_eager(given.needed)
             return None
         try:
@@ -267,7 +268,7 @@ class StepGraphs:
         it as done."""
         given = self._given(batch)
         bucket = smallest(self._order, given.needed)
-        if bucket is None or batch.adapters is not None or not given.fits(bucket):
+        if bucket is None or not given.fits(bucket):
             self._count_eager(given.needed)
             return None
         self._count_replayed(given.needed)
@@ -355,6 +356,11 @@ class _RecordedStep:
         self._shown = len(like)
         """Places of what layers of all kinds read."""
         like += near
+        self._adapters: int | None = None
+        """The place of tokens' adapters, where the model has such."""
+        if decoder.adapts:
+            self._adapters = len(like)
+            like.append(torch.full((bucket.tokens,), NO_ADAPTER, dtype=torch.int32))
         self._own = len(like)
         if states is not None:
             none = np.zeros(0, dtype=np.int64)
@@ -394,6 +400,9 @@ class _RecordedStep:
             near = padded(batch.window, self.bucket, self._spare.window_block)
             seen = near.slots, near.context_lengths, near.block_tables
             written += [torch.from_numpy(array) for array in seen]
+        if self._adapters is not None:
+            of_tokens = batch.adapter_of_tokens(self.bucket.tokens).astype(np.int32)
+            written.append(torch.from_numpy(of_tokens))
         if plan is not None:
             written += self._with_states(plan)
         self._places.write(written)
@@ -433,12 +442,20 @@ class _RecordedStep:
                 shared=_prefixes(prefixes),
             ),
             near=self._near(query_starts),
+            adapters=None
+            if self._adapters is None
+            else RowAdapters(self._places.tensors[self._adapters]),
         )
         return self._decoder.forward(inputs, self._pool)
 
+    def _row_adapters(self) -> RowAdapters | None:
+        place = self._adapters
+        return None if place is None else RowAdapters(self._places.tensors[place])
+
     def _near(self, query_starts: Tensor) -> tuple[Tensor, PagedLayout] | None:
         """Slots and layout of layers whose rows are given back behind their window."""
-        given = self._places.tensors[self._shown : self._own]
+        end = self._own if self._adapters is None else self._adapters
+        given = self._places.tensors[self._shown : end]
         if not given:
             return None
         slots, context_lengths, block_tables = given

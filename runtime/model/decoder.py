@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels.chosen_attention import ChosenRows, part_rows
-from kernels.low_rank import StepRows
+from kernels.low_rank import RowAdapters
 from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
@@ -66,7 +66,7 @@ class StepInputs:
     near: tuple[Tensor, PagedLayout] | None = None
     """``slots`` and ``layout`` of layers with a window, where their rows are given back behind
     it."""
-    adapters: StepRows | None = None
+    adapters: RowAdapters | None = None
     """Rows by their adapter; None: none has one."""
 
 
@@ -349,6 +349,8 @@ class Decoder:
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
         self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
         self._adapter_rows = AdapterRows() if loader.adapters is None else loader.adapters.rows
+        self.adapts = loader.adapters is not None and len(loader.adapters) > 0
+        """Whether rows can have adapters."""
         self._head = loader.made([self._head_weight(source)], None) if has_head else None
         self._shaping = (
             _LogitShaper(config.shaping, config.vocab_size, device) if config.shaping else None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.low_rank import LowRankMaps, RowGroup, StepRows, joined_low_rank
+from kernels.low_rank import LowRankMaps, RowAdapters, joined_low_rank
 from runtime.config import AdapterSource
 from runtime.model.adapters import AdaptedPart, AdapterRows, look_at
 from runtime.model.batch import SequenceInput
@@ -107,7 +107,7 @@ def test_a_folder_that_is_not_there_is_refused_by_the_adapters_name(tmp_path: Pa
 
 
 def test_rows_have_adapters_for_the_length_of_a_step() -> None:
-    rows, step = AdapterRows(), StepRows([RowGroup(adapter=0, rows=None, count=2)])
+    rows, step = AdapterRows(), RowAdapters(torch.zeros(2, dtype=torch.int32))
 
     def fail() -> None:
         with rows.of_step(step, 2):
@@ -121,7 +121,7 @@ def test_rows_have_adapters_for_the_length_of_a_step() -> None:
 
 def test_a_map_of_some_rows_is_refused() -> None:
     """It would give adapters to the wrong ones."""
-    rows, step = AdapterRows(), StepRows([RowGroup(adapter=0, rows=None, count=3)])
+    rows, step = AdapterRows(), RowAdapters(torch.zeros(3, dtype=torch.int32))
     maps = LowRankMaps({0: joined_low_rank([(0, torch.ones(1, 4), torch.ones(5, 1))])}, 1)
     part, result = AdaptedPart(maps, rows), torch.zeros(2, 5)
     with rows.of_step(step, 3), pytest.raises(ValueError, match="2 rows of a step of 3"):

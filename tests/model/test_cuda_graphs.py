@@ -340,8 +340,8 @@ def test_a_recording_that_fails_costs_speed_and_no_turn(
         assert counts.failed > 1
 
 
-def test_steps_with_adapters_are_not_recorded(tmp_path: Path) -> None:
-    """Their logits are the adapter's; the next step without one is replayed again."""
+def test_recorded_steps_with_adapters_are_the_plain_ones(tmp_path: Path) -> None:
+    """Of any mix of adapters and none, in the same recordings."""
     maps = adaptable_maps(random_model_config("qwen3-tiny"))
     folder = write_adapter(tmp_path / "red", maps, seed=0)
     source = AdapterSource(name="red", folder=str(folder))
@@ -353,10 +353,12 @@ def test_steps_with_adapters_are_not_recorded(tmp_path: Path) -> None:
     plain = ModelRunner(model, **sizes)
     step = decode([0, 0], np.random.default_rng(0))
     adapted = [replace(step[0], adapter=0), step[1]]
-    for batch in (step, adapted, step):
+    chunk = [replace(entry, adapter=0) for entry in prefill([7, 3], np.random.default_rng(1))]
+    both = [replace(entry, adapter=0) for entry in step]
+    for batch in (step, adapted, both, chunk, step):
         found, expected = recording.run(batch).clone(), plain.run(batch)
         assert torch.allclose(found, expected, atol=1e-9)
-    assert (counted(recording).replayed, counted(recording).eager) == (2, 1)
+    assert (counted(recording).replayed, counted(recording).eager) == (5, 0)
 
 
 def test_chunks_of_prompts_are_counted_apart() -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.low_rank import LowRankMaps, RowGroup, StepRows, joined_low_rank
+from kernels.low_rank import LowRankMaps, RowAdapters, joined_low_rank
 from kernels.native_library import native_library
 
 INPUTS = 70
@@ -42,12 +42,11 @@ class Case:
 
     def found(self, of_rows: np.ndarray) -> Tensor:
         result = self.before.clone()
-        groups = [
-            RowGroup(adapter=number, rows=torch.from_numpy(rows), count=len(rows))
-            for number in sorted({*of_rows.tolist()} - {-1})
-            if len(rows := np.flatnonzero(of_rows == number))
-        ]
-        self.maps.add(result, self.x, StepRows(groups))
+        there = torch.from_numpy(of_rows.astype(np.int32))
+        self.maps.add(result, self.x, RowAdapters(there, of_rows))
+        again = self.before.clone()
+        self.maps.add(again, self.x, RowAdapters(there))
+        assert torch.equal(result, again), "read from the device"
         return result
 
 
@@ -72,7 +71,7 @@ def test_rows_get_what_their_adapter_adds(
 def test_all_rows_of_a_step_can_have_one_adapter() -> None:
     case = Case(torch.float64, 0)
     result = case.before.clone()
-    case.maps.add(result, case.x, StepRows([RowGroup(adapter=0, rows=None, count=45)]))
+    case.maps.add(result, case.x, RowAdapters(torch.zeros(45, dtype=torch.int32)))
     assert torch.allclose(result, case.expected(np.zeros(45)), atol=1e-12)
 
 
