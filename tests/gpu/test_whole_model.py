@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import kernels.paged_layout
 from kernels.attention import fits_triton
+from runtime.config import AdapterSource
 from runtime.model import presets
 from runtime.model.batch import NO_STATE, SequenceInput, StepBatch
 from runtime.model.cuda_graphs import CudaRecorder, Recorder
@@ -23,6 +25,7 @@ from runtime.model.sources import BYTE_TOKENIZER
 from runtime.model.state_plan import StatePlan
 from runtime.model.step_buckets import buckets_up_to
 from runtime.model.weights import LoadedModel, load_model
+from tests.support.adapters import adaptable_maps, write_adapter
 from tests.support.begun_states import begun_states
 from tests.support.preset_kinds import DELTA, EVERY_KIND
 
@@ -186,6 +189,42 @@ def test_recorded_decodes_are_the_plain_ones(
         assert torch.allclose(found, plain.run(step), rtol=1e-4, atol=1e-4)
     assert recording.graphs is not None
     assert recording.graphs.counts.replayed >= 2
+
+
+def test_recorded_decodes_have_their_adapters(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two adapters and none in one step, then one for all, then none; the logits are torch's."""
+    maps = adaptable_maps(random_model_config("qwen3-tiny"))
+    sources = [
+        AdapterSource(
+            name=name, folder=str(write_adapter(tmp_path / name, maps, seed=rank, rank=rank))
+        )
+        for name, rank in (("red", 3), ("blue", 20))
+    ]
+    record: Recorder = CudaRecorder() if device.type == "cuda" else as_it_is
+    given = {"num_blocks": NUM_BLOCKS, "block_size": 16}
+    logits: dict[str, list[torch.Tensor]] = {"torch": [], "triton": []}
+    for setting, found in logits.items():
+        monkeypatch.setattr("kernels.dispatch.SETTING", setting)
+        model = load_model(
+            "random:qwen3-tiny", dtype=torch.float32, device=device, adapters=sources
+        )
+        recording = Recording(record=record, max_sequences=4) if setting == "triton" else None
+        runner = ModelRunner(model, **given, recording=recording)
+        tokens = np.random.default_rng(0).integers(0, 256, 65, dtype=np.int32)
+        numbers = (0, 1, -1), (0, 0, 0), (-1, -1, -1)
+        for index, part in enumerate(decodes(0, 0, 3)):
+            first = replace(part, tokens=tokens, start=0, num_logits=1, adapter=numbers[0][index])
+            found.append(runner.run([first]).cpu())
+        for start, adapters in zip((65, 66, 67), numbers, strict=True):
+            step = decodes(start, start, 3)
+            step = [replace(e, adapter=n) for e, n in zip(step, adapters, strict=True)]
+            found.append(runner.run(step).cpu())
+        if runner.graphs is not None:
+            assert runner.graphs.counts.replayed >= 3
+    for one, other in zip(*logits.values(), strict=True):
+        assert torch.allclose(one, other, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("family", ["lfm2-tiny", *DELTA])
