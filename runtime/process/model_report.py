@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from runtime.config import EngineConfig
+from runtime.model.adapters import look_at
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.kv_pool import parted_bytes
 from runtime.model.memory_plan import plan_memory
@@ -32,6 +33,8 @@ class ModelReport:
     dtype: str = ""
     device: str = ""
     weight_bytes: int = 0
+    adapter_bytes: int = 0
+    """Beside the weights; of the whole adapters, whatever part of them a rank has."""
     free_bytes: int = 0
     kv_bytes: int = 0
     """Memory for keys and values, states included."""
@@ -85,9 +88,10 @@ def _report(config: EngineConfig) -> ModelReport:
     check_memory(config.model, part, dtype, device, bits, sharing=sharing)
     partition = partition_of(config, 0) if config.tensor_parallel > 1 else None
     contents = contents_of(found, dtype, device, bits, partition)
-    held = contents.held_bytes
+    numbers = sum(look_at(source).summary.numbers for source in config.adapters)
+    held, adapted = contents.held_bytes, numbers * dtype.itemsize
     free = free_memory_bytes(device) // sharing
-    left = max(0, free - held)
+    left = max(0, free - held - adapted)
     plan = plan_memory(config, part, dtype=dtype, device=device, free_bytes=lambda: left)
     windows = [mixer.window for mixer in part.attention if mixer.window is not None]
     tokens = plan.num_blocks * config.block_size
@@ -104,6 +108,7 @@ def _report(config: EngineConfig) -> ModelReport:
         dtype=str(dtype).removeprefix("torch."),
         device=device.type,
         weight_bytes=held,
+        adapter_bytes=adapted,
         free_bytes=free,
         kv_bytes=plan.kv_bytes,
         token_bytes=(far if near_blocks else plan.block_bytes) // config.block_size,

@@ -125,8 +125,10 @@ def memory(report: Mapping[str, Any]) -> Finding:
     lengths = [each for each in _SESSION_TOKENS if each < context] + [context]
     sessions = [f"{_sessions(report, each)} of {each} tokens" for each in lengths]
     words = [f"of each of {report['ranks']} ranks"] if report["ranks"] > 1 else []
+    adapted = report["adapter_bytes"]
+    adapters = f" and adapters {_size(adapted)}" if adapted else ""
     words += [
-        f"weights take {_size(report['weight_bytes'])} in {report['dtype']}, "
+        f"weights take {_size(report['weight_bytes'])} in {report['dtype']}{adapters}, "
         f"{_size(report['free_bytes'])} are free on {report['device']}",
         f"KV takes {_size(report['token_bytes'])} a token, {_size(report['kv_bytes'])} in all for "
         f"{tokens} tokens",

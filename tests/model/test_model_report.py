@@ -10,9 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from runtime.config import EngineConfig
+from runtime.config import AdapterSource, EngineConfig
+from runtime.model.presets import random_model_config
 from runtime.model.runner import load_runner
 from runtime.process.model_report import model_report
+from tests.support.adapters import adaptable_maps, write_adapter
 from tests.support.architecture import ROOT
 from tests.support.quantised_folders import FORMATS, edit_config, write_folder
 from tests.support.thread_ranks import thread_ranks
@@ -44,6 +46,22 @@ def test_room_for_tokens_is_what_a_runner_has(name: str) -> None:
     beside = model_report(replace(config, kv_cache_bytes=None, num_blocks=100, state_slots=9))
     assert 0 <= beside.state_share < 1
     assert (beside.state_share > 0) == bool(states)
+
+
+def test_adapters_are_checked_and_take_memory(tmp_path: Path) -> None:
+    maps = adaptable_maps(random_model_config("qwen3-tiny"))
+    folder = write_adapter(tmp_path / "red", maps, seed=0)
+    config = EngineConfig(
+        model="random:qwen3-tiny",
+        dtype="float32",
+        adapters=(AdapterSource(name="red", folder=str(folder)),),
+    )
+    report, runner = model_report(config), load_runner(replace(config, num_blocks=8))
+    assert report.adapter_bytes == runner.model.adapters[0].num_bytes
+    described = folder / "adapter_config.json"
+    fields = json.loads(described.read_text(encoding="utf-8")) | {"use_dora": True}
+    described.write_text(json.dumps(fields), encoding="utf-8")
+    assert "field use_dora is True" in str(model_report(config).fault)
 
 
 def test_layers_with_a_window_count_by_what_they_keep() -> None:

@@ -21,6 +21,7 @@ REPORT = {
     "dtype": "bfloat16",
     "device": "cpu",
     "weight_bytes": 28 << 30,
+    "adapter_bytes": 0,
     "free_bytes": 60 << 30,
     "kv_bytes": 4 << 30,
     "token_bytes": 64 << 10,
@@ -178,6 +179,11 @@ def test_memory_is_told_with_the_sessions_that_fit(
     assert "weights take 28 GiB in bfloat16, 60 GiB are free on cpu" in memory.found
     assert "KV takes 64 KiB a token, 4 GiB in all" in memory.found
     assert told in memory.found
+
+
+def test_adapters_are_told_beside_the_weights() -> None:
+    _, memory = read_model(REPORT | {"adapter_bytes": 80 << 20})
+    assert "weights take 28 GiB in bfloat16 and adapters 80 MiB, 60 GiB are free" in memory.found
 
 
 def test_a_model_that_does_not_fit_is_a_fault() -> None:
