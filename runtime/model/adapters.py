@@ -46,30 +46,30 @@ class PlacesMaps(Protocol):
         ...
 
 
-class AdapterRows:
+class StepAdapters:
     """The adapters of the step that is computed."""
 
     def __init__(self) -> None:
-        self.step: RowAdapters | None = None
+        self.rows: RowAdapters | None = None
         """None: no row has one."""
         self.num_rows = 0
 
     @contextmanager
-    def of_step(self, step: RowAdapters | None, num_rows: int) -> Iterator[None]:
+    def of_step(self, rows: RowAdapters | None, num_rows: int) -> Iterator[None]:
         """For the length of a step: which rows have which adapter; None: none has one."""
-        self.step, self.num_rows = step, num_rows
+        self.rows, self.num_rows = rows, num_rows
         try:
             yield
         finally:
-            self.step = None
+            self.rows = None
 
 
 class AdaptedPart:
     """The part of all adapters in one map of the decoder."""
 
-    def __init__(self, maps: LowRankMaps, rows: AdapterRows) -> None:
+    def __init__(self, maps: LowRankMaps, step: StepAdapters) -> None:
         self._maps = maps
-        self._rows = rows
+        self._step = step
 
     def add(self, result: Tensor, x: Tensor) -> None:
         """Add it to ``result`` [T, outputs] of ``x`` [T, inputs], both of all of a step's tokens.
@@ -77,12 +77,12 @@ class AdaptedPart:
         Raises:
             ValueError: they are of some of its tokens.
         """
-        step = self._rows.step
-        if step is None:
+        rows = self._step.rows
+        if rows is None:
             return
-        if len(x) != self._rows.num_rows:
-            raise ValueError(f"{len(x)} rows of a step of {self._rows.num_rows} have adapters")
-        self._maps.add(result, x, step)
+        if len(x) != self._step.num_rows:
+            raise ValueError(f"{len(x)} rows of a step of {self._step.num_rows} have adapters")
+        self._maps.add(result, x, rows)
 
 
 class AdapterSet:
@@ -102,7 +102,7 @@ class AdapterSet:
         self.device = device
         self._num_bytes = [0] * len(sources)
         self._place: PlacesMaps | None = None
-        self.rows = AdapterRows()
+        self.step = StepAdapters()
 
     def __len__(self) -> int:
         return len(self._folders)
@@ -151,7 +151,7 @@ class AdapterSet:
             if maps:
                 found[number] = joined_low_rank(maps)
                 self._num_bytes[number] += found[number].num_bytes
-        return AdaptedPart(LowRankMaps(found, len(self._folders)), self.rows) if found else None
+        return AdaptedPart(LowRankMaps(found, len(self._folders)), self.step) if found else None
 
     def _own(
         self, folder: AdapterFolder, place: MapPlace, order: Tensor | None

@@ -16,7 +16,7 @@ from kernels.low_rank import RowAdapters
 from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
-from runtime.model.adapters import AdapterRows
+from runtime.model.adapters import StepAdapters
 from runtime.model.compressed import Compressed
 from runtime.model.compressed_mixer import CompressedMixer
 from runtime.model.config import Attention, Experts, KeepsKV, LogitShaping, ModelConfig
@@ -348,7 +348,7 @@ class Decoder:
             self._stream_head = StreamHead(spec, hidden, source, eps=config.norm_eps)
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
         self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
-        self._adapter_rows = AdapterRows() if loader.adapters is None else loader.adapters.rows
+        self._step_adapters = StepAdapters() if loader.adapters is None else loader.adapters.step
         self.adapts = loader.adapters is not None and len(loader.adapters) > 0
         """Whether rows can have adapters."""
         self._head = loader.made([self._head_weight(source)], None) if has_head else None
@@ -390,7 +390,7 @@ class Decoder:
         rows = None if self._rows is None else self._rows(inputs.token_ids, delta)
         if self.config.streams is not None:
             delta = delta[:, None].expand(-1, self.config.streams.count, -1)
-        with self._adapter_rows.of_step(inputs.adapters, len(inputs.token_ids)):
+        with self._step_adapters.of_step(inputs.adapters, len(inputs.token_ids)):
             delta, residual = self._run_layers(delta, residual, inputs, pool, rows)
         logits = self._logits(delta, residual, inputs)
         if inputs.states is not None:

@@ -10,7 +10,7 @@ import torch
 
 from kernels.low_rank import LowRankMaps, RowAdapters, joined_low_rank
 from runtime.config import AdapterSource
-from runtime.model.adapters import AdaptedPart, AdapterRows, look_at
+from runtime.model.adapters import AdaptedPart, StepAdapters, look_at
 from runtime.model.batch import SequenceInput
 from runtime.model.config import LoadError
 from runtime.model.presets import random_model_config
@@ -107,24 +107,24 @@ def test_a_folder_that_is_not_there_is_refused_by_the_adapters_name(tmp_path: Pa
 
 
 def test_rows_have_adapters_for_the_length_of_a_step() -> None:
-    rows, step = AdapterRows(), RowAdapters(torch.zeros(2, dtype=torch.int32))
+    step, rows = StepAdapters(), RowAdapters(torch.zeros(2, dtype=torch.int32))
 
     def fail() -> None:
-        with rows.of_step(step, 2):
-            assert rows.step is step
+        with step.of_step(rows, 2):
+            assert step.rows is rows
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
-    assert rows.step is None
+    assert step.rows is None
 
 
 def test_a_map_of_some_rows_is_refused() -> None:
     """It would give adapters to the wrong ones."""
-    rows, step = AdapterRows(), RowAdapters(torch.zeros(3, dtype=torch.int32))
+    step, rows = StepAdapters(), RowAdapters(torch.zeros(3, dtype=torch.int32))
     maps = LowRankMaps({0: joined_low_rank([(0, torch.ones(1, 4), torch.ones(5, 1))])}, 1)
-    part, result = AdaptedPart(maps, rows), torch.zeros(2, 5)
-    with rows.of_step(step, 3), pytest.raises(ValueError, match="2 rows of a step of 3"):
+    part, result = AdaptedPart(maps, step), torch.zeros(2, 5)
+    with step.of_step(rows, 3), pytest.raises(ValueError, match="2 rows of a step of 3"):
         part.add(result, torch.ones(2, 4))
     part.add(result, torch.ones(2, 4))
     assert not result.any(), "no step has adapters now"
