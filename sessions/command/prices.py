@@ -74,8 +74,10 @@ class PriceFile:
         Raises:
             PriceError: an adapter has a price of KV, which is the model's.
         """
-        own = tuple((name, self.tables[name]) for name in names if name in self.tables)
-        for name, table in own:
+        own: dict[str | None, PriceTable] = {
+            name: self.tables[name] for name in names if name in self.tables
+        }
+        for name, table in own.items():
             if table.residency not in (0, prices.residency):
                 raise PriceError(
                     f"{self.path}: models.{name}.residency: KV has the model's price under every "

@@ -71,16 +71,14 @@ class Branches:
         """The branch that holds the tokens up to each entry's end."""
         return {entry: branch.branch_id for entry, (branch, _) in self._places.items()}
 
-    def held_tokens(self, parent: Hashable | None, adapter: str | None = None) -> int:
+    def held(self, parent: Hashable | None, adapter: str | None = None) -> tuple[int, bool]:
         """How many tokens ending at ``parent`` the engine holds as a session, computed with that
-        adapter; 0 if none."""
+        adapter, 0 if none; and whether it holds it computed with another."""
         place = None if parent is None else self._places.get(parent)
-        return 0 if place is None or place[0].adapter != adapter else place[1]
-
-    def other_adapter(self, parent: Hashable | None, adapter: str | None) -> bool:
-        """Whether the engine holds ``parent``, computed with another adapter than that."""
-        place = None if parent is None else self._places.get(parent)
-        return place is not None and place[0].adapter != adapter
+        if place is None:
+            return 0, False
+        other = place[0].adapter != adapter
+        return 0 if other else place[1], other
 
     def claim(
         self,

@@ -143,7 +143,7 @@ class TenantTerms:
         """The tenant's prices: its own prices of tokens, whatever the adapter, or else the
         server's, which KV has anyway."""
         own = self._policy().prices
-        return self._prices if own is None else replace(self._prices, **asdict(own), adapters=())
+        return self._prices if own is None else replace(self._prices, **asdict(own), adapters={})
 
     def policies(self, key: str) -> tuple[PolicyBudget, ...]:
         """The budgets of the tenant by day and month, and those of one of its keys."""

@@ -7,6 +7,7 @@ model, as the engine counted them. Knows no transcript and no clock.
 Always true: a session's totals are the sums over its settled turns.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -137,8 +138,9 @@ class PriceTable:
     """The output tokens that are thinking; None: as other output."""
     residency: int = 0
     """Price of a million block-seconds of KV on the device."""
-    adapters: tuple[tuple[str, "PriceTable"], ...] = ()
-    """Prices of tokens under adapters that have their own, by name."""
+    adapters: Mapping[str | None, "PriceTable"] = field(default_factory=dict)
+    """The prices of a turn under each adapter that has its own, by name; of others, and under none,
+    they are this table's."""
 
     def __post_init__(self) -> None:
         for name in ("input_uncached", "input_cached", "output", "reasoning", "residency"):
@@ -150,11 +152,7 @@ class PriceTable:
     def free(self) -> bool:
         """Whether nothing costs anything: a budget of money would bound nothing."""
         tokens = self.input_uncached or self.input_cached or self.output or self.reasoning
-        return not (tokens or self.residency) and all(each.free for _, each in self.adapters)
-
-    def of(self, adapter: str | None) -> "PriceTable":
-        """The prices of a turn under that adapter, None: under none."""
-        return next((prices for name, prices in self.adapters if name == adapter), self)
+        return not (tokens or self.residency) and all(each.free for each in self.adapters.values())
 
     @classmethod
     def per_million(
@@ -300,7 +298,7 @@ class Ledger:
         """A turn has ended and its reservation was settled; or what was computed for one."""
         self.usage = self.usage + usage
         self.cost += cost
-        self.saved += self.prices.of(adapter).saved(usage)
+        self.saved += self.prices.adapters.get(adapter, self.prices).saved(usage)
         self.turns += is_turn
 
 

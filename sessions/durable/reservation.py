@@ -89,7 +89,7 @@ class Reservation:
         self._accounts = (*needs.own, *(ledger.accounts if accounts is None else accounts))
         self._needs = needs
         self._ledger = ledger
-        self._prices = ledger.prices.of(needs.adapter)
+        self._prices = ledger.prices.adapters.get(needs.adapter, ledger.prices)
         self._is_turn = is_turn
         self._cut = False
         """Whether output was kept from the client for a budget."""

@@ -191,7 +191,7 @@ class TurnStats:
         brief = self.brief()
         if brief is None:
             return None
-        soft = self._beyond_soft()
+        soft, prices = self._beyond_soft(), self.ledger.prices
         brief |= {
             "kv": {
                 "cached": usage.cached_tokens,
@@ -215,7 +215,7 @@ class TurnStats:
             "cost": {
                 "turn": dollars(self.cost),
                 "session": dollars(self.ledger.cost),
-                "saved": dollars(self.ledger.prices.of(self.adapter).saved(usage)),
+                "saved": dollars(prices.adapters.get(self.adapter, prices).saved(usage)),
             },
             "budget": self._budget(soft),
             "warnings": [

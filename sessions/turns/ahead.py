@@ -186,7 +186,8 @@ def _pays(turn: Turn, session: Session, tokens: int, due: Due) -> bool:
         (PromptTokens(uncached=due.threshold // 2), 0),
         (PromptTokens(uncached=GRANT_TOKENS, cached=tokens), said),
     ):
-        prices = session.ledger.prices.of(turn.plan.adapter)
+        of_model = session.ledger.prices
+        prices = of_model.adapters.get(turn.plan.adapter, of_model)
         cost = prices.most(prompt, output, output)
         wanted = wanted.plus(Amount(*prompt, output, output, cost))
     return all(_has(account, wanted) for account in turn.accounts)

@@ -119,7 +119,8 @@ class Commits:
     ) -> TurnRecord:
         """The record of the failed turn that this one becomes if the server dies: it has
         consumed what it holds. A summary becomes none: it is charged."""
-        prices = session.ledger.prices.of(plan.adapter)
+        of_model = session.ledger.prices
+        prices = of_model.adapters.get(plan.adapter, of_model)
         usage = TurnUsage(
             input_tokens=held.input_uncached + held.input_cached,
             cached_tokens=held.input_cached,
@@ -184,7 +185,7 @@ def _whose(plan: TurnPlan, session: Session, *, created_s: float, repeatable: bo
     """The fields of a turn's record that are the same however it ends. ``repeatable``: the same
     request may be sent again, and another one under its id is refused."""
     request_id = plan.request.keepwarm.request_id
-    named = repeatable and request_id is not None
+    named, prices = repeatable and request_id is not None, session.ledger.prices
     return {
         "tenant": plan.tenant,
         "session": plan.session,
@@ -193,7 +194,7 @@ def _whose(plan: TurnPlan, session: Session, *, created_s: float, repeatable: bo
         "parent_id": plan.previous_response_id,
         "request_id": request_id,
         "request_digest": plan.request.body_digest if named else b"",
-        "price": session.ledger.prices.of(plan.adapter),
+        "price": prices.adapters.get(plan.adapter, prices),
         "accounts": plan.accounts or account_names(session),
         "created_s": created_s,
         "epoch": session.epoch,

@@ -154,7 +154,7 @@ def plan_turn(
         session=lineage.session_name,
         number=1 if lineage.session is None else lineage.session.turns_begun + 1,
         model=request.model or model.name,
-        adapter=model.adapter_of(request.model),
+        adapter=request.model if request.model in model.adapters else None,
         previous_response_id=lineage.parent.id if lineage.parent is not None else None,
         continued=whole.parent,
         parent=prompt.context.parent,

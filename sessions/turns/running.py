@@ -214,7 +214,9 @@ class Running:
         """Check what can be checked without knowing what the turn continues; returns its
         grammar."""
         store, prepared = self._service.store, job.frame.prepared
-        self._service.check_model(self._tenant, job.request.model)
+        fault = self._service.fault_of_model(self._tenant, job.request.model)
+        if fault is not None:
+            raise fault
         if not store.running.has_room_for(self._tenant.name):
             raise errors.overloaded(f"{len(store.running)} turns are open")
         self._tenant.quota.begin_turn()

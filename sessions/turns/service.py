@@ -51,6 +51,10 @@ class ServedModel:
         self.name = name
         self.aliases = aliases | {name}
         self.adapters = adapters
+        self.told_to_all = None if adapters else self.aliases
+        """The names that requests may use, where that is the same for everybody whom the model is
+        not kept from; None: it is not, so that a faulty request is not to tell whether there is an
+        adapter."""
         self.tokenizer = tokenizer
         self.chat_format = chat_format
         self.max_context_tokens = max_context_tokens
@@ -58,17 +62,6 @@ class ServedModel:
         """Bytes of the longest token: no text has fewer tokens than its bytes divided by this."""
         self.seal = seal or Seal(secrets.token_bytes(KEY_BYTES), name.encode())
         self.renderer = Renderer(tokenizer, chat_format, max_tokens=max_context_tokens)
-
-    @property
-    def told_to_all(self) -> frozenset[str] | None:
-        """The names that requests may use, where that is the same for everybody whom the model is
-        not kept from; None: it is not, so that a faulty request is not to tell whether there is an
-        adapter."""
-        return None if self.adapters else self.aliases
-
-    def adapter_of(self, asked: str | None) -> str | None:
-        """The adapter that a request means by a name, None where it has none; None: none."""
-        return asked if asked in self.adapters else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,23 +84,17 @@ class Service:
     ground: Ground = field(default_factory=Ground)
     """The ground under the server."""
 
-    def check_model(self, tenant: Tenant, asked: str | None) -> None:
-        """``asked``: the name in the request, None if it has none.
-
-        Raises:
-            ApiError: there is no such model, or not for this tenant, which it is not told.
-        """
-        if not self.may_use(tenant, asked):
-            raise errors.model_not_found(asked or self.model.name)
-
-    def may_use(self, tenant: Tenant, asked: str | None) -> bool:
-        """Whether a tenant's requests may name that model, or none. Who is limited to some models
-        may use the adapters among them alone."""
-        model = self.model
+    def fault_of_model(self, tenant: Tenant, asked: str | None) -> errors.ApiError | None:
+        """Why a tenant's requests may not name that model, or None where they name none: there is
+        no such, or not for this tenant, which it is not told. Who is limited to some models may use
+        the adapters among them alone. None: they may."""
+        model, names = self.model, self.model.aliases
         if asked is not None and asked in model.adapters:
-            return tenant.quota.allows_model((asked,))
-        known = asked is None or asked in model.aliases
-        return known and tenant.quota.allows_model(model.aliases)
+            names = frozenset((asked,))
+        known = asked is None or asked in names
+        if known and tenant.quota.allows_model(names):
+            return None
+        return errors.model_not_found(asked or model.name)
 
     @property
     def read_context(self) -> ReadContext:

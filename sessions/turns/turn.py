@@ -149,9 +149,9 @@ class Turn:
             self._complete(step)
             return step
         before, adapter = self.plan.continued, self.plan.adapter
-        self._other_adapter = self._branches.other_adapter(before, adapter)
-        held = 0 if self.plan.rebuilt else self._branches.held_tokens(before, adapter)
-        self._submit(step, cached=min(held, self.plan.prompt_tokens - 1))
+        held, self._other_adapter = self._branches.held(before, adapter)
+        known = 0 if self.plan.rebuilt else held
+        self._submit(step, cached=min(known, self.plan.prompt_tokens - 1))
         return step
 
     def announce(self, item: Compaction | None) -> TurnStep:
@@ -584,12 +584,12 @@ class Turn:
         )
 
     def _outcome(self, status: str, reason: str | None, entry: Entry | None) -> Outcome:
-        usage = self._usage()
+        usage, prices = self._usage(), self._ledger.prices
         ended = Ended(
             status=status,
             reason=reason,
             usage=usage,
-            saved=self._ledger.prices.of(self.plan.adapter).saved(usage),
+            saved=prices.adapters.get(self.plan.adapter, prices).saved(usage),
             entry=entry,
             branch_id=self._branch_id,
         )

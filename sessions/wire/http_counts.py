@@ -41,7 +41,9 @@ async def count_tokens(
         ApiError: what a turn would be refused for.
     """
     tenant = visible.tenant
-    service.check_model(tenant, request.model)
+    fault = service.fault_of_model(tenant, request.model)
+    if fault is not None:
+        raise fault
     memory = Memory(visible, service, ask=partial(_recall, hub, tenant), claims=False)
     if request.references:
         request, brought = await memory.with_items(request)

@@ -107,7 +107,9 @@ class Models:
         service = self._service
         tenant = service.store.tenant(call.principal.tenant)
         found = {
-            name: model for name, model in self._models.items() if service.may_use(tenant, name)
+            name: model
+            for name, model in self._models.items()
+            if service.fault_of_model(tenant, name) is None
         }
         if _is_for_anthropic(call):
             return {name: _anthropic_model(model) for name, model in found.items()}

@@ -60,18 +60,16 @@ def test_adapters_have_prices_of_their_own_but_for_kv(tmp_path: Path) -> None:
     prices = read_price_file(write(tmp_path, text))
     model = prices.of(["m"])
     found = prices.with_adapters(model, ["sql", "law"])
-    assert [name for name, _ in found.adapters] == ["sql"]
-    assert found.of("sql") == prices.tables["sql"]
-    assert found.of("law") == found.of(None) == found
-    assert replace(found, adapters=()) == model
+    assert found.adapters == {"sql": prices.tables["sql"]}
+    assert replace(found, adapters={}) == model
     priced = read_price_file(write(tmp_path, text + "residency = 4\n"))
     with pytest.raises(PriceError, match=r"prices.toml: models.sql.residency: KV has the model's"):
         priced.with_adapters(model, ["sql"])
 
 
 def test_a_server_that_prices_an_adapter_alone_is_not_free() -> None:
-    assert not PriceTable(adapters=(("sql", PriceTable(output=1)),)).free
-    assert PriceTable(adapters=(("sql", PriceTable()),)).free
+    assert not PriceTable(adapters={"sql": PriceTable(output=1)}).free
+    assert PriceTable(adapters={"sql": PriceTable()}).free
 
 
 def test_a_tenants_budget_of_money_needs_prices() -> None:

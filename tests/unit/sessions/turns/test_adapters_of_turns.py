@@ -28,7 +28,7 @@ LIMITED = Tenants(
 
 def rig(**fields: Any) -> Rig:
     made = Rig(**fields)
-    made.model.adapters = ADAPTERS
+    made.model.adapters, made.model.told_to_all = ADAPTERS, None
     return made
 
 
@@ -175,7 +175,7 @@ def test_a_context_is_summed_up_and_truncated_under_the_turns_adapter() -> None:
 
 def test_what_is_computed_ahead_of_a_turn_has_the_adapter_of_the_one_before() -> None:
     loop = Loop()
-    loop.rig.model.adapters = ADAPTERS
+    loop.rig.model.adapters, loop.rig.model.told_to_all = ADAPTERS, None
     while not loop.begun:
         assert len(loop.turns) < 40
         loop.go_on(model="sql")
@@ -217,7 +217,7 @@ def test_tool_calls_are_constrained_under_an_adapter_as_without() -> None:
 
 
 def test_an_adapter_has_its_own_prices_or_the_models() -> None:
-    prices = PriceTable(output=10**6, adapters=(("sql", PriceTable(output=5 * 10**6)),))
+    prices = PriceTable(output=10**6, adapters={"sql": PriceTable(output=5 * 10**6)})
     own = TokenPrices(input_uncached=0, input_cached=0, output=7 * 10**6)
     served = rig(prices=prices, tenants=Tenants([], {"dear": TenantPolicy(prices=own)}))
 
@@ -234,7 +234,7 @@ def test_an_adapter_has_its_own_prices_or_the_models() -> None:
 
 
 def test_a_budget_of_money_is_held_at_the_adapters_prices() -> None:
-    prices = PriceTable(output=10**6, adapters=(("sql", PriceTable(output=10**8)),))
+    prices = PriceTable(output=10**6, adapters={"sql": PriceTable(output=10**8)})
     served = rig(prices=prices)
     client = served.connect()
     limits = []
@@ -248,7 +248,7 @@ def test_a_budget_of_money_is_held_at_the_adapters_prices() -> None:
 
 def test_the_cache_saves_at_the_adapters_prices() -> None:
     own = PriceTable(input_uncached=10**9, input_cached=0, output=0)
-    served = rig(prices=PriceTable(output=10**6, adapters=(("sql", own),)))
+    served = rig(prices=PriceTable(output=10**6, adapters={"sql": own}))
     client = served.connect()
     for _ in range(2):
         client.turn(input="hi", instructions=LONG, model="sql", keepwarm={"session": "s"})
@@ -268,8 +268,8 @@ def test_records_have_the_adapters_name_and_prices(monkeypatch: pytest.MonkeyPat
         return append(turns, reserved)
 
     monkeypatch.setattr(journal, "append", keep)
-    served = JournalRig(journal, prices=PriceTable(output=10**6, adapters=(("sql", own),)))
-    served.model.adapters = ADAPTERS
+    served = JournalRig(journal, prices=PriceTable(output=10**6, adapters={"sql": own}))
+    served.model.adapters, served.model.told_to_all = ADAPTERS, None
     client = served.connect()
     for name in ("sql", "default"):
         client.turn(input="hi", model=name)
