@@ -179,6 +179,7 @@ class _PinsGiveWay(PrefixCache):
         tokens: TokenArray,
         base_branch_id: str | None = None,
         base_offset: int | None = None,
+        adapter: str = "",
     ) -> CachedSequence:
         sequence = super().begin(
             branch_id=branch_id,
@@ -186,6 +187,7 @@ class _PinsGiveWay(PrefixCache):
             tokens=tokens,
             base_branch_id=base_branch_id,
             base_offset=base_offset,
+            adapter=adapter,
         )
         sequence.warm = True
         return sequence

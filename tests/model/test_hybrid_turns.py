@@ -258,7 +258,7 @@ def test_a_tenant_that_floods_with_one_token_sessions_keeps_to_its_share_of_slot
             gaps.append(len(driver.results[long].tokens) - tokens)
             assert driver.last_stats is not None
             beside.append(sum(driver.last_stats.steps_prefill_tokens))
-    flood, quiet = cache.tree.owner("flood"), cache.tree.owner("quiet")
+    flood, quiet = cache.tree.account("flood"), cache.tree.account("quiet")
     assert sum(gaps) >= 0.9 * len(gaps), "a token a step"
     assert max(beside) <= 64
     assert flood.state_slots >= 10, "a flood that has come"
