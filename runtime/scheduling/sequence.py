@@ -19,6 +19,8 @@ from runtime.messages import FinishReason, GenerationRequest, TokenArray
 from runtime.scheduling.decode_rows import DecodeRows, Row
 
 _WARM_SHARE = 0.8
+WITHOUT_ADAPTER: Final = (-1, "")
+"""The number and the name in the cache that stand for no adapter."""
 
 
 class TokenBuffer:
@@ -28,9 +30,11 @@ class TokenBuffer:
     somebody looks, or when the row's tail is full.
     """
 
-    __slots__ = ("_array", "_row", "_stored")
+    __slots__ = ("_array", "_row", "_stored", "adapter")
 
     def __init__(self, tokens: TokenArray | None = None) -> None:
+        self.adapter: tuple[int, str] = WITHOUT_ADAPTER
+        """That its branch's newest request is computed with."""
         self._row: Row | None = None
         self._stored = 0 if tokens is None else len(tokens)
         self._array = np.empty(max(64, self._stored + self._stored // 4), dtype=np.int32)
@@ -100,10 +104,6 @@ class TokenBuffer:
         self._array = grown
 
 
-WITHOUT_ADAPTER: Final = (-1, "")
-"""The number and the name in the cache that stand for no adapter."""
-
-
 class SequenceState(enum.Enum):
     """Where a sequence stands. DONE is final."""
 
@@ -122,8 +122,6 @@ class Sequence:
     __slots__ = (
         "_block_limit",
         "_num_computed",
-        "adapter",
-        "adapter_key",
         "admitted_s",
         "arrival_s",
         "branch_start_s",
@@ -156,9 +154,8 @@ class Sequence:
         adapter: tuple[int, str] = WITHOUT_ADAPTER,
     ) -> None:
         self.request = request
-        self.adapter, self.adapter_key = adapter
-        """The model's number for its adapter, and the name of the adapter in the cache."""
         self.buffer = buffer
+        buffer.adapter = adapter
         self.vouched = vouched
         """Leading tokens that the base branch's cache handle is known to stand for."""
         self.prompt_length = len(buffer)
@@ -187,6 +184,16 @@ class Sequence:
         self.branch_start_s = arrival_s
         """When the first request of the branch arrived, as far as the scheduler remembers."""
         self.expected_output = 0
+
+    @property
+    def adapter(self) -> int:
+        """The model's number for its adapter."""
+        return self.buffer.adapter[0]
+
+    @property
+    def adapter_key(self) -> str:
+        """The name of its adapter in the cache."""
+        return self.buffer.adapter[1]
 
     def open_row(self, arrays: DecodeRows, block_size: int) -> Row:
         """The sequence decodes from now on: what steps change of it is in the arrays."""

@@ -17,6 +17,7 @@ ON_THE_WAY = ("kernels", "runtime")
 """Packages whose steps put arrays on the device."""
 MADE_ONCE = {
     "kernels/codes.py",
+    "runtime/model/adapters.py",
     "runtime/model/checkpoint.py",
     "runtime/model/cut_weights.py",
     "runtime/model/gguf_weights.py",
