@@ -7,7 +7,8 @@ sessions, two of each fine-tune, play six turns of 300 new tokens at once, 24 to
 
 - ``adapters``: one server with the model and the four adapters;
 - ``merged``: four servers at the same time, each with weights that one adapter is merged into, as
-  who has no adapters does it;
+  who has no adapters does it, with all cores each; ``merged_narrow``: likewise, one thread each. The
+  faster of the two is what adapters are compared with;
 - ``alone``: one server of weights that one of the adapters is merged into, for all sessions: as
   much work, and no adapter.
 
@@ -43,7 +44,7 @@ from keepwarm.demo.child_server import child_server
 SIZE = "100m"
 ADAPTERS, RANK, SCALE = 4, 16, 0.5
 SESSIONS, TURNS, NEW_TOKENS, OUTPUT_TOKENS = 8, 6, 300, 24
-WAYS = ("adapters", "merged", "alone")
+WAYS = ("adapters", "merged", "merged_narrow", "alone")
 KV_MIB = 512
 BARS = {
     "seconds_over_merged": ("<=", 1.0),
@@ -105,8 +106,11 @@ def _merged(
 def served(way: str, models: Models) -> Iterator[tuple[Sequence[Client], Sequence[str | None]]]:
     """A client and a model's name for each fine-tune."""
     options = ["--kv-cache-mib", str(KV_MIB), "--max-running", str(SESSIONS)]
-    folders = {"adapters": [models.plain], "merged": models.merged, "alone": models.merged[:1]}[way]
+    folders = models.merged if way.startswith("merged") else models.merged[:1]
+    if way == "merged_narrow":
+        options += ["--threads", "1"]
     if way == "adapters":
+        folders = [models.plain]
         for number, folder in enumerate(models.adapters):
             options += ["--adapter", f"tune{number}={folder}"]
     with ExitStack() as stack, tempfile.TemporaryDirectory() as logs:
@@ -121,14 +125,14 @@ def served(way: str, models: Models) -> Iterator[tuple[Sequence[Client], Sequenc
 
 
 def played(way: str, models: Models, seed: int) -> dict[str, float]:
-    """All turns of all sessions: seconds, and the servers' memory behind them."""
+    """All turns of all sessions: seconds, the servers' memory behind them, and what they said."""
 
-    def play(number: int) -> None:
+    def play(number: int) -> int:
         rng = np.random.default_rng(1000 * seed + number)
         client, name = clients[number % ADAPTERS], names[number % ADAPTERS]
         session = client.session(name=f"s{number}", **({} if name is None else {"model": name}))
-        for _ in range(TURNS):
-            say(session, text(rng, NEW_TOKENS), OUTPUT_TOKENS)
+        said = [say(session, text(rng, NEW_TOKENS), OUTPUT_TOKENS) for _ in range(TURNS)]
+        return sum(response.usage.output_tokens for response in said)
 
     before = _children()
     with served(way, models) as (clients, names), ThreadPoolExecutor(SESSIONS) as threads:
@@ -136,10 +140,10 @@ def played(way: str, models: Models, seed: int) -> dict[str, float]:
             options = {} if name is None else {"model": name}
             say(client.session(**options), text(np.random.default_rng(seed), 100))
         started = time.perf_counter()
-        list(threads.map(play, range(SESSIONS)))
+        tokens = sum(threads.map(play, range(SESSIONS)))
         taken = time.perf_counter() - started
         held = sum(_private_bytes(process) for process in _children() - before)
-    return {"seconds": taken, "memory_mib": held / (1 << 20)}
+    return {"seconds": taken, "memory_mib": held / (1 << 20), "output_tokens": tokens}
 
 
 def _children() -> set[psutil.Process]:
@@ -173,7 +177,8 @@ def measure(rounds: int) -> dict[str, float]:
 def ratios(figures: Mapping[str, float]) -> dict[str, float]:
     """The values that have a bar."""
     return {
-        "seconds_over_merged": figures["adapters_seconds"] / figures["merged_seconds"],
+        "seconds_over_merged": figures["adapters_seconds"]
+        / min(figures["merged_seconds"], figures["merged_narrow_seconds"]),
         "memory_over_merged": figures["adapters_memory_mib"] / figures["merged_memory_mib"],
         "seconds_over_alone": figures["adapters_seconds"] / figures["alone_seconds"],
     }

@@ -75,8 +75,6 @@ class AdapterSummary:
 
     rank: int
     """The largest of its modules' ranks."""
-    modules: Mapping[str, int]
-    """How many layers have each changed module, by its name within a layer."""
     numbers: int
     """Numbers in all its matrices."""
 
@@ -156,14 +154,9 @@ class AdapterFolder:
     @property
     def summary(self) -> AdapterSummary:
         """See ``AdapterSummary``."""
-        modules: dict[str, int] = {}
-        for key in self._pairs:
-            within = key.split(".", 2)[2]
-            modules[within] = modules.get(within, 0) + 1
         names = [name for pair in self._pairs.values() for name in pair]
         return AdapterSummary(
             rank=max(self._file.shape(first)[0] for first, _ in self._pairs.values()),
-            modules=dict(sorted(modules.items())),
             numbers=sum(math.prod(self._file.shape(name)) for name in names),
         )
 

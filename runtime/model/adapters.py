@@ -4,6 +4,7 @@ The decoder's linear maps ask for their part while they are loaded. Which adapte
 noted before its layers run and is the same for all of them.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from runtime.config import AdapterSource
 from runtime.messages import AdapterInfo
 from runtime.model.adapter_folder import AdapterFolder
 from runtime.model.config import LoadError
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +188,7 @@ class AdapterSet:
                     num_bytes=num_bytes,
                 )
             )
+            _LOG.info("adapter loaded name=%s rank=%d bytes=%d", name, infos[-1].rank, num_bytes)
         self._folders = []
         return tuple(infos)
 

@@ -57,7 +57,6 @@ def test_the_scale_may_be_of_the_ranks_root_or_a_modules_own(folder: Path) -> No
 def test_a_folder_says_what_is_in_it(folder: Path) -> None:
     summary = AdapterFolder(folder).summary
     assert summary.rank == 2
-    assert summary.modules == {"mlp.down_proj": 1, "self_attn.q_proj": 1}
     assert summary.numbers == 2 * (6 + 4 + 4 + 8)
 
 
