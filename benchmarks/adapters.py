@@ -7,8 +7,8 @@ sessions, two of each fine-tune, play six turns of 300 new tokens at once, 24 to
 
 - ``adapters``: one server with the model and the four adapters;
 - ``merged``: four servers at the same time, each with weights that one adapter is merged into, as
-  who has no adapters does it, with all cores each; ``merged_narrow``: likewise, one thread each. The
-  faster of the two is what adapters are compared with;
+  who has no adapters does it, with as many threads each as there are cores; ``merged_narrow``: with
+  one thread each. The faster of the two is what adapters are compared with;
 - ``alone``: one server of weights that one of the adapters is merged into, for all sessions: as
   much work, and no adapter.
 
